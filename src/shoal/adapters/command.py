@@ -1,0 +1,22 @@
+"""Any command as an agent: the prompt is its standard input."""
+
+from dataclasses import dataclass
+
+from shoal.adapters.kind import Invocation
+from shoal.errors import BadInput
+from shoal.model.policy import Network
+from shoal.model.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Run the agent's own argv, never through a shell of ours."""
+
+    name: str = "command"
+    default_network: Network = Network.NONE
+
+    def invocation(self, task: Task) -> Invocation:
+        """Hand the prompt over on stdin."""
+        if not task.agent.command:
+            raise BadInput(f"agent {task.agent.name!r} has no command; say what to run")
+        return Invocation(argv=task.agent.command, stdin=task.prompt.encode())

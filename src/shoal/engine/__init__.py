@@ -1,0 +1,1 @@
+"""Effects composed: one verb per file."""

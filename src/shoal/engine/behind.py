@@ -1,0 +1,110 @@
+"""Running a command behind a wall: nothing it says counts before the wall was asserted, and nothing survives."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+from shoal import proc
+from shoal.errors import Broken, WallBroken
+from shoal.model.command import Command
+from shoal.model.policy import Policy
+from shoal.proc import Exit, Process, Sink, Stream
+from shoal.proc.namespace import Namespace, adopt
+from shoal.sandboxes.kind import Sandbox, wall_line
+
+START_SECONDS = 30.0
+EMPTY_SECONDS = 20.0
+FIRST_LINE_BYTES = 64 * 1024
+
+
+class Gate:
+    """Passes output on once the first line on stderr has shown that the wall stands."""
+
+    def __init__(self, sandbox: Sandbox, token: str, sink: Sink) -> None:
+        self._wall = sandbox.name
+        self._expected = wall_line(token)
+        self._sink = sink
+        self._first = b""
+        self.is_open = False
+
+    def feed(self, stream: Stream, data: bytes) -> None:
+        """Take a chunk; before the gate is open, only the start of stderr is kept."""
+        if self.is_open:
+            self._sink(stream, data)
+        elif stream is Stream.STDERR:
+            self._first = (self._first + data)[:FIRST_LINE_BYTES]
+            self._try_to_open()
+
+    def assert_open(self) -> None:
+        """Raise `WallBroken` with what was said instead."""
+        if not self.is_open:
+            said = self._first.decode(errors="replace").strip()[-400:] or "it said nothing and did not start"
+            raise WallBroken(self._wall, said)
+
+    def _try_to_open(self) -> None:
+        # bubblewrap may warn before our line; no byte of the agent's can come before it.
+        before, found, rest = self._first.partition(self._expected)
+        if found and (not before or before.endswith(b"\n")):
+            self.is_open = True
+            if rest:
+                self._sink(Stream.STDERR, rest)
+
+
+class Box:
+    """A running command behind its wall."""
+
+    def __init__(self, process: Process, gate: Gate, namespace: Namespace | None) -> None:
+        self._process = process
+        self._gate = gate
+        self._namespace = namespace
+        self.pid = process.pid
+
+    async def wait(self) -> Exit:
+        """Wait for the main process; raise `WallBroken` if it never got behind the wall."""
+        exit_ = await self._process.wait()
+        self._gate.assert_open()
+        return exit_
+
+    async def end(self, grace: float) -> Exit:
+        """Ask it to stop, and after *grace* make it."""
+        if self._namespace is None:
+            return await self._process.end(grace)
+        self._namespace.ask_to_stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                return await self._process.wait()
+        self._namespace.kill()
+        return await self._process.wait()
+
+    async def emptied(self) -> None:
+        """Kill what is left and see that nobody is there any more."""
+        if self._namespace is None:
+            return
+        self._namespace.kill()
+        if not await self._namespace.emptied(EMPTY_SECONDS):
+            raise Broken(f"processes of the box of pid {self.pid} cannot be killed; its files stay as they are")
+
+
+@contextlib.asynccontextmanager
+async def boxed(sandbox: Sandbox, command: Command, policy: Policy, *, sink: Sink) -> AsyncIterator[Box]:
+    """Start *command* behind *sandbox*; on leaving, the box has been killed and seen empty."""
+    gate = Gate(sandbox, policy.token, sink)
+    async with proc.started(sandbox.wrap(command, policy), sink=gate.feed) as process:
+        namespace = await _namespace(process) if sandbox.mounts else None
+        box = Box(process, gate, namespace)
+        try:
+            yield box
+        finally:
+            try:
+                await box.emptied()
+            finally:
+                if namespace is not None:
+                    namespace.close()
+
+
+async def _namespace(process: Process) -> Namespace | None:
+    said = await process.report("info", START_SECONDS)
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return adopt(int(json.loads(said)["child-pid"]), parent=process.pid)
+    return None

@@ -1,0 +1,270 @@
+"""`IsolatedAgentSession`: one session held open by a program of the host's, as `with` and as `async with`."""
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from shoal.adapters.command import Command as CommandAdapter
+from shoal.engine.behind import boxed
+from shoal.engine.lease import Lease
+from shoal.engine.prepare import Ask, prepared
+from shoal.engine.session import Job, agent_box, bring_in, intent, opened, record
+from shoal.engine.site import Site
+from shoal.engine.sweep import sweep
+from shoal.engine.touched import Fingerprint
+from shoal.engine.words import Words
+from shoal.errors import BadInput
+from shoal.model.events import RunEnded, RunStarted, StepStarted
+from shoal.model.permissions import PermissionManager
+from shoal.model.policy import Network
+from shoal.model.results import WorkerResult
+from shoal.model.status import Status
+from shoal.model.task import AgentSpec, Task
+from shoal.sandboxes.kind import Sandbox
+from shoal.workspaces.kind import Workspace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """How a command in a session ended, and the end of what it said."""
+
+    exit_code: int | None
+    signal: int | None
+    output: str
+    error: str
+    timed_out: bool = False
+
+
+class OpenSession:
+    """An open session: everything in it is private to it until it is closed."""
+
+    def __init__(self, site: Site, job: Job, workspace: Workspace, lease: Lease, before: Fingerprint | None) -> None:
+        self._site = site
+        self._job = job
+        self._open = workspace
+        self._lease = lease
+        self._before = before
+        self.session_id = job.step
+        self.workspace = workspace.path
+        self.branch = job.branch
+        self.db_path = lease.database
+        self.sandbox: Sandbox = site.sandbox
+        self.permission_manager = PermissionManager(workspace.path)
+        self.result: WorkerResult | None = None
+
+    @property
+    def limits(self) -> None:
+        """Limits are not enforced yet, so none can be set: a limit that does not bind would be a lie."""
+        return None
+
+    async def run(self, command: str | Sequence[str], *, timeout: float | None = None) -> CommandResult:
+        """Run *command* behind the session's wall, in its workspace; a string is given to `sh -c`."""
+        argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
+        if not argv:
+            raise BadInput("the command is empty; give a program")
+        boxed_command, policy = agent_box(self._site, self._job, self._open, self._lease, argv)
+        words = Words(self._site.run, self._job.session, self._site.ledger.note)
+        async with boxed(self._site.sandbox, boxed_command, policy, sink=words.feed) as box:
+            timed_out = False
+            try:
+                async with asyncio.timeout(timeout):
+                    exit_ = await box.wait()
+            except TimeoutError:
+                timed_out = True
+                exit_ = await box.end(self._site.grace)
+        words.close()
+        return CommandResult(
+            exit_code=exit_.code,
+            signal=exit_.signal,
+            output=words.output,
+            error=words.errors,
+            timed_out=timed_out,
+        )
+
+    async def close(self) -> WorkerResult:
+        """Bring the work in; what could not be brought in stays on disk and is named."""
+        work = await bring_in(self._site, self._job, self._open, self._lease, self._before)
+        status = Status.FAILED if work.failure else Status.SUCCEEDED if work.commit else Status.NO_CHANGES
+        self.result = WorkerResult(
+            index=0,
+            session=self._job.session,
+            status=status,
+            branch=work.branch,
+            commit=work.commit,
+            files_changed=work.files_changed,
+            unkept=work.unkept,
+            ignored=work.ignored,
+            kept_refs=work.refs,
+            error=work.failure,
+            workspace=str(self.workspace),
+            raw=str(self._lease.box) if work.failure else None,
+        )
+        await self._site.ledger.forget(self._job.session)
+        await self._site.ledger.append(*record(self._site, self._job, self.result))
+        return self.result
+
+
+class IsolatedAgentSession:
+    """Seed 002's session: a workspace, branch, database and wall of its own; its work is kept on leaving.
+
+    Its workspace can be read and written by the program that holds it open, whoever the user is, so it is a
+    linked worktree unless another strategy is asked for.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        base_workspace: Path | str = Path(),
+        *,
+        isolation_strategy: str = "worktree",
+        sandbox: str = "bubblewrap",
+        network: Network | str = Network.NONE,
+        base: str | None = None,
+        limits: object | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,47}", session_id):
+            raise BadInput(f"session id {session_id!r} must be small letters, digits and dashes, 48 at most")
+        if limits is not None:
+            raise BadInput("limits are not enforced yet in this version, so they are refused; leave `limits` out")
+        self._ask = Ask(
+            folder=Path(base_workspace),
+            environ=dict(os.environ),
+            name=session_id,
+            base=base,
+            strategy=isolation_strategy,
+            sandbox=sandbox,
+        )
+        agent = AgentSpec(name=session_id, adapter="command", command=("true",))
+        self._task = Task(
+            name=session_id, prompt="", agent=agent, network=Network(network), env=dict(env or {})
+        )
+        self.session_id = session_id
+        self._stack: contextlib.AsyncExitStack | None = None
+        self._runner: asyncio.Runner | None = None
+        self._session: OpenSession | None = None
+
+    def __enter__(self) -> Self:
+        """Open the session for plain code; inside a running loop, use `async with`."""
+        self._runner = asyncio.Runner()
+        try:
+            self._runner.run(self.__aenter__())
+        except BaseException:
+            self._runner.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Keep the work, remove everything else."""
+        with self._loop:
+            self._loop.run(self.__aexit__(kind, error, trace))
+
+    async def __aenter__(self) -> OpenSession:
+        """Open the session."""
+        async with contextlib.AsyncExitStack() as stack:
+            site = await stack.enter_async_context(prepared(self._ask))
+            await sweep(site)
+            job = Job(
+                step=self.session_id,
+                index=0,
+                count=1,
+                task=self._task,
+                adapter=CommandAdapter(),
+                database=self.session_id,
+            )
+            stack.push_async_callback(_run_ended, site)
+            path = await _announced(site, job)
+            workspace, lease, before = await stack.enter_async_context(opened(site, job, path))
+            if not workspace.is_visible:
+                raise BadInput("an overlay of an ordinary user is seen only in its box; use `worktree` here")
+            self._session = OpenSession(site, job, workspace, lease, before)
+            stack.push_async_callback(self._session.close)
+            self._stack = stack.pop_all()
+        return self._session
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Keep the work, remove everything else."""
+        if self._stack is not None:
+            await self._stack.__aexit__(kind, error, trace)
+
+    def run(self, command: str | Sequence[str], *, timeout: float | None = None) -> CommandResult:
+        """Run *command* behind the session's wall and wait for it."""
+        return self._loop.run(self._opened.run(command, timeout=timeout))
+
+    @property
+    def workspace(self) -> Path:
+        """The files, readable and writable by this program too."""
+        return self._opened.workspace
+
+    @property
+    def branch(self) -> str:
+        """The branch that holds the work when the session is closed."""
+        return self._opened.branch
+
+    @property
+    def db_path(self) -> Path:
+        """The agent's own database."""
+        return self._opened.db_path
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The wall that is up."""
+        return self._opened.sandbox
+
+    @property
+    def limits(self) -> None:
+        """None can be set yet."""
+        return self._opened.limits
+
+    @property
+    def permission_manager(self) -> PermissionManager:
+        """What may be touched."""
+        return self._opened.permission_manager
+
+    @property
+    def result(self) -> WorkerResult | None:
+        """What came of it, once it is closed."""
+        return self._opened.result
+
+    @property
+    def _opened(self) -> OpenSession:
+        if self._session is None:
+            raise BadInput("the session is not open; use it in a `with` or `async with` block")
+        return self._session
+
+    @property
+    def _loop(self) -> asyncio.Runner:
+        if self._runner is None:
+            raise BadInput("the session was opened by `async with`; await what that gave you")
+        return self._runner
+
+
+async def _announced(site: Site, job: Job) -> Path:
+    """Write the intent, so that a kill leaves something that the next start can bring in."""
+    path = site.paths.workspace(site.run, job.step, 0)
+    started = RunStarted(
+        run=site.run,
+        name=job.step,
+        base=site.base.commit,
+        wall=site.sandbox.name,
+        workspace=site.kind.name,
+        owner=os.getpid(),
+        notes=site.sandbox.gaps,
+    )
+    step = StepStarted(run=site.run, step=job.step, workers=1, on_failure="fail_fast")
+    await site.ledger.append(started, step, intent(site, job, path))
+    return path
+
+
+async def _run_ended(site: Site) -> None:
+    await site.ledger.append(RunEnded(run=site.run, status=Status.SUCCEEDED, duration_seconds=0.0))

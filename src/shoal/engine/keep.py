@@ -1,0 +1,67 @@
+"""Keeping an ended agent's work: sealed in a box, taken in as a pack, held by a ref; or its raw files stay."""
+
+from dataclasses import dataclass, replace
+
+from shoal.engine.lease import Lease
+from shoal.engine.seal import Seal, Wish, sealed
+from shoal.engine.site import Site
+from shoal.git.imports import Refused, take
+from shoal.git.refs import ABSENT, Move, move, value
+from shoal.workspaces.kind import Workspace
+from shoal.workspaces.overlay import is_empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Where the work is now: on *branch*, nowhere because there was none, or still raw because of *failure*."""
+
+    branch: str | None = None
+    commit: str | None = None
+    files_changed: int = 0
+    refs: tuple[str, ...] = ()
+    unkept: tuple[str, ...] = ()
+    ignored: int = 0
+    failure: str | None = None
+
+
+async def kept(
+    site: Site, workspace: Workspace, lease: Lease, *, branch: str, message: str, has_history: bool
+) -> Kept:
+    """Bring the work to a branch; try again without the agent's own history if that is what is unsound."""
+    ref = f"refs/heads/{branch}"
+    here = await value(site.repository, ref) if not workspace.is_overlay else None
+    join = here if here not in (None, site.base.commit) else ""
+    if workspace.is_overlay and not has_history and is_empty(workspace.changes):
+        return Kept()
+    wish = Wish(message=message, has_history=has_history, join=join or "")
+    seal = await sealed(site, workspace, lease, wish)
+    result = await _taken(site, seal, ref, here)
+    if result.failure and has_history:
+        seal = await sealed(site, workspace, lease, replace(wish, squash=True, has_history=False))
+        result = await _taken(site, seal, ref, here)
+    if result.commit is None and result.failure is None and here == site.base.commit:
+        await move(site.repository, [Move(ref, ABSENT, here)])
+    return result
+
+
+async def _taken(site: Site, seal: Seal, ref: str, here: str | None) -> Kept:
+    known = Kept(unkept=seal.unkept, ignored=seal.ignored, failure=seal.failure)
+    if seal.failure or seal.tip is None:
+        return known
+    taken = await take(site.repository, seal.pack, base=site.base.commit, tips=(seal.tip, *seal.extras))
+    if isinstance(taken, Refused):
+        return replace(known, failure=f"the work was refused: {taken.why}")
+    extras = [f"refs/shoal/kept/{ref.removeprefix('refs/heads/agent/')}/{n}" for n, _ in enumerate(seal.extras)]
+    moves = [Move(name, commit, ABSENT) for name, commit in zip(extras, seal.extras, strict=True)]
+    has_work = seal.tip != site.base.commit
+    if has_work:
+        moves.append(Move(ref, seal.tip, here or ABSENT))
+    if not await move(site.repository, moves):
+        return replace(known, failure=f"{ref} was moved by somebody else")
+    return replace(
+        known,
+        branch=ref.removeprefix("refs/heads/") if has_work else None,
+        commit=seal.tip if has_work else None,
+        files_changed=taken.files_changed,
+        refs=tuple(extras),
+    )

@@ -1,0 +1,142 @@
+"""What is leased to one session: its folders, ports, database, identity files, and the environment that names them."""
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import Broken
+
+PORTS_PER_SESSION = 10
+FIRST_PORT = 21_000
+BLOCKS = 1_000
+SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who an agent is in its box."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The private folder of a session and what lies in it."""
+
+    box: Path
+    session: str
+    port: int
+    database_name: str | None = None
+
+    @property
+    def git(self) -> Path:
+        """The agent's own gitdir."""
+        return self.box / "git"
+
+    @property
+    def home(self) -> Path:
+        """Its HOME, with the XDG folders below."""
+        return self.box / "home"
+
+    @property
+    def tmp(self) -> Path:
+        """Its TMPDIR, on disk; `/tmp` in the box is another, in memory."""
+        return self.box / "tmp"
+
+    @property
+    def database(self) -> Path:
+        """Its own SQLite database, which the host never opens."""
+        return self.box / "data" / f"agent_{self.database_name or self.session}.db"
+
+    @property
+    def inputs(self) -> Path:
+        """What it is given to read: the prompts."""
+        return self.box / "input"
+
+    @property
+    def frame(self) -> Path:
+        """Files that are laid over others in the box: passwd, group and the `.git` pointer."""
+        return self.box / "frame"
+
+    @property
+    def writable(self) -> tuple[Path, ...]:
+        """The folders the agent may write, besides its workspace."""
+        return (self.git, self.home, self.tmp, self.database.parent)
+
+    def environment(self) -> dict[str, str]:
+        """Name what is leased, in the words agents and their tools know."""
+        url = f"sqlite:///{self.database}"
+        return {
+            "HOME": str(self.home),
+            "TMPDIR": str(self.tmp),
+            "XDG_CONFIG_HOME": str(self.home / ".config"),
+            "XDG_CACHE_HOME": str(self.home / ".cache"),
+            "XDG_DATA_HOME": str(self.home / ".local/share"),
+            "XDG_STATE_HOME": str(self.home / ".local/state"),
+            "XDG_RUNTIME_DIR": str(self.tmp),
+            "USER": "agent",
+            "LOGNAME": "agent",
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "SHOAL_PORT": str(self.port),
+            "SHOAL_DATABASE_URL": url,
+            "DATABASE_URL": url,
+            "COMPOSE_PROJECT_NAME": f"shoal-{self.session}",
+            "SHOAL_SESSION": self.session,
+            "SHOAL_PROMPT_FILE": str(self.inputs / "prompt.md"),
+            "SHOAL_SYSTEM_PROMPT_FILE": str(self.inputs / "system_prompt.md"),
+        }
+
+
+@contextlib.contextmanager
+def leased(
+    box: Path, session: str, prompts: Mapping[str, str], user: User, *, database: str | None = None
+) -> Iterator[Lease]:
+    """Make the session's private folder and hold its ports; who sealed the session removes the folder."""
+    with _ports_held() as port:
+        lease = Lease(box=box, session=session, port=port, database_name=database)
+        box.mkdir(mode=0o700)
+        for folder in (lease.home, lease.tmp, lease.database.parent, lease.inputs, lease.frame):
+            folder.mkdir()
+        for folder in (".config", ".cache", ".local/share", ".local/state"):
+            (lease.home / folder).mkdir(parents=True)
+        for name, text in prompts.items():
+            (lease.inputs / name).write_text(text, errors="replace")
+        (lease.frame / "passwd").write_text(f"agent:x:{user.uid}:{user.gid}:agent:{lease.home}:/bin/sh\n")
+        (lease.frame / "group").write_text(f"agent:x:{user.gid}:\n")
+        (lease.frame / "git").write_text(f"gitdir: {lease.git}\n")
+        yield lease
+
+
+@contextlib.contextmanager
+def _ports_held() -> Iterator[int]:
+    """Hold a block of ten ports against every other Shoal of this user, by a lock that a kill frees."""
+    folder = _ports_folder()
+    start = os.getpid() * 7
+    for turn in range(BLOCKS):
+        block = (start + turn) % BLOCKS
+        fd = os.open(folder / str(block), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            continue
+        try:
+            yield FIRST_PORT + block * PORTS_PER_SESSION
+        finally:
+            os.close(fd)
+        return
+    raise Broken(f"all {BLOCKS} blocks of ports are leased")
+
+
+def _ports_folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise Broken(f"{folder} belongs to somebody else; remove it")
+    return folder

@@ -1,0 +1,122 @@
+"""Getting ready: everything that can be refused is refused here, before any agent starts."""
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.engine.ground import kind_of_workspace, wall
+from shoal.engine.lease import User
+from shoal.engine.site import Site
+from shoal.errors import BadInput
+from shoal.git.refs import ABSENT, Move, move, refuse_blocked_names, value
+from shoal.git.repository import inspect, resolve
+from shoal.git.snapshot import snapshot
+from shoal.model.repository import Repository
+from shoal.store import ledger
+from shoal.store.lock import held
+from shoal.store.paths import StatePaths
+from shoal.workspaces.base import base_ready
+
+AGENT_UID = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Where and how to run, as the user asked."""
+
+    folder: Path
+    environ: Mapping[str, str] = field(repr=False)
+    name: str = "run"
+    base: str | None = None
+    strategy: str = "auto"
+    sandbox: str = "bubblewrap"
+    cleanup: bool = True
+    grace: float = 5.0
+
+
+@contextlib.asynccontextmanager
+async def prepared(ask: Ask) -> AsyncIterator[Site]:
+    """Hold all that a run stands on: its lock, its ledger, its pinned and checked-out base, its wall."""
+    repository, commit = await _found(ask)
+    paths = StatePaths.of(repository.home)
+    paths.create()
+    exclude_state(repository)
+    sandbox = await wall(ask.sandbox)
+    kind = await kind_of_workspace(ask.strategy, sandbox, paths)
+    run = f"{ask.name}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
+    async with (
+        ledger.opened(paths) as book,
+        _owned(paths, run),
+        _pinned(repository, run, commit),
+        base_ready(repository, commit, paths.bases) as base,
+    ):
+        yield Site(
+            run=run,
+            repository=repository,
+            paths=paths,
+            ledger=book,
+            sandbox=sandbox,
+            kind=kind,
+            base=base,
+            environ=ask.environ,
+            # Root's agents are nobody special in their box: clients and databases refuse to run as root.
+            user=User(os.getuid() or AGENT_UID, os.getgid() or AGENT_UID),
+            grace=ask.grace,
+            cleanup=ask.cleanup,
+        )
+
+
+async def _found(ask: Ask) -> tuple[Repository, str]:
+    if ask.strategy == "directory" and not _is_in_repository(ask.folder):
+        if ask.base is not None:
+            raise BadInput(f"{ask.folder} is a plain folder, which has no commits: leave --base out")
+        paths = StatePaths.of(ask.folder.resolve())
+        paths.create()
+        return await snapshot(ask.folder.resolve(), paths.root / "snapshot.git")
+    repository = await inspect(ask.folder, ask.environ)
+    await refuse_blocked_names(repository)
+    return repository, await resolve(repository, ask.base)
+
+
+def _is_in_repository(folder: Path) -> bool:
+    place = folder.resolve()
+    return any((one / ".git").exists() for one in (place, *place.parents))
+
+
+def exclude_state(repository: Repository) -> None:
+    """Keep `.shoal` out of the user's status by the repository's own exclude file, never by a tracked one."""
+    if not repository.git.is_relative_to(repository.home):
+        return
+    exclude = repository.git / "info" / "exclude"
+    text = exclude.read_text(errors="surrogateescape") if exclude.is_file() else ""
+    if "/.shoal/" not in text.splitlines():
+        exclude.parent.mkdir(exist_ok=True)
+        with exclude.open("a", encoding="utf-8") as file:
+            file.write(("" if text.endswith("\n") or not text else "\n") + "/.shoal/\n")
+
+
+@contextlib.asynccontextmanager
+async def _owned(paths: StatePaths, run: str) -> AsyncIterator[None]:
+    """Hold the run's lock: whoever finds its file unlocked knows that the run was killed."""
+    lock = paths.run_lock(run)
+    async with held(lock, timeout=5):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+@contextlib.asynccontextmanager
+async def _pinned(repository: Repository, run: str, commit: str) -> AsyncIterator[None]:
+    """Hold the base by a ref, so that no gc can take its objects away from the agents that borrow them."""
+    ref = f"refs/shoal/base/{run}"
+    await move(repository, [Move(ref, commit, ABSENT)])
+    try:
+        yield
+    finally:
+        if await value(repository, ref) is not None:
+            await move(repository, [Move(ref, ABSENT, commit)])

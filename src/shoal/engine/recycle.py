@@ -1,0 +1,58 @@
+"""Recycling a large worktree: in a box of its own it becomes the base again, to the last byte and mode."""
+
+import asyncio
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+from shoal.engine.behind import boxed
+from shoal.engine.lease import SYSTEM_PATH, Lease
+from shoal.engine.site import Site
+from shoal.errors import ShoalError
+from shoal.git.gitdir import write_gitdir
+from shoal.model.command import Command
+from shoal.workspaces.kind import Workspace
+
+SECONDS = 120.0
+
+# Whatever was touched since the opening in any way (content, mode, attributes: all change the ctime) is deleted
+# and checked out again; git then finds only what is missing.
+SCRIPT = """
+set -eu
+find . -xdev -type d ! -perm -700 -exec chmod u+rwx {} +
+find . -xdev -mindepth 1 ! -path ./.git ! -type d -cnewer "$MARK" -delete
+git clean -ffdxq -e /.git
+git read-tree --reset -u "$BASE"
+git update-index -q --refresh
+test -z "$(git status --porcelain --ignored)"
+"""
+
+
+async def recycled(site: Site, workspace: Workspace, lease: Lease) -> Path | None:
+    """Make the workspace pristine and return its index, or `None` when it cannot serve again."""
+    gitdir = lease.box / f"recycle-{secrets.token_hex(3)}"
+    write_gitdir(
+        gitdir, site.repository, head=site.base.commit, refs={}, index=workspace.index, loose_stat=False
+    )
+    env = {
+        "PATH": ":".join(SYSTEM_PATH),
+        "HOME": "/nonexistent",
+        "LC_ALL": "C",
+        "GIT_DIR": str(gitdir),
+        "GIT_WORK_TREE": str(workspace.path),
+        "GIT_INDEX_FILE": str(gitdir / "index"),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "MARK": str(lease.frame / "git"),
+        "BASE": site.base.commit,
+    }
+    command = Command(argv=("/bin/sh", "-c", SCRIPT, "recycle"), cwd=workspace.path, env=env)
+    policy = site.policy(token=secrets.token_hex(8), read=(lease.frame,), write=(workspace.path, gitdir))
+    policy = replace(policy, uid=os.getuid(), gid=os.getgid())
+    try:
+        async with boxed(site.sandbox, command, policy, sink=lambda _stream, _data: None) as box:
+            async with asyncio.timeout(SECONDS):
+                done = await box.wait()
+    except (ShoalError, TimeoutError):
+        return None
+    return gitdir / "index" if done.code == 0 else None

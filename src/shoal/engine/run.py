@@ -1,0 +1,161 @@
+"""A whole run: its steps at once, its workers under one limit, and a report at the end."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.adapters.kind import Adapter
+from shoal.adapters.host import this_host
+from shoal.adapters.registry import adapter
+from shoal.engine.prepare import Ask, prepared
+from shoal.engine.session import Job, run_session
+from shoal.engine.site import Site
+from shoal.engine.sweep import sweep
+from shoal.git.repository import dirt
+from shoal.model.events import Recorded, RunEnded, RunStarted, StepEnded, StepStarted
+from shoal.model.results import RunReport, StepResult, WorkerResult
+from shoal.model.status import Status
+from shoal.model.task import Plan, Step
+
+Listener = Callable[[Recorded], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What the steps of a run share: its site, its limit, and the event that stops it."""
+
+    site: Site
+    slots: asyncio.Semaphore
+    stop: asyncio.Event
+
+
+async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | None = None) -> RunReport:
+    """Run *plan* and report; setting *stop* ends the agents, keeps their work and reports what there is."""
+    host = this_host()
+    adapters = {step.name: adapter(step.task.agent.adapter, host) for step in plan.steps}
+    began = time.monotonic()
+    async with prepared(ask) as site:
+        if listen is not None:
+            site.ledger.subscribe(listen)
+        await sweep(site)
+        started = await _announced(site, plan)
+        running = Running(site, asyncio.Semaphore(plan.max_concurrent), stop)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_step(running, step, adapters[step.name])) for step in plan.steps]
+        steps = tuple(task.result() for task in tasks)
+        report = RunReport(
+            run=site.run,
+            status=_run_status(steps),
+            base=site.base.commit,
+            duration_seconds=round(time.monotonic() - began, 3),
+            steps=steps,
+            wall=started.wall,
+            workspace=started.workspace,
+            notes=started.notes,
+        )
+        await site.ledger.append(
+            RunEnded(run=site.run, status=report.status, duration_seconds=report.duration_seconds)
+        )
+    return report
+
+
+async def _announced(site: Site, plan: Plan) -> RunStarted:
+    uncommitted = await dirt(site.repository) if site.repository.git.is_relative_to(site.repository.home) else 0
+    dirty = (f"{uncommitted} uncommitted changes of your checkout are not in the base",) if uncommitted else ()
+    started = RunStarted(
+        run=site.run,
+        name=plan.name,
+        base=site.base.commit,
+        wall=site.sandbox.name,
+        workspace=site.kind.name,
+        owner=os.getpid(),
+        notes=(*plan.notes, *dirty, *site.sandbox.gaps),
+    )
+    await site.ledger.append(started)
+    return started
+
+
+async def _step(running: Running, step: Step, kind: Adapter) -> StepResult:
+    """Run all workers of a step; with `fail_fast` the first failure stops the others, whose work is kept."""
+    site = running.site
+    await site.ledger.append(
+        StepStarted(run=site.run, step=step.name, workers=step.workers, on_failure=step.on_failure)
+    )
+    stop = _Stop(running.stop)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_worker(running, step, kind, index, stop)) for index in range(step.workers)]
+    results = tuple(task.result() for task in tasks)
+    status = _step_status(step, results)
+    await site.ledger.append(StepEnded(run=site.run, step=step.name, status=status))
+    return StepResult(step=step.name, on_failure=step.on_failure, status=status, worker_results=results)
+
+
+class _Stop:
+    """A step's own stop, which the run's stop sets too."""
+
+    def __init__(self, outer: asyncio.Event) -> None:
+        self._outer = outer
+        self._events: set[asyncio.Event] = set()
+        self._is_set = False
+
+    def event(self) -> asyncio.Event:
+        """Give one worker an event of its own, set already where the step has been stopped."""
+        event = asyncio.Event()
+        self._events.add(event)
+        if self._is_set:
+            event.set()
+        return event
+
+    def set(self) -> None:
+        """Stop the workers of this step."""
+        self._is_set = True
+        for event in self._events:
+            event.set()
+
+
+async def _worker(running: Running, step: Step, kind: Adapter, index: int, stop: _Stop) -> WorkerResult:
+    own = stop.event()
+    async with running.slots:
+        job = Job(step=step.name, index=index, count=step.workers, task=step.task, adapter=kind)
+        if own.is_set() or running.stop.is_set():
+            return WorkerResult(index=index, session=job.session, status=Status.CANCELLED, attempts=0)
+        result = await _until_stopped(running, job, own)
+    if step.on_failure == "fail_fast" and not result.status.is_good and result.status is not Status.CANCELLED:
+        stop.set()
+    return result
+
+
+async def _until_stopped(running: Running, job: Job, own: asyncio.Event) -> WorkerResult:
+    async with asyncio.TaskGroup() as group:
+        relay = group.create_task(_relay(running.stop, own))
+        try:
+            return await run_session(running.site, job, own)
+        finally:
+            relay.cancel()
+
+
+async def _relay(source: asyncio.Event, target: asyncio.Event) -> None:
+    await source.wait()
+    target.set()
+
+
+def _step_status(step: Step, results: tuple[WorkerResult, ...]) -> Status:
+    good = sum(result.status.is_good for result in results)
+    if good == len(results):
+        return Status.SUCCEEDED
+    if any(result.status not in (Status.CANCELLED,) and not result.status.is_good for result in results):
+        return Status.DEGRADED if good and step.on_failure == "best_effort" else Status.FAILED
+    return Status.CANCELLED
+
+
+def _run_status(steps: tuple[StepResult, ...]) -> Status:
+    statuses = {step.status for step in steps}
+    if statuses <= {Status.SUCCEEDED}:
+        return Status.SUCCEEDED
+    if Status.SUCCEEDED in statuses or Status.DEGRADED in statuses:
+        return Status.DEGRADED
+    return Status.CANCELLED if statuses == {Status.CANCELLED} else Status.FAILED
+
+

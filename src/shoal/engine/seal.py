@@ -1,0 +1,163 @@
+"""Sealing: a second, short box turns the files that an ended agent left into a commit and a pack."""
+
+import asyncio
+import contextlib
+import importlib.resources
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal import proc
+from shoal.engine.lease import SYSTEM_PATH, Lease
+from shoal.engine.site import Site
+from shoal.git.gitdir import write_gitdir
+from shoal.git.imports import MAX_BLOB_BYTES, MAX_PACK_BYTES
+from shoal.model.command import Command
+from shoal.proc import Stream
+from shoal.engine.behind import boxed
+from shoal.workspaces.kind import Workspace
+
+SEAL_SECONDS = 300.0
+NAMED_AT_MOST = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """What the box said: the tip and other commits in *pack*, or why there is none."""
+
+    tip: str | None = None
+    extras: tuple[str, ...] = ()
+    pack: bytes = b""
+    unkept: tuple[str, ...] = ()
+    ignored: int = 0
+    squashed: bool = False
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """How to seal: with the agent's own history or squashed, and joined with a commit that the host made."""
+
+    message: str
+    has_history: bool
+    squash: bool = False
+    join: str = ""
+
+
+async def sealed(site: Site, workspace: Workspace, lease: Lease, wish: Wish) -> Seal:
+    """Seal the files; a failure is told, and is never "no changes"."""
+    with _fresh_gitdir(site, workspace, lease, wish) as gitdir:
+        command = _command(site, workspace, lease, wish, gitdir)
+        policy = site.policy(
+            token=secrets.token_hex(8),
+            read=(workspace.path, workspace.changes, lease.git),
+            write=(gitdir,),
+            layers=workspace.sealing,
+        )
+        # As the owner of the files on the host, so that the index's stat data fits; able to read what mode 000 hides.
+        policy = replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
+        said = _Said(limit=MAX_PACK_BYTES)
+        try:
+            async with boxed(site.sandbox, command, policy, sink=said.feed) as box:
+                async with asyncio.timeout(SEAL_SECONDS):
+                    exit_ = await box.wait()
+        except TimeoutError:
+            return Seal(failure=f"sealing took more than {SEAL_SECONDS:.0f} s")
+        return _read(said, exit_)
+
+
+@contextlib.contextmanager
+def _fresh_gitdir(site: Site, workspace: Workspace, lease: Lease, wish: Wish) -> Iterator[Path]:
+    gitdir = lease.box / f"seal-{secrets.token_hex(3)}"
+    lenders = (*site.repository.lenders, *((lease.git / "objects",) if wish.has_history else ()))
+    write_gitdir(
+        gitdir,
+        site.repository,
+        head=site.base.commit,
+        refs={},
+        index=workspace.index,
+        lenders=lenders,
+        loose_stat=False,
+    )
+    (gitdir / "message").write_text(wish.message, errors="replace")
+    try:
+        yield gitdir
+    finally:
+        shutil.rmtree(gitdir, ignore_errors=True)
+
+
+def _command(site: Site, workspace: Workspace, lease: Lease, wish: Wish, gitdir: Path) -> Command:
+    who = site.repository.identity
+    env = {
+        "PATH": ":".join(SYSTEM_PATH),
+        "HOME": "/nonexistent",
+        "LC_ALL": "C",
+        "GIT_DIR": str(gitdir),
+        "GIT_WORK_TREE": str(workspace.path),
+        "GIT_INDEX_FILE": str(gitdir / "index"),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_ALLOW_PROTOCOL": "",
+        "GIT_AUTHOR_NAME": who.name,
+        "GIT_AUTHOR_EMAIL": who.email,
+        "GIT_COMMITTER_NAME": who.name,
+        "GIT_COMMITTER_EMAIL": who.email,
+        "WS": str(workspace.path),
+        "CHANGES": str(workspace.changes),
+        "BASE": site.base.commit,
+        "AGENT_GIT": str(lease.git) if wish.has_history else "",
+        "SQUASH": "yes" if wish.squash else "no",
+        "JOIN": wish.join,
+        "MAX_KIB": str(MAX_BLOB_BYTES // 1024),
+    }
+    return Command(argv=("/bin/sh", "-c", _script(), "seal"), cwd=workspace.path, env=env)
+
+
+def _script() -> str:
+    return importlib.resources.files("shoal.engine").joinpath("seal.sh").read_text()
+
+
+class _Said:
+    """Collects what the box writes, up to a bound."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.is_over = False
+
+    def feed(self, stream: Stream, data: bytes) -> None:
+        if stream is Stream.STDERR:
+            self.stderr = (self.stderr + data)[-4096:]
+        elif len(self.stdout) + len(data) > self._limit:
+            self.is_over = True
+        else:
+            self.stdout += data
+
+
+def _read(said: _Said, exit_: proc.Exit) -> Seal:
+    header, has_pack, pack = bytes(said.stdout).partition(b"pack\n")
+    lines = [line.partition(" ") for line in header.decode(errors="replace").splitlines()]
+    facts = {key: value for key, _, value in lines}
+    seal = Seal(
+        tip=facts.get("tip"),
+        extras=tuple(value for key, _, value in lines if key == "extra"),
+        pack=pack,
+        unkept=tuple(dict.fromkeys(value for key, _, value in lines if key == "unkept"))[:NAMED_AT_MOST],
+        ignored=int(facts["ignored"]) if facts.get("ignored", "").strip().isdigit() else 0,
+        squashed="squashed" in facts,
+    )
+    return replace(seal, failure=_failure(facts, said, exit_, has_pack=bool(has_pack)))
+
+
+def _failure(facts: dict[str, str], said: _Said, exit_: proc.Exit, *, has_pack: bool) -> str | None:
+    if said.is_over:
+        return f"its changes make a pack of more than {MAX_PACK_BYTES // 2**20} MiB"
+    if "failed" in facts or exit_.code != 0 or not ("none" in facts or has_pack):
+        last = bytes(said.stderr).decode(errors="replace").strip().splitlines()[-1:] or ["nothing was said"]
+        return f"sealing failed: {facts.get('failed') or last[0]}"
+    return None

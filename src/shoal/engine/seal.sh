@@ -1,0 +1,108 @@
+# Runs in the second, short box of a session: turns the files an ended agent left into one commit and a thin pack.
+# stdout: lines of facts, the line `pack`, the pack. Nothing of the agent's own configuration is read.
+# Given: WS CHANGES BASE AGENT_GIT SQUASH JOIN MAX_KIB, and GIT_DIR, GIT_WORK_TREE, GIT_INDEX_FILE of a fresh gitdir.
+set -u
+exec 3>&1 1>&2
+say() { printf '%s\n' "$*" >&3; }
+die() { say "failed $*"; exit 1; }
+git() { command git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.quotePath=true -c advice.addEmbeddedRepo=false -c gc.auto=0 "$@"; }
+links_in() { grep -q '^:[0-7]* 160000 '; }
+
+# A history is taken along when it is whole, and no commit of it adds a nested repository.
+is_clean() {
+  git rev-list --objects --quiet "$1" "^$BASE" || return 1
+  ! git rev-list "$1" "^$BASE" | git diff-tree --stdin -r -m --root --raw --no-renames | links_in
+}
+
+is_commit() {
+  case $1 in '' | *[!0-9a-f]*) return 1 ;; esac
+  [ ${#1} = ${#BASE} ] && git cat-file -e "$1^{commit}" 2>/dev/null
+}
+
+# The agent's HEAD, read from its files: its configuration may say anything.
+agent_head() {
+  [ -f "$AGENT_GIT/HEAD" ] || return 1
+  h=$(head -c 4096 "$AGENT_GIT/HEAD" | head -n 1)
+  case $h in
+    'ref: '*)
+      r=${h#ref: }
+      if [ -f "$AGENT_GIT/$r" ]; then h=$(head -c 4096 "$AGENT_GIT/$r" | head -n 1)
+      elif [ -f "$AGENT_GIT/packed-refs" ]; then
+        h=$(head -c 4194304 "$AGENT_GIT/packed-refs" | while read -r a b; do [ "$b" = "$r" ] && echo "$a" && break; done)
+      fi ;;
+  esac
+  is_commit "$h" && git merge-base --is-ancestor "$BASE" "$h" && printf '%s\n' "$h"
+}
+
+# A nested repository becomes plain files: as the root of a work tree of its own, its .git is passed over by git.
+take_nested() {
+  rm -f "$GIT_DIR/nested"
+  t=$(cd "$WS/$1" && GIT_WORK_TREE="$WS/$1" GIT_INDEX_FILE="$GIT_DIR/nested" && export GIT_WORK_TREE GIT_INDEX_FILE &&
+    { git add -A --ignore-errors . ; git write-tree; }) || return 1
+  git update-index --force-remove -- "$1" && git read-tree --prefix="$1/" "$t"
+}
+
+nested_once() {
+  git diff-index --cached --raw --no-abbrev --no-renames --ignore-submodules=none "$BASE" > "$GIT_DIR/raw" || return 1
+  links_in < "$GIT_DIR/raw" || return 1
+  while IFS='	' read -r facts path; do
+    set -- $facts
+    [ "$2" = 160000 ] || continue
+    if [ "$1" = ":160000" ]; then git update-index --cacheinfo "160000,$3,$path"; say "unkept $path"
+    else
+      case $path in '"'*) ok=no ;; *) take_nested "$path" && ok=yes || ok=no ;; esac
+      [ $ok = yes ] || { say "unkept $path"; git update-index --force-remove -- "$path" || return 1; }
+    fi
+  done < "$GIT_DIR/raw"
+}
+
+# 1. What is too large is named, and left out before a byte of it is hashed.
+(cd "$CHANGES" && find . -xdev -type f -size "+${MAX_KIB}k" ! -path ./.git -exec sh -c \
+  'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}"; done' sh {} +) > "$GIT_DIR/large"
+
+# 2. All the rest is added; what git cannot read is named afterwards.
+if [ -s "$GIT_DIR/large" ]; then
+  printf '.\0' | cat - "$GIT_DIR/large" > "$GIT_DIR/spec"
+  git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/spec" --pathspec-file-nul; added=1
+else
+  git add -A --ignore-errors . ; added=$?
+fi
+if [ $added != 0 ]; then
+  git ls-files -o --exclude-standard --directory | grep '/$' | while IFS= read -r d; do
+    [ -e "$WS/${d}.git" ] && printf '%s\n' "${d%/}"
+  done > "$GIT_DIR/empty-repos"
+  while IFS= read -r d; do take_nested "$d"; done < "$GIT_DIR/empty-repos"
+fi
+rounds=0
+while [ $rounds -lt 20 ] && nested_once; do rounds=$((rounds + 1)); done
+if [ $added != 0 ]; then
+  { git ls-files -o --exclude-standard; git ls-files -m; } | head -n 200 | while IFS= read -r p; do say "unkept $p"; done
+fi
+say "ignored $(git ls-files -o -i --exclude-standard --directory | head -n 1000 | wc -l)"
+
+# 3. One commit on top of the agent's own history, where that is sound.
+tree=$(git write-tree) || die "git could not write the tree"
+parent=$BASE
+if [ -n "$AGENT_GIT" ] && [ "$SQUASH" = no ]; then
+  h=$(agent_head) && [ "$h" != "$BASE" ] && { is_clean "$h" && parent=$h || say "squashed"; }
+fi
+# A commit that the host made in a linked worktree meanwhile comes before ours, or beside the agent's own.
+[ -n "$JOIN" ] && [ "$parent" = "$BASE" ] && { parent=$JOIN; JOIN=; }
+tip=$parent
+if [ "$tree" != "$(git rev-parse "$parent^{tree}")" ] || [ -n "$JOIN" ]; then
+  tip=$(git commit-tree "$tree" -p "$parent" ${JOIN:+-p "$JOIN"} -F "$GIT_DIR/message") || die "git could not commit"
+fi
+
+# 4. The agent's other branches and stashes, kept beside it.
+: > "$GIT_DIR/extras"
+if [ -n "$AGENT_GIT" ]; then
+  (cd / && GIT_DIR=$AGENT_GIT command git -c core.fsmonitor=false for-each-ref --format='%(objectname)' refs/heads refs/tags refs/stash) 2>/dev/null |
+    head -n 64 | sort -u | while read -r x; do
+      is_commit "$x" && ! git merge-base --is-ancestor "$x" "$tip" && is_clean "$x" && printf '%s\n' "$x"
+    done > "$GIT_DIR/extras"
+fi
+[ "$tip" = "$BASE" ] && [ ! -s "$GIT_DIR/extras" ] && { say none; exit 0; }
+say "tip $tip"
+while read -r x; do say "extra $x"; done < "$GIT_DIR/extras"
+say pack
+{ echo "$tip"; cat "$GIT_DIR/extras"; echo "^$BASE"; } | git pack-objects --revs --stdout --thin -q >&3

@@ -1,0 +1,319 @@
+"""One session, from intent to end: workspace, private gitdir, wall, agent, seal, import, branch."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+
+from shoal.adapters.kind import Adapter
+from shoal.engine.behind import Box, boxed
+from shoal.engine.keep import Kept, kept
+from shoal.engine.lease import SYSTEM_PATH, Lease, leased
+from shoal.engine.recycle import recycled
+from shoal.engine.site import Site
+from shoal.engine.toolchain import toolchain
+from shoal.engine.touched import Fingerprint, fingerprint
+from shoal.engine.words import Words
+from shoal.errors import ShoalError
+from shoal.git.gitdir import write_gitdir
+from shoal.model.command import Command
+from shoal.model.events import AgentEnded, AgentStarted, Imported, SessionEnded, SessionStarted
+from shoal.model.policy import Bind, Policy
+from shoal.model.results import WorkerResult
+from shoal.model.status import Status
+from shoal.model.task import Task
+from shoal.proc import Exit
+from shoal.workspaces.kind import Order, Workspace
+from shoal.workspaces.remove import removed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One worker of a step: its names are ours, and its branch is not taken by anybody."""
+
+    step: str
+    index: int
+    count: int
+    task: Task
+    adapter: Adapter
+    attempt: int = 1
+    database: str | None = None
+    """The name of its database, where that is not the session's own."""
+    hex: str = field(default_factory=lambda: secrets.token_hex(3))
+
+    @property
+    def session(self) -> str:
+        """The session's id, which is also the name of its private folder."""
+        return f"{self.step}-{self.hex}"
+
+    @property
+    def branch(self) -> str:
+        """The branch that will hold its work."""
+        return f"agent/{self.step}/{self.hex}"
+
+    @property
+    def message(self) -> str:
+        """What the sealing commit says."""
+        subject = " ".join(self.task.prompt.split())[:72]
+        return f"{self.step}: {subject or 'work of an agent'}\n\nShoal-Session: {self.session}\n"
+
+
+class Ending(Enum):
+    """What made the agent's process end."""
+
+    BY_ITSELF = "by itself"
+    TIME = "time"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How the agent's process ended, and what it had said."""
+
+    ending: Ending
+    exit: Exit
+    words: Words
+
+
+async def run_session(site: Site, job: Job, stop: asyncio.Event) -> WorkerResult:
+    """Run one agent to its end and keep its work; the agent's failure is a value.
+
+    When *stop* is set, or the task is cancelled, the agent is ended and its work kept all the same.
+    """
+    began = time.monotonic()
+    path = site.paths.workspace(site.run, job.step, job.index)
+    await site.ledger.append(intent(site, job, path))
+    cancelled = False
+    try:
+        result, cancelled = await _worked(site, job, path, stop)
+    except ShoalError as error:
+        result = WorkerResult(index=job.index, session=job.session, status=Status.FAILED, error=str(error))
+    result = _dated(result, path, time.monotonic() - began)
+    await site.ledger.forget(job.session)
+    await site.ledger.append(*record(site, job, result))
+    if cancelled:
+        raise asyncio.CancelledError
+    return result
+
+
+async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> tuple[WorkerResult, bool]:
+    async with opened(site, job, path) as (workspace, lease, before):
+        words = Words(site.run, job.session, site.ledger.note)
+        cancelled = False
+        try:
+            ended = await _agent_run(site, job, workspace, lease, words, stop)
+        except asyncio.CancelledError:
+            # The agent is gone; what it wrote is brought in before the cancellation goes on.
+            cancelled = True
+            _uncancel()
+            ended = Ended(ending=Ending.STOP, exit=Exit(None, None), words=words)
+        work = await bring_in(site, job, workspace, lease, before)
+        return _result(job, ended, work, lease), cancelled
+
+
+@contextlib.asynccontextmanager
+async def opened(site: Site, job: Job, path: Path) -> AsyncIterator[tuple[Workspace, Lease, Fingerprint | None]]:
+    """Open everything private to a session; on leaving it is removed, unless the raw files must stay."""
+    box = site.paths.box(job.session)
+    prompts = {"prompt.md": job.task.prompt, "system_prompt.md": job.task.system_prompt}
+    with leased(box, job.session, prompts, site.user, database=job.database) as lease:
+        order = Order(repository=site.repository, base=site.base, path=path, box=box, branch=job.branch)
+        workspace: Workspace | None = None
+        try:
+            async with site.kind.opened(order) as workspace:
+                _private_gitdir(site, job, workspace, lease)
+                yield workspace, lease, fingerprint(lease.git)
+        finally:
+            if workspace is None or not workspace.keep:
+                await removed(box)
+                prune(path, site.paths.workspaces)
+
+
+def _private_gitdir(site: Site, job: Job, workspace: Workspace, lease: Lease) -> None:
+    ref = f"refs/heads/{job.branch}"
+    named = {f"refs/heads/{site.repository.branch}": site.base.commit} if site.repository.branch else {}
+    refs = {ref: site.base.commit, **named}
+    write_gitdir(lease.git, site.repository, head=f"ref: {ref}", refs=refs, index=workspace.index)
+    if not site.sandbox.mounts:
+        # A wall that cannot lay a pointer over `.git` needs it in the workspace itself.
+        pointer = workspace.path / ".git"
+        pointer.unlink(missing_ok=True)
+        pointer.write_text(f"gitdir: {lease.git}\n")
+
+
+async def _agent_run(
+    site: Site, job: Job, workspace: Workspace, lease: Lease, words: Words, stop: asyncio.Event
+) -> Ended:
+    command, policy = agent_box(site, job, workspace, lease)
+    async with boxed(site.sandbox, command, policy, sink=words.feed) as box:
+        site.ledger.note(AgentStarted(run=site.run, session=job.session, pid=box.pid))
+        ending, exit_ = await _watched(box, _seconds(job), stop, site.grace)
+    words.close()
+    site.ledger.note(AgentEnded(run=site.run, session=job.session, exit_code=exit_.code, signal=exit_.signal))
+    return Ended(ending=ending, exit=exit_, words=words)
+
+
+async def _watched(box: Box, seconds: float | None, stop: asyncio.Event, grace: float) -> tuple[Ending, Exit]:
+    """Wait for the first of: the agent ends, its time is over, it is told to stop."""
+    async with asyncio.TaskGroup() as group:
+        done = group.create_task(box.wait())
+        told = group.create_task(stop.wait())
+        await asyncio.wait((done, told), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        ending = Ending.BY_ITSELF if done.done() else Ending.STOP if told.done() else Ending.TIME
+        told.cancel()
+        exit_ = await done if done.done() else await box.end(grace)
+        done.cancel()
+    return ending, exit_
+
+
+def agent_box(
+    site: Site, job: Job, workspace: Workspace, lease: Lease, argv: tuple[str, ...] | None = None
+) -> tuple[Command, Policy]:
+    """Say what runs in the agent's box, and what that box may see; *argv* stands in for the adapter's."""
+    invocation = job.adapter.invocation(job.task)
+    argv = argv or invocation.argv
+    tools = toolchain(argv[0], search=site.environ.get("PATH", ""), private=site.private)
+    network = job.task.network or job.task.agent.network or job.adapter.default_network
+    covers = (
+        Bind(lease.frame / "passwd", Path("/etc/passwd")),
+        Bind(lease.frame / "group", Path("/etc/group")),
+        Bind(lease.frame / "git", workspace.path / ".git"),
+    )
+    policy = site.policy(
+        token=secrets.token_hex(8),
+        read=(lease.inputs, *tools.read, *invocation.needs),
+        write=(workspace.path, *lease.writable),
+        covers=covers,
+        layers=workspace.layers,
+        network=network,
+    )
+    env = {**_environment(site, job, workspace, lease, tools.path), **job.task.agent.env, **job.task.env}
+    return Command(argv=argv, cwd=workspace.path, env=env, stdin=invocation.stdin), policy
+
+
+def _environment(
+    site: Site, job: Job, workspace: Workspace, lease: Lease, path: tuple[Path, ...]
+) -> dict[str, str]:
+    return {
+        **lease.environment(),
+        "PATH": ":".join((*map(str, path), *SYSTEM_PATH)),
+        "SHOAL_RUN": site.run,
+        "SHOAL_STEP": job.step,
+        "SHOAL_WORKER_INDEX": str(job.index),
+        "SHOAL_WORKER_COUNT": str(job.count),
+        "SHOAL_WORKSPACE_PATH": str(workspace.path),
+        "SHOAL_ROOT_PATH": str(site.repository.top),
+        "SHOAL_BRANCH": job.branch,
+    }
+
+
+async def bring_in(
+    site: Site, job: Job, workspace: Workspace, lease: Lease, before: Fingerprint | None
+) -> Kept:
+    """Keep the work, and decide whether the files may go: no workspace is removed before a ref holds it."""
+    workspace.keep = True
+    has_history = before is None or fingerprint(lease.git) != before
+    work = await kept(site, workspace, lease, branch=job.branch, message=job.message, has_history=has_history)
+    if work.failure is None and site.cleanup:
+        workspace.keep = False
+        if workspace.can_recycle:
+            workspace.recycled = await recycled(site, workspace, lease)
+    return work
+
+
+def _seconds(job: Job) -> float | None:
+    return job.task.timeout if job.task.timeout is not None else job.task.agent.timeout
+
+
+def _result(job: Job, ended: Ended, work: Kept, lease: Lease) -> WorkerResult:
+    status, error = _verdict(job, ended, work)
+    return WorkerResult(
+        index=job.index,
+        session=job.session,
+        status=status,
+        exit_code=ended.exit.code,
+        output=ended.words.output,
+        branch=work.branch,
+        commit=work.commit,
+        files_changed=work.files_changed,
+        attempts=job.attempt,
+        error=error,
+        unkept=work.unkept,
+        ignored=work.ignored,
+        kept_refs=work.refs,
+        raw=str(lease.box) if work.failure else None,
+    )
+
+
+def _verdict(job: Job, ended: Ended, work: Kept) -> tuple[Status, str | None]:
+    if ended.ending is Ending.STOP:
+        return Status.CANCELLED, work.failure
+    if ended.ending is Ending.TIME:
+        return Status.TIMED_OUT, work.failure or f"it was still running after {_seconds(job):g} s"
+    if work.failure:
+        return Status.FAILED, work.failure
+    if ended.exit.signal is not None:
+        return Status.FAILED, f"it was ended by signal {ended.exit.signal}"
+    if ended.exit.code != 0:
+        return Status.FAILED, ended.words.complaint or f"it exited with {ended.exit.code}"
+    if work.commit is None:
+        wanted = job.task.expect == "changes"
+        return (Status.FAILED, "changes were expected, and there are none") if wanted else (Status.NO_CHANGES, None)
+    return Status.SUCCEEDED, None
+
+
+def intent(site: Site, job: Job, path: Path) -> SessionStarted:
+    """Say what is about to be opened, before anything of it exists."""
+    return SessionStarted(
+        run=site.run,
+        step=job.step,
+        session=job.session,
+        index=job.index,
+        branch=job.branch,
+        base=site.base.commit,
+        strategy=site.kind.name,
+        workspace=str(path),
+        attempt=job.attempt,
+    )
+
+
+def record(site: Site, job: Job, result: WorkerResult) -> tuple[Imported | SessionEnded, ...]:
+    """Say how a session ended."""
+    ended = SessionEnded(run=site.run, step=job.step, session=job.session, result=result)
+    if result.branch is None or result.commit is None:
+        return (ended,)
+    imported = Imported(
+        run=site.run,
+        session=job.session,
+        branch=result.branch,
+        commit=result.commit,
+        files_changed=result.files_changed,
+    )
+    return imported, ended
+
+
+def _dated(result: WorkerResult, path: Path, seconds: float) -> WorkerResult:
+    return replace(result, workspace=str(path), duration_seconds=round(seconds, 3))
+
+
+def prune(path: Path, root: Path) -> None:
+    """Remove the workspace's folder and its parents as far as they are empty."""
+    for folder in (path, *path.parents):
+        if folder == root:
+            return
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return
+
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()

@@ -1,0 +1,64 @@
+"""What one run stands on: repository, state, wall, kind of workspace and base, all decided before any agent starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.engine.lease import User
+from shoal.model.policy import Bind, Layers, Network, Policy
+from shoal.model.repository import Base, Repository
+from shoal.sandboxes.kind import Sandbox
+from shoal.store.ledger import Ledger
+from shoal.store.paths import StatePaths
+from shoal.workspaces.kind import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Everything that the sessions of one run have in common."""
+
+    run: str
+    repository: Repository
+    paths: StatePaths
+    ledger: Ledger
+    sandbox: Sandbox
+    kind: Kind
+    base: Base
+    environ: Mapping[str, str]
+    user: User
+    grace: float = 5.0
+    cleanup: bool = True
+
+    @property
+    def private(self) -> tuple[Path, ...]:
+        """Folders that no toolchain may bring into a box."""
+        home = self.environ.get("HOME")
+        return (self.repository.top, self.repository.home, *((Path(home),) if home else ()))
+
+    @property
+    def hidden(self) -> tuple[Path, ...]:
+        """Paths whose presence in a box shows that its wall is broken."""
+        return (self.repository.git / "HEAD", self.repository.git / "config", self.paths.ledger)
+
+    def policy(
+        self,
+        *,
+        token: str,
+        read: tuple[Path, ...],
+        write: tuple[Path, ...],
+        covers: tuple[Bind, ...] = (),
+        layers: Layers | None = None,
+        network: Network = Network.NONE,
+    ) -> Policy:
+        """Say what an agent's box may see, with the repository's objects to borrow."""
+        return Policy(
+            token=token,
+            read=(*self.repository.lenders, *read),
+            write=write,
+            covers=covers,
+            layers=layers,
+            network=network,
+            hidden=self.hidden,
+            uid=self.user.uid,
+            gid=self.user.gid,
+        )

@@ -1,0 +1,148 @@
+"""Reconciling: what a killed Shoal left behind is brought in as far as it can be, and the rest removed."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+from shoal.engine.keep import Kept, kept
+from shoal.engine.lease import Lease
+from shoal.engine.session import prune
+from shoal.engine.site import Site
+from shoal.errors import ShoalError
+from shoal.git.refs import ABSENT, Move, move, value
+from shoal.model.events import Imported, RunEnded, SessionEnded
+from shoal.model.policy import Layers
+from shoal.model.results import WorkerResult
+from shoal.model.status import Status
+from shoal.store.fold import RunState, SessionState, fold
+from shoal.store.lock import is_locked
+from shoal.store.read import events
+from shoal.workspaces import base as bases
+from shoal.workspaces.kind import Workspace
+from shoal.workspaces.mount import mount_overlay, mounted_below, unmount
+from shoal.workspaces.overlay import Overlay, sealing
+from shoal.workspaces.remove import removed
+from shoal.workspaces.worktree import admin_of, forgotten
+
+
+async def sweep(site: Site) -> list[WorkerResult]:
+    """Bring in the sessions of runs whose owner is dead; idempotent, so it may itself be killed and run again."""
+    await bases.swept(site.repository, site.paths.bases)
+    found: list[WorkerResult] = []
+    for lock in sorted(site.paths.runs.glob("*.lock")):
+        if lock.stem != site.run and not is_locked(lock):
+            found += await _run_swept(site, lock.stem)
+            lock.unlink(missing_ok=True)
+    return found
+
+
+async def _run_swept(site: Site, run: str) -> list[WorkerResult]:
+    state = fold(events(site.paths, run)).runs.get(run)
+    results = []
+    for step in state.steps.values() if state else ():
+        for session in step.sessions.values():
+            if session.result is None:
+                results.append(await _session_swept(replace(site, run=run), step.step, session))
+    if state is not None and not state.status.is_ended:
+        await site.ledger.append(RunEnded(run=run, status=_status(state), duration_seconds=0.0))
+    ref = f"refs/shoal/base/{run}"
+    if (pinned := await value(site.repository, ref)) is not None:
+        await move(site.repository, [Move(ref, ABSENT, pinned)])
+    return results
+
+
+def _status(state: RunState) -> Status:
+    done = [one.result for step in state.steps.values() for one in step.sessions.values()]
+    return Status.DEGRADED if any(one and one.status.is_good for one in done) else Status.LOST
+
+
+async def _session_swept(site: Site, step: str, session: SessionState) -> WorkerResult:
+    box = site.paths.box(session.session)
+    path = Path(session.workspace)
+    work = await _salvaged(site, session, box, path)
+    result = WorkerResult(
+        index=session.index,
+        session=session.session,
+        status=Status.LOST,
+        branch=work.branch,
+        commit=work.commit,
+        files_changed=work.files_changed,
+        error=work.failure or "Shoal was killed while this agent worked",
+        unkept=work.unkept,
+        kept_refs=work.refs,
+        workspace=session.workspace,
+        raw=str(box) if work.failure else None,
+    )
+    if work.failure is None:
+        await forgotten(site.repository, path)
+        await removed(box, path)
+        prune(path, site.paths.workspaces)
+    ended = SessionEnded(run=site.run, step=step, session=session.session, result=result)
+    await site.ledger.append(*_imported(site, session, work), ended)
+    return result
+
+
+def _imported(site: Site, session: SessionState, work: Kept) -> tuple[Imported, ...]:
+    if work.branch is None or work.commit is None:
+        return ()
+    return (
+        Imported(
+            run=site.run,
+            session=session.session,
+            branch=work.branch,
+            commit=work.commit,
+            files_changed=work.files_changed,
+        ),
+    )
+
+
+async def _salvaged(site: Site, session: SessionState, box: Path, path: Path) -> Kept:
+    """Seal what the killed session left; its ref says whether that had been done already."""
+    for place in mounted_below(path):
+        unmount(place)
+    here = await value(site.repository, f"refs/heads/{session.branch}")
+    if here not in (None, session.base):
+        return Kept(branch=session.branch, commit=here)
+    if not (box / "git").is_dir():
+        await _branch_dropped(site, session, here)
+        return Kept()
+    lease = Lease(box=box, session=session.session, port=0)
+    message = f"{session.branch.split('/')[1]}: work of an agent that was cut off\n\nShoal-Session: {session.session}\n"
+    try:
+        async with (
+            bases.base_ready(site.repository, session.base, site.paths.bases) as base,
+            _reopened(replace(site, base=base), session, box, path) as workspace,
+        ):
+            there = replace(site, base=base)
+            return await kept(there, workspace, lease, branch=session.branch, message=message, has_history=True)
+    except ShoalError as error:
+        return Kept(failure=str(error))
+
+
+async def _branch_dropped(site: Site, session: SessionState, here: str | None) -> None:
+    if here == session.base and session.strategy == "worktree":
+        await forgotten(site.repository, Path(session.workspace))
+        await move(site.repository, [Move(f"refs/heads/{session.branch}", ABSENT, here)])
+
+
+@contextlib.asynccontextmanager
+async def _reopened(site: Site, session: SessionState, box: Path, path: Path) -> AsyncIterator[Workspace]:
+    """Look at a killed session's files again, read-only."""
+    if session.strategy != "overlay":
+        admin = admin_of(site.repository, path) if session.strategy == "worktree" else None
+        index = admin / "index" if admin is not None else site.base.index
+        yield Workspace(path=path, index=index, changes=path)
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    layers = sealing(Layers(lower=(site.base.tree,), upper=box / "upper", work=box / "work", target=path))
+    workspace = Workspace(path=path, index=site.base.index, changes=box / "upper")
+    if isinstance(site.kind, Overlay) and site.kind.by_host:
+        mount_overlay(layers)
+        try:
+            yield workspace
+        finally:
+            unmount(path)
+    else:
+        workspace.sealing = layers
+        yield workspace

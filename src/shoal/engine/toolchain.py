@@ -1,0 +1,92 @@
+"""Which folders of the host a command needs to run: found by following it to its interpreter and its install folder."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import Unavailable
+
+SYSTEM = tuple(Path(name) for name in ("/usr", "/bin", "/sbin", "/lib", "/lib64"))
+DEEPEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """Folders and files to show read-only, and the folders that belong on PATH."""
+
+    read: tuple[Path, ...]
+    path: tuple[Path, ...]
+
+
+def toolchain(program: str, *, search: str, private: tuple[Path, ...]) -> Toolchain:
+    """Find what *program* needs; nothing that holds one of the *private* folders is ever shown.
+
+    A relative path belongs to the workspace and needs nothing.
+    """
+    if "/" in program and not program.startswith("/"):
+        return Toolchain((), ())
+    found = shutil.which(program, path=search)
+    if found is None:
+        raise Unavailable(f"the agent's command {program!r}", "it is not on PATH", "install it, or name its full path")
+    hops = [hop for hop in _hops(Path(found)) if not _is_system(hop)]
+    read = (shown for hop in hops for shown in (_install_folder(hop, private), _own_folder(hop, private)))
+    return Toolchain(tuple(dict.fromkeys(read)), tuple(dict.fromkeys(hop.parent for hop in hops)))
+
+
+def _hops(path: Path, depth: int = 0) -> Iterator[Path]:
+    """Follow links and `#!` lines, naming every file on the way."""
+    if depth > DEEPEST:
+        return
+    yield path
+    if path.is_symlink():
+        yield from _hops(Path(os.path.normpath(path.parent / path.readlink())), depth + 1)
+        return
+    real = path.resolve()
+    if real != path:
+        yield from _hops(real, depth + 1)
+    elif (interpreter := _interpreter(path)) is not None:
+        yield from _hops(interpreter, depth + 1)
+
+
+def _interpreter(path: Path) -> Path | None:
+    try:
+        with path.open("rb") as file:
+            line = file.readline(256)
+    except OSError:
+        return None
+    if not line.startswith(b"#!"):
+        return None
+    words = line[2:].decode(errors="replace").split()
+    if words and Path(words[0]).name == "env":
+        named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
+        # The script's own folder comes first: that is where nvm, pyenv and venvs keep their interpreter.
+        found = shutil.which(named, path=f"{path.parent}:{os.environ.get('PATH', '')}")
+        return Path(found) if found else None
+    return Path(words[0]) if words else None
+
+
+def _is_system(path: Path) -> bool:
+    return any(path.is_relative_to(folder) for folder in SYSTEM)
+
+
+def _own_folder(hop: Path, private: tuple[Path, ...]) -> Path:
+    return hop if _holds(hop.parent, private) else hop.parent
+
+
+def _install_folder(hop: Path, private: tuple[Path, ...]) -> Path:
+    """The folder above `bin`, `shims` or `node_modules`; the file alone where that would show too much."""
+    folder = hop.parent
+    if "node_modules" in hop.parts:
+        folder = Path(*hop.parts[: hop.parts.index("node_modules") + 1])
+    elif folder.name in ("bin", "shims", "libexec", "Scripts"):
+        folder = folder.parent
+    # ~/.local holds far more than programs: keyrings, shell history, other tools' state.
+    if folder.name == ".local" or _holds(folder, private):
+        return _own_folder(hop, private)
+    return folder
+
+
+def _holds(folder: Path, private: tuple[Path, ...]) -> bool:
+    return any(one.is_relative_to(folder) for one in private)

@@ -1,0 +1,79 @@
+"""Gitdirs made by writing files, without a git process: private ones for agents, fresh ones for seals."""
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from shoal.model.repository import Identity, Repository
+
+
+def write_gitdir(
+    target: Path,
+    repository: Repository,
+    *,
+    head: str,
+    refs: Mapping[str, str],
+    index: Path | None,
+    lenders: Iterable[Path] | None = None,
+    loose_stat: bool = True,
+) -> None:
+    """Write a whole gitdir at *target*, which must not exist.
+
+    *head* is the text of HEAD, *refs* maps full names to commits. *loose_stat* is for boxes that see other
+    uids than the index does (35x on the first status); our own seal compares everything, so that no change hides.
+    """
+    for folder in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info"):
+        (target / folder).mkdir(parents=True)
+    (target / "HEAD").write_text(f"{head}\n")
+    (target / "config").write_text(config_text(repository, loose_stat=loose_stat))
+    chain = "".join(f"{_quoted(path)}\n" for path in (repository.lenders if lenders is None else lenders))
+    (target / "objects/info/alternates").write_text(chain, errors="surrogateescape")
+    for name, commit in refs.items():
+        place = target / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(f"{commit}\n")
+    if index is not None:
+        shutil.copyfile(index, target / "index")
+    if repository.is_shallow:
+        shutil.copyfile(repository.git / "shallow", target / "shallow")
+
+
+def config_text(repository: Repository, *, loose_stat: bool) -> str:
+    """Say the whole configuration of a gitdir of ours: the repository's own line endings, never its programs."""
+    core = {
+        "bare": "false",
+        "logallrefupdates": "true",
+        **{key.removeprefix("core."): value for key, value in repository.settings.items()},
+    }
+    if loose_stat:
+        core |= {"checkStat": "minimal", "trustctime": "false"}
+    extensions = {"objectFormat": "sha256"} if repository.object_format == "sha256" else {}
+    sections = {
+        "core": {"repositoryformatversion": "1" if extensions or repository.promisor else "0", **core},
+        "extensions": extensions | ({"partialClone": repository.promisor} if repository.promisor else {}),
+        f'remote "{repository.promisor}"': {"promisor": "true"} if repository.promisor else {},
+        "gc": {"auto": "0"},
+        "maintenance": {"auto": "false"},
+        "user": _user(repository.identity),
+    }
+    return "".join(_section(name, keys) for name, keys in sections.items() if keys)
+
+
+def _user(identity: Identity) -> dict[str, str]:
+    return {"name": _value(identity.name), "email": _value(identity.email)}
+
+
+def _value(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return f'"{escaped}"'
+
+
+def _section(name: str, keys: Mapping[str, str]) -> str:
+    return f"[{name}]\n" + "".join(f"\t{key} = {value}\n" for key, value in keys.items())
+
+
+def _quoted(path: Path) -> str:
+    text = str(path)
+    if not text.startswith('"') and "\n" not in text:
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

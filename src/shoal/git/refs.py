@@ -1,0 +1,56 @@
+"""Moving refs of the user's repository: always whole names, always compare-and-swap."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shoal.errors import BadRepository, GitFailed
+from shoal.git.run import git
+from shoal.model.repository import Repository
+
+ABSENT = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One ref from *old* to *new*; `ABSENT` means that it does not, or shall not, exist."""
+
+    ref: str
+    new: str
+    old: str
+
+
+async def move(repository: Repository, moves: Iterable[Move]) -> bool:
+    """Make all moves in one transaction; `False` when some ref was not where it was thought to be."""
+    zero = "0" * repository.digits
+    lines = [f"update {one.ref}\0{one.new or zero}\0{one.old or zero}\0" for one in moves]
+    try:
+        await git(repository.git, "update-ref", "-m", "shoal", "--stdin", "-z", stdin="".join(lines).encode())
+    except GitFailed as refused:
+        if refused.code == 128:
+            return False
+        raise
+    return True
+
+
+async def value(repository: Repository, ref: str) -> str | None:
+    """Say what commit *ref* is at, or `None`."""
+    done = await git(repository.git, "rev-parse", "--verify", "--quiet", ref, accept=(0, 1, 128))
+    return done.stdout.decode().strip() or None if done.ok else None
+
+
+async def listed(repository: Repository, prefix: str) -> dict[str, str]:
+    """Map the refs below *prefix* to what they are at."""
+    done = await git(repository.git, "for-each-ref", "--format=%(refname)%00%(objectname)", prefix)
+    pairs = (line.partition("\0") for line in done.stdout.decode(errors="surrogateescape").splitlines())
+    return {name: commit for name, _, commit in pairs}
+
+
+async def refuse_blocked_names(repository: Repository) -> None:
+    """A branch of the user's named `agent` or `shoal` would stand where our refs must go: say so at once."""
+    for name in ("refs/heads/agent", "refs/heads/shoal", "refs/shoal"):
+        if await value(repository, name) is not None:
+            raise BadRepository(
+                repository.top,
+                f"its branch {name.removeprefix('refs/heads/')!r} stands where Shoal's branches go"
+                f" ({name}/…); rename it with `git branch -m`",
+            )

@@ -1,0 +1,185 @@
+"""Looking at what the user pointed at: which repository it is, and whether we can work on it."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from shoal import proc
+from shoal.errors import BadInput, BadRepository
+from shoal.git.run import ENVIRONMENT, TIMEOUT, git
+from shoal.model.command import Command
+from shoal.model.repository import Identity, Repository
+
+# What a checkout depends on, and nothing that could start a program.
+CHECKOUT_SETTINGS = (
+    "core.autocrlf",
+    "core.eol",
+    "core.safecrlf",
+    "core.filemode",
+    "core.symlinks",
+    "core.ignorecase",
+    "core.precomposeunicode",
+)
+NO_ONE = Identity(name="shoal", email="shoal@localhost")
+FACTS = (
+    "--is-bare-repository",
+    "--is-shallow-repository",
+    "--show-object-format",
+    "--path-format=absolute",
+    "--git-common-dir",
+    "--show-toplevel",
+)
+
+
+async def inspect(path: Path, environ: Mapping[str, str]) -> Repository:
+    """Find the repository that *path* lies in, or say why it cannot be worked on.
+
+    *environ* is the user's own: their configuration decides line endings and identity.
+    """
+    top, common, object_format, is_shallow = await _facts(path.resolve())
+    settings = await _settings(top, environ)
+    if settings.get("extensions.refstorage", "files") != "files":
+        raise BadRepository(path, "its refs are kept as reftable, which Shoal cannot work on yet")
+    return Repository(
+        top=top,
+        home=_home(top, common),
+        git=common,
+        lenders=_lenders(common / "objects"),
+        object_format=object_format,
+        is_shallow=is_shallow,
+        promisor=_promisor(settings),
+        settings={key: settings[key] for key in CHECKOUT_SETTINGS if key in settings},
+        identity=_identity(settings, environ),
+        branch=await _branch(top, common),
+    )
+
+
+async def resolve(repository: Repository, ref: str | None) -> str:
+    """Turn what the user named as base (the checked-out commit by default) into one commit id."""
+    name = "HEAD" if ref is None else ref
+    if not name.strip() or name.startswith("-") or "\0" in name:
+        raise BadInput(f"{name!r} is not a name of a commit; give a branch, a tag or a commit id to --base")
+    gitdir = await _own_gitdir(repository.top) if name.startswith(("HEAD", "@")) else repository.git
+    done = await git(
+        gitdir, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", accept=(0, 1, 128)
+    )
+    commit = done.stdout.decode(errors="replace").strip()
+    if done.exit.code == 0 and len(commit) == repository.digits:
+        return commit
+    if ref is None:
+        raise BadRepository(repository.top, "there is no commit yet; commit something first")
+    raise BadInput(f"base {name!r} is not a commit of {repository.top}; `git log --oneline` lists some")
+
+
+async def dirt(repository: Repository) -> int:
+    """Count the paths with uncommitted changes in the user's checkout: they are not in the base."""
+    # The index is only read: GIT_OPTIONAL_LOCKS=0. Filters of the user's own would run here, so none are known.
+    gitdir = await _own_gitdir(repository.top)
+    no_filters = await _without_filters(repository)
+    done = await git(
+        gitdir,
+        *no_filters,
+        "status",
+        "--porcelain",
+        "-z",
+        "--no-renames",
+        "--untracked-files=normal",
+        "--ignore-submodules=all",
+        env={"GIT_WORK_TREE": str(repository.top)},
+    )
+    return done.stdout.count(b"\0")
+
+
+async def _facts(path: Path) -> tuple[Path, Path, str, bool]:
+    if not path.is_dir():
+        raise BadRepository(path, "there is no such folder")
+    done = await proc.run(
+        Command(
+            argv=("git", "-C", str(path), "rev-parse", *FACTS),
+            cwd=Path("/"),
+            env={**ENVIRONMENT, "GIT_CEILING_DIRECTORIES": ""},
+        ),
+        timeout=TIMEOUT,
+    )
+    lines = done.stdout.decode(errors="surrogateescape").splitlines()
+    if not done.ok:
+        raise BadRepository(path, _why_not(lines, done.stderr.decode(errors="replace")))
+    common, top = Path(lines[3]), Path(lines[4])
+    return top.resolve(), common.resolve(), lines[2], lines[1] == "true"
+
+
+def _why_not(lines: list[str], stderr: str) -> str:
+    if lines[:1] == ["true"]:
+        return "it is a bare repository, without a checkout; run Shoal in a clone or a worktree of it"
+    if len(lines) == len(FACTS) - 2:
+        return "this is the inside of a .git folder; run Shoal in the checkout"
+    said = next((line for line in stderr.splitlines() if line.startswith("fatal:")), stderr.strip())[:300]
+    return f"git finds no repository to work on here ({said}); run `git init` and commit, or name another folder"
+
+
+async def _settings(top: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    user = {name: environ[name] for name in ("HOME", "XDG_CONFIG_HOME") if name in environ}
+    safe = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("GIT_CONFIG")}
+    command = Command(
+        argv=("git", "-C", str(top), "config", "--list", "-z"),
+        cwd=Path("/"),
+        env={**safe, **user, "GIT_CEILING_DIRECTORIES": ""},
+    )
+    done = await proc.run(command, timeout=TIMEOUT)
+    pairs = (entry.partition("\n") for entry in done.stdout.decode(errors="surrogateescape").split("\0") if entry)
+    return {key: value if separator else "true" for key, separator, value in pairs}
+
+
+def _home(top: Path, common: Path) -> Path:
+    # All worktrees of one repository share one ledger and one set of bases: that of the main checkout.
+    return common.parent if common.name == ".git" and common.parent.is_dir() else top
+
+
+def _lenders(objects: Path, seen: tuple[Path, ...] = ()) -> tuple[Path, ...]:
+    real = objects.resolve()
+    if real in seen or not real.is_dir() or len(seen) > 5:
+        return seen
+    seen = (*seen, real)
+    listed = real / "info" / "alternates"
+    for line in listed.read_text(errors="surrogateescape").splitlines() if listed.is_file() else ():
+        if line and not line.startswith("#"):
+            seen = _lenders(real / line, seen)
+    return seen
+
+
+def _promisor(settings: Mapping[str, str]) -> str | None:
+    if "extensions.partialclone" in settings:
+        return settings["extensions.partialclone"]
+    found = [key.split(".", 1)[1] for key, value in settings.items() if key.endswith(".promisor") and value == "true"]
+    return found[0].removesuffix(".promisor") if found else None
+
+
+def _identity(settings: Mapping[str, str], environ: Mapping[str, str]) -> Identity:
+    name = environ.get("GIT_AUTHOR_NAME") or settings.get("user.name")
+    email = environ.get("GIT_AUTHOR_EMAIL") or settings.get("user.email")
+    return Identity(name=name, email=email) if name and email else NO_ONE
+
+
+async def _branch(top: Path, common: Path) -> str | None:
+    gitdir = await _own_gitdir(top)
+    done = await git(gitdir, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1, 128))
+    return done.stdout.decode(errors="surrogateescape").strip().removeprefix("refs/heads/") or None
+
+
+async def _own_gitdir(top: Path) -> Path:
+    pointer = top / ".git"
+    if pointer.is_dir():
+        return pointer
+    text = pointer.read_text(errors="surrogateescape").strip().removeprefix("gitdir: ")
+    return Path(os.path.normpath(top / text))
+
+
+async def _without_filters(repository: Repository) -> tuple[str, ...]:
+    done = await git(repository.git, "config", "--name-only", "--get-regexp", r"^filter\..*", accept=(0, 1))
+    listed = done.stdout.decode(errors="surrogateescape")
+    # An empty program is no program: git then takes the file as it is.
+    return tuple(word for key in sorted(set(listed.split())) for word in ("-c", f"{key}=", "-c", _not_required(key)))
+
+
+def _not_required(key: str) -> str:
+    return key.rsplit(".", 1)[0] + ".required=false"

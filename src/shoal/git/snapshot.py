@@ -1,0 +1,37 @@
+"""A folder that is no repository, as one: a hidden repository of ours holds one commit of its files."""
+
+from pathlib import Path
+
+from shoal.git.run import git
+from shoal.model.repository import Identity, Repository
+
+WHO = {
+    "GIT_AUTHOR_NAME": "shoal",
+    "GIT_AUTHOR_EMAIL": "shoal@localhost",
+    "GIT_COMMITTER_NAME": "shoal",
+    "GIT_COMMITTER_EMAIL": "shoal@localhost",
+}
+
+
+async def snapshot(folder: Path, hidden: Path) -> tuple[Repository, str]:
+    """Commit all files of *folder*, ignored ones too, to the repository *hidden*; nothing is written in the folder."""
+    if not (hidden / "HEAD").exists():
+        await git(hidden, "init", "--quiet", "--bare", "--initial-branch=snapshot", str(hidden))
+    env = {"GIT_WORK_TREE": str(folder), "GIT_LITERAL_PATHSPECS": "0"}
+    everything = ("--all", "--force", "--ignore-errors", "--", ".", ":(exclude).shoal")
+    await git(hidden, "add", *everything, env=env, accept=(0, 1))
+    tree = (await git(hidden, "write-tree")).stdout.decode().strip()
+    commit = (await git(hidden, "commit-tree", tree, "-m", "snapshot", env=WHO)).stdout.decode().strip()
+    repository = Repository(
+        top=folder,
+        home=folder,
+        git=hidden,
+        lenders=(hidden / "objects",),
+        object_format="sha1",
+        is_shallow=False,
+        promisor=None,
+        settings={},
+        identity=Identity(name="shoal", email="shoal@localhost"),
+        branch=None,
+    )
+    return repository, commit

@@ -1,0 +1,32 @@
+"""What is to be run: a command as a value, apart from its running."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Bytes that the child reads from a descriptor; its number stands in argv in this value's place."""
+
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A pipe that the child writes to; its number stands in argv, and what it says is kept under *name*."""
+
+    name: str
+
+
+Argument = str | Given | Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A program with its arguments, folder, whole environment (nothing is inherited) and standard input."""
+
+    argv: tuple[Argument, ...]
+    cwd: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: bytes = field(default=b"", repr=False)

@@ -1,0 +1,136 @@
+"""Facts: small frozen events, of which all state is a fold."""
+
+from dataclasses import dataclass
+
+from shoal.model.results import WorkerResult
+from shoal.model.status import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """A run began; *owner* is the process that holds its lock."""
+
+    run: str
+    name: str
+    base: str
+    wall: str
+    workspace: str
+    owner: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStarted:
+    """A step began, with so many workers."""
+
+    run: str
+    step: str
+    workers: int
+    on_failure: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStarted:
+    """The intent to open a session, written before anything of it exists."""
+
+    run: str
+    step: str
+    session: str
+    index: int
+    branch: str
+    base: str
+    strategy: str
+    workspace: str
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStarted:
+    """The agent's process runs behind its wall."""
+
+    run: str
+    session: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A line that the agent wrote; *dropped* bytes before it were not kept."""
+
+    run: str
+    session: str
+    stream: str
+    text: str
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEnded:
+    """The agent's main process ended."""
+
+    run: str
+    session: str
+    exit_code: int | None
+    signal: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A branch now holds the session's work."""
+
+    run: str
+    session: str
+    branch: str
+    commit: str
+    files_changed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnded:
+    """A session ended; nothing of it is on disk but what the result names."""
+
+    run: str
+    step: str
+    session: str
+    result: WorkerResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnded:
+    """A step ended."""
+
+    run: str
+    step: str
+    status: Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """A run ended."""
+
+    run: str
+    status: Status
+    duration_seconds: float
+
+
+Event = (
+    RunStarted
+    | StepStarted
+    | SessionStarted
+    | AgentStarted
+    | Output
+    | AgentEnded
+    | Imported
+    | SessionEnded
+    | StepEnded
+    | RunEnded
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An event with its number and its time (seconds since the epoch; order is by number, never by time)."""
+
+    seq: int
+    at: float
+    event: Event

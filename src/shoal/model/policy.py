@@ -1,0 +1,54 @@
+"""What one box may see and touch."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class Network(StrEnum):
+    """Which network a box is on."""
+
+    NONE = "none"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """One file or folder of the host, shown in the box at *target*."""
+
+    source: Path
+    target: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """An overlay that has to be mounted inside the box's own namespace, because the host may not mount it.
+
+    *upper* and *work* are `None` for a read-only view.
+    """
+
+    lower: tuple[Path, ...]
+    upper: Path | None
+    work: Path | None
+    target: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The whole of what a box may see: everything else does not exist in it.
+
+    *read* and *write* are shown at their own paths; *covers* are read-only files laid over other paths, last of all.
+    *hidden* are host paths that must not exist inside: the wall is asserted by them at each start.
+    *token* is the secret word by which the box's first line of stderr is known to be ours.
+    """
+
+    read: tuple[Path, ...] = ()
+    write: tuple[Path, ...] = ()
+    covers: tuple[Bind, ...] = ()
+    hidden: tuple[Path, ...] = ()
+    layers: Layers | None = None
+    network: Network = Network.NONE
+    uid: int = 1000
+    gid: int = 1000
+    capabilities: tuple[str, ...] = ()
+    token: str = ""

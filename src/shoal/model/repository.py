@@ -1,0 +1,49 @@
+"""A repository as a value: all that has to be known of it before any agent starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who is named in commits."""
+
+    name: str
+    email: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """What was found at the place the user pointed at.
+
+    *top* is the user's checkout, *home* the folder that holds `.shoal`, *git* the common gitdir.
+    *lenders* is the whole chain of object folders, the repository's own first.
+    *settings* are the configuration keys that a checkout depends on, and no others.
+    """
+
+    top: Path
+    home: Path
+    git: Path
+    lenders: tuple[Path, ...]
+    object_format: str
+    is_shallow: bool
+    promisor: str | None
+    settings: Mapping[str, str]
+    identity: Identity
+    branch: str | None
+
+    @property
+    def digits(self) -> int:
+        """The length of an object name."""
+        return 64 if self.object_format == "sha256" else 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """One commit, checked out once: *tree* is never written again, *index* holds its stat data."""
+
+    commit: str
+    tree: Path
+    index: Path
+    files: int

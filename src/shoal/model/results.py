@@ -1,0 +1,80 @@
+"""What came out: of one worker, of a step, of a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shoal.model.status import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerResult:
+    """How one session ended and what it left."""
+
+    index: int
+    session: str
+    status: Status
+    exit_code: int | None = None
+    output: str = ""
+    branch: str | None = None
+    commit: str | None = None
+    files_changed: int = 0
+    attempts: int = 1
+    duration_seconds: float = 0.0
+    usage: Mapping[str, float] = field(default_factory=dict)
+    artifacts: Mapping[str, str] = field(default_factory=dict)
+    limit: str | None = None
+    error: str | None = None
+    workspace: str = ""
+    unkept: tuple[str, ...] = ()
+    """Names of files that could not be kept, escaped for display."""
+    ignored: int = 0
+    """How many files the repository's own ignore rules left out of the commit."""
+    kept_refs: tuple[str, ...] = ()
+    """Refs that hold the agent's other branches and stashes."""
+    raw: str | None = None
+    """Where the raw files still lie, when they could not be brought in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """The aggregate of a step (seed 000)."""
+
+    step: str
+    on_failure: str
+    status: Status
+    worker_results: tuple[WorkerResult, ...]
+
+    @property
+    def total_workers(self) -> int:
+        """Count all workers."""
+        return len(self.worker_results)
+
+    @property
+    def success_count(self) -> int:
+        """Count the good ones."""
+        return sum(one.status.is_good for one in self.worker_results)
+
+    @property
+    def cancelled_count(self) -> int:
+        """Count the cancelled siblings, which are not failures."""
+        return sum(one.status is Status.CANCELLED for one in self.worker_results)
+
+    @property
+    def fail_count(self) -> int:
+        """Count the failed ones."""
+        return self.total_workers - self.success_count - self.cancelled_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """How a run ended."""
+
+    run: str
+    status: Status
+    base: str
+    duration_seconds: float
+    steps: tuple[StepResult, ...]
+    wall: str
+    workspace: str
+    notes: tuple[str, ...] = ()
+    """Sentences that a person must know: uncommitted changes left out, a clamp, a gap in the wall."""

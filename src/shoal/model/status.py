@@ -1,0 +1,29 @@
+"""The ways in which sessions, steps and runs end."""
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """Where a session is, or how it ended."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    NO_CHANGES = "no_changes"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    OVER_LIMIT = "over_limit"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    SKIPPED = "skipped"
+    DEGRADED = "degraded"
+
+    @property
+    def is_good(self) -> bool:
+        """Say whether this counts as success."""
+        return self in (Status.SUCCEEDED, Status.NO_CHANGES)
+
+    @property
+    def is_ended(self) -> bool:
+        """Say whether nothing more will happen."""
+        return self not in (Status.PENDING, Status.RUNNING)

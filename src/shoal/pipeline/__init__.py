@@ -1,0 +1,1 @@
+"""Text to plan: the only place that reads YAML, without effects but for the thin `load`."""

@@ -1,0 +1,212 @@
+"""Text to tree: bounded in size, depth, nodes and aliases, so that no document can hurt us."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+from ruamel.yaml.reader import ReaderError
+
+from shoal.pipeline.problems import BadDocument, Position, Problem, key, printable, shown
+from shoal.pipeline.scalars import resolve
+from shoal.pipeline.tree import Entry, Fields, Items, Node, Scalar
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 50
+MAX_ALIASES = 100
+MAX_NODES = 20_000  # with aliases spelt out: nine levels of nine aliases are 81 uses and 387 million nodes
+
+UNREADABLE = "what comes next cannot be read as YAML; write it in another way"
+
+_CORE = "tag:yaml.org,2002:"
+_UNFIT = re.compile("[\0\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A tree, and what was wrong with its form but did not hinder the reading."""
+
+    tree: Node
+    problems: tuple[Problem, ...]
+
+
+def compose(text: str, name: str) -> Composed:
+    """Read one YAML document, or raise `BadDocument` where its form makes going on impossible or unsafe."""
+    _refuse_unfit(text, name)
+    builder = _Builder(name)
+    try:
+        tree = builder.document(YAML(typ="safe", pure=True).parse(text))
+    except YAMLError as error:
+        raise BadDocument([*builder.problems, _syntax(error, text, name)]) from None
+    except (ValueError, OverflowError, TypeError, AttributeError, IndexError, KeyError):
+        # ruamel lets these through, e.g. OverflowError of chr() for "\UFFFFFFFF"
+        raise BadDocument([*builder.problems, Problem(name, builder.at, UNREADABLE)]) from None
+    return Composed(tree, tuple(builder.problems))
+
+
+class _Builder:
+    """One walk over the parser's events; gathers what can be gathered and raises where going on is unsafe."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.problems: list[Problem] = []
+        self.anchors: dict[str, tuple[Node, int] | None] = {}
+        self.aliases = 0
+        self.nodes = 0
+        self.at = Position()
+
+    def document(self, events: Iterator[Event]) -> Node:
+        """Build the only document that there is."""
+        tree: Node | None = None
+        for event in events:
+            if isinstance(event, DocumentStartEvent):
+                if tree is not None:
+                    self._stop(event, "a second document; keep one document in one file")
+                self._check_version(event)
+                tree = self._node(next(events), events, 0)
+        if tree is None:
+            raise BadDocument([Problem(self.name, Position(), "the file is empty; write something into it")])
+        return tree
+
+    def _node(self, event: Event, events: Iterator[Event], depth: int) -> Node:
+        self._count(event, 1)
+        if depth > MAX_DEPTH:
+            self._stop(event, f"nested deeper than {MAX_DEPTH} levels; make it flatter")
+        if isinstance(event, AliasEvent):
+            return self._alias(event, depth)
+        before = self.nodes
+        self._open(event)
+        node = self._content(event, events, depth)
+        if isinstance(event, NodeEvent) and event.anchor is not None:
+            self.anchors[event.anchor] = (node, self.nodes - before + 1)
+        return node
+
+    def _content(self, event: Event, events: Iterator[Event], depth: int) -> Node:
+        if isinstance(event, SequenceStartEvent):
+            return self._items(event, events, depth)
+        if isinstance(event, MappingStartEvent):
+            return self._fields(event, events, depth)
+        assert isinstance(event, ScalarEvent)  # noqa: S101 - a parser gives no fourth kind of node
+        return self._scalar(event)
+
+    def _items(self, start: Event, events: Iterator[Event], depth: int) -> Items:
+        found: list[Node] = []
+        while not isinstance(event := next(events), SequenceEndEvent):
+            found.append(self._node(event, events, depth + 1))
+        return Items(_at(start), tuple(found), _height(found))
+
+    def _fields(self, start: Event, events: Iterator[Event], depth: int) -> Fields:
+        found: dict[str, Entry] = {}
+        while not isinstance(event := next(events), MappingEndEvent):
+            label = self._node(event, events, depth + 1)
+            value = self._node(next(events), events, depth + 1)
+            self._put(found, event, label, value)
+        return Fields(_at(start), found, _height([entry.value for entry in found.values()]))
+
+    def _put(self, found: dict[str, Entry], event: Event, label: Node, value: Node) -> None:
+        if not isinstance(label, Scalar) or not isinstance(label.value, str):
+            written = printable(label.text)[:60] if isinstance(label, Scalar) else "a list or mapping"
+            self._note(event, f"a key must be text, not {written or 'nothing'}; put it in quotes")
+        elif label.value in found:
+            first = found[label.value].at
+            what = f"{key(label.value)} is given twice, first in line {first.line}, column {first.column}; keep one"
+            self._note(event, what)
+        else:
+            found[label.value] = Entry(_at(event), value)
+
+    def _scalar(self, event: ScalarEvent) -> Scalar:
+        written = str(event.value)
+        if _UNFIT.search(written):
+            self._note(event, "a NUL or half a surrogate pair in a text; take it out")
+        is_plain = event.style is None and event.tag is None
+        return Scalar(_at(event), written, resolve(written) if is_plain else written)
+
+    def _alias(self, event: AliasEvent, depth: int) -> Node:
+        self.aliases += 1
+        if self.aliases > MAX_ALIASES:
+            self._stop(event, f"more than {MAX_ALIASES} aliases; write the values out")
+        if event.anchor not in self.anchors:
+            self._stop(event, f"no anchor `&{printable(str(event.anchor))[:60]}` before this alias")
+        anchored = self.anchors[event.anchor]
+        if anchored is None:
+            self._stop(event, f"`*{printable(str(event.anchor))[:60]}` is inside of what it stands for; take it out")
+        node, size = anchored
+        self._count(event, size)
+        if depth + node.height > MAX_DEPTH:
+            self._stop(event, f"nested deeper than {MAX_DEPTH} levels; make it flatter")
+        return node
+
+    def _open(self, event: Event) -> None:
+        if not isinstance(event, NodeEvent):
+            return
+        if event.anchor is not None:
+            self.anchors[event.anchor] = None
+        tag = getattr(event, "tag", None)
+        if tag is not None and str(tag) not in _TAGS[type(event)]:
+            self._note(event, f"the tag {shown(str(tag).replace(_CORE, '!!'))} is refused; write the plain value")
+
+    def _check_version(self, event: DocumentStartEvent) -> None:
+        if event.version is not None and tuple(event.version) != (1, 2):
+            self._note(event, "only YAML 1.2 is read; take the %YAML line out")
+
+    def _count(self, event: Event, nodes: int) -> None:
+        self.nodes += nodes
+        self.at = _at(event)
+        if self.nodes > MAX_NODES:
+            self._stop(event, f"more than {MAX_NODES} values, aliases spelt out; make it smaller")
+
+    def _note(self, event: Event, what: str) -> None:
+        self.problems.append(Problem(self.name, _at(event), what))
+
+    def _stop(self, event: Event, what: str) -> NoReturn:
+        raise BadDocument([*self.problems, Problem(self.name, _at(event), what)])
+
+
+_TAGS: dict[type[Event], tuple[str, ...]] = {
+    ScalarEvent: ("!", f"{_CORE}str"),
+    SequenceStartEvent: ("!", f"{_CORE}seq"),
+    MappingStartEvent: ("!", f"{_CORE}map"),
+}
+
+
+def _refuse_unfit(text: str, name: str) -> None:
+    if len(text) > MAX_BYTES or len(text.encode(errors="replace")) > MAX_BYTES:
+        raise BadDocument([Problem(name, None, "larger than 1 MiB; move long texts to files of their own")])
+    if found := _UNFIT.search(text):
+        raise BadDocument([Problem(name, _place(text, found.start()), "a NUL or broken sign; save it as plain UTF-8")])
+
+
+def _syntax(error: YAMLError, text: str, name: str) -> Problem:
+    if isinstance(error, ReaderError):
+        return Problem(name, _place(text, int(error.position)), "a control sign; take it out or escape it")
+    mark = error.problem_mark or error.context_mark if isinstance(error, MarkedYAMLError) else None
+    at = Position(mark.line + 1, mark.column + 1) if isinstance(mark, StringMark) else None
+    said = [part for part in (error.context, error.problem) if part] if isinstance(error, MarkedYAMLError) else []
+    return Problem(name, at, f"this is not YAML: {printable(' '.join(said))[:200] or 'it cannot be read'}")
+
+
+def _place(text: str, offset: int) -> Position:
+    before = text[:offset]
+    return Position(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1)
+
+
+def _at(event: Event) -> Position:
+    mark = event.start_mark
+    return Position(mark.line + 1, mark.column + 1)
+
+
+def _height(children: list[Node]) -> int:
+    return 1 + max((child.height for child in children), default=0)

@@ -1,0 +1,37 @@
+"""Lengths of time as people write them."""
+
+import re
+
+from shoal.errors import BadInput
+
+LONGEST = 30 * 24 * 3600
+
+_PARTS = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
+
+
+class BadDuration(BadInput):
+    """A length of time that cannot be understood or held."""
+
+    def __init__(self, written: object) -> None:
+        shown = repr(written)[:60]
+        super().__init__(
+            f"{shown} is no length of time; write seconds, or like `90s`, `10m`, `1h30m` (30 days at most)"
+        )
+
+
+def seconds(written: str | float) -> float:
+    """Return the seconds of `90`, `"90s"`, `"10m"` or `"1h30m"`; raise `BadDuration` for anything else."""
+    if isinstance(written, bool):
+        raise BadDuration(written)
+    length = _sum(written) if isinstance(written, str) else written
+    if length is None or not 0 < length <= LONGEST:
+        raise BadDuration(written)
+    return float(length)
+
+
+def _sum(written: str) -> float | None:
+    found = _PARTS.fullmatch(written.replace(" ", ""))
+    if found is None:
+        return None
+    hours, minutes, rest = (int(part or 0) for part in found.groups())
+    return hours * 3600 + minutes * 60 + rest

@@ -1,0 +1,122 @@
+"""Kinds of field that the shapes of documents are made of."""
+
+import shlex
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from shoal.pipeline.duration import BadDuration, seconds
+from shoal.pipeline.problems import key, nearest, shown
+
+UNSUPPORTED = "is not supported yet in this version"
+UNKNOWN_KEY = "unknown_key"
+OURS = "ours"
+
+
+class Shape(BaseModel):
+    """A mapping whose keys are all known; *later* are keys of the language that this version has not learnt."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+
+    later: ClassVar[frozenset[str]] = frozenset()
+    refused: ClassVar[dict[str, str]] = {}
+    """Keys that have a sentence of their own for why they are refused."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_unknown_keys(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            lines = [_line(cls, details) for details in error.errors(include_url=False)]
+            raise ValidationError.from_exception_data(error.title, lines) from None
+
+
+def wrong(sentence: str) -> PydanticCustomError:
+    """Make an error whose whole text is *sentence*."""
+    return PydanticCustomError(OURS, "{sentence}", {"sentence": sentence})
+
+
+def one_of(what: str, *names: str, later: tuple[str, ...] = ()) -> AfterValidator:
+    """Accept only *names*; those in *later* are known and not there yet."""
+
+    def check(value: str) -> str:
+        if value in names:
+            return value
+        if value in later:
+            raise wrong(f"`{what}: {value}` {UNSUPPORTED}; use {' or '.join(names)}")
+        raise wrong(f"`{what}` cannot be {shown(value)}; {nearest(value, names)}")
+
+    return AfterValidator(check)
+
+
+def _before(convert: Callable[[object], object]) -> BeforeValidator:
+    return BeforeValidator(convert)
+
+
+def _seconds(value: object) -> object:
+    if value is None:
+        return None
+    try:
+        return seconds(value) if isinstance(value, str | int | float) else _no_duration(value)
+    except BadDuration as error:
+        raise wrong(str(error)) from None
+
+
+def _no_duration(value: object) -> float:
+    raise BadDuration(value)
+
+
+def _argv(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise wrong(f"the command cannot be split into words ({error}); write it as a list") from None
+
+
+def runnable(argv: list[str]) -> list[str]:
+    """Refuse a command without a program."""
+    if not argv or not argv[0].strip():
+        raise wrong('the command is empty; write a program and its arguments, like ["make", "fix"]')
+    return argv
+
+
+Duration = Annotated[float, _before(_seconds)]
+Argv = Annotated[list[str], AfterValidator(runnable), _before(_argv)]
+NetworkName = Annotated[str, one_of("network", "none", "host")]
+
+
+def _line(shape: type[Shape], details: ErrorDetails) -> InitErrorDetails:
+    """Word what is wrong with a key of *shape* itself, and hand the rest on as it is."""
+    kind: str | PydanticCustomError = details["type"]
+    if details["type"] == "extra_forbidden" and len(details["loc"]) == 1:
+        kind = PydanticCustomError(UNKNOWN_KEY, "{sentence}", {"sentence": _unknown(shape, str(details["loc"][0]))})
+    elif details["type"] in (OURS, UNKNOWN_KEY):
+        kind = PydanticCustomError(details["type"], "{sentence}", details["ctx"])
+    return InitErrorDetails(type=kind, loc=details["loc"], input=details["input"], ctx=details.get("ctx", {}))
+
+
+def _unknown(shape: type[Shape], name: str) -> str:
+    if name in shape.refused:
+        return shape.refused[name]
+    if name in shape.later:
+        return f"{key(name)} {UNSUPPORTED}; remove it"
+    if name == "<<":
+        return "merge keys (`<<`) are not read; write the values out"
+    return f"unknown key {key(name)}; {nearest(name, _known(shape))}"
+
+
+def _known(shape: type[Shape]) -> list[str]:
+    return sorted({field.alias or name for name, field in shape.model_fields.items()} | shape.later)

@@ -1,0 +1,78 @@
+"""What is wrong with a document, where, and what would be right."""
+
+import difflib
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shoal.errors import BadInput
+
+SHOWN = 60
+CANDIDATES = 50  # comparing is slow: 5,000 wrong names against 5,000 right ones would take minutes
+MOST = 200
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place in a text, both counted from 1."""
+
+    line: int = 1
+    column: int = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing that is wrong; *at* is `None` where the whole file is meant."""
+
+    name: str
+    at: Position | None
+    what: str
+
+    def __str__(self) -> str:
+        """Write it as `file:line:column: what`."""
+        place = f":{self.at.line}:{self.at.column}" if self.at else ""
+        return f"{printable(self.name)}{place}: {self.what}"
+
+
+class BadDocument(BadInput):
+    """A document that cannot be used, with all that is wrong in it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(set(problems), key=_order))
+        more = [f"… and {len(self.problems) - MOST} more"] if len(self.problems) > MOST else []
+        super().__init__("\n".join([*map(str, self.problems[:MOST]), *more]))
+
+
+def shown(value: object) -> str:
+    """Show a value of the user's on one line, short and without control signs."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    whole = repr(value)
+    return whole if len(whole) <= SHOWN else f"{whole[:SHOWN]}…"
+
+
+def key(name: str) -> str:
+    """Show a key in backticks."""
+    return f"`{printable(name)[:SHOWN]}`"
+
+
+def printable(text: str) -> str:
+    """Escape what would move a terminal's cursor or turn its text round."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Say which known name was probably meant, or which there are."""
+    names = [printable(one) for one in itertools.islice(known, CANDIDATES)]
+    near = difflib.get_close_matches(name[:SHOWN].lower(), names, n=1)
+    return f"did you mean `{near[0]}`?" if near else f"known: {', '.join(names) or 'none'}"
+
+
+def _order(problem: Problem) -> tuple[str, Position, str]:
+    return problem.name, problem.at or Position(), problem.what

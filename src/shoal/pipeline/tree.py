@@ -1,0 +1,112 @@
+"""A YAML document as frozen nodes that know where they stand."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from shoal.pipeline.problems import Position
+
+Plain = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A single value, and the text that it was written as."""
+
+    at: Position
+    text: str
+    value: Plain
+
+    height = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list."""
+
+    at: Position
+    items: tuple["Node", ...]
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key with its place, and its value."""
+
+    at: Position
+    value: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A mapping; its keys are always text."""
+
+    at: Position
+    entries: Mapping[str, Entry]
+    height: int
+
+
+Node = Scalar | Items | Fields
+Path = Sequence[str | int]
+
+
+def plain(node: Node) -> object:
+    """Return the node as plain dicts, lists and values."""
+    match node:
+        case Scalar():
+            return node.value
+        case Items():
+            return [plain(item) for item in node.items]
+        case Fields():
+            return {name: plain(entry.value) for name, entry in node.entries.items()}
+
+
+def find(node: Node | None, *path: str | int) -> Node | None:
+    """Follow *path* down, or return `None` where it ends early."""
+    for part in path:
+        node = _child(node, part)
+    return node
+
+
+def position(tree: Node, path: Path) -> Position:
+    """Return where the deepest part of *path* that there is stands."""
+    node: Node | None = tree
+    at = tree.at
+    for part in path:
+        node = _child(node, part)
+        if node is None:
+            break
+        at = node.at
+    return at
+
+
+def key_position(tree: Node, path: Path) -> Position:
+    """Return where the last key of *path* stands, not its value."""
+    parent = find(tree, *path[:-1])
+    if isinstance(parent, Fields) and path[-1] in parent.entries:
+        return parent.entries[str(path[-1])].at
+    return position(tree, path)
+
+
+def text(node: Node | None) -> str | None:
+    """Return the text of a node that is one."""
+    return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
+
+
+def entries(node: Node | None) -> Mapping[str, Entry]:
+    """Return the entries of a mapping, none of anything else."""
+    return node.entries if isinstance(node, Fields) else {}
+
+
+def items(node: Node | None) -> Iterator[Node]:
+    """Go through the items of a list, none of anything else."""
+    yield from node.items if isinstance(node, Items) else ()
+
+
+def _child(node: Node | None, part: str | int) -> Node | None:
+    match node, part:
+        case Fields(), str() if part in node.entries:
+            return node.entries[part].value
+        case Items(), int() if 0 <= part < len(node.items):
+            return node.items[part]
+        case _:
+            return None

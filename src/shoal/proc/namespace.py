@@ -1,0 +1,63 @@
+"""A pid namespace seen from outside: asked to stop, killed, and seen empty."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from shoal.proc.exit import pidfd_ended
+
+
+class Namespace:
+    """The processes of one box, by the pidfd of their pid 1.
+
+    The kernel ends a namespace with its pid 1, and reports pid 1 as ended only when nobody else is left.
+    """
+
+    def __init__(self, pid: int, pidfd: int, *, ours: bool) -> None:
+        self._pid = pid
+        self._pidfd = pidfd
+        self._ours = ours
+
+    def ask_to_stop(self) -> None:
+        """Send TERM to what pid 1 started: the agent itself."""
+        for pid in _children(self._pid) if self._ours else ():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill pid 1, and with it everything."""
+        if self._ours:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def emptied(self, timeout: float) -> bool:
+        """Wait until no process is left; `False` when some is still there after *timeout*."""
+        return await pidfd_ended(self._pidfd, timeout)
+
+    def close(self) -> None:
+        """Let the pidfd go."""
+        os.close(self._pidfd)
+
+
+def adopt(pid: int, *, parent: int) -> Namespace | None:
+    """Take hold of the pid 1 that *parent* started; `None` when it is gone already."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    # Seen after the pidfd was taken: a pid that was given to a stranger meanwhile is not a child of *parent*.
+    # Then the box is dying with its parent, and is only watched, never signalled.
+    return Namespace(pid, pidfd, ours=_parent(pid) == parent)
+
+
+def _parent(pid: int) -> int | None:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    return None
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []

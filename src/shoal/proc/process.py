@@ -1,0 +1,190 @@
+"""A running process: watched, streamed, and ended with its whole group."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from shoal.errors import Broken
+from shoal.model.command import Command
+from shoal.proc.exit import Exit, exit_of, is_ended
+from shoal.proc.kept import Head
+from shoal.proc.spawn import Child, Stream, spawn
+from shoal.proc.tap import Outlet, Tap
+
+Sink = Callable[[Stream, bytes], None]
+
+RATE_BYTES = 64 * 2**20
+REPORT_BYTES = 64 * 1024
+QUIET = 0.5  # after the exit, the pipes are given up when nothing came for this long,
+DRAIN = 1.0  # and in any case after this: a daemon may hold them open for ever
+DEATH = 10.0  # only a process stuck in the kernel outlives SIGKILL by so much
+BURIAL = 1.0
+
+
+@contextlib.asynccontextmanager
+async def started(
+    command: Command, *, sink: Sink, grace: float = 2.0, rate_bytes: int = RATE_BYTES
+) -> AsyncIterator["Process"]:
+    """Run *command* in a session and process group of its own, and leave nothing of it behind.
+
+    On leaving (normal, error, cancel) the group gets TERM, *grace*, KILL. *sink* gets the raw chunks on the loop's
+    thread and must not block; if it raises, the group is killed and `wait` and the leaving raise that error.
+    """
+    process = Process(spawn(command), grace)
+    with contextlib.ExitStack() as undo:
+        undo.callback(process._bury)
+        process._watch(sink, rate_bytes)
+        try:
+            yield process
+        finally:
+            await process.end()
+    process._raise_fault()
+
+
+class Process:
+    """A process that `started` holds; its pid is never signalled once it could be another's."""
+
+    def __init__(self, child: Child, grace: float) -> None:
+        self.pid = child.popen.pid
+        self._child = child
+        self._grace = grace
+        self._loop = asyncio.get_running_loop()
+        self._taps: list[Tap] = []
+        self._reports: dict[str, _Reported] = {}
+        self._exit: Exit | None = None
+        self._gone = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._exited_at = 0.0
+        self._drain_timer: asyncio.TimerHandle | None = None
+        self._fault: Exception | None = None
+        self._reaped = False
+
+    async def wait(self) -> Exit:
+        """Wait for the process's own exit and then, at most a second, for the rest of its output."""
+        await self._gone.wait()
+        await self._drained.wait()
+        self._raise_fault()
+        return self._verdict()
+
+    async def end(self, grace: float | None = None) -> Exit:
+        """Send TERM to the group, wait *grace* for the process, KILL the group; a second time changes nothing."""
+        if not self._gone.is_set():
+            self._signal_group(signal.SIGTERM)
+            await self._gone_within(self._grace if grace is None else grace)
+        self.kill()
+        if not await self._gone_within(DEATH):
+            raise Broken(f"process {self.pid} is still there {DEATH:.0f} s after SIGKILL; the kernel holds it")
+        await self._drained.wait()
+        return self._verdict()
+
+    def kill(self) -> None:
+        """Send SIGKILL to the whole group at once; after the end it does nothing."""
+        if self._reaped:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(self._child.pidfd, signal.SIGKILL)
+        self._signal_group(signal.SIGKILL)
+
+    async def report(self, name: str, timeout: float) -> bytes:
+        """Give what the child wrote on `Report(name)` until it closed it or exited, at most 64 KiB of it.
+
+        Raises TimeoutError when neither has come in time.
+        """
+        report = self._reports[name]
+        async with asyncio.timeout(timeout):
+            await report.tap.closed.wait()
+        return report.said.content()
+
+    def _watch(self, sink: Sink, rate_bytes: int) -> None:
+        # All taps before the first reader: whatever fails from here on, `_bury` closes every descriptor.
+        for stream, fd in self._child.outputs.items():
+            self._tap(fd, partial(sink, stream), rate_bytes)
+        for name, fd in self._child.reports.items():
+            said = Head(REPORT_BYTES)
+            self._reports[name] = _Reported(self._tap(fd, said.feed, rate_bytes), said)
+        for tap in self._taps:
+            tap.open()
+        self._loop.add_reader(self._child.pidfd, self._note_exit)
+
+    def _tap(self, fd: int, pour: Callable[[bytes], None], rate_bytes: int) -> Tap:
+        tap = Tap(fd, Outlet(pour=pour, closed=self._note_closed, failed=self._fail), rate_bytes)
+        self._taps.append(tap)
+        return tap
+
+    def _note_exit(self) -> None:
+        try:
+            self._exit = exit_of(self._child.pidfd)
+        except ChildProcessError:  # the pid may be another's by now: no signal to it from here on
+            self._reaped = True
+            self._exit = Exit(code=None, signal=None)
+            self._fault = Broken(f"someone else reaped process {self.pid}; SIGCHLD must not be ignored")
+        if self._exit is None:
+            return
+        self._loop.remove_reader(self._child.pidfd)
+        self._gone.set()
+        self._exited_at = self._loop.time()
+        self._drain()
+
+    def _drain(self) -> None:
+        quiet_since = max(self._exited_at, *(tap.touched for tap in self._taps))
+        due = min(self._exited_at + DRAIN, quiet_since + QUIET)
+        if self._loop.time() >= due:
+            for tap in self._taps:
+                tap.drain()
+        else:
+            self._drain_timer = self._loop.call_at(due, self._drain)
+        self._note_closed()
+
+    def _note_closed(self) -> None:
+        if self._gone.is_set() and all(tap.closed.is_set() for tap in self._taps):
+            if self._drain_timer is not None:
+                self._drain_timer.cancel()
+            self._drained.set()
+
+    def _fail(self, error: Exception) -> None:
+        self._fault = self._fault or error
+        self.kill()
+
+    def _raise_fault(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+
+    def _verdict(self) -> Exit:
+        assert self._exit is not None, "asked before the exit was seen"  # noqa: S101 - for the type checker
+        return self._exit
+
+    async def _gone_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._gone.wait()
+        return self._gone.is_set()
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        # The unreaped leader, even as a zombie, keeps the group's number from being given away.
+        if not self._reaped:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def _bury(self) -> None:
+        self.kill()
+        # Only a second cancel comes here with the child alive; blocking until it is dead is then the sure way.
+        if not self._gone.is_set() and is_ended(self._child.pidfd, BURIAL):
+            self._note_exit()
+        for tap in self._taps:
+            tap.close()
+        self._loop.remove_reader(self._child.pidfd)
+        self._child.popen.poll()
+        self._reaped = True
+        os.close(self._child.pidfd)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reported:
+    """What a child says on one of its report pipes."""
+
+    tap: Tap
+    said: Head

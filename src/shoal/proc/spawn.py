@@ -1,0 +1,142 @@
+"""The start of a child: its descriptors, its arguments, and what is said when it cannot be had."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+from dataclasses import dataclass
+from enum import StrEnum
+from subprocess import DEVNULL, Popen
+
+from shoal.errors import BadInput, Broken, ShoalError, Unavailable
+from shoal.model.command import Argument, Command, Given, Report
+
+SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+NOT_TO_BE_HAD = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOEXEC, errno.ELOOP}
+
+
+class Stream(StrEnum):
+    """Which of a child's two outputs."""
+
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A started child and our ends of its pipes, all of them the caller's to close."""
+
+    popen: Popen[bytes]
+    pidfd: int
+    outputs: dict[Stream, int]
+    reports: dict[str, int]
+
+
+def spawn(command: Command) -> Child:
+    """Start *command* in a session of its own; when that fails nothing is left open."""
+    with contextlib.ExitStack() as kept, contextlib.ExitStack() as lent:
+        try:
+            child = _spawned(command, _Wiring(kept, lent))
+        except OSError as error:
+            raise _refusal(command, error) from error
+        except ValueError as error:  # a NUL or a lone surrogate in an argument or a variable
+            raise BadInput(f"{command.argv[0]!r} cannot be started with what it was given: {error}") from error
+        kept.pop_all()
+        return child
+
+
+def _spawned(command: Command, wiring: "_Wiring") -> Child:
+    argv = [wiring.argument(argument) for argument in command.argv]
+    outputs = {stream: wiring.pipe() for stream in Stream}
+    # No preexec_fn: it would cost the vfork path (0.1 ms against 17 ms with 1 GiB resident).
+    popen = Popen(
+        argv,
+        stdin=wiring.readable(command.stdin) if command.stdin else DEVNULL,
+        stdout=outputs[Stream.STDOUT].theirs,
+        stderr=outputs[Stream.STDERR].theirs,
+        cwd=command.cwd,
+        env=command.env,
+        close_fds=True,
+        pass_fds=wiring.inherited,
+        start_new_session=True,
+    )
+    ours = {stream: pipe.ours for stream, pipe in outputs.items()}
+    reports = {name: pipe.ours for name, pipe in wiring.reports.items()}
+    return Child(popen=popen, pidfd=_pidfd(popen), outputs=ours, reports=reports)
+
+
+def _pidfd(popen: Popen[bytes]) -> int:
+    try:
+        return os.pidfd_open(popen.pid)
+    except OSError:
+        os.killpg(popen.pid, signal.SIGKILL)
+        popen.wait()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Pipe:
+    """A pipe that the child writes and we read."""
+
+    ours: int
+    theirs: int
+
+
+class _Wiring:
+    """The descriptors of one start: *kept* holds our ends, *lent* those that are the child's alone."""
+
+    def __init__(self, kept: contextlib.ExitStack, lent: contextlib.ExitStack) -> None:
+        self._kept = kept
+        self._lent = lent
+        self.inherited: list[int] = []
+        self.reports: dict[str, _Pipe] = {}
+
+    def argument(self, argument: Argument) -> str:
+        """Spell one argument as the child will see it."""
+        match argument:
+            case Given(content):
+                return self._inherit(self._memfd(content))
+            case Report(name):
+                if name not in self.reports:
+                    self.reports[name] = self.pipe()
+                return self._inherit(self.reports[name].theirs)
+            case _:
+                return argument
+
+    def pipe(self) -> _Pipe:
+        """Make a pipe whose reading end, and only that, does not block."""
+        ours, theirs = os.pipe()
+        self._kept.callback(os.close, ours)
+        self._lent.callback(os.close, theirs)
+        os.set_blocking(ours, False)
+        return _Pipe(ours=ours, theirs=theirs)
+
+    def readable(self, content: bytes) -> int:
+        """Hold *content* in a read-only descriptor: unlike a pipe it needs no writer while the child is slow."""
+        fd = os.open(f"/proc/self/fd/{self._memfd(content)}", os.O_RDONLY | os.O_CLOEXEC)
+        self._lent.callback(os.close, fd)
+        return fd
+
+    def _memfd(self, content: bytes) -> int:
+        fd = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._lent.callback(os.close, fd)
+        with open(fd, "wb", closefd=False) as file:
+            file.write(content)
+        os.lseek(fd, 0, os.SEEK_SET)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        return fd
+
+    def _inherit(self, fd: int) -> str:
+        self.inherited.append(fd)
+        return str(fd)
+
+
+def _refusal(command: Command, error: OSError) -> ShoalError:
+    program = str(command.argv[0])
+    why = error.strerror or str(error)
+    if error.filename != program or error.errno not in NOT_TO_BE_HAD:
+        return Broken(f"{program} could not be started in {command.cwd}: {why}")
+    if error.errno == errno.ENOENT:
+        return Unavailable(program, "no such program, or its interpreter is missing", "install it, or mend its PATH")
+    return Unavailable(program, why, "make it an executable file that this user may run")

@@ -1,0 +1,97 @@
+"""The reading end of a pipe, drawn from in small bites and no faster than its rate."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+PIPE = 64 * 1024  # what a pipe holds by default: one read empties it
+SLICE = 0.02
+TURN = 0.002  # of a slice, what one stream's sink may take: eight floods then leave the loop its half
+SMALLEST = 512  # `yes` makes 64 KiB into 32,768 lines: whole pipes of it held the loop for 0.9 s
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """Where a tap's bytes go, and who hears of its end."""
+
+    pour: Callable[[bytes], None]
+    closed: Callable[[], None]
+    failed: Callable[[Exception], None]
+
+
+class Tap:
+    """Read a pipe while it is readable; past its rate it rests, so that the writer blocks and the loop does not."""
+
+    def __init__(self, fd: int, outlet: Outlet, rate_bytes: int) -> None:
+        self._fd = fd
+        self._outlet = outlet
+        self._loop = asyncio.get_running_loop()
+        self._allowance = max(1, int(rate_bytes * SLICE))
+        self._slice_ends = 0.0
+        self._left = 0
+        self._time_left = 0.0
+        self._bite = 8 * SMALLEST
+        self._rest: asyncio.TimerHandle | None = None
+        self.touched = 0.0
+        self.closed = asyncio.Event()
+
+    def open(self) -> None:
+        """Begin, or after a rest go on, to read."""
+        self._rest = None
+        self._slice_ends = 0.0  # a timer may come a clock tick early, and a read of 0 bytes would look like the end
+        self._loop.add_reader(self._fd, self._draw)
+
+    def drain(self) -> None:
+        """Take what the pipe still holds and close it, whoever else may hold its other end."""
+        if not self.closed.is_set():
+            self._read(PIPE)
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading and close the descriptor; a second time does nothing."""
+        if self.closed.is_set():
+            return
+        self.closed.set()
+        if self._rest is not None:
+            self._rest.cancel()
+        self._loop.remove_reader(self._fd)
+        os.close(self._fd)
+        self._outlet.closed()
+
+    def _draw(self) -> None:
+        now = self._loop.time()
+        if now >= self._slice_ends:
+            self._slice_ends, self._left, self._time_left = now + SLICE, self._allowance, TURN
+        taken = self._read(min(self._bite, self._left))
+        if taken:
+            self.touched = self._loop.time()
+            self._left -= taken
+            self._spend(self.touched - now)
+        if min(self._left, self._time_left) <= 0 and not self.closed.is_set():
+            self._loop.remove_reader(self._fd)
+            self._rest = self._loop.call_at(self._slice_ends, self.open)
+
+    def _spend(self, seconds: float) -> None:
+        self._time_left -= seconds
+        if seconds > TURN / 2:
+            self._bite = max(SMALLEST, self._bite // 2)
+        elif seconds < TURN / 8:
+            self._bite = min(PIPE, self._bite * 2)
+
+    def _read(self, most: int) -> int:
+        try:
+            chunk = os.read(self._fd, most)
+        except BlockingIOError:
+            return 0
+        if chunk:
+            self._pour(chunk)
+        else:
+            self.close()
+        return len(chunk)
+
+    def _pour(self, chunk: bytes) -> None:
+        try:
+            self._outlet.pour(chunk)
+        except Exception as error:  # a raise here would end in the loop's log, and the bytes in nothing
+            self._outlet.failed(error)

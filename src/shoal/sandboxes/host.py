@@ -1,0 +1,114 @@
+"""What this host offers to build a wall from, looked at once."""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from shoal.sandboxes.kind import wall_line
+from shoal.sandboxes.seccomp import Strength, program
+
+TRIAL_TOKEN = "trial"  # noqa: S105 - no secret: it only marks the line of a trial
+
+ROOT_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr")
+# Single files and folders, never the whole of /etc: as root a box could read shadow, ssh's host keys, /etc/ssl/private.
+ETC = (
+    *("alternatives", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version", "fonts"),
+    *("gai.conf", "host.conf", "hosts", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias"),
+    *("locale.conf", "localtime", "magic", "magic.mime", "mime.types", "networks", "nsswitch.conf", "os-release"),
+    *("pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf", "profile", "protocols", "rpc"),
+    *("services", "shells", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "xattr.conf"),
+)
+ETC_PATTERNS = ("java-*", "python3*", "perl", "maven")
+RESOLVER = "resolv.conf"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A symbolic link of the host's root, as it is."""
+
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRoot:
+    """The part of the host that every box shows, read-only; *resolver* only with the host's network."""
+
+    links: tuple[Link, ...]
+    folders: tuple[Path, ...]
+    etc: tuple[Path, ...]
+    resolver: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """How a trial ended."""
+
+    code: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+    @property
+    def held(self) -> bool:
+        """Say whether the wall came up and was found standing from inside."""
+        return self.code == 0 and self.stderr.startswith(wall_line(TRIAL_TOKEN))
+
+    @property
+    def complaint(self) -> str:
+        """Give the last thing it said."""
+        lines = self.stderr.decode(errors="replace").strip().splitlines()
+        return lines[-1][-300:] if lines else f"it ended with {self.code} and said nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Programs, folders and filters that were found, and how the trials went."""
+
+    root: HostRoot
+    bwrap: Path | None
+    unshare: Path | None
+    python: Path
+    filters: Mapping[Strength, bytes] | None = field(repr=False)
+    tried: Mapping[str, Trial] = field(default_factory=dict)
+
+    def with_trials(self, tried: Mapping[str, Trial]) -> "Host":
+        """Add the outcome of trials."""
+        return replace(self, tried={**self.tried, **tried})
+
+
+def look(search: str) -> Host:
+    """Look at the host; *search* is the PATH on which programs are looked for. Nothing is run."""
+    return Host(
+        root=host_root(Path("/")),
+        bwrap=_found("bwrap", search),
+        unshare=_found("unshare", search),
+        python=Path(sys.executable),
+        filters=_filters(),
+    )
+
+
+def host_root(top: Path) -> HostRoot:
+    """See which of the allowed places exist below *top*, and which of them are links."""
+    present = [path for path in (top / name.lstrip("/") for name in ROOT_FOLDERS) if path.exists()]
+    etc = top / "etc"
+    named = [etc / name for name in ETC] + [path for pattern in ETC_PATTERNS for path in sorted(etc.glob(pattern))]
+    return HostRoot(
+        links=tuple(Link(path, str(path.readlink())) for path in present if path.is_symlink()),
+        folders=tuple(path for path in present if not path.is_symlink()),
+        etc=tuple(path for path in named if path.exists()),
+        resolver=tuple(path for path in (etc / RESOLVER,) if path.exists()),
+    )
+
+
+def _found(name: str, search: str) -> Path | None:
+    found = shutil.which(name, path=search)
+    return Path(found) if found else None
+
+
+def _filters() -> dict[Strength, bytes] | None:
+    try:
+        return {strength: program(strength) for strength in Strength}
+    except OSError:  # no libseccomp.so.2: the kinds that need it say so when they are asked for
+        return None

@@ -1,0 +1,47 @@
+"""What a wall is, whatever its kind."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from shoal.errors import BadInput
+from shoal.model.command import Command
+from shoal.model.policy import Policy
+
+# The host's side of a wall runs in this folder and with these variables only: an agent's LD_PRELOAD or PATH
+# must never reach a program that is not behind the wall yet.
+OUTSIDE_CWD = Path("/")
+OUTSIDE_ENV: Mapping[str, str] = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+class Sandbox(Protocol):
+    """A kind of wall."""
+
+    @property
+    def name(self) -> str:
+        """The value of `sandbox`."""
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Sentences that say what this wall does not hold."""
+
+    @property
+    def mounts(self) -> bool:
+        """Whether it can show covers and layers; a wall that cannot leaves covers out and refuses layers."""
+
+    def wrap(self, command: Command, policy: Policy) -> Command:
+        """Put *command* behind the wall; its first line on stderr is then `wall_line(policy.token)`."""
+
+
+def wall_line(token: str) -> bytes:
+    """Give the line that a box says on stderr, before anything else, once the wall was found standing."""
+    return f"shoal-wall-ok {token}\n".encode()
+
+
+def nul_separated(words: tuple[str | Path, ...]) -> bytes:
+    """Spell *words* for a program that reads them from a descriptor, where a NUL inside one would begin another."""
+    for word in words:
+        if "\0" in str(word):
+            raise BadInput(f"{str(word)!r} holds a NUL sign, and can be neither a path, a variable nor an argument")
+    return b"".join(os.fsencode(word) + b"\0" for word in words)

@@ -1,0 +1,391 @@
+"""A program that puts on a wall without namespaces and then becomes, or watches over, what it was given.
+
+    launcher.py abi                                         print the Landlock ABI of this kernel
+    launcher.py scope -- argv...                            no signals and abstract sockets to the outside; then exec
+    launcher.py none ORDER INFO -- argv...                  run argv and leave nothing of it behind
+    launcher.py landlock ORDER INFO FILTER -- argv...       the same, behind Landlock and seccomp
+
+ORDER, INFO and FILTER are numbers of descriptors: an order of NUL-separated words (key, value, key, value, ...),
+a pipe for `{"child-pid": N}`, and a seccomp program. Run as `python -I -S`, it imports only what it cannot do without:
+json alone would double the start (10 ms), signal's enums add 6.
+
+It stands in three processes. The keeper is the one that was started; it dies with the coordinator. The reaper is its
+child, in a session of its own, so that whoever kills the keeper's group does not kill the reaper. The agent is
+the reaper's child. Both keeper and reaper adopt orphans and end them, and each dies with the one above it.
+"""
+
+import ctypes
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+else:
+    import _signal as signal
+
+EXIT_BROKEN = 125
+EXIT_NOT_RUN = 126
+EXIT_NOT_FOUND = 127
+
+PDEATHSIG, SET_SECCOMP, CAPBSET_DROP, SUBREAPER, NO_NEW_PRIVS, CAP_AMBIENT = 1, 22, 24, 36, 38, 47
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
+SCOPE_ABI = 6
+OLDEST_ABI = 3  # without the right to truncate, any file of the user's could be emptied
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+MAKE_CHAR, MAKE_BLOCK, TRUNCATE, IOCTL_DEV = 1 << 6, 1 << 11, 1 << 14, 1 << 15
+ON_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+READ = EXECUTE | READ_FILE | READ_DIR
+DEVICE = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
+TCP = 0b11
+
+WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+DEATH_SECONDS = 0.05  # how long to wait for a killed process before looking for more of them
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Broken(Exception):
+    """The wall does not stand."""
+
+
+def main(argv: list[str]) -> None:
+    """Do as the first word says."""
+    mode, *rest = argv
+    words = rest.index("--") if "--" in rest else len(rest)
+    descriptors, command = [int(word) for word in rest[:words] if word.isdigit()], rest[words + 1 :]
+    if mode == "abi":
+        os.write(1, f"{abi()}\n".encode())
+    elif mode == "scope":
+        must(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+        restrict(0, 0, SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS, [])
+        become(command, dict(os.environb))
+    elif mode in ("none", "landlock"):
+        order = Order(descriptors[0])
+        keep(order, descriptors[1], descriptors[2] if mode == "landlock" else None, command)
+    else:
+        sys.exit(f"launcher: no mode {mode!r}")
+
+
+class Order:
+    """What was asked for."""
+
+    def __init__(self, fd: int) -> None:
+        words = contents(fd).split(b"\0")[:-1]
+        self.pairs = list(zip(words[0::2], words[1::2], strict=True))
+        self.token = self.one(b"token")
+        self.cwd = self.one(b"cwd")
+        self.network = self.one(b"network")
+        self.env = dict(value.split(b"=", 1) for value in self.all(b"env"))
+
+    def all(self, key: bytes) -> list[bytes]:
+        """Give every value of *key*."""
+        return [value for name, value in self.pairs if name == key]
+
+    def one(self, key: bytes) -> bytes:
+        """Give the one value of *key*."""
+        (value,) = self.all(key)
+        return value
+
+
+def contents(fd: int) -> bytes:
+    """Read a descriptor to its end and close it."""
+    with os.fdopen(fd, "rb") as file:
+        return file.read()
+
+
+# The three processes.
+
+
+def keep(order: Order, info: int, filter_fd: int | None, command: list[str]) -> None:
+    """Be the keeper: start the reaper, pass TERM on to it, and end as it ends."""
+    program = contents(filter_fd) if filter_fd is not None else None
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    must(libc.prctl(SUBREAPER, 1, 0, 0, 0), "subreaper")
+    must(libc.prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0), "death signal")
+    keeper = os.getpid()
+    reaper = os.fork()
+    if reaper == 0:
+        os.close(info)
+        reap(order, program, command, keeper)
+    try:
+        # If the coordinator died before we asked to die with it, nobody holds the other end of this pipe.
+        os.write(info, f'{{"child-pid": {reaper}}}\n'.encode())
+    except BrokenPipeError:
+        os.kill(reaper, signal.SIGKILL)
+    os.close(info)
+    status = ended(reaper, lambda: os.kill(reaper, signal.SIGTERM))
+    end_all()
+    end_as(status)
+
+
+def reap(order: Order, program: bytes | None, command: list[str], keeper: int) -> None:
+    """Be the reaper: start the agent, and when it or the keeper is gone, end all that is left."""
+    os.setsid()
+    must(libc.prctl(SUBREAPER, 1, 0, 0, 0), "subreaper")
+    must(libc.prctl(PDEATHSIG, signal.SIGTERM, 0, 0, 0), "death signal")
+    reaper = os.getpid()
+    agent = os.fork()
+    if agent == 0:
+        act(order, program, command, reaper)
+    make_group(agent)
+
+    def told() -> None:
+        if os.getppid() == keeper:
+            signal_group(agent, signal.SIGTERM)
+        else:
+            end_all()
+            os._exit(EXIT_BROKEN)
+
+    if os.getppid() != keeper:
+        told()
+    status = ended(agent, told)
+    end_all()
+    end_as(status)
+
+
+def act(order: Order, program: bytes | None, command: list[str], reaper: int) -> None:
+    """Be the agent: put the wall on, say that it stands, and become the command."""
+    try:
+        make_group(0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+        must(libc.prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0), "death signal")
+        if os.getppid() != reaper:
+            os._exit(EXIT_BROKEN)
+        os.chdir(order.cwd)
+        if program is not None:
+            confine(order, program)
+        os.write(2, b"shoal-wall-ok %s\n" % order.token)
+        become(command, order.env)
+    except (Broken, OSError) as error:
+        os.write(2, b"shoal-wall-broken %s %s\n" % (order.token, str(error).encode(errors="replace")))
+    finally:
+        os._exit(EXIT_BROKEN)
+
+
+def make_group(pid: int) -> None:
+    """Give a process a group of its own; parent and child both do, since either may come first."""
+    try:
+        os.setpgid(pid, pid)
+    except (PermissionError, ProcessLookupError):
+        return
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Send a signal to a group that may be gone."""
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        return
+
+
+def become(command: list[str], env: dict[bytes, bytes]) -> None:
+    """Exec *command*, with the signals that Python ignores as they were."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, env)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode(errors="replace"))
+        os._exit(EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_RUN)
+
+
+def ended(child: int, told: "Callable[[], None]") -> int:
+    """Wait for *child*, burying orphans on the way; *told* is called for each signal that asks to stop."""
+    while True:
+        if signal.sigwait(WATCHED) != signal.SIGCHLD:
+            told()
+            continue
+        while (found := reaped(os.WNOHANG)) and found[0]:
+            if found[0] == child:
+                return found[1]
+
+
+def reaped(options: int) -> tuple[int, int] | None:
+    """Bury one child; `None` when there are no children."""
+    try:
+        return os.waitpid(-1, options)
+    except ChildProcessError:
+        return None
+
+
+def end_all() -> None:
+    """Kill every descendant; those that run for another user cannot be, and are left."""
+    beyond: set[int] = set()
+    while found := {pid: parent for pid, parent in descendants().items() if pid not in beyond}:
+        # Stopped first: what is stopped cannot fork while we look for the others.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            beyond |= {pid for pid, parent in found.items() if not signalled(pid, parent, number)}
+        while (buried := reaped(os.WNOHANG)) and buried[0]:
+            pass
+        if found.keys() - beyond:
+            signal.sigtimedwait({signal.SIGCHLD}, DEATH_SECONDS)
+
+
+def signalled(pid: int, parent: int, number: int) -> bool:
+    """Send a signal, unless the pid has become another's meanwhile; `False` when we may not."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        if parent_of(str(pid)) == parent:
+            signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def descendants() -> dict[int, int]:
+    """Find all processes below us with their parents, the dead ones that wait for burial included."""
+    below: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib would double the start
+        if name.isdigit() and (parent := parent_of(name)):
+            below.setdefault(parent, []).append(int(name))
+    found: dict[int, int] = {}
+    rest = [os.getpid()]
+    while rest:
+        parent = rest.pop()
+        children = below.get(parent, [])
+        found.update(dict.fromkeys(children, parent))
+        rest += children
+    return found
+
+
+def parent_of(pid: str) -> int:
+    """Read a process's parent; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def end_as(status: int) -> None:
+    """End with the same exit code or by the same signal."""
+    import resource  # noqa: PLC0415 - only for those that died by a signal
+
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+# The wall.
+
+
+def confine(order: Order, program: bytes) -> None:
+    """Put on no_new_privs, Landlock and seccomp, give up all capabilities, and look whether it holds."""
+    version = abi()
+    if version < OLDEST_ABI:
+        raise Broken(f"Landlock ABI {version} is older than {OLDEST_ABI}")
+    must(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    handled = (1 << (16 if version >= 5 else 15)) - 1
+    scopes = SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS if version >= SCOPE_ABI else 0
+    tcp = TCP if order.network == b"none" and version >= 4 else 0
+    rules = [(path, READ) for path in order.all(b"read")]
+    rules += [(path, handled & ~(MAKE_CHAR | MAKE_BLOCK)) for path in order.all(b"write")]
+    rules += [(path, DEVICE & handled) for path in order.all(b"device")]
+    restrict(handled, tcp, scopes, rules)
+    drop_capabilities()
+    install(program)
+    look(order)
+
+
+def abi() -> int:
+    """Ask for the Landlock version; 0 without Landlock."""
+    return max(0, int(libc.syscall(CREATE_RULESET, None, 0, 1)))
+
+
+def restrict(files: int, tcp: int, scopes: int, rules: list[tuple[bytes, int]]) -> None:
+    """Put on a Landlock domain that denies *files*, *tcp* and *scopes*, but for the rights that *rules* grant."""
+    attributes = (ctypes.c_uint64 * 3)(files, tcp, scopes)
+    size = 24 if scopes else 16 if tcp else 8
+    ruleset = must(libc.syscall(CREATE_RULESET, attributes, size, 0), "Landlock")
+    for path, rights in rules:
+        allow(ruleset, path, rights)
+    must(libc.syscall(RESTRICT_SELF, ruleset, 0), "Landlock")
+    os.close(ruleset)
+
+
+class Beneath(ctypes.Structure):
+    """A `struct landlock_path_beneath_attr`."""
+
+    _pack_ = 1
+    _fields_ = (("rights", ctypes.c_uint64), ("fd", ctypes.c_int32))
+
+
+def allow(ruleset: int, path: bytes, rights: int) -> None:
+    """Grant *rights* on a file, or below a folder."""
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    is_folder = (os.fstat(fd).st_mode & 0o170000) == 0o040000
+    beneath = Beneath(rights if is_folder else rights & ON_FILES, fd)
+    must(libc.syscall(ADD_RULE, ruleset, 1, ctypes.byref(beneath), 0), os.fsdecode(path))
+    os.close(fd)
+
+
+def drop_capabilities() -> None:
+    """Give up every capability, also those that root would get back by exec."""
+    libc.prctl(CAP_AMBIENT, 4, 0, 0, 0)
+    for number in range(64):
+        libc.prctl(CAPBSET_DROP, number, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    must(libc.capset(header, (ctypes.c_uint32 * 6)()), "capabilities")
+
+
+def install(program: bytes) -> None:
+    """Install a seccomp filter."""
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+    filter_ = Program(len(program) // 8, program)
+    must(libc.prctl(SET_SECCOMP, 2, ctypes.byref(filter_), 0, 0), "seccomp")
+
+
+def look(order: Order) -> None:
+    """Assert the wall from inside."""
+    said = contents(os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC))
+    status = dict(line.split(b":\t", 1) for line in said.splitlines() if b":\t" in line)
+    wanted = {b"NoNewPrivs": 1, b"Seccomp": 2, b"CapPrm": 0, b"CapEff": 0, b"CapInh": 0, b"CapAmb": 0}
+    if os.geteuid() == 0:  # only root may empty the bounding set, and only root could get anything out of it
+        wanted[b"CapBnd"] = 0
+    for name, number in wanted.items():
+        if int(status[name], 16) != number:
+            raise Broken(name.decode())
+    for path in (b"/", *order.all(b"hidden")):
+        if opens(path):
+            raise Broken(f"hidden {os.fsdecode(path)}")
+    if order.network == b"none" and libc.socket(2, 1, 0) >= 0:
+        raise Broken("network")
+
+
+def opens(path: bytes) -> bool:
+    """Say whether a file or folder can be read."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def must(result: int, what: str) -> int:
+    """Raise when a call of the C library failed."""
+    if result < 0:
+        raise Broken(f"{what}: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

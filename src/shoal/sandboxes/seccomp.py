@@ -1,0 +1,149 @@
+"""Which system calls a box may make: BPF programs, built by libseccomp through ctypes and run by nobody here."""
+
+import ctypes
+import errno
+import functools
+import os
+import socket
+import termios
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+LIBRARY = "libseccomp.so.2"  # never find_library, which runs gcc and ldconfig
+
+ALLOW = 0x7FFF0000
+KILL_PROCESS = 0x80000000
+ERRNO = 0x00050000
+ON_FOREIGN_ARCHITECTURE = 2
+OPTIMIZE = 8
+BINARY_TREE = 2
+
+NOT_EQUAL, EQUAL, AT_LEAST, MASKED_EQUAL = 1, 4, 5, 7
+LOW_32 = 0xFFFFFFFF  # the kernel drops the upper half of an int argument, and so must a comparison
+
+FORBIDDEN = (
+    *("mount", "umount", "umount2", "pivot_root", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount", "fspick"),
+    *("mount_setattr", "open_tree_attr", "chroot", "setns", "bpf", "perf_event_open", "userfaultfd", "keyctl"),
+    *("add_key", "request_key", "kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module"),
+    *("create_module", "query_module", "get_kernel_syms", "reboot", "swapon", "swapoff", "acct", "quotactl"),
+    *("quotactl_fd", "open_by_handle_at", "name_to_handle_at", "iopl", "ioperm", "syslog", "settimeofday", "stime"),
+    *("clock_settime", "clock_adjtime", "adjtimex", "vhangup", "nfsservctl", "lookup_dcookie", "uselib", "sysfs"),
+    *("ustat", "_sysctl", "sethostname", "setdomainname", "fanotify_init"),
+)
+# Programs try these first and do without where they are unknown; glibc falls back to clone, whose flags can be seen.
+UNKNOWN = ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register")
+# Calls younger than the library; from 403 on the numbers are the same on every architecture.
+NUMBERS = {"quotactl_fd": 443, "open_tree_attr": 467, "mount_setattr": 442}
+
+CLONE_NEW = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
+CLONE_NEWTIME = 0x80  # for unshare only: in clone these bits are the exit signal
+MPTCP = 262
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+
+
+class Strength(StrEnum):
+    """How much a program leaves open: a namespace of its own makes up for what a filter cannot tell apart."""
+
+    WALLED = "walled"
+    """Behind namespaces."""
+    CONFINED = "confined"
+    """Behind Landlock, on the host's network."""
+    CUT_OFF = "cut off"
+    """Behind Landlock, with no network: no new sockets at all but pairs, so no docker, no ssh-agent either."""
+
+
+class Comparison(ctypes.Structure):
+    """A `struct scmp_arg_cmp`."""
+
+    _fields_ = (
+        ("argument", ctypes.c_uint),
+        ("operator", ctypes.c_int),
+        ("first", ctypes.c_uint64),
+        ("second", ctypes.c_uint64),
+    )
+
+
+class Denial(NamedTuple):
+    """A call, by name, that fails with *error* when all comparisons hold."""
+
+    name: str
+    error: int
+    when: tuple[Comparison, ...] = ()
+
+
+@functools.cache
+def program(strength: Strength) -> bytes:
+    """Build the filter for this architecture; a call of any other kills the process.
+
+    Raises OSError where libseccomp is missing or refuses.
+    """
+    library = ctypes.CDLL(LIBRARY)
+    library.seccomp_init.restype = ctypes.c_void_p
+    context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(ALLOW)))
+    try:
+        _must(library.seccomp_attr_set(context, ON_FOREIGN_ARCHITECTURE, ctypes.c_uint32(KILL_PROCESS)))
+        library.seccomp_attr_set(context, OPTIMIZE, ctypes.c_uint32(BINARY_TREE))  # from 2.5 on; only speed
+        for denial in denials(strength):
+            _deny(library, context, denial)
+        return _exported(library, context)
+    finally:
+        library.seccomp_release(context)
+
+
+def denials(strength: Strength) -> Iterator[Denial]:
+    """Name what is denied."""
+    yield from (Denial(name, errno.EPERM) for name in FORBIDDEN)
+    yield from (Denial(name, errno.ENOSYS) for name in UNKNOWN)
+    for flag in CLONE_NEW:
+        yield from (Denial(name, errno.EPERM, (has(0, flag),)) for name in ("clone", "unshare"))
+    yield Denial("unshare", errno.EPERM, (has(0, CLONE_NEWTIME),))
+    for request in (termios.TIOCSTI, termios.TIOCLINUX):
+        yield Denial("ioctl", errno.EPERM, (Comparison(1, MASKED_EQUAL, LOW_32, request),))
+    yield from _sockets()
+    if strength is not Strength.WALLED:
+        # Landlock does not keep a process from the limits of the user's other processes.
+        yield Denial("prlimit64", errno.EPERM, (Comparison(0, NOT_EQUAL, 0), Comparison(2, NOT_EQUAL, 0)))
+    if strength is Strength.CUT_OFF:
+        yield Denial("socket", errno.EACCES, (Comparison(0, AT_LEAST, 0),))
+
+
+def _sockets() -> Iterator[Denial]:
+    highest = max(FAMILIES)
+    for family in set(range(highest)) - set(FAMILIES):
+        yield Denial("socket", errno.EAFNOSUPPORT, (Comparison(0, EQUAL, family),))
+    yield Denial("socket", errno.EAFNOSUPPORT, (Comparison(0, AT_LEAST, highest + 1),))
+    yield Denial("socket", errno.EPROTONOSUPPORT, (Comparison(2, MASKED_EQUAL, LOW_32, MPTCP),))
+    # Of netlink only the reading of interfaces and routes, which getifaddrs needs.
+    netlink = Comparison(0, EQUAL, socket.AF_NETLINK)
+    yield Denial("socket", errno.EPROTONOSUPPORT, (netlink, Comparison(2, AT_LEAST, 1)))
+
+
+def has(argument: int, flag: int) -> Comparison:
+    """Compare: *flag* is set in the argument."""
+    return Comparison(argument, MASKED_EQUAL, flag, flag)
+
+
+def _deny(library: ctypes.CDLL, context: ctypes.c_void_p, denial: Denial) -> None:
+    number = library.seccomp_syscall_resolve_name(denial.name.encode())
+    if number == -1:
+        number = NUMBERS.get(denial.name, -1)
+    if number == -1:  # a call that neither the library nor any kernel of this architecture has
+        return
+    comparisons = (Comparison * len(denial.when))(*denial.when)
+    action = ctypes.c_uint32(ERRNO | denial.error)
+    _must(library.seccomp_rule_add_array(context, action, number, len(denial.when), comparisons))
+
+
+def _exported(library: ctypes.CDLL, context: ctypes.c_void_p) -> bytes:
+    fd = os.memfd_create("seccomp")
+    try:
+        _must(library.seccomp_export_bpf(context, fd))
+        return os.pread(fd, os.fstat(fd).st_size, 0)
+    finally:
+        os.close(fd)
+
+
+def _must(result: int) -> None:
+    if result < 0:
+        raise OSError(-result, f"libseccomp: {os.strerror(-result)}")

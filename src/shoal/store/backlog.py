@@ -1,0 +1,173 @@
+"""What waits for the writer's thread: bounded, fair between sessions, acknowledged facts first."""
+
+import asyncio
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from shoal.errors import Broken
+from shoal.model.events import Event, Recorded
+from shoal.store.database import Row
+
+_BATCH = 1000
+_ROW_BYTES = 200
+_SHARE = 8
+_LOOK_UP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much may wait; one session alone may fill an eighth of it, so that it cannot silence the others."""
+
+    size: int = 64 * 1024 * 1024
+    rows: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event with the row that it becomes."""
+
+    event: Event
+    row: Row
+
+    @property
+    def size(self) -> int:
+        """Estimate the bytes that it takes while it waits."""
+        return len(self.row.body) + _ROW_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Facts for the ledger, and who waits for their commit."""
+
+    entries: tuple[Entry, ...]
+    waiter: asyncio.Future[tuple[Recorded, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a session's notes, and who waits until all before it is committed."""
+
+    waiter: asyncio.Future[None]
+    is_last: bool
+    """Whether the session's database is then to be laid to rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appends:
+    """All facts that waited: one transaction."""
+
+    appends: tuple[Append, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Some of one session's notes: one transaction, and the mark that follows them."""
+
+    session: str
+    entries: tuple[Entry, ...]
+    mark: Mark | None
+
+
+@dataclass(slots=True)
+class _Line:
+    items: deque[Entry | Mark]
+    size: int = 0
+
+
+class Backlog:
+    """A queue between the loop's thread, which adds, and the writer's, which takes."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._changed = threading.Condition()  # guards all that follows
+        self._appends: list[Append] = []
+        self._lines: dict[str, _Line] = {}
+        self._size = 0
+        self._rows = 0
+        self._is_closed = False
+
+    def has_room(self, session: str, size: int) -> bool:
+        """Say whether *session* may add a note of *size* bytes that could as well be left out."""
+        with self._changed:
+            line = self._lines.get(session)
+            own_size, own_rows = (line.size, len(line.items)) if line else (0, 0)
+            return (
+                self._size + size <= self._bounds.size
+                and own_size + size <= self._bounds.size // _SHARE
+                and self._rows < self._bounds.rows
+                and own_rows < max(1, self._bounds.rows // _SHARE)
+            )
+
+    def append(self, append: Append) -> None:
+        """Add facts for the ledger."""
+        with self._changed:
+            self._check_open()
+            self._appends.append(append)
+            self._changed.notify()
+
+    def note(self, session: str, entry: Entry) -> None:
+        """Add a note of *session*, whether there is room or not."""
+        with self._changed:
+            self._add(session, entry)
+            self._lines[session].size += entry.size
+            self._size += entry.size
+            self._rows += 1
+
+    def mark(self, session: str, mark: Mark) -> None:
+        """Add a mark behind all notes of *session*."""
+        with self._changed:
+            self._add(session, mark)
+
+    def close(self) -> None:
+        """Take nothing more in; what waits is still given out."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def take(self) -> Appends | Notes | None:
+        """Wait for work; `None` says that there will be no more."""
+        with self._changed:
+            while not (self._appends or self._lines or self._is_closed):
+                self._changed.wait(_LOOK_UP_SECONDS)
+                # a loop that was torn down without leaving `opened` must not keep the interpreter from ending
+                self._is_closed = self._is_closed or not threading.main_thread().is_alive()
+            if self._appends:
+                return self._all_appends()
+            return self._some_notes() if self._lines else None
+
+    def _add(self, session: str, item: Entry | Mark) -> None:
+        self._check_open()
+        self._lines.setdefault(session, _Line(deque())).items.append(item)
+        self._changed.notify()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Broken("the ledger is closed: nothing can be recorded any more")
+
+    def _all_appends(self) -> Appends:
+        taken, self._appends = self._appends, []
+        return Appends(tuple(taken))
+
+    def _some_notes(self) -> Notes:
+        session, line = next(iter(self._lines.items()))
+        entries, mark = _head(line.items)
+        freed = sum(entry.size for entry in entries)
+        line.size -= freed
+        self._size -= freed
+        self._rows -= len(entries)
+        del self._lines[session]
+        if line.items:
+            self._lines[session] = line  # last in turn now
+        return Notes(session, entries, mark)
+
+
+def _head(items: deque[Entry | Mark]) -> tuple[tuple[Entry, ...], Mark | None]:
+    """Take up to a batch of notes, and the first mark among them as the end."""
+    entries: list[Entry] = []
+    while items and len(entries) < _BATCH:
+        item = items.popleft()
+        if isinstance(item, Mark):
+            return tuple(entries), item
+        entries.append(item)
+    return tuple(entries), None

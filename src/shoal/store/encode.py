@@ -1,0 +1,98 @@
+"""Events to JSON and back, by their fields, so that older and newer logs can be read."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import UnionType
+from typing import TypeVar, Union, get_args, get_origin, get_type_hints
+
+from shoal.model.events import Event
+
+_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
+Kind = TypeVar("Kind")
+_MISFITS = (ValueError, TypeError, ArithmeticError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """An event that this Shoal does not know, or cannot make sense of."""
+
+    kind: str
+    body: str
+
+
+def encode(event: Event) -> str:
+    """Write the fields of *event* as ASCII JSON, which any string survives (NUL and lone surrogates are escaped)."""
+    return json.dumps(_plain(event), separators=(",", ":"))
+
+
+def decode(kind: str, body: str) -> Event | Unknown:
+    """Read an event; unknown fields are dropped, absent ones take their defaults, and nothing raises."""
+    known = _KINDS.get(kind)
+    if known is None:
+        return Unknown(kind, body)
+    try:
+        made = _made(known, json.loads(body))
+    except _MISFITS:
+        return Unknown(kind, body)
+    return made if isinstance(made, Event) else Unknown(kind, body)
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return value
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, object]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _made(kind: type, value: object) -> object:
+    fields = _checked(value, dict)
+    return kind(**{name: _typed(hint, fields[name]) for name, hint in _hints(kind).items() if name in fields})
+
+
+def _typed(hint: object, value: object) -> object:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return _fitting(get_args(hint), value)
+    if origin is tuple:
+        return tuple(_typed(get_args(hint)[0], one) for one in _checked(value, list))
+    if origin is Mapping:
+        return {key: _typed(get_args(hint)[1], one) for key, one in _checked(value, dict).items()}
+    return _single(_checked(hint, type), value)
+
+
+def _single(hint: type, value: object) -> object:
+    if dataclasses.is_dataclass(hint):
+        return _made(hint, value)
+    if issubclass(hint, Enum):
+        return hint(value)
+    if hint is float and isinstance(value, int):
+        return float(value)
+    return _checked(value, hint)
+
+
+def _fitting(hints: tuple[object, ...], value: object) -> object:
+    for hint in hints:
+        try:
+            return _typed(hint, value)
+        except _MISFITS:
+            continue
+    raise TypeError(f"{value!r} is none of {hints}")
+
+
+def _checked(value: object, kind: type[Kind]) -> Kind:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value

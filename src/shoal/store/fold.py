@@ -1,0 +1,223 @@
+"""What the events add up to: pure, and never at odds with the log because it is made of nothing else."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from shoal.model.events import (
+    Recorded,
+    RunEnded,
+    RunStarted,
+    SessionEnded,
+    SessionStarted,
+    StepEnded,
+    StepStarted,
+)
+from shoal.model.results import RunReport, StepResult, WorkerResult
+from shoal.model.status import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionState:
+    """One session, as far as it has come; *result* is there when it has ended."""
+
+    session: str
+    index: int
+    branch: str
+    base: str
+    strategy: str
+    workspace: str
+    attempt: int
+    status: Status
+    result: WorkerResult | None
+    started_at: float
+    seq: int
+    """The number of the event that started it: the order of sessions, across steps and runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepState:
+    """One step with its sessions in the order of their start, earlier attempts among them."""
+
+    step: str
+    workers: int = 0
+    on_failure: str = ""
+    status: Status = Status.RUNNING
+    sessions: Mapping[str, SessionState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """One run with its steps in the order of their start."""
+
+    run: str
+    name: str = ""
+    base: str = ""
+    wall: str = ""
+    workspace: str = ""
+    owner: int = 0
+    status: Status = Status.RUNNING
+    notes: tuple[str, ...] = ()
+    started_at: float = 0.0
+    duration_seconds: float = 0.0
+    steps: Mapping[str, StepState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All runs, in the order of their start."""
+
+    runs: Mapping[str, RunState]
+
+
+def fold(events: Iterable[Recorded]) -> State:
+    """Add up *events* by their numbers, whatever order they come in; the last word on a thing holds.
+
+    What a lost event would have said is left empty; nothing raises.
+    """
+    draft = _Draft()
+    for recorded in sorted(events, key=lambda one: one.seq):
+        draft.take(recorded)
+    return draft.state()
+
+
+def latest(state: State) -> RunState | None:
+    """Give the run that started last."""
+    return list(state.runs.values())[-1] if state.runs else None
+
+
+def report(run: RunState) -> RunReport:
+    """Say how *run* ended, or how far it is."""
+    return RunReport(
+        run=run.run,
+        status=run.status,
+        base=run.base,
+        duration_seconds=run.duration_seconds,
+        steps=tuple(_step_result(step) for step in run.steps.values()),
+        wall=run.wall,
+        workspace=run.workspace,
+        notes=run.notes,
+    )
+
+
+def _step_result(step: StepState) -> StepResult:
+    """Take the last attempt of each worker, in the workers' order."""
+    last: dict[int, SessionState] = {}
+    for session in sorted(step.sessions.values(), key=lambda one: one.seq):
+        last[session.index] = session
+    return StepResult(
+        step=step.step,
+        on_failure=step.on_failure,
+        status=step.status,
+        worker_results=tuple(_worker_result(last[index]) for index in sorted(last)),
+    )
+
+
+def _worker_result(session: SessionState) -> WorkerResult:
+    return session.result or WorkerResult(
+        index=session.index,
+        session=session.session,
+        status=session.status,
+        attempts=session.attempt,
+        workspace=session.workspace,
+    )
+
+
+class _Draft:
+    """The state while it is added up, flat, so that an event costs the same in a ledger of any size."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, RunState] = {}
+        self._steps: dict[tuple[str, str], StepState] = {}
+        self._sessions: dict[tuple[str, str, str], SessionState] = {}
+
+    def take(self, recorded: Recorded) -> None:
+        match recorded.event:
+            case RunStarted() as event:
+                self._run_started(event, recorded.at)
+            case RunEnded(run=run, status=status, duration_seconds=seconds):
+                self._runs[run] = replace(self._run(run, recorded.at), status=status, duration_seconds=seconds)
+            case StepStarted() as event:
+                self._step_started(event, recorded.at)
+            case StepEnded(run=run, step=step, status=status):
+                self._steps[run, step] = replace(self._step(run, step, recorded.at), status=status)
+            case SessionStarted() as event:
+                self._session_started(event, recorded)
+            case SessionEnded() as event:
+                self._session_ended(event, recorded)
+            case _:  # what an agent does on its way changes no state; neither does what we do not know
+                pass
+
+    def state(self) -> State:
+        steps: dict[str, dict[str, StepState]] = {run: {} for run in self._runs}
+        sessions: dict[tuple[str, str], dict[str, SessionState]] = {key: {} for key in self._steps}
+        for (run, step, name), session in self._sessions.items():
+            sessions[run, step][name] = session
+        for (run, name), step_state in self._steps.items():
+            steps[run][name] = replace(step_state, sessions=sessions[run, name])
+        return State({name: replace(run, steps=steps[name]) for name, run in self._runs.items()})
+
+    def _run_started(self, event: RunStarted, at: float) -> None:
+        self._runs[event.run] = replace(
+            self._run(event.run, at),
+            name=event.name,
+            base=event.base,
+            wall=event.wall,
+            workspace=event.workspace,
+            owner=event.owner,
+            notes=event.notes,
+            status=Status.RUNNING,
+        )
+
+    def _step_started(self, event: StepStarted, at: float) -> None:
+        self._steps[event.run, event.step] = replace(
+            self._step(event.run, event.step, at),
+            workers=event.workers,
+            on_failure=event.on_failure,
+            status=Status.RUNNING,
+        )
+
+    def _session_started(self, event: SessionStarted, recorded: Recorded) -> None:
+        self._step(event.run, event.step, recorded.at)
+        self._sessions[event.run, event.step, event.session] = SessionState(
+            session=event.session,
+            index=event.index,
+            branch=event.branch,
+            base=event.base,
+            strategy=event.strategy,
+            workspace=event.workspace,
+            attempt=event.attempt,
+            status=Status.RUNNING,
+            result=None,
+            started_at=recorded.at,
+            seq=recorded.seq,
+        )
+
+    def _session_ended(self, event: SessionEnded, recorded: Recorded) -> None:
+        self._step(event.run, event.step, recorded.at)
+        key = (event.run, event.step, event.session)
+        started = self._sessions.get(key) or _without_start(event, recorded)
+        self._sessions[key] = replace(started, status=event.result.status, result=event.result)
+
+    def _run(self, run: str, at: float) -> RunState:
+        return self._runs.setdefault(run, RunState(run=run, started_at=at))
+
+    def _step(self, run: str, step: str, at: float) -> StepState:
+        self._run(run, at)
+        return self._steps.setdefault((run, step), StepState(step=step))
+
+
+def _without_start(event: SessionEnded, recorded: Recorded) -> SessionState:
+    result = event.result
+    return SessionState(
+        session=event.session,
+        index=result.index,
+        branch=result.branch or "",
+        base="",
+        strategy="",
+        workspace=result.workspace,
+        attempt=result.attempts,
+        status=result.status,
+        result=result,
+        started_at=recorded.at,
+        seq=recorded.seq,
+    )

@@ -1,0 +1,174 @@
+"""The ledger: facts are appended and acknowledged after their commit, what agents say is noted on the side."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+from shoal.model.events import Event, Output, Recorded
+from shoal.store.backlog import Append, Backlog, Bounds, Entry, Mark
+from shoal.store.database import Row
+from shoal.store.paths import StatePaths
+from shoal.store.writer import Outcome, Writer
+
+Listener = Callable[[Recorded], None]
+
+
+@contextlib.asynccontextmanager
+async def opened(paths: StatePaths, *, bounds: Bounds | None = None) -> AsyncIterator["Ledger"]:
+    """Open the ledger, made where there is none; on leaving, all that was noted is committed.
+
+    Raises `BadInput` for a ledger of a newer Shoal and `Broken` for a damaged one, which is then moved aside.
+    """
+    paths.create()
+    ledger = Ledger(paths, bounds or Bounds())
+    try:
+        await ledger.ready()
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+class Ledger:
+    """The door to all state, for the thread of one loop; made by `opened`."""
+
+    def __init__(self, paths: StatePaths, bounds: Bounds) -> None:
+        self._paths = paths
+        self._loop = asyncio.get_running_loop()
+        self._backlog = Backlog(bounds)
+        self._writer = Writer(paths, self._backlog, self._tell)
+        self._ended = asyncio.Event()
+        self._listeners: list[Listener] = []
+        self._dropped: dict[str, Output] = {}
+        # the named border: SQLite blocks, so it has one thread of its own
+        self._thread = threading.Thread(target=self._work, name="shoal-ledger", daemon=False)
+        self._thread.start()
+
+    @property
+    def commits(self) -> int:
+        """Count the transactions of the ledger so far."""
+        return self._writer.commits
+
+    async def ready(self) -> None:
+        """Wait until the database is open; raise what keeps it from being so."""
+        await self._appended(())
+
+    async def append(self, *events: Event) -> tuple[Recorded, ...]:
+        """Record *events* in one transaction, in order, and return after its commit.
+
+        Raises `Broken` when the disk did not take them. Who is cancelled here does not know: they may be recorded.
+        """
+        if not events:
+            return ()
+        return await self._appended(tuple(_entry(event) for event in events))
+
+    def note(self, event: Event) -> None:
+        """Record *event* in its session's own database, some time soon.
+
+        When too much waits, `Output` is left out, and the next one that is kept says how many bytes are missing.
+        What the disk did not take is told by the next `flush` or `forget`.
+        """
+        session = _session(event)
+        self._paths.session_db(session)  # a name that is no file name is refused here, not on the thread
+        kept = self._bounded(event) if isinstance(event, Output) else event
+        if kept is not None:
+            self._backlog.note(session, _entry(kept))
+
+    async def flush(self, session: str) -> None:
+        """Return when all that was noted for *session* is committed."""
+        await self._marked(session, is_last=False)
+
+    async def forget(self, session: str) -> None:
+        """Flush and close the database of *session*; a later note opens it again."""
+        await self._marked(session, is_last=True)
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call *listener* on the loop's thread for every event after its commit, until the returned function is called.
+
+        A listener that raises is reported to the loop's exception handler and not called again.
+        """
+        self._listeners.append(listener)
+        return lambda: self._unsubscribe(listener)
+
+    async def close(self) -> None:
+        """Write what waits and end the thread, even when cancelled meanwhile."""
+        for session in tuple(self._dropped):
+            self._own_up(session)
+        self._backlog.close()
+        try:
+            await self._ended.wait()
+        finally:
+            self._thread.join()
+
+    async def _appended(self, entries: tuple[Entry, ...]) -> tuple[Recorded, ...]:
+        waiter: asyncio.Future[tuple[Recorded, ...]] = self._loop.create_future()
+        self._backlog.append(Append(entries, waiter))
+        return await waiter
+
+    async def _marked(self, session: str, *, is_last: bool) -> None:
+        self._paths.session_db(session)
+        self._own_up(session)
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._backlog.mark(session, Mark(waiter, is_last))
+        await waiter
+
+    def _bounded(self, output: Output) -> Output | None:
+        """Give *output* with what is missing before it, or add it to what is missing."""
+        before = self._dropped.pop(output.session, None)
+        missing = output.dropped + (before.dropped if before else 0)
+        size = len(output.text.encode("utf-8", "surrogatepass"))
+        if self._backlog.has_room(output.session, size):
+            return replace(output, dropped=missing)
+        self._dropped[output.session] = replace(output, text="", dropped=missing + size)
+        return None
+
+    def _own_up(self, session: str) -> None:
+        """Note what is missing at the end, where no later output can say it."""
+        missing = self._dropped.pop(session, None)
+        if missing is not None:
+            self._backlog.note(session, _entry(missing))
+
+    def _work(self) -> None:
+        try:
+            self._writer.work()
+        finally:
+            self._call(self._ended.set)
+
+    def _tell(self, outcome: Outcome) -> None:
+        self._call(lambda: self._deliver(outcome))
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(callback)
+
+    def _deliver(self, outcome: Outcome) -> None:
+        # waiters wake up in the loop's next turn, so listeners have heard of an event before its writer goes on
+        for answer in outcome.answers:
+            answer()
+        for recorded in outcome.recorded:
+            for listener in tuple(self._listeners):
+                self._publish(listener, recorded)
+
+    def _publish(self, listener: Listener, recorded: Recorded) -> None:
+        try:
+            listener(recorded)
+        except Exception as error:
+            self._unsubscribe(listener)
+            self._loop.call_exception_handler({"message": "a listener of the ledger failed", "exception": error})
+
+    def _unsubscribe(self, listener: Listener) -> None:
+        with contextlib.suppress(ValueError):
+            self._listeners.remove(listener)
+
+
+def _entry(event: Event) -> Entry:
+    return Entry(event, Row.of(event, time.time()))
+
+
+def _session(event: Event) -> str:
+    session = getattr(event, "session", None)
+    if not isinstance(session, str):
+        raise TypeError(f"{type(event).__name__} belongs to no session: append it")
+    return session

@@ -1,0 +1,111 @@
+"""Where everything lies below one repository's `.shoal`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from shoal.errors import BadInput, BadRepository, Broken
+
+
+@dataclass(frozen=True, slots=True)
+class StatePaths:
+    """Where Shoal keeps things below one repository's `.shoal`; *root* is absolute and resolved."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, repo: Path) -> Self:
+        """Name the places of *repo*."""
+        return cls((repo / ".shoal").resolve())
+
+    @property
+    def ledger(self) -> Path:
+        """The database of runs, steps and sessions."""
+        return self.root / "ledger.db"
+
+    @property
+    def sessions(self) -> Path:
+        """The folder of the sessions' own databases."""
+        return self.root / "sessions"
+
+    @property
+    def workspaces(self) -> Path:
+        """The folder of what agents work in."""
+        return self.root / "workspaces"
+
+    @property
+    def boxes(self) -> Path:
+        """The folder of the sessions' private homes."""
+        return self.root / "boxes"
+
+    @property
+    def bases(self) -> Path:
+        """The folder of shared read-only checkouts."""
+        return self.root / "base"
+
+    @property
+    def locks(self) -> Path:
+        """The folder of locks between processes."""
+        return self.root / "locks"
+
+    @property
+    def pool(self) -> Path:
+        """The folder of workspaces made ahead of need."""
+        return self.root / "pool"
+
+    @property
+    def results(self) -> Path:
+        """The folder of what runs hand on."""
+        return self.root / "results"
+
+    @property
+    def runs(self) -> Path:
+        """The folder of what belongs to single runs."""
+        return self.root / "runs"
+
+    def session_db(self, session: str) -> Path:
+        """Name the database of *session*."""
+        return self.sessions / f"{_component(session)}.db"
+
+    def workspace(self, run: str, step: str, index: int) -> Path:
+        """Name the workspace of one worker."""
+        return self.workspaces / _component(run) / _component(step) / f"worker_{index}"
+
+    def box(self, session: str) -> Path:
+        """Name the private home of *session*."""
+        return self.boxes / _component(session)
+
+    def run_lock(self, run: str) -> Path:
+        """Name the lock that the owner of *run* holds."""
+        return self.runs / f"{_component(run)}.lock"
+
+    def create(self) -> None:
+        """Make the folders, for this user only; those that are there stay."""
+        try:
+            for folder in (self.root, *self._folders()):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except FileExistsError as error:
+            raise BadRepository(
+                Path(error.filename), "is not a folder; Shoal keeps its state there: move it away"
+            ) from error
+        except OSError as error:
+            raise Broken(f"the folders below {self.root} cannot be made: {error.strerror}") from error
+
+    def _folders(self) -> tuple[Path, ...]:
+        return (
+            self.sessions,
+            self.workspaces,
+            self.boxes,
+            self.bases,
+            self.locks,
+            self.pool,
+            self.results,
+            self.runs,
+        )
+
+
+def _component(name: str) -> str:
+    # names reach us from YAML and from commands: none may leave its folder
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise BadInput(f"{name!r} cannot name a run, a step or a session: it is not a plain file name")
+    return name

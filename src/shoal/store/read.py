@@ -1,0 +1,73 @@
+"""Reading the databases, as anybody may at any time: nothing is written, made or held up."""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from shoal.errors import Broken
+from shoal.model.events import Recorded
+from shoal.store.database import BUSY_SECONDS, check_version
+from shoal.store.encode import Unknown, decode
+from shoal.store.paths import StatePaths
+
+_PAGE = 1000
+_Row = tuple[int, float, str, str]
+
+
+def events(paths: StatePaths, run: str | None = None, after: int = 0) -> Iterator[Recorded]:
+    """Give the ledger's events in order, of one *run* or of all, with numbers above *after*.
+
+    Events of kinds that this Shoal does not know are passed over; they stay in the database.
+    """
+    return _recorded(paths.ledger, run, after)
+
+
+def session_events(paths: StatePaths, session: str, after: int = 0) -> Iterator[Recorded]:
+    """Give what was noted for *session*, in order."""
+    return _recorded(paths.session_db(session), None, after)
+
+
+def run_ids(paths: StatePaths) -> list[str]:
+    """Name all runs, newest first."""
+    with _connected(paths.ledger) as connection:
+        if connection is None:
+            return []
+        return [name for (name,) in connection.execute("SELECT run FROM events GROUP BY run ORDER BY min(seq) DESC")]
+
+
+def _recorded(path: Path, run: str | None, after: int) -> Iterator[Recorded]:
+    with _connected(path) as connection:
+        while connection is not None and (page := _page(connection, run, after)):
+            for seq, at, kind, body in page:
+                event = decode(kind, body)
+                if not isinstance(event, Unknown):
+                    yield Recorded(seq, at, event)
+            after = page[-1][0]
+
+
+def _page(connection: sqlite3.Connection, run: str | None, after: int) -> Sequence[_Row]:
+    # whole pages: an open cursor would keep the writer from ever resetting its log
+    query = f"SELECT seq, at, kind, body FROM events WHERE {'run = ? AND' if run else ''} seq > ? ORDER BY seq LIMIT ?"  # noqa: S608
+    values = (run, after, _PAGE) if run else (after, _PAGE)
+    return connection.execute(query, values).fetchall()
+
+
+@contextlib.contextmanager
+def _connected(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """Connect for reading; `None` where there is no database yet, or nothing in it."""
+    if not path.exists():
+        yield None
+        return
+    try:
+        with contextlib.closing(_connection(path)) as connection:
+            yield connection if check_version(path, connection) else None
+    except sqlite3.Error as error:
+        raise Broken(f"{path} cannot be read: {error}") from error
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    uri = f"file:{quote(os.fsencode(path))}?mode=ro"
+    return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)

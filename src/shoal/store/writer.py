@@ -1,0 +1,160 @@
+"""The one thread that writes: it takes what waits, commits it, and tells the loop."""
+
+import contextlib
+from asyncio import Future
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar, assert_never
+
+from shoal.errors import BadInput, Broken, ShoalError
+from shoal.model.events import Recorded
+from shoal.store.backlog import Append, Appends, Backlog, Entry, Notes
+from shoal.store.database import Database
+from shoal.store.paths import StatePaths
+
+_KEPT_OPEN = 64
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the loop's thread has to do after a transaction: answer waiters, then tell listeners."""
+
+    answers: tuple[Callable[[], None], ...]
+    recorded: tuple[Recorded, ...]
+
+
+class Writer:
+    """Everything that happens on the writer's thread."""
+
+    def __init__(self, paths: StatePaths, backlog: Backlog, tell: Callable[[Outcome], None]) -> None:
+        self._backlog = backlog
+        self._tell = tell
+        self._ledger = Database(paths.ledger, synchronous="FULL", lock=paths.locks / "ledger.lock")
+        self._shelf = _Shelf(paths)
+        self._failures: dict[str, Exception] = {}
+        self.commits = 0
+        """How many transactions the ledger has taken."""
+
+    def work(self) -> None:
+        """Write until the backlog is closed and empty, then leave every database at rest."""
+        try:
+            while (job := self._backlog.take()) is not None:
+                self._tell(self._done(job))
+        finally:
+            self._shelf.rest_all()
+            with contextlib.suppress(ShoalError):  # closed all the same, and nothing is lost
+                self._ledger.rest()
+
+    def _done(self, job: Appends | Notes) -> Outcome:
+        match job:
+            case Appends(appends):
+                return self._appended(appends)
+            case Notes():
+                return self._noted(job)
+            case _:
+                assert_never(job)
+
+    def _appended(self, appends: Sequence[Append]) -> Outcome:
+        entries = [entry for append in appends for entry in append.entries]
+        try:
+            recorded = _recorded(entries, self._ledger.write([entry.row for entry in entries]))
+        except Exception as error:
+            return Outcome(tuple(partial(_refuse, append.waiter, error) for append in appends), ())
+        self.commits += bool(entries)
+        return Outcome(tuple(_shares(appends, recorded)), recorded)
+
+    def _noted(self, notes: Notes) -> Outcome:
+        recorded: tuple[Recorded, ...] = ()
+        try:
+            if notes.entries:
+                numbers = self._shelf.database(notes.session).write([entry.row for entry in notes.entries])
+                recorded = _recorded(notes.entries, numbers)
+        except Exception as error:
+            self._shelf.drop(notes.session)
+            self._failures.setdefault(notes.session, error)
+        return Outcome(self._marked(notes), recorded)
+
+    def _marked(self, notes: Notes) -> tuple[Callable[[], None], ...]:
+        if notes.mark is None:
+            return ()
+        if notes.mark.is_last:
+            self._shelf.rest(notes.session)
+        error = self._failures.pop(notes.session, None)
+        if error is not None:
+            return (partial(_refuse, notes.mark.waiter, error),)
+        return (partial(_answer, notes.mark.waiter, None),)
+
+
+class _Shelf:
+    """The sessions' databases, of which the least recently written are closed."""
+
+    def __init__(self, paths: StatePaths) -> None:
+        self._paths = paths
+        self._open: OrderedDict[str, Database] = OrderedDict()
+
+    def database(self, session: str) -> Database:
+        if session not in self._open:
+            self._open[session] = self._made(session)
+        self._open.move_to_end(session)
+        if len(self._open) > _KEPT_OPEN:
+            self._rest_one(last=False)
+        return self._open[session]
+
+    def drop(self, session: str) -> None:
+        if session in self._open:
+            self._open.pop(session).close()
+
+    def rest(self, session: str) -> None:
+        if session in self._open or self._paths.session_db(session).exists():
+            database = self._open.pop(session, None) or self._made(session)
+            database.open()
+            database.rest()
+
+    def rest_all(self) -> None:
+        while self._open:
+            self._rest_one(last=True)
+
+    def _rest_one(self, *, last: bool) -> None:
+        with contextlib.suppress(ShoalError):  # closed all the same, and nothing is lost
+            self._open.popitem(last=last)[1].rest()
+
+    def _made(self, session: str) -> Database:
+        return Database(self._paths.session_db(session), synchronous="NORMAL", lock=self._paths.locks / "sessions.lock")
+
+
+def _recorded(entries: Sequence[Entry], numbers: Sequence[int]) -> tuple[Recorded, ...]:
+    return tuple(Recorded(number, entry.row.at, entry.event) for entry, number in zip(entries, numbers, strict=True))
+
+
+def _shares(appends: Sequence[Append], recorded: tuple[Recorded, ...]) -> list[Callable[[], None]]:
+    answers: list[Callable[[], None]] = []
+    start = 0
+    for append in appends:
+        end = start + len(append.entries)
+        answers.append(partial(_answer, append.waiter, recorded[start:end]))
+        start = end
+    return answers
+
+
+def _answer(waiter: Future[Answer], answer: Answer) -> None:
+    if not waiter.done():
+        waiter.set_result(answer)
+
+
+def _refuse(waiter: Future[Answer], error: Exception) -> None:
+    """Fail *waiter* with an error of its own: one exception raised in many tasks would mix their tracebacks."""
+    if not waiter.done():
+        told = _told(error)
+        told.__cause__ = error
+        waiter.set_exception(told)
+
+
+def _told(error: Exception) -> ShoalError:
+    if isinstance(error, BadInput):
+        return BadInput(str(error))
+    if isinstance(error, Broken):
+        return Broken(str(error))
+    return Broken(f"the disk did not keep what was to be recorded: {error}; make room or mend it, then run again")

@@ -1,0 +1,1 @@
+"""Kinds of workspace: overlay, worktree, directory."""

@@ -1,0 +1,43 @@
+"""Directory: a plain copy of the base's files, for hosts and projects where nothing better can be had."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal import proc
+from shoal.errors import Broken
+from shoal.model.command import Command
+from shoal.workspaces.kind import Order, Workspace
+from shoal.workspaces.remove import removed
+
+TIMEOUT = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A copy per agent; the copy shares blocks where the file system can."""
+
+    @property
+    def name(self) -> str:
+        return "directory"
+
+    @contextlib.asynccontextmanager
+    async def opened(self, order: Order) -> AsyncIterator[Workspace]:
+        """Copy the base's files to the workspace."""
+        order.path.mkdir(parents=True, exist_ok=True)
+        workspace = Workspace(path=order.path, index=order.base.index, changes=order.path)
+        try:
+            await _copied(order.base.tree, order.path)
+            yield workspace
+        finally:
+            if not workspace.keep:
+                await removed(order.path)
+
+
+async def _copied(source: Path, target: Path) -> None:
+    argv = ("cp", "-a", "--reflink=auto", "--", f"{source}/.", str(target))
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
+    done = await proc.run(Command(argv=argv, cwd=Path("/"), env=env), timeout=TIMEOUT)
+    if not done.ok:
+        raise Broken(f"cannot copy {source} to {target}: {done.stderr.decode(errors='replace').strip()[-300:]}")

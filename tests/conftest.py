@@ -1,0 +1,66 @@
+"""What all tests share: coroutine tests run on a fresh loop, and scratch repositories are real ones."""
+
+import asyncio
+import inspect
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an `async def` test on a fresh event loop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    wanted = inspect.signature(pyfuncitem.obj).parameters
+    arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in wanted}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+def git(repo: Path, *args: str, **env: str) -> str:
+    """Run git as the user would, with a fixed identity, and return what it says."""
+    identity = {
+        "GIT_AUTHOR_NAME": "Ada",
+        "GIT_AUTHOR_EMAIL": "ada@example.org",
+        "GIT_COMMITTER_NAME": "Ada",
+        "GIT_COMMITTER_EMAIL": "ada@example.org",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_CONFIG_SYSTEM": "/dev/null",
+    }
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    done = subprocess.run(
+        ["git", *args], cwd=repo, env=clean | identity | env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"git {args}: {done.stderr}"
+    return done.stdout.strip()
+
+
+def make_repo(path: Path, files: int = 5, **init: str) -> Path:
+    """Make a repository with so many small files and one commit on `main`."""
+    path.mkdir(parents=True)
+    git(path, "init", "-q", "-b", "main", *init.values())
+    for number in range(files):
+        folder = path / f"d{number // 200}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"f{number}.txt").write_text(f"line {number}\n" * 20)
+    (path / "README.md").write_text("scratch\n")
+    git(path, "add", "-A")
+    git(path, "commit", "-qm", "base")
+    return path
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """A small real repository."""
+    return make_repo(tmp_path / "repo")
+
+
+@pytest.fixture
+def new_repo(tmp_path: Path) -> Callable[..., Path]:
+    """Make more repositories below the test's own folder."""
+    return lambda name, files=5: make_repo(tmp_path / name, files)

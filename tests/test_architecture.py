@@ -1,0 +1,202 @@
+"""The shape of the code, held by a test: who may import whom, who may touch the world, how long a file may grow."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+SRC = TESTS.parent / "src" / "shoal"
+
+# A room may import the rooms named here, itself, and nothing else of ours.
+LOW = "errors model"
+MIDDLE = f"{LOW} proc patterns pipeline adapters sandboxes git store"
+UPPER = f"{MIDDLE} agent workspaces limits"
+MAY_IMPORT = {
+    "errors": "",
+    "model": "errors",
+    "proc": LOW,
+    "patterns": LOW,
+    "pipeline": LOW,
+    "adapters": LOW,
+    "sandboxes": LOW,
+    "store": f"{LOW} proc",
+    "git": f"{LOW} proc",
+    "agent": MIDDLE,
+    "workspaces": MIDDLE,
+    "limits": MIDDLE,
+    "engine": UPPER,
+    "executors": f"{UPPER} engine",
+    "dashboard": f"{LOW} store",
+    "cli": f"{UPPER} engine executors dashboard",
+    "__init__": f"{UPPER} engine executors",
+    "__main__": "cli",
+}
+
+# What touches the world, and the rooms or files that may.
+ONE_DOOR = {
+    "subprocess": "proc",
+    "multiprocessing": "proc",
+    "asyncio.create_subprocess_exec": "proc",
+    "asyncio.create_subprocess_shell": "proc",
+    "os.fork": "proc",
+    "os.forkpty": "proc",
+    "os.posix_spawn": "proc",
+    "os.system": "proc",
+    "os.popen": "proc",
+    "os.kill": "proc",
+    "os.killpg": "proc",
+    "signal.pidfd_send_signal": "proc",
+    "sqlite3": "store",
+    "psycopg": "store",
+    "ruamel": "pipeline",
+    "yaml": "pipeline",
+    "typer": "cli",
+    "rich": "cli",
+    "argparse": "cli",
+    "print": "cli",
+    "ctypes": "workspaces/mount.py sandboxes/seccomp.py limits",
+    "os.environ": "cli engine git",
+    "os.getenv": "cli engine git",
+    "pydantic_ai": "agent",
+    "starlette": "dashboard",
+}
+
+# Run by path inside the wall, never imported: their effects are the agent's, not ours.
+PROGRAMS = {"sandboxes/launcher.py", "adapters/scripted_agent.py"}
+
+HEAVY = "asyncio ctypes pydantic pydantic_ai rich ruamel sqlite3 subprocess typer"
+NOT_ROOMS = {"contract", "acceptance"}
+
+EVERY_FILE = sorted(SRC.rglob("*.py"))
+EACH = pytest.mark.parametrize("path", EVERY_FILE, ids=[str(path.relative_to(SRC)) for path in EVERY_FILE])
+
+
+def place(path: Path) -> str:
+    return path.relative_to(SRC).as_posix()
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Each imported name in full: `from os import environ` is `os.environ`."""
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Import(names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module, names, 0):
+                yield from (f"{module}.{alias.name}" for alias in names)
+
+
+def uses(path: Path) -> Iterator[str]:
+    """Each imported name, each `module.attribute` and each function called by its bare name."""
+    yield from imports(path)
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Attribute(ast.Name(base), attribute):
+                yield f"{base}.{attribute}"
+            case ast.Call(ast.Name(name)):
+                yield name
+
+
+def is_below(name: str, top: str) -> bool:
+    return name == top or name.startswith(f"{top}.")
+
+
+def may_enter(path: Path, rooms: str) -> bool:
+    return bool({room_of(path), place(path)} & set(rooms.split()))
+
+
+@EACH
+def test_a_module_imports_only_the_rooms_below_it(path: Path) -> None:
+    allowed = {room_of(path), "__version__", *MAY_IMPORT[room_of(path)].split()}
+
+    ours = [name.split(".") for name in imports(path) if is_below(name, "shoal")]
+    upward = [".".join(parts) for parts in ours if len(parts) > 1 and parts[1] not in allowed]
+
+    assert upward == [], f"{room_of(path)} may import only {sorted(allowed)}"
+
+
+@EACH
+def test_a_module_touches_the_world_only_through_its_own_door(path: Path) -> None:
+    if place(path) in PROGRAMS:
+        return
+
+    trespasses = [
+        f"{name} belongs to {rooms}"
+        for name in sorted(set(uses(path)))
+        for effect, rooms in ONE_DOOR.items()
+        if is_below(name, effect) and not may_enter(path, rooms)
+    ]
+
+    assert trespasses == []
+
+
+@EACH
+def test_a_module_is_small_and_says_what_lives_in_it(path: Path) -> None:
+    module = tree(path)
+    functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = [node.name for node in functions if (node.end_lineno or 0) - node.lineno >= 50]
+
+    assert ast.get_docstring(module), "open the module with one sentence"
+    assert len(path.read_text().splitlines()) <= 400, "find the second noun and give it a file"
+    assert long == [], "over 50 lines"
+
+
+@EACH
+def test_a_module_starts_work_only_in_ways_that_end(path: Path) -> None:
+    """Tasks belong to a `TaskGroup`, `preexec_fn` forks the whole coordinator, relative imports hide their room."""
+    found = []
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.ImportFrom(level=level) if level:
+                found.append("a relative import")
+            case ast.keyword(arg="preexec_fn"):
+                found.append("preexec_fn")
+            case ast.Attribute(ast.Name("asyncio" | "loop") | ast.Call(), "create_task" | "ensure_future"):
+                found.append("a task without a TaskGroup")
+            case ast.Attribute(ast.Name("asyncio"), "gather"):
+                found.append("asyncio.gather")
+            case ast.ImportFrom("asyncio", names) if {"create_task", "ensure_future", "gather"} & {
+                n.name for n in names
+            }:
+                found.append("a task function of asyncio by its bare name")
+
+    assert found == []
+
+
+def test_programs_are_run_and_never_imported() -> None:
+    """They run where the package may not be readable, so they import nothing of it either."""
+    dotted = {f"shoal.{name.removesuffix('.py').replace('/', '.')}" for name in PROGRAMS}
+    importers = [place(path) for path in EVERY_FILE for name in imports(path) for top in dotted if is_below(name, top)]
+    programs = [path for path in EVERY_FILE if place(path) in PROGRAMS]
+
+    assert importers == []
+    assert [name for path in programs for name in imports(path) if is_below(name, "shoal")] == []
+
+
+def test_the_tests_mirror_the_rooms() -> None:
+    rooms = {room_of(path) for path in EVERY_FILE} - {"__init__", "__main__", "errors"}
+    folders = {path.parent.name for path in TESTS.glob("*/test_*.py")}
+    tested = folders | {path.stem.removeprefix("test_") for path in TESTS.glob("test_*.py")}
+
+    assert rooms - tested == set(), "rooms without tests"
+    assert folders - rooms - NOT_ROOMS == set(), "tests of no room"
+
+
+@pytest.mark.parametrize("module", ["shoal", "shoal.cli.main"])
+def test_importing_is_light(module: str) -> None:
+    """`shoal --version` and `status` feel instant because heavy modules are imported where they are used."""
+    script = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert set(HEAVY.split()) & set(done.stdout.split()) == set()

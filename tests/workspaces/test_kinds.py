@@ -1,0 +1,149 @@
+"""Every kind of workspace keeps the same promises."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from shoal.git.repository import inspect
+from shoal.workspaces.base import base_ready
+from shoal.workspaces.directory import Directory
+from shoal.workspaces.kind import Kind, Order
+from shoal.workspaces.overlay import Overlay, is_empty
+from shoal.workspaces.worktree import Worktree
+from tests.conftest import git, make_repo
+
+KINDS = ["worktree", "directory", *(["overlay"] if os.geteuid() == 0 else [])]
+
+
+def kind_named(name: str, pool: Path) -> Kind:
+    return {"overlay": Overlay(by_host=True), "directory": Directory(), "worktree": Worktree(pool)}[name]
+
+
+@contextlib.asynccontextmanager
+async def ordered(repo: Path, number: int = 0, name: str = "x") -> AsyncIterator[Order]:
+    state = repo / ".shoal"
+    (state / "base").mkdir(parents=True, exist_ok=True)
+    (state / f"box{number}").mkdir(exist_ok=True)
+    found = await inspect(repo, os.environ)
+    async with base_ready(found, git(repo, "rev-parse", "main"), state / "base") as base:
+        path = state / "workspaces" / f"worker_{number}"
+        branch = f"agent/{name}/{number:06x}"
+        yield Order(repository=found, base=base, path=path, box=state / f"box{number}", branch=branch)
+
+
+@pytest.mark.parametrize("name", KINDS)
+async def test_a_workspace_is_private_and_gone_afterwards(repo: Path, name: str) -> None:
+    kind = kind_named(name, repo / ".shoal/pool")
+
+    async with ordered(repo) as order:
+        async with kind.opened(order) as workspace:
+            (workspace.path / "README.md").write_text("mine\n")
+            (workspace.path / "d0/f1.txt").unlink()
+            (workspace.path / "new").mkdir()
+            assert (order.base.tree / "README.md").read_text() == "scratch\n"
+            assert (order.base.tree / "d0/f1.txt").exists()
+        assert not workspace.path.exists() or not any(workspace.path.iterdir())
+    assert (repo / "README.md").read_text() == "scratch\n"
+    assert git(repo, "worktree", "list").count("\n") == 0
+    assert str(repo) not in Path("/proc/self/mounts").read_text()
+
+
+@pytest.mark.parametrize("name", KINDS)
+async def test_a_kept_workspace_loses_nothing(repo: Path, name: str) -> None:
+    kind = kind_named(name, repo / ".shoal/pool")
+
+    async with ordered(repo) as order, kind.opened(order) as workspace:
+        (workspace.path / "README.md").write_text("mine\n")
+        workspace.keep = True
+
+    assert (workspace.changes / "README.md").read_text() == "mine\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts; as a user the layers are mounted in the box")
+async def test_an_overlay_costs_only_what_is_changed(repo: Path) -> None:
+    async with ordered(repo) as order, Overlay(by_host=True).opened(order) as workspace:
+        assert is_empty(workspace.changes)
+        (workspace.path / "d0/f1.txt").write_text("x")
+        assert not is_empty(workspace.changes)
+        assert [path.name for path in (workspace.changes / "d0").iterdir()] == ["f1.txt"]
+
+
+async def test_a_linked_worktree_is_listed_locked_and_clean(repo: Path) -> None:
+    async with ordered(repo) as order, Worktree(repo / ".shoal/pool").opened(order) as workspace:
+        listed = git(repo, "worktree", "list", "--porcelain")
+        assert f"worktree {workspace.path}" in listed
+        assert "branch refs/heads/agent/x/000000" in listed
+        assert "locked" in listed
+        assert git(workspace.path, "status", "--porcelain") == ""
+
+
+async def test_sixteen_worktrees_at_once_never_race(repo: Path) -> None:
+    kind = Worktree(repo / ".shoal/pool")
+
+    async def one(number: int) -> None:
+        async with ordered(repo, number) as order, kind.opened(order) as workspace:
+            assert (workspace.path / "README.md").exists()
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(16):
+            group.create_task(one(number))
+    assert not (repo / ".git/worktrees").exists()
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(900)
+def test_worktrees_of_many_processes_never_race(tmp_path: Path) -> None:
+    """64 at once, 20 rounds: eight processes with eight sessions each, on one repository."""
+    repo = make_repo(tmp_path / "repo", 100)
+    here = Path(__file__).parents[2]
+    program = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from tests.workspaces.test_kinds import eight_opened\n"
+        "asyncio.run(eight_opened(Path(sys.argv[1]), int(sys.argv[2])))\n"
+    )
+    for round_ in range(20):
+        started = [
+            subprocess.Popen(["python3", "-c", program, repo, str(round_ * 100 + n * 8)], cwd=here, stderr=subprocess.PIPE)
+            for n in range(8)
+        ]
+        for process in started:
+            _, said = process.communicate(timeout=300)
+            assert process.returncode == 0, said.decode()
+    assert not (repo / ".git/worktrees").exists()
+
+
+async def eight_opened(repo: Path, first: int) -> None:
+    """Open eight worktrees at once, and close them."""
+
+    async def one(number: int) -> None:
+        async with ordered(repo, number) as order, Worktree(repo / ".shoal/pool").opened(order) as workspace:
+            assert (workspace.path / "README.md").exists()
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(first, first + 8):
+            group.create_task(one(number))
+
+
+async def test_a_recycled_worktree_is_taken_from_the_pool_and_moved_to_the_new_base(repo: Path) -> None:
+    kind = Worktree(repo / ".shoal/pool")
+    async with ordered(repo, 1) as order, kind.opened(order) as workspace:
+        inode = workspace.path.stat().st_ino
+        spare = order.box / "index"
+        spare.write_bytes(workspace.index.read_bytes())
+        workspace.recycled = spare
+    (repo / "later.txt").write_text("later\n")
+    git(repo, "rm", "-q", "README.md")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "later")
+
+    async with ordered(repo, 2) as order, kind.opened(order) as workspace:
+        assert workspace.path.stat().st_ino == inode
+        assert (workspace.path / "later.txt").read_text() == "later\n"
+        assert not (workspace.path / "README.md").exists()
+        assert git(workspace.path, "status", "--porcelain", "--branch") == "## agent/x/000002"
