@@ -48,7 +48,7 @@ def test_a_key_of_the_later_language_is_never_ignored(key: str) -> None:
         ("concurrency: 0.5", "3:49: `concurrency` must be a whole number, not 0.5"),
         ('concurrency: "many"', "3:49: `concurrency` must be a whole number, not 'many'"),
         ("concurrency: true", "3:49: `concurrency` must be a whole number, not true"),
-        ("concurrency:", "3:48: `concurrency` must be a whole number, not nothing"),
+        ("concurrency: ~", "3:49: `concurrency` must be a whole number, not nothing"),
         ("max_concurrent_agents: x", "3:59: `max_concurrent_agents` must be a whole number, not 'x'"),
         ("network: hots", "3:45: `network` cannot be 'hots'; did you mean `host`?"),
         ("network: 3", "3:45: `network` must be text, not 3; put it in quotes"),
@@ -224,7 +224,7 @@ def test_all_problems_of_all_kinds_come_at_once() -> None:
         ),
         (
             f"{AGENT}steps: [{{name: a, agent: x, prompt: ' '}}]",
-            "f.yaml:2:36: the prompt is empty; say what the agent is to do",
+            "f.yaml:2:37: the prompt is empty; say what the agent is to do",
         ),
         (
             f"{AGENT}steps: [{{name: a, agent: x, prompt: a}}]\npipelines: []",

@@ -103,10 +103,10 @@ def leased(
         box.mkdir(mode=0o700)
         for folder in (lease.home, lease.tmp, lease.database.parent, lease.inputs, lease.frame):
             folder.mkdir()
-        for folder in (".config", ".cache", ".local/share", ".local/state"):
-            (lease.home / folder).mkdir(parents=True)
-        for name, text in prompts.items():
-            (lease.inputs / name).write_text(text, errors="replace")
+        for name in (".config", ".cache", ".local/share", ".local/state"):
+            (lease.home / name).mkdir(parents=True)
+        for title, text in prompts.items():
+            (lease.inputs / title).write_text(text, errors="replace")
         (lease.frame / "passwd").write_text(f"agent:x:{user.uid}:{user.gid}:agent:{lease.home}:/bin/sh\n")
         (lease.frame / "group").write_text(f"agent:x:{user.gid}:\n")
         (lease.frame / "git").write_text(f"gitdir: {lease.git}\n")

@@ -15,6 +15,7 @@ from shoal.engine.site import Site
 from shoal.engine.sweep import sweep
 from shoal.git.repository import dirt
 from shoal.model.events import Recorded, RunEnded, RunStarted, StepEnded, StepStarted
+from shoal.model.policy import Network
 from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
 from shoal.model.task import Plan, Step
@@ -71,10 +72,16 @@ async def _announced(site: Site, plan: Plan) -> RunStarted:
         wall=site.sandbox.name,
         workspace=site.kind.name,
         owner=os.getpid(),
-        notes=(*plan.notes, *dirty, *site.sandbox.gaps),
+        notes=(*plan.notes, *dirty, *_gaps(site, plan)),
     )
     await site.ledger.append(started)
     return started
+
+
+def _gaps(site: Site, plan: Plan) -> tuple[str, ...]:
+    """What the wall does not hold, as far as this run has to do with it."""
+    on_host = any(Network.HOST in (step.task.network, step.task.agent.network) for step in plan.steps)
+    return site.sandbox.gaps if on_host or site.sandbox.name != "bubblewrap" else ()
 
 
 async def _step(running: Running, step: Step, kind: Adapter) -> StepResult:

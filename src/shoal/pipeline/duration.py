@@ -19,12 +19,10 @@ class BadDuration(BadInput):
         )
 
 
-def seconds(written: str | float) -> float:
+def seconds(written: object) -> float:
     """Return the seconds of `90`, `"90s"`, `"10m"` or `"1h30m"`; raise `BadDuration` for anything else."""
-    if isinstance(written, bool):
-        raise BadDuration(written)
     length = _sum(written) if isinstance(written, str) else written
-    if length is None or not 0 < length <= LONGEST:
+    if isinstance(length, bool) or not isinstance(length, int | float) or not 0 < length <= LONGEST:
         raise BadDuration(written)
     return float(length)
 

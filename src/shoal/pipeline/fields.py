@@ -1,7 +1,6 @@
 """Kinds of field that the shapes of documents are made of."""
 
 import shlex
-from collections.abc import Callable
 from typing import Annotated, ClassVar, Self
 
 from pydantic import (
@@ -60,21 +59,11 @@ def one_of(what: str, *names: str, later: tuple[str, ...] = ()) -> AfterValidato
     return AfterValidator(check)
 
 
-def _before(convert: Callable[[object], object]) -> BeforeValidator:
-    return BeforeValidator(convert)
-
-
-def _seconds(value: object) -> object:
-    if value is None:
-        return None
+def _seconds(value: object) -> float:
     try:
-        return seconds(value) if isinstance(value, str | int | float) else _no_duration(value)
+        return seconds(value)
     except BadDuration as error:
         raise wrong(str(error)) from None
-
-
-def _no_duration(value: object) -> float:
-    raise BadDuration(value)
 
 
 def _argv(value: object) -> object:
@@ -93,8 +82,8 @@ def runnable(argv: list[str]) -> list[str]:
     return argv
 
 
-Duration = Annotated[float, _before(_seconds)]
-Argv = Annotated[list[str], AfterValidator(runnable), _before(_argv)]
+Duration = Annotated[float, BeforeValidator(_seconds)]
+Argv = Annotated[list[str], AfterValidator(runnable), BeforeValidator(_argv)]
 NetworkName = Annotated[str, one_of("network", "none", "host")]
 
 

@@ -138,7 +138,7 @@ def _nowhere(file: str, most: int) -> bytes:
 def _read(path: Path, most: int) -> bytes:
     """Read a plain file; a folder, a device or a fifo is refused."""
     try:
-        with open(path, "rb", opener=_unwaiting) as file:  # noqa: PTH123 - Path.open takes no opener
+        with open(path, "rb", opener=_unwaiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise BadInput(f"{str(path)!r} is not a plain file; name one")
             content = file.read(most + 1)

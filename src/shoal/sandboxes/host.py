@@ -20,7 +20,7 @@ ETC = (
     *("pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf", "profile", "protocols", "rpc"),
     *("services", "shells", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "xattr.conf"),
 )
-ETC_PATTERNS = ("java-*", "python3*", "perl", "maven")
+ETC_PATTERNS = ("java-*", "python3*", "perl")
 RESOLVER = "resolv.conf"
 
 

@@ -186,11 +186,23 @@ def become(command: list[str], env: dict[bytes, bytes]) -> None:
     """Exec *command*, with the signals that Python ignores as they were."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    try:
-        os.execvpe(command[0], command, env)
-    except OSError as error:
-        os.write(2, f"{command[0]}: {error.strerror}\n".encode(errors="replace"))
-        os._exit(EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_NOT_RUN)
+    failure: OSError = FileNotFoundError(2, "not found")
+    for path in candidates(os.fsencode(command[0]), env.get(b"PATH", os.defpath.encode())):
+        try:
+            os.execve(path, command, env)  # noqa: S606 - that is what it is for
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            failure = error
+    os.write(2, f"{command[0]}: {failure.strerror}\n".encode(errors="replace"))
+    os._exit(EXIT_NOT_FOUND if isinstance(failure, FileNotFoundError) else EXIT_NOT_RUN)
+
+
+def candidates(program: bytes, search: bytes) -> list[bytes]:
+    """Say where *program* may be; os.execvpe imports a module here, which behind the wall cannot be read."""
+    if b"/" in program:
+        return [program]
+    return [os.path.join(folder, program) for folder in search.split(b":")]  # noqa: PTH118
 
 
 def ended(child: int, told: "Callable[[], None]") -> int:
@@ -270,9 +282,9 @@ def parent_of(pid: str) -> int:
 
 def end_as(status: int) -> None:
     """End with the same exit code or by the same signal."""
-    import resource  # noqa: PLC0415 - only for those that died by a signal
-
     if os.WIFSIGNALED(status):
+        import resource  # few come here
+
         number = os.WTERMSIG(status)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if number not in (signal.SIGKILL, signal.SIGSTOP):

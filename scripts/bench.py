@@ -1,0 +1,145 @@
+"""`make bench`: what Shoal costs, side by side with the shell alternative, as ratios of one run on one machine."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from shoal.adapters.command import Command as CommandAdapter
+from shoal.engine.prepare import Ask, prepared
+from shoal.engine.session import Job, opened, run_session
+from shoal.engine.site import Site
+from shoal.model.task import AgentSpec, Task
+
+ROUNDS = int(os.environ.get("SHOAL_BENCH_ROUNDS", "15"))
+SIZES = tuple(int(size) for size in os.environ.get("SHOAL_BENCH_SIZES", "100,5000,50000").split(","))
+IDENTITY = {f"GIT_{who}_{what}": "bench@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+# What a person would write: one worktree, one bubblewrap, one commit, one removal.
+SHELL = """
+set -e
+git worktree add -q --no-track -b "$2" "$1/w" HEAD
+bwrap --unshare-all --die-with-parent --ro-bind / / --dev /dev --proc /proc --bind "$1/w" "$1/w" --chdir "$1/w" sh -c "$3"
+git -C "$1/w" add -A
+git -C "$1/w" commit -qm work || true
+git worktree remove --force "$1/w"
+"""
+
+
+def main() -> None:
+    """Measure every size, and print one table."""
+    print(f"{'files':>7} {'what':<44} {'median ms':>10} {'min ms':>8}  ratio")
+    folder = Path(tempfile.mkdtemp(prefix="shoal-bench-"))
+    try:
+        for files in SIZES:
+            asyncio.run(measured(repository(folder / f"r{files}", files), files))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    version()
+
+
+def repository(path: Path, files: int) -> Path:
+    """Make a repository of so many small files."""
+    path.mkdir()
+    for number in range(files):
+        place = path / f"d{number // 200}"
+        place.mkdir(exist_ok=True)
+        (place / f"f{number}.txt").write_text(f"line {number}\n" * 20)
+    env = {**os.environ, **IDENTITY}
+    for argv in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "base"]):
+        subprocess.run(["git", *argv], cwd=path, check=True, env=env)
+    return path
+
+
+async def measured(repo: Path, files: int) -> None:
+    """Interleave the cases round by round, so that noise hits all alike."""
+    ask = Ask(folder=repo, environ={**os.environ, **IDENTITY}, name="bench")
+    rounds = ROUNDS if files <= 5000 else max(3, ROUNDS // 5)
+    times: dict[str, list[float]] = {}
+    async with prepared(ask) as site:
+        await session(site, "true")
+        for number in range(rounds):
+            await timed(times, "open and close workspace and gitdir", lambda: opened_once(site))
+            await timed(times, "whole session, nothing changed", lambda: session(site, "true"))
+            await timed(times, "whole session, small change", lambda n=number: session(site, f"echo {n} > d0/f0.txt"))
+            await timed(times, "git worktree add (shell)", lambda: worktree_add(repo))
+            subprocess.run(["git", "worktree", "remove", "--force", repo.parent / "wt"], cwd=repo, check=True)
+            await timed(times, "worktree+bwrap+commit+remove (shell)", lambda n=number: shell(repo, n))
+    report(files, times)
+
+
+async def timed(times: dict[str, list[float]], name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Time one case once."""
+    began = time.perf_counter()
+    await work()
+    times.setdefault(name, []).append((time.perf_counter() - began) * 1000)
+
+
+async def opened_once(site: Site) -> None:
+    """Open a workspace with its gitdir, and close it."""
+    one = job("true")
+    async with opened(site, one, site.paths.workspace(site.run, one.step, 0)):
+        pass
+
+
+async def session(site: Site, script: str) -> None:
+    """Run one whole session."""
+    result = await run_session(site, job(script), asyncio.Event())
+    assert result.status.is_good, result
+
+
+def job(script: str) -> Job:
+    """One command agent."""
+    agent = AgentSpec(name="bench", adapter="command", command=("/bin/sh", "-c", script))
+    task = Task(name="bench", prompt="", agent=agent)
+    return Job(step="bench", index=0, count=1, task=task, adapter=CommandAdapter())
+
+
+async def worktree_add(repo: Path) -> None:
+    """What the shell alternative pays for its files alone."""
+    subprocess.run(["git", "worktree", "add", "-q", "--detach", repo.parent / "wt"], cwd=repo, check=True)
+
+
+async def shell(repo: Path, number: int) -> None:
+    """The shell alternative, whole."""
+    with tempfile.TemporaryDirectory(dir=repo.parent) as folder:
+        argv = ["sh", "-c", SHELL, "sh", folder, f"shell-{number}", f"echo {number} > d0/f0.txt"]
+        subprocess.run(argv, cwd=repo, check=True, env={**os.environ, **IDENTITY})
+
+
+def report(files: int, times: dict[str, list[float]]) -> None:
+    """Print a row a case, with its ratio to the shell's whole path."""
+    whole = statistics.median(times["worktree+bwrap+commit+remove (shell)"])
+    for name, values in times.items():
+        median = statistics.median(values)
+        print(f"{files:>7} {name:<44} {median:>10.1f} {min(values):>8.1f}  shell is {whole / median:.1f}x")
+
+
+def version() -> None:
+    """Compare `shoal --version` with a bare interpreter."""
+    shoal = Path(sys.executable).with_name("shoal")
+    bare = clocked([sys.executable, "-c", "pass"])
+    ours = clocked([str(shoal), "--version"])
+    print(f"\nshoal --version {ours:.0f} ms, python3 -c pass {bare:.0f} ms: {ours / bare:.1f}x (10x allowed)")
+
+
+def clocked(argv: list[str]) -> float:
+    """The median of some runs, in ms."""
+    values = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+        values.append((time.perf_counter() - began) * 1000)
+    return statistics.median(values)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

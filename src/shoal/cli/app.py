@@ -1,0 +1,32 @@
+"""The commands by name: only the one that is asked for is loaded, so that `status` need not wait for `run`."""
+
+import importlib
+from collections.abc import Sequence
+
+import typer
+
+COMMANDS = ("run", "status", "logs", "diff", "open", "clean", "validate", "demo")
+
+
+def called(words: Sequence[str]) -> int:
+    """Call the command that *words* name and return its exit code; bad words raise `typer.TyperException`."""
+    app = typer.Typer(
+        name="shoal",
+        help="Run many AI coding agents at once on one git repository, each behind a wall of its own.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_top)
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+        app.command(name)(importlib.import_module(f"shoal.cli.{name}").command)
+    code = typer.main.get_command(app)(list(words), prog_name="shoal", standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def _top(context: typer.Context, version: bool = typer.Option(False, "--version", "-V", help="Say the version.")) -> None:
+    """Answer `shoal` alone; `--version` was answered before any of this was loaded."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(2)

@@ -1,0 +1,64 @@
+"""The console script: words in, exit code out."""
+
+import sys
+
+from shoal import __version__
+
+INTERRUPTED = 130
+CLOSED = 141  # what a shell shows for a program that was ended by a closed pipe
+BUG = 3
+
+
+def main() -> None:
+    """Run the command that was typed, and leave with its exit code."""
+    words = sys.argv[1:]
+    if words[:1] in (["--version"], ["-V"]):
+        print(f"shoal {__version__}")
+        return
+    sys.exit(exit_code(words))
+
+
+def exit_code(words: list[str]) -> int:
+    """Run the command that *words* name, and turn every way in which it can end into a number."""
+    # Imported here, for `--version` may cost no more than Python itself.
+    from shoal.cli import app, output
+
+    output.made_safe()
+    try:
+        code = app.called(words)
+        output.flush()
+    except output.Closed:
+        return CLOSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return _complained(error)
+    return code
+
+
+def _complained(error: Exception) -> int:
+    """Say on stderr what went wrong, on one line where it can be, and return the exit code for it."""
+    import typer
+
+    from shoal.cli import output
+    from shoal.cli.render import trouble
+    from shoal.errors import ShoalError
+
+    cause = _first(error)
+    match cause:
+        case ShoalError():
+            output.tell(trouble.sentence(cause))
+            return cause.exit_code
+        case typer.TyperException():
+            output.tell(trouble.usage(cause))
+            return cause.exit_code
+        case _:
+            output.tell(trouble.bug(cause))
+            return BUG
+
+
+def _first(error: Exception) -> Exception:
+    """Take the first error out of the groups that structured concurrency puts it in."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,96 @@
+"""Our two streams: who reads them may go away at any time, and may be a person at a terminal or a program."""
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+from shoal.errors import Broken
+
+Paint = Callable[[str, str], str]
+"""Give a text a colour by its name, or leave it as it is."""
+
+COLOURS = {"good": "32", "bad": "31", "warn": "33", "dim": "2", "bold": "1", "mark": "36"}
+GONE = (errno.EPIPE, errno.EIO, errno.EBADF)
+
+
+class Closed(Exception):
+    """Nobody reads our output any more."""
+
+
+def made_safe() -> None:
+    """Let no text be refused for the terminal's encoding."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIO) and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def say(line: str = "") -> None:
+    """Write a line to stdout at once; raise `Closed` when nobody reads it."""
+    _write(sys.stdout, f"{line}\n")
+
+
+def tell(line: str = "") -> None:
+    """Write a line to stderr; when nobody reads that, it is nobody's loss."""
+    try:
+        _write(sys.stderr, f"{line}\n")
+    except (Closed, Broken):
+        return
+
+
+def give(content: bytes) -> None:
+    """Write bytes to stdout just as they are."""
+    flush()
+    try:
+        sys.stdout.buffer.write(content)
+    except OSError as error:
+        _lost(error)
+    flush()
+
+
+def flush() -> None:
+    """Bring everything out."""
+    _write(sys.stdout, "")
+
+
+def is_terminal() -> bool:
+    """Say whether a person reads our stdout."""
+    return _is_terminal(sys.stdout)
+
+
+def paint(stream: TextIO | None = None) -> Paint:
+    """Return how to colour what goes to *stream* (stdout by default): not at all, unless a person reads it."""
+    wanted = _is_terminal(stream or sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return _coloured if wanted else lambda text, colour: text
+
+
+def _coloured(text: str, colour: str) -> str:
+    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    if stream is None:  # closed before we started: `shoal status >&-`
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        _lost(error)
+
+
+def _lost(error: OSError) -> None:
+    """Keep Python from trying the same bytes again when it ends, and say what happened."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    if error.errno in GONE:
+        raise Closed from error
+    raise Broken(f"the output could not be written: {error.strerror}") from error

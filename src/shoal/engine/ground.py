@@ -1,0 +1,116 @@
+"""What this host can hold: the wall and the kind of workspace, found by trying."""
+
+import asyncio
+import contextlib
+import functools
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from shoal import proc
+from shoal.engine.behind import boxed
+from shoal.errors import Broken, ShoalError, Unavailable, UnknownName
+from shoal.model.command import Command
+from shoal.model.policy import Layers, Policy
+from shoal.sandboxes.choose import find, trials
+from shoal.sandboxes.host import Host, Trial, look
+from shoal.sandboxes.kind import Sandbox
+from shoal.store.paths import StatePaths
+from shoal.workspaces.directory import Directory
+from shoal.workspaces.kind import Kind
+from shoal.workspaces.mount import mount_overlay, unmount
+from shoal.workspaces.overlay import Overlay
+from shoal.workspaces.remove import removed
+from shoal.workspaces.worktree import Worktree
+
+STRATEGIES = ("auto", "overlay", "worktree", "directory")
+TRIAL_SECONDS = 20.0
+
+
+async def wall(name: str) -> Sandbox:
+    """Give the wall that was asked for by name, after a trial; never another one."""
+    return find(name, await _tried(name))
+
+
+async def _tried(name: str) -> Host:
+    host = _host()
+    async with asyncio.TaskGroup() as group:
+        tasks = {kind: group.create_task(_trial(command)) for kind, command in trials(host, name).items()}
+    return host.with_trials({kind: task.result() for kind, task in tasks.items()})
+
+
+async def _trial(command: Command) -> Trial:
+    done = await proc.run(command, timeout=TRIAL_SECONDS)
+    return Trial(code=done.exit.code, stdout=done.stdout, stderr=done.stderr)
+
+
+@functools.cache
+def _host() -> Host:
+    return look(os.environ.get("PATH", os.defpath))
+
+
+async def kind_of_workspace(strategy: str, sandbox: Sandbox, paths: StatePaths) -> Kind:
+    """Give the kind that was asked for; `auto` is overlay, and worktree where that cannot be had."""
+    if strategy not in STRATEGIES:
+        raise UnknownName("isolation_strategy", strategy, STRATEGIES)
+    if strategy == "directory":
+        return Directory()
+    overlay = await _overlay(sandbox, paths) if strategy != "worktree" else None
+    if overlay is not None:
+        return overlay
+    if strategy == "overlay":
+        why = "neither the host nor a box can mount one on this file system"
+        raise Unavailable("isolation_strategy overlay", why, "ask for worktree, or auto")
+    return Worktree(paths.pool)
+
+
+async def _overlay(sandbox: Sandbox, paths: StatePaths) -> Overlay | None:
+    with contextlib.ExitStack() as stack:
+        place = paths.boxes / f"trial-{secrets.token_hex(4)}"
+        layers = stack.enter_context(_trial_layers(place))
+        try:
+            if _host_mounts(layers):
+                return Overlay(by_host=True)
+            return Overlay(by_host=False) if await _box_mounts(sandbox, layers) else None
+        finally:
+            await removed(place)
+
+
+@contextlib.contextmanager
+def _trial_layers(place: Path) -> Iterator[Layers]:
+    for name in ("lower", "upper", "work", "target"):
+        (place / name).mkdir(parents=True)
+    (place / "lower" / "file").write_text("trial")
+    yield Layers(
+        lower=(place / "lower",), upper=place / "upper", work=place / "work", target=place / "target"
+    )
+
+
+def _host_mounts(layers: Layers) -> bool:
+    if os.geteuid() != 0:
+        return False
+    try:
+        mount_overlay(layers)
+    except Broken:
+        return False
+    unmount(layers.target)
+    return True
+
+
+async def _box_mounts(sandbox: Sandbox, layers: Layers) -> bool:
+    """Try to edit and delete below an overlay that is mounted in a box of its own."""
+    if not sandbox.mounts:
+        return False
+    target = layers.target
+    script = 'echo x > "$1/new" && echo x > "$1/file" && rm "$1/file"'
+    env = {"PATH": "/usr/bin:/bin"}
+    command = Command(argv=("/bin/sh", "-c", script, "sh", str(target)), cwd=target, env=env)
+    policy = Policy(
+        write=(target,), layers=layers, token=secrets.token_hex(8), uid=os.getuid(), gid=os.getgid()
+    )
+    try:
+        async with boxed(sandbox, command, policy, sink=lambda _stream, _data: None) as box:
+            return (await box.wait()).code == 0
+    except ShoalError:
+        return False

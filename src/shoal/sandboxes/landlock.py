@@ -1,0 +1,65 @@
+"""The wall without namespaces, for hosts that refuse them: Landlock, seccomp, and a launcher that ends all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.errors import Unavailable
+from shoal.model.command import Command, Given
+from shoal.model.policy import Network, Policy
+from shoal.sandboxes.host import HostRoot
+from shoal.sandboxes.order import launched
+from shoal.sandboxes.seccomp import Strength
+
+OLDEST_ABI = 3
+SCOPE_ABI = 6
+ALSO_READ = (Path("/proc"), Path("/etc/passwd"), Path("/etc/group"))
+DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
+
+GAPS = (
+    "with the host's network nothing is shut: TCP, UDP and the host's own sockets (docker, ssh-agent) can be reached",
+    "the names and commands of the host's processes can be seen, and which files exist",
+    "mode, times and attributes of the user's own files can be changed, though not their content",
+    "there is no process namespace: what is left of an agent is found and ended one by one",
+    "some programs fail: nothing in /tmp and /dev/shm can be written, and with no network no socket can be made",
+)
+UNSCOPED = "this kernel cannot scope them: signals to the user's other processes, and abstract sockets, are not shut"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landlock:
+    """Files by Landlock, the network by seccomp; *launcher* is the beginning of the launcher's command."""
+
+    launcher: tuple[str, ...]
+    abi: int
+    filters: Mapping[Strength, bytes] = field(repr=False)
+    root: HostRoot = field(repr=False)
+    name: str = field(default="landlock", init=False)
+    mounts: bool = field(default=False, init=False)
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Say what stays open."""
+        return GAPS if self.abi >= SCOPE_ABI else (*GAPS, UNSCOPED)
+
+    def wrap(self, command: Command, policy: Policy) -> Command:
+        """Put *command* behind Landlock; covers are left out, and user, group and capabilities stay as they are."""
+        is_cut_off = policy.network is Network.NONE
+        system = (*self.root.folders, *self.root.etc, *(() if is_cut_off else self.root.resolver), *ALSO_READ)
+        read = (*system, *policy.read)
+        _assert_hidden(policy, (*read, *policy.write))
+        lists = {"read": read, "write": policy.write, "device": DEVICES, "hidden": policy.hidden}
+        program = self.filters[Strength.CUT_OFF if is_cut_off else Strength.CONFINED]
+        return launched((*self.launcher, "landlock"), command, policy, lists, Given(program))
+
+
+def _assert_hidden(policy: Policy, shown: tuple[Path, ...]) -> None:
+    """Refuse what this wall cannot do: Landlock gives a folder with all that is in it."""
+    for hidden in policy.hidden:
+        for path in shown:
+            if hidden.is_relative_to(path):
+                raise Unavailable(
+                    f"hiding {hidden}",
+                    f"the landlock wall shows all of {path}",
+                    "move one out of the other, or use the bubblewrap wall",
+                )

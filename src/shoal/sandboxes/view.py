@@ -1,0 +1,189 @@
+"""What a box shows of the host: which mounts, in which order, and what must then be absent.
+
+A box begins empty. The host's root is laid into it, then memory folders, then what the policy names, parents first;
+a path of the policy that is shown already is not mounted again. Three rules keep the rest out:
+
+- A hidden path needs nothing where nothing shows it. Where it lies below something read-only that is shown (a
+  repository in `/usr/src`, or below a toolchain), the folder that holds it is masked by an empty one, in which only
+  what the policy names comes back. A hidden path directly in, at, or below a writable one is a contradiction.
+- A mount target never lies below a folder that the box, or an earlier one, could write: bubblewrap before 0.12 follows
+  a link left there onto the host. The one exception is a cover on `.git` at the top of a shown folder: for the agent's
+  whole life it is a mount, and cannot be replaced.
+- Nothing of the policy may lie over what every box has (`/proc`, `/dev`, `/etc`...), nor above it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from shoal.errors import BadInput
+from shoal.model.policy import Network, Policy
+from shoal.sandboxes.host import HostRoot
+
+MEMORY_BYTES = 2**30
+KERNEL = (Path("/proc"), Path("/dev"))
+MEMORY = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - the box's own
+
+
+class Show(StrEnum):
+    """What stands at a mount target."""
+
+    LINK = "link"
+    KERNEL = "kernel"
+    MEMORY = "memory"
+    SYSTEM = "system"
+    READ = "read"
+    WRITE = "write"
+    MASK = "mask"
+    COVER = "cover"
+
+
+READ_ONLY = (Show.SYSTEM, Show.READ)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One thing in the box; *source* is a host path, or a link's text."""
+
+    target: Path
+    show: Show
+    source: str = ""
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Spell it for bubblewrap."""
+        target = str(self.target)
+        match self.show:
+            case Show.LINK:
+                return ("--symlink", self.source, target)
+            case Show.KERNEL:
+                return (f"--{self.target.name}", target)
+            case Show.MEMORY:
+                return ("--perms", "1777", "--size", str(MEMORY_BYTES), "--tmpfs", target)
+            case Show.MASK:
+                return ("--tmpfs", target)
+            case Show.WRITE:
+                return ("--bind", self.source, target)
+            case Show.SYSTEM | Show.READ | Show.COVER:
+                return ("--ro-bind", self.source, target)
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """A hidden folder that leads to something shown: it may hold *names* and nothing else."""
+
+    folder: Path
+    names: tuple[str, ...]
+
+
+class View:
+    """The mounts of one box."""
+
+    def __init__(self, policy: Policy, root: HostRoot) -> None:
+        self._placed = {mount.target: mount for mount in _everywhere(root, policy.network)}
+        self._hidden = policy.hidden
+        for path in sorted({*_asked(policy), *self._masks(policy)}, key=lambda path: path.parts):
+            self._place(path, _asked(policy).get(path, Show.MASK))
+        for cover in policy.covers:
+            self._cover(cover.source, cover.target)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Spell the view for bubblewrap; at the end nothing that is ours can be written any more."""
+        masks = [mount.target for mount in self._placed.values() if mount.show is Show.MASK]
+        shut = (word for path in (*masks, *KERNEL, Path("/")) for word in ("--remount-ro", str(path)))
+        return (*(word for mount in self._placed.values() for word in mount.argv), *shut)
+
+    @property
+    def absent(self) -> tuple[Path, ...]:
+        """Give the hidden paths that must not exist at all."""
+        return tuple(path for path in self._hidden if not self._names_in(path))
+
+    @property
+    def bare(self) -> tuple[Bare, ...]:
+        """Give the hidden folders that lead to something shown."""
+        return tuple(Bare(path, names) for path in self._hidden if (names := self._names_in(path)))
+
+    def _names_in(self, folder: Path) -> tuple[str, ...]:
+        depth = len(folder.parts)
+        return tuple({target.parts[depth]: None for target in self._placed if _is_above(folder, target)})
+
+    def _masks(self, policy: Policy) -> Iterator[Path]:
+        """Find the folders to empty: seen before the policy's own paths are placed, so by what is asked for."""
+        asked = _asked(policy)
+        for path in map(_checked, policy.hidden):
+            if path in asked or path in self._placed:
+                raise BadInput(f"{path} is both to be shown in the box and to be hidden from it")
+            above = _nearest(path, {*asked, *self._placed})
+            show = asked.get(above) or self._placed[above].show if above else Show.MASK
+            if show is Show.WRITE or (show in READ_ONLY and above == path.parent):
+                raise BadInput(f"{path} cannot be hidden, because the box is to be shown {above}")
+            if show in READ_ONLY:
+                yield path.parent
+
+    def _place(self, path: Path, show: Show) -> None:
+        above = self._above(path)
+        if show is Show.READ and self._is_shown(path, above):
+            return
+        if show is Show.MASK and above and above.show is Show.MASK:
+            return
+        if path in self._placed or any(_is_above(path, target) for target in self._placed):
+            raise BadInput(f"{path} cannot be shown in a box, which has a {path} of its own")
+        if above and above.show in (Show.WRITE, Show.KERNEL, Show.LINK):
+            raise BadInput(f"{path} cannot be shown in a box by that name, because it lies below {above.target}")
+        self._placed[path] = Mount(path, show, str(path))
+
+    def _is_shown(self, path: Path, above: Mount | None) -> bool:
+        own = self._placed.get(path)
+        if own:
+            return own.show in (Show.LINK, *READ_ONLY)
+        return bool(above and above.show in (Show.LINK, *READ_ONLY))
+
+    def _cover(self, source: Path, target: Path) -> None:
+        above = self._above(_checked(target))
+        is_pointer = above is not None and target == above.target / ".git"
+        if above and above.show in (Show.READ, Show.WRITE, Show.COVER) and not is_pointer:
+            raise BadInput(f"{target} cannot be covered: an agent may have replaced what lies below {above.target}")
+        if any(_is_above(target, other) for other in self._placed):
+            raise BadInput(f"{target} cannot be covered: the box is to be shown what lies below it")
+        self._placed.pop(target, None)
+        self._placed[target] = Mount(target, Show.COVER, str(source))
+
+    def _above(self, path: Path) -> Mount | None:
+        above = _nearest(path, self._placed)
+        return self._placed[above] if above else None
+
+
+def _everywhere(root: HostRoot, network: Network) -> Iterator[Mount]:
+    """Give what every box has."""
+    yield from (Mount(link.path, Show.LINK, link.text) for link in root.links)
+    etc = root.etc + (root.resolver if network is Network.HOST else ())
+    yield from (Mount(path, Show.SYSTEM, str(path)) for path in (*root.folders, *etc))
+    yield from (Mount(path, Show.KERNEL) for path in KERNEL)
+    yield from (Mount(path, Show.MEMORY) for path in MEMORY)
+
+
+def _asked(policy: Policy) -> dict[Path, Show]:
+    asked = dict.fromkeys(map(_checked, policy.read), Show.READ) | dict.fromkeys(
+        map(_checked, policy.write), Show.WRITE
+    )
+    if policy.layers:
+        asked[_checked(policy.layers.target)] = Show.WRITE if policy.layers.upper else Show.READ
+    return asked
+
+
+def _checked(path: Path) -> Path:
+    if not path.is_absolute() or ".." in path.parts:
+        raise BadInput(f"{path} is not a whole path, and what it means in a box cannot be told")
+    return path
+
+
+def _nearest(path: Path, targets: Iterable[Path]) -> Path | None:
+    return max(
+        (target for target in targets if _is_above(target, path)), key=lambda path: len(path.parts), default=None
+    )
+
+
+def _is_above(folder: Path, path: Path) -> bool:
+    return folder != path and path.is_relative_to(folder)

@@ -1,0 +1,231 @@
+"""Document to plan: the seeds' shapes, nearest wins, the clamp, the hint, and variables of the host."""
+
+import pytest
+
+from shoal.errors import BadInput, UnknownName
+from shoal.model.policy import Network
+from shoal.model.task import AgentSpec, Plan, Task
+from shoal.pipeline.adhoc import adhoc
+from shoal.pipeline.duration import BadDuration, seconds
+from shoal.pipeline.load import parse
+from shoal.pipeline.names import is_name, slug
+from shoal.pipeline.plan import agent, plan
+from shoal.pipeline.problems import BadDocument
+
+SEED_000 = """\
+runtime: {max_concurrent_workers: 2}
+agents: {worker-agent: {adapter: command, command: ["sh", "-c", "cat > seen.txt"]}}
+personas: {worker: {agent: worker-agent, system_prompt: "You are a worker."}}
+steps:
+  - name: process-items
+    persona: worker
+    prompt: "Do it"
+    concurrency: 3
+"""
+SEED_001 = """\
+agents: {x: {adapter: command, command: run --fast 'two words'}}
+personas: {implementer: {agent: x, system_prompt: "You build.\\n"}}
+pipelines:
+  - name: my-pipeline
+    steps:
+      - {name: implement, persona: implementer, prompt: hi, max_concurrent_agents: 3}
+  - name: other
+    steps:
+      - {id: look, agent: x, exec: {type: prompt, source: look around}, on_failure: best_effort, expect: changes}
+"""
+
+
+def planned(text: str, pipeline: str | None = None, **environ: str) -> Plan:
+    return plan(parse(text, "dir/a file.yaml"), pipeline, environ=environ)
+
+
+def only_task(text: str, **environ: str) -> Task:
+    (step,) = planned(text, **environ).steps
+    return step.task
+
+
+def with_step(keys: str) -> str:
+    return f"agents: {{x: {{adapter: command, command: a}}}}\nsteps: [{{name: a, agent: x, prompt: p, {keys}}}]\n"
+
+
+def test_the_shape_of_seed_000_is_planned_and_clamped_visibly() -> None:
+    made = planned(SEED_000)
+
+    (step,) = made.steps
+    assert (made.name, made.max_concurrent, step.name, step.workers) == ("a-file", 2, "process-items", 2)
+    assert made.notes == ("step process-items: concurrency 3 clamped to 2 (runtime.max_concurrent_workers)",)
+    assert step.on_failure == "fail_fast"
+    assert step.task.system_prompt == "You are a worker."
+    assert step.task.agent == AgentSpec(name="worker-agent", adapter="command", command=("sh", "-c", "cat > seen.txt"))
+
+
+def test_without_a_runtime_ten_at_once_is_the_cap() -> None:
+    made = planned(with_step("concurrency: 11"))
+
+    assert (made.max_concurrent, made.steps[0].workers) == (10, 10)
+    assert made.notes == ("step a: concurrency 11 clamped to 10 (runtime.max_concurrent_workers)",)
+    assert (made.isolation_strategy, made.sandbox, made.cleanup_on_complete) == ("auto", "bubblewrap", True)
+
+
+def test_the_runtime_reaches_the_plan() -> None:
+    runtime = (
+        "runtime: {isolation_strategy: worktree, sandbox: landlock, cleanup_on_complete: false, "
+        "database_strategy: per_agent, auto_merge: false, network: host}\n"
+    )
+
+    made = planned(runtime + with_step("expect: any"))
+
+    assert (made.isolation_strategy, made.sandbox, made.cleanup_on_complete) == ("worktree", "landlock", False)
+    assert made.steps[0].task.network is Network.HOST
+
+
+def test_the_shape_of_seed_001_gives_the_hint() -> None:
+    (step,) = planned(SEED_001, "my-pipeline").steps
+
+    hint = "You may spawn up to 3 concurrent sub-agents or workers for this step."
+    assert step.task.system_prompt == f"You build.\n\n{hint}"
+    assert step.task.prompt == "hi"
+    assert step.task.agent.command == ("run", "--fast", "two words")
+
+
+@pytest.mark.parametrize("asked", ["expect: any", "max_concurrent_agents: 1", "max_concurrent_agents: 0"])
+def test_there_is_no_hint_for_one_agent_or_none(asked: str) -> None:
+    assert only_task(with_step(asked)).system_prompt == ""
+
+
+def test_the_hint_is_capped_at_ten_and_says_so() -> None:
+    made = planned(with_step("max_concurrent_agents: 50"))
+
+    hint = "You may spawn up to 10 concurrent sub-agents or workers for this step."
+    assert made.steps[0].task.system_prompt == hint
+    assert made.notes == ("step a: max_concurrent_agents 50 capped to 10",)
+
+
+def test_synonyms_are_the_same_thing() -> None:
+    (step,) = planned(SEED_001, "other").steps
+
+    assert (step.name, step.task.name, step.task.prompt) == ("look", "look", "look around")
+    assert (step.on_failure, step.task.expect) == ("best_effort", "changes")
+
+
+def test_one_of_several_pipelines_must_be_named() -> None:
+    with pytest.raises(BadDocument, match=r"a file\.yaml:4:3: there are 2 pipelines; say which: my-pipeline, other"):
+        planned(SEED_001)
+
+
+def test_an_unknown_pipeline_is_told_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'my-pipeline'"):
+        planned(SEED_001, "my-pipelin")
+
+
+def test_a_file_without_steps_offers_its_agents_but_no_plan() -> None:
+    document = parse("agents: {x: {adapter: command, command: a, env: {K: {from: KEY}}}}", "f.yaml")
+
+    spec = agent(document, "x", environ={"KEY": "v"})
+
+    assert (spec.command, spec.env, spec.secrets) == (("a",), {"K": "v"}, frozenset({"K"}))
+    with pytest.raises(BadDocument, match="nothing to run"):
+        plan(document, environ={})
+    with pytest.raises(UnknownName):
+        agent(document, "y", environ={})
+    with pytest.raises(BadDocument, match=r"f\.yaml:1:60: the host has no variable `KEY`"):
+        agent(document, "x", environ={})
+
+
+NEAREST = """\
+runtime: {network: none}
+agents:
+  x: {adapter: command, command: a, network: host, timeout: 90s, env: {A: agent, B: agent, C: {from: KEY}}}
+personas:
+  p: {agent: x, timeout: 10m, network: none, env: {B: persona, D: persona}}
+  q: {}
+steps:
+  - {name: from-step, persona: p, prompt: p, network: host, timeout: 5, env: {D: step, C: plain}}
+  - {name: from-persona, persona: p, prompt: p}
+  - {name: from-agent, agent: x, prompt: p}
+  - {name: agent-beside, persona: q, agent: x, prompt: p}
+"""
+
+
+def test_the_nearest_wins() -> None:
+    tasks = [step.task for step in planned(NEAREST, KEY="secret").steps]
+
+    assert [task.network for task in tasks] == [Network.HOST, Network.NONE, Network.HOST, Network.HOST]
+    assert [task.timeout for task in tasks] == [5.0, 600.0, 90.0, 90.0]
+    assert tasks[0].env == {"A": "agent", "B": "persona", "C": "plain", "D": "step"}
+    assert tasks[1].env == {"A": "agent", "B": "persona", "C": "secret", "D": "persona"}
+    assert tasks[2].env == {"A": "agent", "B": "agent", "C": "secret"}
+
+
+def test_values_of_the_host_are_marked_secret_and_not_in_any_repr() -> None:
+    made = planned(NEAREST, KEY="hunter2")
+
+    assert [step.task.secrets for step in made.steps] == [frozenset(), {"C"}, {"C"}, {"C"}]
+    assert "hunter2" not in repr(made)
+
+
+def test_literals_of_the_environment_stay_as_written() -> None:
+    task = only_task(with_step("env: {A: 1.10, B: true, C: 8080, D: no, E: '', F: 0o17}"))
+
+    assert task.env == {"A": "1.10", "B": "true", "C": "8080", "D": "no", "E": "", "F": "0o17"}
+    assert task.secrets == frozenset()
+
+
+def test_every_missing_variable_of_the_host_is_told_with_its_place() -> None:
+    with pytest.raises(BadDocument) as caught:
+        planned(with_step("env: {A: {from: ONE}, B: {from: TWO}, C: {from: HERE}}"), HERE="")
+
+    assert str(caught.value).splitlines() == [
+        "dir/a file.yaml:2:56: the host has no variable `ONE`; set it, or write a value here",
+        "dir/a file.yaml:2:72: the host has no variable `TWO`; set it, or write a value here",
+    ]
+
+
+def test_a_template_is_literal_and_that_is_said() -> None:
+    made = planned("agents: {x: {adapter: command, command: a}}\nsteps: [{name: a, agent: x, prompt: '{{ x }}'}]")
+
+    assert made.steps[0].task.prompt == "{{ x }}"
+    assert made.notes[0].startswith("step a: `{{ … }}` in the prompt is given to the agent as it stands")
+
+
+def test_adhoc_makes_one_independent_step_per_task() -> None:
+    spec = AgentSpec(name="x", adapter="command", command=("a",), timeout=9.0, env={"A": "1"})
+
+    made = adhoc(["one", "two"], spec)
+
+    assert [(step.name, step.task.prompt, step.workers, step.on_failure) for step in made.steps] == [
+        ("task-1", "one", 1, "best_effort"),
+        ("task-2", "two", 1, "best_effort"),
+    ]
+    assert (made.max_concurrent, made.steps[0].task.timeout, made.steps[0].task.env) == (5, 9.0, {"A": "1"})
+    assert adhoc(["one"], spec, timeout=1.0, max_concurrent=2).steps[0].task.timeout == 1.0
+
+
+@pytest.mark.parametrize("tasks", [[], [" "], ["a\0b"]])
+def test_adhoc_refuses_no_work(tasks: list[str]) -> None:
+    with pytest.raises(BadInput):
+        adhoc(tasks, AgentSpec(name="x", adapter="command"))
+
+
+def test_adhoc_refuses_no_workers() -> None:
+    with pytest.raises(BadInput, match="at least 1"):
+        adhoc(["a"], AgentSpec(name="x", adapter="command"), max_concurrent=0)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [(90, 90), (0.5, 0.5), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("1h 5s", 3605)]
+)
+def test_a_length_of_time_is_read(written: str | float, meant: float) -> None:
+    assert seconds(written) == meant
+
+
+@pytest.mark.parametrize("written", ["", "90", "1d", "s", "-5s", "5m1h", "0s", 0, -1, float("inf"), "9999999h", True])
+def test_a_bad_length_of_time_is_refused(written: str | float) -> None:
+    with pytest.raises(BadDuration):
+        seconds(written)
+
+
+@pytest.mark.parametrize("text", ["a\n", "é", "a_b", "A", "", "-a", "a" * 49])
+def test_what_is_no_name_has_a_slug_that_is_one(text: str) -> None:
+    assert not is_name(text)
+    assert is_name(slug(text))

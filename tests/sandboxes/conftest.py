@@ -1,0 +1,33 @@
+"""Who starts boxes in these tests, and behind which wall."""
+
+from collections.abc import Iterator
+
+import pytest
+from sandbox_runs import WHO, Person, person, wall
+
+from shoal.sandboxes.kind import Sandbox
+
+
+@pytest.fixture(scope="module", params=WHO)
+def who(request: pytest.FixtureRequest) -> Iterator[Person]:
+    """Root, and an ordinary user."""
+    with person(request.param) as somebody:
+        yield somebody
+
+
+@pytest.fixture(scope="module")
+def bubblewrap(who: Person) -> Sandbox:
+    """The wall of namespaces."""
+    return wall("bubblewrap", who)
+
+
+@pytest.fixture(scope="module")
+def landlock(who: Person) -> Sandbox:
+    """The wall without namespaces."""
+    return wall("landlock", who)
+
+
+@pytest.fixture(scope="module")
+def no_wall(who: Person) -> Sandbox:
+    """No wall."""
+    return wall("none", who)
