@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from sandbox_runs import WHO, Person, person, wall
 
 from shoal.sandboxes.kind import Sandbox
+from tests.sandboxes.sandbox_runs import WHO, Person, person, wall
 
 
 @pytest.fixture(scope="module", params=WHO)

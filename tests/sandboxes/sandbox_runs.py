@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -117,7 +118,9 @@ def ran(command: Command, who: Person) -> Ran:
     """Run a command to its end."""
     with started(command, who) as (child, info):
         out, err = child.communicate(command.stdin, timeout=SECONDS)
-        return Ran(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"), os.read(info, 9999).decode())
+        return Ran(
+            child.returncode, out.decode(errors="replace"), err.decode(errors="replace"), os.read(info, 9999).decode()
+        )
 
 
 def host(who: Person) -> Host:
@@ -156,3 +159,13 @@ def facts(done: Ran) -> dict[str, object]:
     assert done.code == 0, done
     found: dict[str, object] = json.loads(done.out)
     return found
+
+
+def has_ended(pidfd: int) -> bool:
+    """Wait for the end of a process, and close its descriptor."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    try:
+        return bool(poll.poll(SECONDS * 1000))
+    finally:
+        os.close(pidfd)

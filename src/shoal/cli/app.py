@@ -25,7 +25,9 @@ def called(words: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _top(context: typer.Context, version: bool = typer.Option(False, "--version", "-V", help="Say the version.")) -> None:
+def _top(
+    context: typer.Context, version: bool = typer.Option(False, "--version", "-V", help="Say the version.")
+) -> None:
     """Answer `shoal` alone; `--version` was answered before any of this was loaded."""
     if context.invoked_subcommand is None:
         print(context.get_help())

@@ -10,6 +10,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Session = Annotated[
     str | None, typer.Argument(metavar="[SESSION]", help="A session or the beginning of its name; else the latest.")
 ]
-Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run or the beginning of its name; else the latest.")]
+Run = Annotated[
+    str | None, typer.Argument(metavar="[RUN]", help="A run or the beginning of its name; else the latest.")
+]
 
 HERE = Path()

@@ -1,6 +1,7 @@
 """Our two streams: who reads them may go away at any time, and may be a person at a terminal or a program."""
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -22,7 +23,7 @@ class Closed(Exception):
 def made_safe() -> None:
     """Let no text be refused for the terminal's encoding."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIO) and hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 

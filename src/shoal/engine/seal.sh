@@ -38,8 +38,16 @@ agent_head() {
 take_nested() {
   rm -f "$GIT_DIR/nested"
   t=$(cd "$WS/$1" && GIT_WORK_TREE="$WS/$1" GIT_INDEX_FILE="$GIT_DIR/nested" && export GIT_WORK_TREE GIT_INDEX_FILE &&
-    { git add -A --ignore-errors . ; git write-tree; }) || return 1
+    { git add -A --ignore-errors . || : > "$GIT_DIR/partly"; git write-tree; }) || return 1
   git update-index --force-remove -- "$1" && git read-tree --prefix="$1/" "$t"
+}
+
+# A nested repository without a commit cannot be added at all, and is found among what is left.
+empty_once() {
+  git ls-files -o --exclude-standard --directory | grep '/$' > "$GIT_DIR/left" || return 1
+  took=1
+  while IFS= read -r d; do [ -e "$WS/${d}.git" ] && take_nested "${d%/}" && took=0; done < "$GIT_DIR/left"
+  return $took
 }
 
 nested_once() {
@@ -56,6 +64,16 @@ nested_once() {
   done < "$GIT_DIR/raw"
 }
 
+# 0. Nothing that git opens may block: no gitdir of git's own making holds a pipe or a link, so such a history stays out;
+# an ignore or attributes file that is a pipe is fed with nothing for as long as the box lives.
+if [ -n "$AGENT_GIT" ] && find "$AGENT_GIT" ! -type f ! -type d | grep -q .; then
+  grep -vxF "$AGENT_GIT/objects" "$GIT_DIR/objects/info/alternates" > "$GIT_DIR/lenders"
+  mv "$GIT_DIR/lenders" "$GIT_DIR/objects/info/alternates"
+  AGENT_GIT=; say squashed
+fi
+(cd "$CHANGES" && find . -xdev \( -name .gitignore -o -name .gitattributes \) -type p -exec sh -c \
+  'cd "$0" && for f; do (while :; do : > "$f"; done) 3>&- & done' "$WS" {} +)
+
 # 1. What is too large is named, and left out before a byte of it is hashed.
 (cd "$CHANGES" && find . -xdev -type f -size "+${MAX_KIB}k" ! -path ./.git -exec sh -c \
   'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}"; done' sh {} +) > "$GIT_DIR/large"
@@ -67,15 +85,15 @@ if [ -s "$GIT_DIR/large" ]; then
 else
   git add -A --ignore-errors . ; added=$?
 fi
-if [ $added != 0 ]; then
-  git ls-files -o --exclude-standard --directory | grep '/$' | while IFS= read -r d; do
-    [ -e "$WS/${d}.git" ] && printf '%s\n' "${d%/}"
-  done > "$GIT_DIR/empty-repos"
-  while IFS= read -r d; do take_nested "$d"; done < "$GIT_DIR/empty-repos"
-fi
+[ $added = 0 ] || : > "$GIT_DIR/partly"
 rounds=0
-while [ $rounds -lt 20 ] && nested_once; do rounds=$((rounds + 1)); done
-if [ $added != 0 ]; then
+while [ $rounds -lt 20 ]; do
+  rounds=$((rounds + 1)); more=no
+  nested_once && more=yes
+  [ -e "$GIT_DIR/partly" ] && empty_once && more=yes
+  [ $more = yes ] || break
+done
+if [ -e "$GIT_DIR/partly" ]; then
   { git ls-files -o --exclude-standard; git ls-files -m; } | head -n 200 | while IFS= read -r p; do say "unkept $p"; done
 fi
 say "ignored $(git ls-files -o -i --exclude-standard --directory | head -n 1000 | wc -l)"
@@ -96,9 +114,11 @@ fi
 # 4. The agent's other branches and stashes, kept beside it.
 : > "$GIT_DIR/extras"
 if [ -n "$AGENT_GIT" ]; then
-  (cd / && GIT_DIR=$AGENT_GIT command git -c core.fsmonitor=false for-each-ref --format='%(objectname)' refs/heads refs/tags refs/stash) 2>/dev/null |
-    head -n 64 | sort -u | while read -r x; do
-      is_commit "$x" && ! git merge-base --is-ancestor "$x" "$tip" && is_clean "$x" && printf '%s\n' "$x"
+  { find "$AGENT_GIT/refs/heads" "$AGENT_GIT/refs/tags" "$AGENT_GIT/refs/stash" -type f -exec head -qc 65 {} + |
+      head -n 256
+    [ -f "$AGENT_GIT/packed-refs" ] && head -c 65536 "$AGENT_GIT/packed-refs" | sed -n 's/^\([0-9a-f]*\) refs.*/\1/p'; } 2>/dev/null |
+    sort -u | head -n 64 | while read -r x; do
+      is_commit "$x" && x=$(git rev-parse "$x^{commit}") && ! git merge-base --is-ancestor "$x" "$tip" && is_clean "$x" && printf '%s\n' "$x"
     done > "$GIT_DIR/extras"
 fi
 [ "$tip" = "$BASE" ] && [ ! -s "$GIT_DIR/extras" ] && { say none; exit 0; }

@@ -19,7 +19,7 @@ from shoal.engine.toolchain import toolchain
 from shoal.engine.touched import Fingerprint, fingerprint
 from shoal.engine.words import Words
 from shoal.errors import ShoalError
-from shoal.git.gitdir import write_gitdir
+from shoal.git.gitdir import user_config, write_gitdir
 from shoal.model.command import Command
 from shoal.model.events import AgentEnded, AgentStarted, Imported, SessionEnded, SessionStarted
 from shoal.model.policy import Bind, Policy
@@ -122,6 +122,8 @@ async def opened(site: Site, job: Job, path: Path) -> AsyncIterator[tuple[Worksp
     prompts = {"prompt.md": job.task.prompt, "system_prompt.md": job.task.system_prompt}
     with leased(box, job.session, prompts, site.user, database=job.database) as lease:
         order = Order(repository=site.repository, base=site.base, path=path, box=box, branch=job.branch)
+        # So that git works in any other repository that the agent makes, too.
+        (lease.home / ".gitconfig").write_text(user_config(site.repository.identity))
         workspace: Workspace | None = None
         try:
             async with site.kind.opened(order) as workspace:

@@ -59,6 +59,11 @@ def config_text(repository: Repository, *, loose_stat: bool) -> str:
     return "".join(_section(name, keys) for name, keys in sections.items() if keys)
 
 
+def user_config(identity: Identity) -> str:
+    """Say who commits, and nothing else."""
+    return _section("user", _user(identity)) + _section("init", {"defaultBranch": "main"})
+
+
 def _user(identity: Identity) -> dict[str, str]:
     return {"name": _value(identity.name), "email": _value(identity.email)}
 

@@ -22,7 +22,12 @@ async def snapshot(folder: Path, hidden: Path) -> tuple[Repository, str]:
     await git(hidden, "add", *everything, env=env, accept=(0, 1))
     tree = (await git(hidden, "write-tree")).stdout.decode().strip()
     commit = (await git(hidden, "commit-tree", tree, "-m", "snapshot", env=WHO)).stdout.decode().strip()
-    repository = Repository(
+    return hidden_repository(folder, hidden), commit
+
+
+def hidden_repository(folder: Path, hidden: Path) -> Repository:
+    """Describe the repository *hidden*, made by `snapshot`, that stands for *folder*."""
+    return Repository(
         top=folder,
         home=folder,
         git=hidden,
@@ -34,4 +39,3 @@ async def snapshot(folder: Path, hidden: Path) -> tuple[Repository, str]:
         identity=Identity(name="shoal", email="shoal@localhost"),
         branch=None,
     )
-    return repository, commit

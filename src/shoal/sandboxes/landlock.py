@@ -1,7 +1,7 @@
 """The wall without namespaces, for hosts that refuse them: Landlock, seccomp, and a launcher that ends all."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.errors import Unavailable
@@ -15,6 +15,9 @@ OLDEST_ABI = 3
 SCOPE_ABI = 6
 ALSO_READ = (Path("/proc"), Path("/etc/passwd"), Path("/etc/group"))
 DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
+
+# Git dies of a system-wide file that is there and may not be read.
+WITHOUT_SYSTEM = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1"}
 
 GAPS = (
     "with the host's network nothing is shut: TCP, UDP and the host's own sockets (docker, ssh-agent) can be reached",
@@ -50,6 +53,7 @@ class Landlock:
         _assert_hidden(policy, (*read, *policy.write))
         lists = {"read": read, "write": policy.write, "device": DEVICES, "hidden": policy.hidden}
         program = self.filters[Strength.CUT_OFF if is_cut_off else Strength.CONFINED]
+        command = replace(command, env={**WITHOUT_SYSTEM, **command.env})
         return launched((*self.launcher, "landlock"), command, policy, lists, Given(program))
 
 

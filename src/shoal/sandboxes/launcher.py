@@ -131,11 +131,11 @@ def reap(order: Order, program: bytes | None, command: list[str], keeper: int) -
     agent = os.fork()
     if agent == 0:
         act(order, program, command, reaper)
-    make_group(agent)
+    quietly(os.setpgid, agent, agent)  # parent and child both do, since either may come first
 
     def told() -> None:
         if os.getppid() == keeper:
-            signal_group(agent, signal.SIGTERM)
+            quietly(os.killpg, agent, signal.SIGTERM)
         else:
             end_all()
             os._exit(EXIT_BROKEN)
@@ -150,7 +150,7 @@ def reap(order: Order, program: bytes | None, command: list[str], keeper: int) -
 def act(order: Order, program: bytes | None, command: list[str], reaper: int) -> None:
     """Be the agent: put the wall on, say that it stands, and become the command."""
     try:
-        make_group(0)
+        quietly(os.setpgid, 0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         must(libc.prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0), "death signal")
         if os.getppid() != reaper:
@@ -166,19 +166,11 @@ def act(order: Order, program: bytes | None, command: list[str], reaper: int) ->
         os._exit(EXIT_BROKEN)
 
 
-def make_group(pid: int) -> None:
-    """Give a process a group of its own; parent and child both do, since either may come first."""
+def quietly(call: "Callable[[int, int], None]", pid: int, number: int) -> None:
+    """Make a call about a process that may be gone."""
     try:
-        os.setpgid(pid, pid)
+        call(pid, number)
     except (PermissionError, ProcessLookupError):
-        return
-
-
-def signal_group(leader: int, number: int) -> None:
-    """Send a signal to a group that may be gone."""
-    try:
-        os.killpg(leader, number)
-    except ProcessLookupError:
         return
 
 

@@ -1,0 +1,76 @@
+"""Reports and events as JSON documents, by the names of the contract."""
+
+import json
+from collections.abc import Mapping
+
+from shoal.model.events import Recorded
+from shoal.model.results import RunReport, StepResult, WorkerResult
+from shoal.store.encode import encode
+
+USAGE: Mapping[str, float] = {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
+
+
+def text(document: object, *, indent: int | None = 1) -> str:
+    """Write a document in ASCII, so that nothing of it can move a terminal's cursor."""
+    return json.dumps(document, ensure_ascii=True, indent=indent)
+
+
+def event_line(recorded: Recorded) -> str:
+    """Write one event on one line: its number, its time, its kind and its fields."""
+    fields = json.loads(encode(recorded.event))
+    head = {"seq": recorded.seq, "at": recorded.at, "event": type(recorded.event).__name__}
+    return text(head | fields, indent=None)
+
+
+def run_document(report: RunReport) -> dict[str, object]:
+    """Give the report as it is printed by `shoal run --json`."""
+    workers = [worker for step in report.steps for worker in step.worker_results]
+    return {
+        "run": report.run,
+        "status": report.status.value,
+        "base": report.base,
+        "duration_seconds": report.duration_seconds,
+        "usage": {name: sum((one.usage.get(name, 0) for one in workers), zero) for name, zero in USAGE.items()},
+        "steps": [_step(step) for step in report.steps],
+        "merge": None,
+        "wall": report.wall,
+        "workspace": report.workspace,
+        "notes": list(report.notes),
+    }
+
+
+def _step(step: StepResult) -> dict[str, object]:
+    return {
+        "step": step.step,
+        "on_failure": step.on_failure,
+        "status": step.status.value,
+        "total_workers": step.total_workers,
+        "success_count": step.success_count,
+        "fail_count": step.fail_count,
+        "cancelled_count": step.cancelled_count,
+        "worker_workspaces": [worker.workspace for worker in step.worker_results],
+        "worker_results": [_worker(worker) for worker in step.worker_results],
+    }
+
+
+def _worker(worker: WorkerResult) -> dict[str, object]:
+    return {
+        "index": worker.index,
+        "session": worker.session,
+        "status": worker.status.value,
+        "exit_code": worker.exit_code,
+        "output": worker.output,
+        "branch": worker.branch,
+        "commit": worker.commit,
+        "files_changed": worker.files_changed,
+        "attempts": worker.attempts,
+        "duration_seconds": worker.duration_seconds,
+        "usage": dict(worker.usage),
+        "artifacts": dict(worker.artifacts),
+        "limit": worker.limit,
+        "error": worker.error,
+        "unkept": list(worker.unkept),
+        "ignored": worker.ignored,
+        "kept_refs": list(worker.kept_refs),
+        "raw": worker.raw,
+    }

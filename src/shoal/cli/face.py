@@ -1,0 +1,94 @@
+"""The faces of a run: lines for a person, one JSON document, or a stream of events."""
+
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from shoal.cli import output
+from shoal.cli.document import event_line, run_document, text
+from shoal.cli.place import found
+from shoal.cli.program import program
+from shoal.cli.render.progress import Progress
+from shoal.cli.render.report import report_lines
+from shoal.errors import Broken
+from shoal.git.overlap import Overlap, overlaps
+from shoal.model.events import Recorded
+from shoal.model.results import RunReport
+
+
+class Face(Protocol):
+    """What a run shows of itself."""
+
+    def hear(self, recorded: Recorded) -> None:
+        """Show one event, or nothing; a face never holds up the run."""
+
+    async def conclude(self, report: RunReport, folder: Path) -> None:
+        """Show the end."""
+
+
+class Lines:
+    """For a person: a line for each thing that happens, then the report."""
+
+    def __init__(self, *, width: int = 0) -> None:
+        self._progress = Progress(output.paint(), width=width)
+        self._is_read = True
+
+    def hear(self, recorded: Recorded) -> None:
+        """Say what happened, for as long as somebody reads it."""
+        line = self._progress.line(recorded)
+        if line is not None and self._is_read:
+            try:
+                output.say(line)
+            except (output.Closed, Broken):
+                self._is_read = False  # `shoal run | head -1`: the run itself goes on
+
+    async def conclude(self, report: RunReport, folder: Path) -> None:
+        """Print the report, with the files that several branches changed."""
+        if not self._is_read:
+            return
+        shared = await _shared(report, folder)
+        try:
+            output.say("\n".join(report_lines(report, shared, paint=output.paint(), program=program())))
+        except output.Closed:
+            self._is_read = False
+
+
+class Document:
+    """For a program: one JSON document on stdout, and the progress on stderr."""
+
+    def __init__(self, *, width: int = 0) -> None:
+        self._progress = Progress(output.paint(sys.stderr), width=width)
+
+    def hear(self, recorded: Recorded) -> None:
+        """Say what happened, beside the document."""
+        if (line := self._progress.line(recorded)) is not None:
+            output.tell(line)
+
+    async def conclude(self, report: RunReport, folder: Path) -> None:
+        """Print the document."""
+        output.say(text(run_document(report)))
+
+
+class Events:
+    """For a program that follows: every event on a line of its own."""
+
+    def __init__(self) -> None:
+        self._is_read = True
+
+    def hear(self, recorded: Recorded) -> None:
+        """Print the event."""
+        if self._is_read:
+            try:
+                output.say(event_line(recorded))
+            except (output.Closed, Broken):
+                self._is_read = False
+
+    async def conclude(self, report: RunReport, folder: Path) -> None:
+        """Say nothing: the last event said it."""
+
+
+async def _shared(report: RunReport, folder: Path) -> tuple[Overlap, ...]:
+    workers = [worker for step in report.steps for worker in step.worker_results]
+    commits = {worker.branch: worker.commit for worker in workers if worker.branch and worker.commit}
+    place = await found(folder)
+    return await overlaps(place.repository.git, report.base, commits)

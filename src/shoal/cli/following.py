@@ -1,0 +1,48 @@
+"""Following a run to its end, for the commands that start one."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from shoal.cli import output
+from shoal.cli.face import Face
+from shoal.cli.interrupt import Interrupt, interruptible
+from shoal.cli.render import trouble
+from shoal.engine.prepare import Ask
+from shoal.engine.run import run
+from shoal.model.results import RunReport
+from shoal.model.status import Status
+from shoal.model.task import Plan
+
+GOOD, NOT_ALL_GOOD, INTERRUPTED = 0, 1, 130
+
+
+async def followed(plan: Plan, ask: Ask, face: Face) -> int:
+    """Run *plan* with *face* to show it, and return the exit code."""
+    with interruptible() as interrupt:
+        try:
+            report = await run(plan, ask, stop=interrupt.stop, listen=face.hear)
+        except asyncio.CancelledError:
+            output.tell(trouble.ended_at_once())
+            return INTERRUPTED
+        await face.conclude(report, ask.folder)
+    return _code(report, interrupt)
+
+
+def asked(plan: Plan, folder: Path, base: str | None = None) -> Ask:
+    """Ask for *plan* to be run on *folder*, in the way it says itself."""
+    return Ask(
+        folder=folder,
+        environ=os.environ,
+        name=plan.name,
+        base=base,
+        strategy=plan.isolation_strategy,
+        sandbox=plan.sandbox,
+        cleanup=plan.cleanup_on_complete,
+    )
+
+
+def _code(report: RunReport, interrupt: Interrupt) -> int:
+    if interrupt.stop.is_set():
+        return INTERRUPTED
+    return GOOD if report.status is Status.SUCCEEDED else NOT_ALL_GOOD

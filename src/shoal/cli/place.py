@@ -1,0 +1,73 @@
+"""Where a command works: the repository that it was pointed at, and what is known of its runs."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.errors import BadRepository
+from shoal.git.repository import inspect
+from shoal.git.snapshot import hidden_repository
+from shoal.model.repository import Repository
+from shoal.model.status import Status
+from shoal.store.fold import RunState, SessionState, State, StepState, fold
+from shoal.store.lock import is_locked
+from shoal.store.paths import StatePaths
+from shoal.store.read import events
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A repository, with its state; *repository* is a hidden one of ours where the folder is no repository."""
+
+    repository: Repository
+    paths: StatePaths
+
+    def state(self) -> State:
+        """Add up what was recorded; a run that was killed is `lost`, though nobody could record that."""
+        first = fold(events(self.paths))
+        doubtful = [run for run in first.runs.values() if self._is_dead(run)]
+        if not doubtful:
+            return first
+        # Read again: a run records its end before it lets its lock go, so now the end is there or never will be.
+        second = fold(events(self.paths))
+        names = {run.run for run in doubtful}
+        return State({name: _lost(run) if name in names else run for name, run in second.runs.items()})
+
+    def _is_dead(self, run: RunState) -> bool:
+        return not run.status.is_ended and not is_locked(self.paths.run_lock(run.run))
+
+
+async def found(folder: Path) -> Place:
+    """Find the repository of *folder*, or the state that a run left in a plain folder."""
+    try:
+        repository = await inspect(folder, os.environ)
+    except BadRepository:
+        paths = StatePaths.of(folder.resolve())
+        hidden = paths.root / "snapshot.git"
+        if not (hidden / "HEAD").is_file():
+            raise
+        return Place(hidden_repository(folder.resolve(), hidden), paths)
+    return Place(repository, StatePaths.of(repository.home))
+
+
+def run_of(state: State, session: SessionState) -> RunState:
+    """Find the run that *session* belongs to."""
+    return next(
+        run for run in state.runs.values() if any(session.session in step.sessions for step in run.steps.values())
+    )
+
+
+def _lost(run: RunState) -> RunState:
+    if run.status.is_ended:
+        return run
+    return replace(run, status=Status.LOST, steps={name: _lost_step(step) for name, step in run.steps.items()})
+
+
+def _lost_step(step: StepState) -> StepState:
+    if step.status.is_ended:
+        return step
+    sessions = {
+        name: session if session.status.is_ended else replace(session, status=Status.LOST)
+        for name, session in step.sessions.items()
+    }
+    return replace(step, status=Status.LOST, sessions=sessions)

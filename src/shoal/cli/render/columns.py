@@ -1,0 +1,61 @@
+"""Small things that all pages are set with: columns, counts, lengths of time, sizes."""
+
+from collections.abc import Iterable, Sequence
+
+from shoal.cli.output import Paint
+from shoal.model.status import Status
+
+GAP = "  "
+TONES = {
+    Status.SUCCEEDED: "good",
+    Status.NO_CHANGES: "good",
+    Status.PENDING: "dim",
+    Status.RUNNING: "mark",
+    Status.CANCELLED: "warn",
+    Status.SKIPPED: "warn",
+    Status.DEGRADED: "warn",
+}
+
+
+def tone(status: Status) -> str:
+    """Name the colour of a status."""
+    return TONES.get(status, "bad")
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Pad every cell to the width of its column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+
+
+def joined(cells: Iterable[str]) -> str:
+    """Make one line of padded cells."""
+    return GAP.join(cells).rstrip()
+
+
+def heading(cells: Iterable[str], paint: Paint) -> str:
+    """Make the first line of a table."""
+    return paint(joined(cells), "dim")
+
+
+def count(number: int, noun: str) -> str:
+    """Count things: `1 file`, `2 files`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def seconds(length: float) -> str:
+    """Tell a length of time as short as it can be."""
+    if length < 60:
+        return f"{length:.1f} s"
+    minutes, rest = divmod(round(length), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size(number: int) -> str:
+    """Tell a number of bytes."""
+    amount = float(number)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"

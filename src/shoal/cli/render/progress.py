@@ -1,0 +1,49 @@
+"""One line for each thing that happens while a run goes on."""
+
+from shoal.cli.output import Paint
+from shoal.cli.plain import plain
+from shoal.cli.render.columns import count, seconds, tone
+from shoal.model.events import AgentStarted, Event, Recorded, RunStarted, SessionEnded, SessionStarted
+from shoal.model.results import WorkerResult
+
+
+class Progress:
+    """Tells what happens, dated from the start of the run; what agents say is in their logs."""
+
+    def __init__(self, paint: Paint, *, width: int = 0) -> None:
+        self._paint = paint
+        self._width = width
+        self._began: float | None = None
+
+    def line(self, recorded: Recorded) -> str | None:
+        """Say what happened, or nothing where a person need not know."""
+        if self._began is None:
+            self._began = recorded.at
+        words = self._words(recorded.event)
+        if words is None:
+            return None
+        return f"{self._paint(f'{max(0.0, recorded.at - self._began):7.2f}s', 'dim')}  {words}"
+
+    def _words(self, event: Event) -> str | None:
+        match event:
+            case RunStarted():
+                return self._run_started(event)
+            case SessionStarted(session=session):
+                return f"started  {plain(session)}"
+            case AgentStarted(session=session):
+                return f"running  {plain(session)}"
+            case SessionEnded(result=result):
+                return f"ended    {plain(result.session).ljust(self._width)}  {self._result(result)}"
+            case _:
+                return None
+
+    def _run_started(self, event: RunStarted) -> str:
+        where = f"wall {plain(event.wall)}, workspace {plain(event.workspace)}"
+        return f"run {self._paint(plain(event.run), 'bold')} on {plain(event.base)[:12]}: {where}"
+
+    def _result(self, result: WorkerResult) -> str:
+        status = self._paint(result.status.value, tone(result.status))
+        took = seconds(result.duration_seconds)
+        if result.branch is None:
+            return f"{status}  no branch, {took}"
+        return f"{status}  {plain(result.branch)}, {count(result.files_changed, 'file')}, {took}"

@@ -1,0 +1,23 @@
+"""`shoal status`: how a run stands."""
+
+import asyncio
+
+from shoal.cli import output
+from shoal.cli.document import run_document, text
+from shoal.cli.options import HERE, Json, Repo, Run
+from shoal.cli.place import found
+from shoal.cli.render.status import status_lines
+from shoal.store.find import find_run
+from shoal.store.fold import report
+
+
+def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
+    """Show how a run stands: the latest one, or the one that is named."""
+    state = asyncio.run(found(repo)).state()
+    chosen = find_run(state, run)
+    if json:
+        output.say(text(run_document(report(chosen))))
+        return 0
+    others = [one for one in state.runs.values() if one.run != chosen.run]
+    output.say("\n".join(status_lines(report(chosen), others, paint=output.paint())))
+    return 0

@@ -1,0 +1,71 @@
+"""`shoal validate`: is a file right?"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shoal.cli import output
+from shoal.cli.document import text
+from shoal.cli.options import Json
+from shoal.cli.render.validate import verdict_lines
+from shoal.model.task import Plan
+from shoal.pipeline.load import Document, load
+from shoal.pipeline.plan import plan
+from shoal.pipeline.problems import BadDocument, Problem
+
+WRONG = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a file is worth: its plans, or what is wrong with it."""
+
+    file: str
+    plans: tuple[Plan, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    def as_fields(self) -> dict[str, object]:
+        """Give the verdict for a JSON document."""
+        return {
+            "file": self.file,
+            "ok": not self.problems,
+            "pipelines": [{"name": one.name, "steps": [step.name for step in one.steps]} for one in self.plans],
+            "notes": [note for one in self.plans for note in one.notes],
+            "problems": [_fields(problem) for problem in self.problems],
+        }
+
+
+def command(files: Annotated[list[Path], typer.Argument(metavar="FILE...")], json: Json = False) -> int:
+    """Check pipeline files without running anything."""
+    verdicts = [judged(file) for file in files]
+    if json:
+        output.say(text({"files": [verdict.as_fields() for verdict in verdicts]}))
+    else:
+        for verdict in verdicts:
+            show = output.tell if verdict.problems else output.say
+            show("\n".join(verdict_lines(verdict.file, verdict.plans, verdict.problems)))
+    return WRONG if any(verdict.problems for verdict in verdicts) else 0
+
+
+def judged(file: Path) -> Verdict:
+    """Read *file* and plan each of its pipelines."""
+    try:
+        document = load(file)
+        return Verdict(str(file), plans=tuple(plan(document, name, environ=os.environ) for name in _pipelines(document)))
+    except BadDocument as error:
+        return Verdict(str(file), problems=error.problems)
+
+
+def _pipelines(document: Document) -> list[str | None]:
+    shape = document.shape
+    if shape.steps is None and shape.pipelines is None and shape.agents:
+        return []  # a file of agents only, for `shoal run --task … --agent …`
+    return [one.name for one in shape.pipelines or ()] or [None]
+
+
+def _fields(problem: Problem) -> dict[str, object]:
+    at = problem.at
+    return {"line": at.line if at else None, "column": at.column if at else None, "what": problem.what}
