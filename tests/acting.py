@@ -54,15 +54,17 @@ def paths_in(repo: Path, result: WorkerResult) -> set[str]:
 
 def fingerprint(repo: Path) -> str:
     """Everything of the user's repository that no agent may change, as one digest."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(git(repo, "status", "--porcelain", GIT_OPTIONAL_LOCKS="0").encode())
     own = [name for name in ("config", "HEAD", "index", "packed-refs", "logs/HEAD") if (repo / ".git" / name).exists()]
     for name in own:
         digest.update((repo / ".git" / name).read_bytes())
     for path in sorted((repo / ".git/hooks").iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
     refs = git(repo, "for-each-ref").splitlines()
-    digest.update("\n".join(line for line in refs if "refs/heads/agent/" not in line and "refs/shoal" not in line).encode())
-    digest.update(git(repo, "stash", "list").encode() + git(repo, "status", "--porcelain").encode())
+    digest.update(
+        "\n".join(line for line in refs if "refs/heads/agent/" not in line and "refs/shoal" not in line).encode()
+    )
+    digest.update(git(repo, "stash", "list").encode())
     for path in sorted(repo.rglob("*")):
         if path.is_file() and ".git" not in path.parts and ".shoal" not in path.parts:
             digest.update(str(path).encode() + path.read_bytes())

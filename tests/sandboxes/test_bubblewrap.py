@@ -34,7 +34,8 @@ import ctypes, errno, fcntl, json, os, socket, sys, termios
 fds = sorted(os.listdir("/proc/self/fd"))
 libc = ctypes.CDLL(None, use_errno=True)
 NUMBERS = {"mount": (165, b"none", b"/tmp", b"tmpfs", 0, 0), "umount2": (166, b"/usr", 2),
-           "pivot_root": (155, b"/", b"/"), "remount": (165, b"none", b"/", b"", 4096 | 32, 0), "unshare": (272, 0x10000000), "setns": (308, 0, 0),
+           "pivot_root": (155, b"/", b"/"), "remount": (165, b"none", b"/", b"", 4096 | 32, 0),
+           "unshare": (272, 0x10000000), "setns": (308, 0, 0),
            "clone": (56, 0x10000000 | 17, 0), "clone3": (435, 0, 0), "bpf": (321, 0, 0, 0), "keyctl": (250, 0, 0),
            "open_by_handle_at": (304, 0, 0, 0), "io_uring_setup": (425, 1, 0),
            "open_tree_attr": (467, 0, b"/", 0, 0, 0),

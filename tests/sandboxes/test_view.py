@@ -155,10 +155,11 @@ def test_the_hosts_root_is_seen_as_it_is(tmp_path: Path) -> None:
         (tmp_path / "etc" / name).touch()
     (tmp_path / "bin").symlink_to("usr/bin")
     (tmp_path / "etc/localtime").symlink_to("nowhere")
+    (tmp_path / "etc/os-release").symlink_to("../usr/bin")
 
     found = host_root(tmp_path)
 
-    assert found.links == (Link(tmp_path / "bin", "usr/bin"),)
+    assert found.links == (Link(tmp_path / "bin", "usr/bin"), Link(tmp_path / "etc/os-release", "../usr/bin"))
     assert found.folders == (tmp_path / "lib32", tmp_path / "usr")
     assert {path.relative_to(tmp_path / "etc").as_posix() for path in found.etc} == {"hosts", "ssl/certs", "java-17"}
     assert found.resolver == ()

@@ -43,7 +43,9 @@ async def test_no_filter_or_hook_runs_and_line_endings_are_the_repositorys(repo:
     assert not canary.exists()
 
 
-async def test_the_longest_unused_base_goes_when_the_budget_is_spent_but_none_in_use(repo: Path, tmp_path: Path) -> None:
+async def test_the_longest_unused_base_goes_when_the_budget_is_spent_but_none_in_use(
+    repo: Path, tmp_path: Path
+) -> None:
     found, bases = await inspect(repo, os.environ), tmp_path / "bases"
     bases.mkdir()
     commits = []

@@ -21,7 +21,8 @@ KINDS = ["worktree", "directory", *(["overlay"] if os.geteuid() == 0 else [])]
 
 
 def kind_named(name: str, pool: Path) -> Kind:
-    return {"overlay": Overlay(by_host=True), "directory": Directory(), "worktree": Worktree(pool)}[name]
+    kinds: dict[str, Kind] = {"overlay": Overlay(by_host=True), "directory": Directory(), "worktree": Worktree(pool)}
+    return kinds[name]
 
 
 @contextlib.asynccontextmanager
@@ -109,7 +110,9 @@ def test_worktrees_of_many_processes_never_race(tmp_path: Path) -> None:
     )
     for round_ in range(20):
         started = [
-            subprocess.Popen(["python3", "-c", program, repo, str(round_ * 100 + n * 8)], cwd=here, stderr=subprocess.PIPE)
+            subprocess.Popen(
+                ["python3", "-c", program, repo, str(round_ * 100 + n * 8)], cwd=here, stderr=subprocess.PIPE
+            )
             for n in range(8)
         ]
         for process in started:

@@ -8,7 +8,7 @@ import typer
 
 from shoal.cli import output
 from shoal.cli.document import text
-from shoal.cli.options import HERE, Json, Repo, Session
+from shoal.cli.options import HERE, Repo, Session
 from shoal.cli.place import found
 from shoal.cli.render.diff import nothing, patch_lines
 from shoal.errors import BadInput

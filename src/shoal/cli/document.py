@@ -49,11 +49,12 @@ def _step(step: StepResult) -> dict[str, object]:
         "fail_count": step.fail_count,
         "cancelled_count": step.cancelled_count,
         "worker_workspaces": [worker.workspace for worker in step.worker_results],
-        "worker_results": [_worker(worker) for worker in step.worker_results],
+        "worker_results": [worker_document(worker) for worker in step.worker_results],
     }
 
 
-def _worker(worker: WorkerResult) -> dict[str, object]:
+def worker_document(worker: WorkerResult) -> dict[str, object]:
+    """Give one worker's part of the report."""
     return {
         "index": worker.index,
         "session": worker.session,

@@ -9,9 +9,9 @@ from shoal.cli.document import event_line, run_document, text
 from shoal.cli.place import found
 from shoal.cli.program import program
 from shoal.cli.render.progress import Progress
-from shoal.cli.render.report import report_lines
+from shoal.cli.render.report import Closing, report_lines
 from shoal.errors import Broken
-from shoal.git.overlap import Overlap, overlaps
+from shoal.git.overlap import changes
 from shoal.model.events import Recorded
 from shoal.model.results import RunReport
 
@@ -46,9 +46,9 @@ class Lines:
         """Print the report, with the files that several branches changed."""
         if not self._is_read:
             return
-        shared = await _shared(report, folder)
+        closing = Closing(changed=await _changed(report, folder), program=program(), folder=folder)
         try:
-            output.say("\n".join(report_lines(report, shared, paint=output.paint(), program=program())))
+            output.say("\n".join(report_lines(report, closing, output.paint())))
         except output.Closed:
             self._is_read = False
 
@@ -87,8 +87,8 @@ class Events:
         """Say nothing: the last event said it."""
 
 
-async def _shared(report: RunReport, folder: Path) -> tuple[Overlap, ...]:
+async def _changed(report: RunReport, folder: Path) -> dict[str, tuple[str, ...]]:
     workers = [worker for step in report.steps for worker in step.worker_results]
     commits = {worker.branch: worker.commit for worker in workers if worker.branch and worker.commit}
     place = await found(folder)
-    return await overlaps(place.repository.git, report.base, commits)
+    return await changes(place.repository.git, report.base, commits)

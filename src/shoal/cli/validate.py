@@ -1,4 +1,4 @@
-"""`shoal validate`: is a file right?"""
+"""`shoal validate`: say whether files are right."""
 
 import os
 from dataclasses import dataclass
@@ -54,7 +54,9 @@ def judged(file: Path) -> Verdict:
     """Read *file* and plan each of its pipelines."""
     try:
         document = load(file)
-        return Verdict(str(file), plans=tuple(plan(document, name, environ=os.environ) for name in _pipelines(document)))
+        return Verdict(
+            str(file), plans=tuple(plan(document, name, environ=os.environ) for name in _pipelines(document))
+        )
     except BadDocument as error:
         return Verdict(str(file), problems=error.problems)
 

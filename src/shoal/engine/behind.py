@@ -79,7 +79,7 @@ class Box:
 
     async def emptied(self) -> None:
         """Kill what is left and see that nobody is there any more."""
-        if self._namespace is None:
+        if self._namespace is None or self._namespace.is_empty:
             return
         self._namespace.kill()
         if not await self._namespace.emptied(EMPTY_SECONDS):

@@ -82,9 +82,7 @@ def _trial_layers(place: Path) -> Iterator[Layers]:
     for name in ("lower", "upper", "work", "target"):
         (place / name).mkdir(parents=True)
     (place / "lower" / "file").write_text("trial")
-    yield Layers(
-        lower=(place / "lower",), upper=place / "upper", work=place / "work", target=place / "target"
-    )
+    yield Layers(lower=(place / "lower",), upper=place / "upper", work=place / "work", target=place / "target")
 
 
 def _host_mounts(layers: Layers) -> bool:
@@ -106,9 +104,7 @@ async def _box_mounts(sandbox: Sandbox, layers: Layers) -> bool:
     script = 'echo x > "$1/new" && echo x > "$1/file" && rm "$1/file"'
     env = {"PATH": "/usr/bin:/bin"}
     command = Command(argv=("/bin/sh", "-c", script, "sh", str(target)), cwd=target, env=env)
-    policy = Policy(
-        write=(target,), layers=layers, token=secrets.token_hex(8), uid=os.getuid(), gid=os.getgid()
-    )
+    policy = Policy(write=(target,), layers=layers, token=secrets.token_hex(8), uid=os.getuid(), gid=os.getgid())
     try:
         async with boxed(sandbox, command, policy, sink=lambda _stream, _data: None) as box:
             return (await box.wait()).code == 0

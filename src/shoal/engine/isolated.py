@@ -142,9 +142,7 @@ class IsolatedAgentSession:
             sandbox=sandbox,
         )
         agent = AgentSpec(name=session_id, adapter="command", command=("true",))
-        self._task = Task(
-            name=session_id, prompt="", agent=agent, network=Network(network), env=dict(env or {})
-        )
+        self._task = Task(name=session_id, prompt="", agent=agent, network=Network(network), env=dict(env or {}))
         self.session_id = session_id
         self._stack: contextlib.AsyncExitStack | None = None
         self._runner: asyncio.Runner | None = None

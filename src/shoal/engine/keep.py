@@ -24,9 +24,7 @@ class Kept:
     failure: str | None = None
 
 
-async def kept(
-    site: Site, workspace: Workspace, lease: Lease, *, branch: str, message: str, has_history: bool
-) -> Kept:
+async def kept(site: Site, workspace: Workspace, lease: Lease, *, branch: str, message: str, has_history: bool) -> Kept:
     """Bring the work to a branch; try again without the agent's own history if that is what is unsound."""
     ref = f"refs/heads/{branch}"
     here = await value(site.repository, ref) if not workspace.is_overlay else None

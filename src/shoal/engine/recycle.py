@@ -32,9 +32,7 @@ test -z "$(git status --porcelain --ignored)"
 async def recycled(site: Site, workspace: Workspace, lease: Lease) -> Path | None:
     """Make the workspace pristine and return its index, or `None` when it cannot serve again."""
     gitdir = lease.box / f"recycle-{secrets.token_hex(3)}"
-    write_gitdir(
-        gitdir, site.repository, head=site.base.commit, refs={}, index=workspace.index, loose_stat=False
-    )
+    write_gitdir(gitdir, site.repository, head=site.base.commit, refs={}, index=workspace.index, loose_stat=False)
     env = {
         "PATH": ":".join(SYSTEM_PATH),
         "HOME": "/nonexistent",

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.adapters.kind import Adapter
 from shoal.adapters.host import this_host
+from shoal.adapters.kind import Adapter
 from shoal.adapters.registry import adapter
 from shoal.engine.prepare import Ask, prepared
 from shoal.engine.session import Job, run_session
@@ -56,14 +56,12 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
             workspace=started.workspace,
             notes=started.notes,
         )
-        await site.ledger.append(
-            RunEnded(run=site.run, status=report.status, duration_seconds=report.duration_seconds)
-        )
+        await site.ledger.append(RunEnded(run=site.run, status=report.status, duration_seconds=report.duration_seconds))
     return report
 
 
 async def _announced(site: Site, plan: Plan) -> RunStarted:
-    uncommitted = await dirt(site.repository) if site.repository.git.is_relative_to(site.repository.home) else 0
+    uncommitted = await dirt(site.repository) if (site.repository.top / ".git").exists() else 0
     dirty = (f"{uncommitted} uncommitted changes of your checkout are not in the base",) if uncommitted else ()
     started = RunStarted(
         run=site.run,
@@ -164,5 +162,3 @@ def _run_status(steps: tuple[StepResult, ...]) -> Status:
     if Status.SUCCEEDED in statuses or Status.DEGRADED in statuses:
         return Status.DEGRADED
     return Status.CANCELLED if statuses == {Status.CANCELLED} else Status.FAILED
-
-

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal import proc
+from shoal.engine.behind import boxed
 from shoal.engine.lease import SYSTEM_PATH, Lease
 from shoal.engine.site import Site
 from shoal.git.gitdir import write_gitdir
 from shoal.git.imports import MAX_BLOB_BYTES, MAX_PACK_BYTES
 from shoal.model.command import Command
 from shoal.proc import Stream
-from shoal.engine.behind import boxed
 from shoal.workspaces.kind import Workspace
 
 SEAL_SECONDS = 300.0

@@ -52,16 +52,15 @@ empty_once() {
 
 nested_once() {
   git diff-index --cached --raw --no-abbrev --no-renames --ignore-submodules=none "$BASE" > "$GIT_DIR/raw" || return 1
-  links_in < "$GIT_DIR/raw" || return 1
+  grep '^:[0-7]* 160000 ' "$GIT_DIR/raw" > "$GIT_DIR/links" || return 1
   while IFS='	' read -r facts path; do
     set -- $facts
-    [ "$2" = 160000 ] || continue
     if [ "$1" = ":160000" ]; then git update-index --cacheinfo "160000,$3,$path"; say "unkept $path"
     else
       case $path in '"'*) ok=no ;; *) take_nested "$path" && ok=yes || ok=no ;; esac
       [ $ok = yes ] || { say "unkept $path"; git update-index --force-remove -- "$path" || return 1; }
     fi
-  done < "$GIT_DIR/raw"
+  done < "$GIT_DIR/links"
 }
 
 # 0. Nothing that git opens may block: no gitdir of git's own making holds a pipe or a link, so such a history stays out;
@@ -71,12 +70,11 @@ if [ -n "$AGENT_GIT" ] && find "$AGENT_GIT" ! -type f ! -type d | grep -q .; the
   mv "$GIT_DIR/lenders" "$GIT_DIR/objects/info/alternates"
   AGENT_GIT=; say squashed
 fi
-(cd "$CHANGES" && find . -xdev \( -name .gitignore -o -name .gitattributes \) -type p -exec sh -c \
-  'cd "$0" && for f; do (while :; do : > "$f"; done) 3>&- & done' "$WS" {} +)
-
 # 1. What is too large is named, and left out before a byte of it is hashed.
-(cd "$CHANGES" && find . -xdev -type f -size "+${MAX_KIB}k" ! -path ./.git -exec sh -c \
-  'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}"; done' sh {} +) > "$GIT_DIR/large"
+(cd "$CHANGES" && find . -xdev -type p \( -name .gitignore -o -name .gitattributes \) -exec sh -c \
+  'cd "$0" && for f; do (while :; do : > "$f"; done) 3>&- & done' "$WS" {} + -o \
+  -type f -size "+${MAX_KIB}k" ! -path ./.git -exec sh -c \
+  'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}"; done >> "$0"' "$GIT_DIR/large" {} +)
 
 # 2. All the rest is added; what git cannot read is named afterwards.
 if [ -s "$GIT_DIR/large" ]; then
@@ -96,10 +94,9 @@ done
 if [ -e "$GIT_DIR/partly" ]; then
   { git ls-files -o --exclude-standard; git ls-files -m; } | head -n 200 | while IFS= read -r p; do say "unkept $p"; done
 fi
-say "ignored $(git ls-files -o -i --exclude-standard --directory | head -n 1000 | wc -l)"
+say "ignored $(git ls-files -o -i --exclude-standard --directory | wc -l)"
 
 # 3. One commit on top of the agent's own history, where that is sound.
-tree=$(git write-tree) || die "git could not write the tree"
 parent=$BASE
 if [ -n "$AGENT_GIT" ] && [ "$SQUASH" = no ]; then
   h=$(agent_head) && [ "$h" != "$BASE" ] && { is_clean "$h" && parent=$h || say "squashed"; }
@@ -107,7 +104,13 @@ fi
 # A commit that the host made in a linked worktree meanwhile comes before ours, or beside the agent's own.
 [ -n "$JOIN" ] && [ "$parent" = "$BASE" ] && { parent=$JOIN; JOIN=; }
 tip=$parent
-if [ "$tree" != "$(git rev-parse "$parent^{tree}")" ] || [ -n "$JOIN" ]; then
+if [ "$parent" = "$BASE" ] && [ -z "$JOIN" ]; then
+  [ -s "$GIT_DIR/raw" ] && changed=yes || changed=no
+else
+  git diff-index --cached --quiet "$parent" && changed=no || changed=yes
+fi
+if [ $changed = yes ] || [ -n "$JOIN" ]; then
+  tree=$(git write-tree) || die "git could not write the tree"
   tip=$(git commit-tree "$tree" -p "$parent" ${JOIN:+-p "$JOIN"} -F "$GIT_DIR/message") || die "git could not commit"
 fi
 
@@ -125,4 +128,4 @@ fi
 say "tip $tip"
 while read -r x; do say "extra $x"; done < "$GIT_DIR/extras"
 say pack
-{ echo "$tip"; cat "$GIT_DIR/extras"; echo "^$BASE"; } | git pack-objects --revs --stdout --thin -q >&3
+{ echo "$tip"; [ ! -s "$GIT_DIR/extras" ] || cat "$GIT_DIR/extras"; echo "^$BASE"; } | git pack-objects --revs --stdout --thin -q >&3

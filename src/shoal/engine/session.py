@@ -13,6 +13,7 @@ from shoal.adapters.kind import Adapter
 from shoal.engine.behind import Box, boxed
 from shoal.engine.keep import Kept, kept
 from shoal.engine.lease import SYSTEM_PATH, Lease, leased
+from shoal.engine.patch import patch
 from shoal.engine.recycle import recycled
 from shoal.engine.site import Site
 from shoal.engine.toolchain import toolchain
@@ -112,7 +113,8 @@ async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> tupl
             _uncancel()
             ended = Ended(ending=Ending.STOP, exit=Exit(None, None), words=words)
         work = await bring_in(site, job, workspace, lease, before)
-        return _result(job, ended, work, lease), cancelled
+        result = replace(_result(job, ended, work, lease), artifacts=await patch(site, job.session, work))
+        return result, cancelled
 
 
 @contextlib.asynccontextmanager
@@ -197,9 +199,7 @@ def agent_box(
     return Command(argv=argv, cwd=workspace.path, env=env, stdin=invocation.stdin), policy
 
 
-def _environment(
-    site: Site, job: Job, workspace: Workspace, lease: Lease, path: tuple[Path, ...]
-) -> dict[str, str]:
+def _environment(site: Site, job: Job, workspace: Workspace, lease: Lease, path: tuple[Path, ...]) -> dict[str, str]:
     return {
         **lease.environment(),
         "PATH": ":".join((*map(str, path), *SYSTEM_PATH)),
@@ -213,9 +213,7 @@ def _environment(
     }
 
 
-async def bring_in(
-    site: Site, job: Job, workspace: Workspace, lease: Lease, before: Fingerprint | None
-) -> Kept:
+async def bring_in(site: Site, job: Job, workspace: Workspace, lease: Lease, before: Fingerprint | None) -> Kept:
     """Keep the work, and decide whether the files may go: no workspace is removed before a ref holds it."""
     workspace.keep = True
     has_history = before is None or fingerprint(lease.git) != before

@@ -39,11 +39,14 @@ async def sweep(site: Site) -> list[WorkerResult]:
 
 async def _run_swept(site: Site, run: str) -> list[WorkerResult]:
     state = fold(events(site.paths, run)).runs.get(run)
-    results = []
-    for step in state.steps.values() if state else ():
-        for session in step.sessions.values():
-            if session.result is None:
-                results.append(await _session_swept(replace(site, run=run), step.step, session))
+    there = replace(site, run=run)
+    unfinished = [
+        (step.step, session)
+        for step in (state.steps.values() if state else ())
+        for session in step.sessions.values()
+        if session.result is None
+    ]
+    results = [await _session_swept(there, step, session) for step, session in unfinished]
     if state is not None and not state.status.is_ended:
         await site.ledger.append(RunEnded(run=run, status=_status(state), duration_seconds=0.0))
     ref = f"refs/shoal/base/{run}"

@@ -26,7 +26,7 @@ def write_gitdir(
         (target / folder).mkdir(parents=True)
     (target / "HEAD").write_text(f"{head}\n")
     (target / "config").write_text(config_text(repository, loose_stat=loose_stat))
-    chain = "".join(f"{_quoted(path)}\n" for path in (repository.lenders if lenders is None else lenders))
+    chain = "".join(f"{quoted(path)}\n" for path in (repository.lenders if lenders is None else lenders))
     (target / "objects/info/alternates").write_text(chain, errors="surrogateescape")
     for name, commit in refs.items():
         place = target / name
@@ -77,8 +77,9 @@ def _section(name: str, keys: Mapping[str, str]) -> str:
     return f"[{name}]\n" + "".join(f"\t{key} = {value}\n" for key, value in keys.items())
 
 
-def _quoted(path: Path) -> str:
+def quoted(path: Path, separator: str = "\n") -> str:
+    """Spell a path for a list of object folders, as git reads it back."""
     text = str(path)
-    if not text.startswith('"') and "\n" not in text:
+    if not text.startswith('"') and separator not in text and "\n" not in text:
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -1,6 +1,6 @@
-"""Which files were changed on more than one branch: where a merge may need a person."""
+"""Which files each branch changed, and which were changed on more than one: where a merge may need a person."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,16 +15,21 @@ class Overlap:
     branches: tuple[str, ...]
 
 
-async def overlaps(gitdir: Path, base: str, commits: Mapping[str, str]) -> tuple[Overlap, ...]:
-    """Name the files that more than one branch changed since *base*; *commits* are by their branch."""
-    changed: dict[str, list[str]] = {}
-    for branch, commit in commits.items():
-        for path in await _paths(gitdir, base, commit):
-            changed.setdefault(path, []).append(branch)
-    return tuple(Overlap(path, tuple(changed[path])) for path in sorted(changed) if len(changed[path]) > 1)
+async def changes(gitdir: Path, base: str, commits: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Name the files that each branch changed since *base*; *commits* are by their branch."""
+    return {branch: await _paths(gitdir, base, commit) for branch, commit in commits.items()}
 
 
-async def _paths(gitdir: Path, base: str, commit: str) -> list[str]:
+def overlaps(changed: Mapping[str, Sequence[str]]) -> tuple[Overlap, ...]:
+    """Name the files that more than one branch changed."""
+    branches: dict[str, list[str]] = {}
+    for branch, paths in changed.items():
+        for path in paths:
+            branches.setdefault(path, []).append(branch)
+    return tuple(Overlap(path, tuple(found)) for path, found in sorted(branches.items()) if len(found) > 1)
+
+
+async def _paths(gitdir: Path, base: str, commit: str) -> tuple[str, ...]:
     wanted = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=all")
     done = await git(gitdir, "diff-tree", *wanted, base, commit)
-    return done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
+    return tuple(done.stdout.decode(errors="surrogateescape").split("\0")[:-1])

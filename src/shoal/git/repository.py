@@ -65,10 +65,22 @@ async def resolve(repository: Repository, ref: str | None) -> str:
     )
     commit = done.stdout.decode(errors="replace").strip()
     if done.exit.code == 0 and len(commit) == repository.digits:
+        await _assert_whole(repository, commit)
         return commit
     if ref is None:
         raise BadRepository(repository.top, "there is no commit yet; commit something first")
     raise BadInput(f"base {name!r} is not a commit of {repository.top}; `git log --oneline` lists some")
+
+
+async def _assert_whole(repository: Repository, commit: str) -> None:
+    """In a partial clone the base's files may be elsewhere, and agents fetch nothing."""
+    if repository.promisor is None:
+        return
+    done = await git(repository.git, "rev-list", "--objects", "--missing=print", f"{commit}^{{tree}}", limit=2**30)
+    missing = sum(line.startswith(b"?") for line in done.stdout.splitlines())
+    if missing:
+        why = f"it is a partial clone, and {missing} objects of {commit[:10]} are not here"
+        raise BadRepository(repository.top, f"{why}; fetch them first, by a checkout of that commit")
 
 
 async def dirt(repository: Repository) -> int:

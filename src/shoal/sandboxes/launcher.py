@@ -219,14 +219,20 @@ def reaped(options: int) -> tuple[int, int] | None:
 def end_all() -> None:
     """Kill every descendant; those that run for another user cannot be, and are left."""
     beyond: set[int] = set()
-    while found := {pid: parent for pid, parent in descendants().items() if pid not in beyond}:
+    while has_children() and (found := {pid: top for pid, top in descendants().items() if pid not in beyond}):
         # Stopped first: what is stopped cannot fork while we look for the others.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             beyond |= {pid for pid, parent in found.items() if not signalled(pid, parent, number)}
-        while (buried := reaped(os.WNOHANG)) and buried[0]:
-            pass
         if found.keys() - beyond:
             signal.sigtimedwait({signal.SIGCHLD}, DEATH_SECONDS)
+
+
+def has_children() -> bool:
+    """Bury the dead, and say whether anybody is left: who has no children has no descendants."""
+    while found := reaped(os.WNOHANG):
+        if not found[0]:
+            return True
+    return False
 
 
 def signalled(pid: int, parent: int, number: int) -> bool:
@@ -323,19 +329,13 @@ def restrict(files: int, tcp: int, scopes: int, rules: list[tuple[bytes, int]]) 
     os.close(ruleset)
 
 
-class Beneath(ctypes.Structure):
-    """A `struct landlock_path_beneath_attr`."""
-
-    _pack_ = 1
-    _fields_ = (("rights", ctypes.c_uint64), ("fd", ctypes.c_int32))
-
-
 def allow(ruleset: int, path: bytes, rights: int) -> None:
     """Grant *rights* on a file, or below a folder."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     is_folder = (os.fstat(fd).st_mode & 0o170000) == 0o040000
-    beneath = Beneath(rights if is_folder else rights & ON_FILES, fd)
-    must(libc.syscall(ADD_RULE, ruleset, 1, ctypes.byref(beneath), 0), os.fsdecode(path))
+    granted = rights if is_folder else rights & ON_FILES
+    beneath = granted.to_bytes(8, sys.byteorder) + fd.to_bytes(4, sys.byteorder)  # a packed struct
+    must(libc.syscall(ADD_RULE, ruleset, 1, beneath, 0), os.fsdecode(path))
     os.close(fd)
 
 

@@ -12,7 +12,7 @@ a path of the policy that is shown already is not mounted again. Three rules kee
 - Nothing of the policy may lie over what every box has (`/proc`, `/dev`, `/etc`...), nor above it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -83,8 +83,9 @@ class View:
     def __init__(self, policy: Policy, root: HostRoot) -> None:
         self._placed = {mount.target: mount for mount in _everywhere(root, policy.network)}
         self._hidden = policy.hidden
-        for path in sorted({*_asked(policy), *self._masks(policy)}, key=lambda path: path.parts):
-            self._place(path, _asked(policy).get(path, Show.MASK))
+        asked = _asked(policy)
+        for path in sorted({*asked, *self._masks(asked)}, key=lambda path: path.parts):
+            self._place(path, asked.get(path, Show.MASK))
         for cover in policy.covers:
             self._cover(cover.source, cover.target)
 
@@ -109,10 +110,9 @@ class View:
         depth = len(folder.parts)
         return tuple({target.parts[depth]: None for target in self._placed if _is_above(folder, target)})
 
-    def _masks(self, policy: Policy) -> Iterator[Path]:
+    def _masks(self, asked: Mapping[Path, Show]) -> Iterator[Path]:
         """Find the folders to empty: seen before the policy's own paths are placed, so by what is asked for."""
-        asked = _asked(policy)
-        for path in map(_checked, policy.hidden):
+        for path in map(_checked, self._hidden):
             if path in asked or path in self._placed:
                 raise BadInput(f"{path} is both to be shown in the box and to be hidden from it")
             above = _nearest(path, {*asked, *self._placed})
@@ -186,4 +186,5 @@ def _nearest(path: Path, targets: Iterable[Path]) -> Path | None:
 
 
 def _is_above(folder: Path, path: Path) -> bool:
-    return folder != path and path.is_relative_to(folder)
+    # By text: is_relative_to takes apart both paths each time, and made a wrap cost 4 ms.
+    return str(path).startswith(f"{str(folder).rstrip('/')}/") and folder != path

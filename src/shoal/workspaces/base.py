@@ -69,11 +69,7 @@ def _noted(folder: Path) -> dict[str, int]:
 
 
 def _bytes(tree: Path) -> int:
-    return sum(
-        os.lstat(f"{place}/{name}").st_blocks * 512
-        for place, _, names in os.walk(tree)
-        for name in names
-    )
+    return sum(os.lstat(f"{place}/{name}").st_blocks * 512 for place, _, names in os.walk(tree) for name in names)
 
 
 async def _evict(repository: Repository, bases: Path, budget: int) -> None:
@@ -83,8 +79,13 @@ async def _evict(repository: Repository, bases: Path, budget: int) -> None:
     for path in ready:
         if total <= budget:
             return
-        async with repository_locked(repository.git):
-            total -= await _evicted(path.parent)
+        total -= await evicted(repository, path.parent)
+
+
+async def evicted(repository: Repository, folder: Path) -> int:
+    """Remove one base, unless it is in use, and return how many bytes it took."""
+    async with repository_locked(repository.git):
+        return await _evicted(folder)
 
 
 async def _evicted(folder: Path) -> int:

@@ -1,28 +1,43 @@
 """The report that stands at the end of a run: what came of it, where it is, and what to type next."""
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from shoal.cli.output import Paint
 from shoal.cli.plain import plain
 from shoal.cli.render.columns import columns, count, heading, joined, seconds, tone
-from shoal.git.overlap import Overlap
+from shoal.git.overlap import overlaps
 from shoal.model.results import RunReport, WorkerResult
 
 LIMITS = "time only in this version"
 SHOWN = 20
+NAMED = 3
 INDENT = "  "
 
 
-def report_lines(report: RunReport, shared: Sequence[Overlap], *, paint: Paint, program: str) -> Iterator[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """What a report says besides how the run ended: the files *changed* by branch, and what goes into commands."""
+
+    changed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    program: str = "shoal"
+    folder: Path = Path()
+
+
+def report_lines(report: RunReport, closing: Closing, paint: Paint) -> Iterator[str]:
     """Give the whole report."""
     yield ""
     yield headline(report, paint)
     yield ""
-    yield from worker_lines(report, paint)
-    yield from _overlap_lines(report, shared, paint)
+    yield from worker_lines(report, paint, closing.changed)
+    yield from _overlap_lines(closing.changed, paint)
     yield ""
     yield from standing_lines(report)
-    yield from _next_lines(report, paint, program)
+    yield ""
+    yield paint("next:", "bold")
+    yield from (f"{INDENT}{line}" for line in _next(_workers(report), closing))
 
 
 def headline(report: RunReport, paint: Paint) -> str:
@@ -34,14 +49,15 @@ def headline(report: RunReport, paint: Paint) -> str:
     return f"{paint(plain(report.run), 'bold')} {status}: {good} of {count(len(workers), 'agent')} did their work{took}"
 
 
-def worker_lines(report: RunReport, paint: Paint) -> Iterator[str]:
+def worker_lines(report: RunReport, paint: Paint, changed: Mapping[str, Sequence[str]] | None = None) -> Iterator[str]:
     """Give the table of workers, each with what a person should know of it below."""
     workers = _workers(report)
     if not workers:
         return
-    head, *rows = columns([("session", "status", "files", "time", "branch"), *map(_row, workers)])
+    rows = [_row(worker, (changed or {}).get(worker.branch or "", ())) for worker in workers]
+    head, *padded = columns([("session", "status", "time", "branch", "changes"), *rows])
     yield INDENT + heading(head, paint)
-    for worker, row in zip(workers, rows, strict=True):
+    for worker, row in zip(workers, padded, strict=True):
         row[1] = paint(row[1], tone(worker.status))
         yield INDENT + joined(row)
         yield from (f"{INDENT}{INDENT}{line}" for line in _remarks(worker))
@@ -58,10 +74,16 @@ def _workers(report: RunReport) -> list[WorkerResult]:
     return [worker for step in report.steps for worker in step.worker_results]
 
 
-def _row(worker: WorkerResult) -> tuple[str, ...]:
+def _row(worker: WorkerResult, paths: Sequence[str]) -> tuple[str, ...]:
     took = seconds(worker.duration_seconds) if worker.status.is_ended else "-"
-    files = str(worker.files_changed) if worker.status.is_ended else "-"
-    return plain(worker.session), worker.status.value, files, took, plain(worker.branch or "-")
+    return plain(worker.session), worker.status.value, took, plain(worker.branch or "-"), _changes(worker, paths)
+
+
+def _changes(worker: WorkerResult, paths: Sequence[str]) -> str:
+    if worker.branch is None:
+        return "-"
+    number = count(worker.files_changed, "file")
+    return f"{number}: {_some(paths, NAMED)}" if paths else number
 
 
 def _remarks(worker: WorkerResult) -> Iterator[str]:
@@ -77,37 +99,35 @@ def _remarks(worker: WorkerResult) -> Iterator[str]:
         yield f"its raw files are still in {plain(worker.raw)}"
 
 
-def _overlap_lines(report: RunReport, shared: Sequence[Overlap], paint: Paint) -> Iterator[str]:
-    if sum(worker.commit is not None for worker in _workers(report)) < 2:
+def _overlap_lines(changed: Mapping[str, Sequence[str]], paint: Paint) -> Iterator[str]:
+    if len(changed) < 2:
         return
+    shared = overlaps(changed)
     yield ""
     if not shared:
         yield "overlap: none, no file was changed on more than one branch"
         return
-    changed = f"{count(len(shared), 'file')} changed on more than one branch"
-    yield f"{paint('overlap:', 'warn')} {changed}; merging the second one may need you"
+    files = count(len(shared), "file")
+    yield f"{paint('overlap:', 'warn')} {files} changed on more than one branch; merging may need you"
     for one in shared[:SHOWN]:
         yield f"{INDENT}{plain(one.path)}: {', '.join(map(plain, one.branches))}"
     if len(shared) > SHOWN:
         yield f"{INDENT}… and {len(shared) - SHOWN} more"
 
 
-def _next_lines(report: RunReport, paint: Paint, program: str) -> Iterator[str]:
-    workers = _workers(report)
-    yield ""
-    yield paint("next:", "bold")
+def _next(workers: Sequence[WorkerResult], closing: Closing) -> Iterator[str]:
+    """Give the commands that a person would type now."""
+    if closing.folder.resolve() != Path.cwd():
+        yield f"cd {plain(shlex.quote(str(closing.folder)))}"
     if (one := next((one for one in workers if one.branch), None)) is not None:
-        yield f"{INDENT}{program} diff {plain(one.session)}"
-        yield f"{INDENT}git merge {plain(one.branch or '')}"
-        yield f"{INDENT}{program} open {plain(one.session)}"
-    if (one := next((one for one in workers if not one.status.is_good and one.attempts), None)) is not None:
-        yield f"{INDENT}{program} logs {plain(one.session)}"
-    if not any(one.attempts for one in workers):
-        yield f"{INDENT}{program} run"
-    elif all(one.branch is None and one.status.is_good for one in workers):
-        yield f"{INDENT}{program} logs {plain(workers[0].session)}"
+        yield f"{closing.program} diff {plain(one.session)}"
+        yield f"git merge {plain(one.branch or '')}"
+        yield f"{closing.program} open {plain(one.session)}"
+    bad = (one for one in workers if not one.status.is_good and one.attempts)
+    if (talker := next(bad, None if one else workers[0])) is not None:
+        yield f"{closing.program} logs {plain(talker.session)}"
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(map(plain, names[:SHOWN])) + more
+def _some(names: Sequence[str], most: int = SHOWN) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(plain, names[:most])) + more

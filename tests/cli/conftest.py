@@ -1,0 +1,60 @@
+"""What the tests of the command share: the real program, run as a person would."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SHOAL = Path(sys.executable).with_name("shoal")
+TWO_AGENTS = """\
+runtime: {max_concurrent_workers: 2}
+agents:
+  one: {adapter: scripted, script: [{write: {path: same.txt, content: "one\\n"}}, {say: "I am one"}]}
+  two: {adapter: scripted, script: [{write: {path: same.txt, content: "two\\n"}}, {say: "I am two"}]}
+  bad: {adapter: scripted, script: [{write: {path: half.txt, content: "half\\n"}}, {fail: "it broke"}]}
+pipelines:
+  - name: both
+    steps: [{name: one, agent: one, prompt: go}, {name: two, agent: two, prompt: go}]
+  - name: broken
+    steps: [{name: bad, agent: bad, prompt: go}]
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+Shoal = Callable[..., Said]
+
+
+def environment(**more: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "SHOAL_"))}
+    return clean | {"NO_COLOR": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"} | more
+
+
+@pytest.fixture
+def shoal(repo: Path) -> Shoal:
+    """Run the installed `shoal` in the repository."""
+
+    def run(*words: str, cwd: Path = repo, **env: str) -> Said:
+        done = subprocess.run(
+            [SHOAL, *words], cwd=cwd, env=environment(**env), capture_output=True, text=True, timeout=60
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def pipelines(repo: Path) -> Path:
+    """A `shoal.yaml` in the repository, with two agents that write the same file and one that fails."""
+    file = repo / "shoal.yaml"
+    file.write_text(TWO_AGENTS)
+    return file

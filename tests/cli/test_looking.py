@@ -1,0 +1,161 @@
+"""The commands that look at what runs left: status, logs, diff, open."""
+
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SHOAL, Shoal, environment
+from tests.conftest import git
+
+
+@pytest.fixture
+def ran(shoal: Shoal, pipelines: Path) -> Shoal:
+    """The command, in a repository where the pipeline `both` has run."""
+    assert shoal("run", "both").code == 0
+    return shoal
+
+
+def test_status_shows_the_latest_run(ran: Shoal) -> None:
+    latest = json.loads(ran("status", "--json").out)
+    said = ran("status", latest["run"][:-2])
+
+    assert latest["status"] == "succeeded"
+    assert f"{latest['run']} succeeded: 2 of 2 agents" in said.out
+
+
+def test_a_killed_run_is_shown_as_lost(repo: Path, shoal: Shoal) -> None:
+    words = ["run", "--events", "--task", "x", "--command", "sh -c 'echo half > half.txt; echo ready; sleep 60'"]
+    with subprocess.Popen([SHOAL, *words], cwd=repo, env=environment(), stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        next(line for line in running.stdout if '"ready"' in line)
+        alive = json.loads(shoal("status", "--json").out)
+        running.kill()
+    killed = json.loads(shoal("status", "--json").out)
+    dry = shoal("clean", "--dry-run")
+    cleaned = shoal("clean")
+    branch = git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent")
+
+    assert alive["status"] == "running"
+    assert (killed["status"], killed["steps"][0]["worker_results"][0]["status"]) == ("lost", "lost")
+    assert "killed run" in dry.out
+    assert cleaned.code == 0
+    assert f"{branch}, 1 file" in cleaned.out
+    assert git(repo, "show", f"{branch}:half.txt") == "half"
+
+
+def test_logs_show_what_the_agent_said(ran: Shoal) -> None:
+    assert "I am one\n" in ran("logs", "one").out
+    assert "I am two\n" in ran("logs", "two", "--follow").out
+    assert [json.loads(line)["event"] for line in ran("logs", "one", "--json").out.splitlines()] == [
+        "AgentStarted",
+        "Output",
+        "AgentEnded",
+    ]
+
+
+def test_logs_follow_until_the_session_has_ended(repo: Path, shoal: Shoal) -> None:
+    gate = "sh -c 'echo first; i=0; while [ $i -lt 20 ]; do sleep 0.1; i=$((i+1)); done; echo last'"
+    words = ["run", "--events", "--task", "x", "--command", gate]
+    with subprocess.Popen([SHOAL, *words], cwd=repo, env=environment(), stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        next(line for line in running.stdout if '"first"' in line)
+        said = shoal("logs", "-f")
+        running.communicate(timeout=30)
+
+    assert "first\nlast\n" in said.out
+    assert "no_changes" in said.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "diff", "open"])
+def test_names_are_prefixes_that_fit_one(ran: Shoal, command: str) -> None:
+    unknown, none = ran(command, "zzz"), ran(command, "")
+
+    assert unknown.code == 2
+    assert "zzz" in unknown.err
+    assert none.code == (0 if command == "status" else 2), "every name begins with nothing"
+
+
+def test_before_any_run_there_is_nothing_to_look_at(shoal: Shoal, repo: Path) -> None:
+    for command in ("status", "logs", "diff", "open"):
+        assert shoal(command).code == 2
+    assert not (repo / ".shoal").exists()
+
+
+def test_a_diff_can_be_applied(shoal: Shoal, repo: Path) -> None:
+    script = "sh -c 'printf \"\\\\000\\\\377\" > bin; echo x >> README.md; rm d0/f1.txt; ln -s README.md link'"
+    assert shoal("run", "--task", "x", "--command", script).code == 0
+    branch = git(repo, "for-each-ref", "--format=%(refname)", "refs/heads/agent")
+    git(repo, "config", "diff.noprefix", "true")
+
+    done = subprocess.run(["bash", "-c", f"{SHOAL} diff | git apply --index"], cwd=repo, env=environment(), check=True)
+
+    assert done.returncode == 0
+    assert git(repo, "write-tree") == git(repo, "rev-parse", f"{branch}^{{tree}}")
+
+
+def test_a_diff_tells_its_files(ran: Shoal) -> None:
+    document = json.loads(ran("diff", "one", "--json").out)
+
+    assert document["files"] == [{"path": "same.txt", "added": 1, "deleted": 0}]
+    assert document["branch"].startswith("agent/one/")
+    assert ran("diff", "one", "--name-only").out == "same.txt\n"
+    assert "1 insertion" in ran("diff", "one", "--stat").out
+    assert ran("diff", "--stat", "--json").code == 2
+
+
+def test_a_diff_is_escaped_for_a_terminal(shoal: Shoal, repo: Path) -> None:
+    assert shoal("run", "--task", "x", "--command", "sh -c 'printf \"\\\\033[2J\\\\n\" > a'").code == 0
+
+    shown = at_a_terminal(repo, "diff")
+
+    assert "+\\x1b[2J" in shown
+    assert "\x1b" not in shown
+
+
+def test_an_opened_branch_is_a_worktree_that_runs_nothing(ran: Shoal, repo: Path, tmp_path: Path) -> None:
+    hook = repo / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/hook-ran\n")
+    hook.chmod(0o755)
+
+    first, again = ran("open", "one"), ran("open", "one")
+    place = Path(first.out.strip())
+
+    assert (first.code, again.code, again.out) == (0, 0, first.out)
+    assert (place / "same.txt").read_text() == "one\n"
+    assert git(place, "status", "--porcelain") == ""
+    assert git(place, "symbolic-ref", "--short", "HEAD").startswith("agent/one/")
+    assert git(repo, "status", "--porcelain", "--untracked-files=no") == ""
+    assert not (tmp_path / "hook-ran").exists()
+
+
+def test_a_branch_opens_where_one_likes(ran: Shoal, repo: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+
+    assert ran("open", "one", "--path", str(tmp_path / "full")).code == 2
+    assert ran("open", "one", "--path", str(tmp_path / "mine")).out == f"{tmp_path / 'mine'}\n"
+    assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
+
+
+def at_a_terminal(repo: Path, *words: str) -> str:
+    """Run the command with a terminal for its output, and give what it wrote there."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([SHOAL, *words], cwd=repo, env=environment(), stdout=theirs, stderr=theirs) as running:
+        os.close(theirs)
+        shown = b""
+        while chunk := read(ours):
+            shown += chunk
+        running.wait(timeout=30)
+    os.close(ours)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # a terminal whose other side is closed gives EIO
+        return b""

@@ -1,0 +1,71 @@
+"""The words that are no command's own: version, help, mistakes, and our bugs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shoal as package
+from tests.cli.conftest import SHOAL, Shoal, environment
+
+
+@pytest.mark.parametrize("word", ["--version", "-V"])
+def test_the_version_is_said_without_loading_anything(word: str) -> None:
+    script = f"import sys; sys.argv = ['shoal', '{word}']; from shoal.cli.main import main; main(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    version, modules = done.stdout.split("\n", 1)
+
+    assert version == f"shoal {package.__version__}"
+    assert {"typer", "rich", "pydantic", "asyncio", "sqlite3"} & set(modules.split()) == set()
+
+
+def test_help_names_the_commands(shoal: Shoal) -> None:
+    said = shoal("--help")
+
+    assert said.code == 0
+    for command in ("run", "status", "logs", "diff", "open", "clean", "validate", "demo"):
+        assert f"\n  {command}" in said.out
+
+
+@pytest.mark.parametrize("words", [("nonsense",), ("run", "--nonsense"), ("validate",), ("\x1b[2J",)])
+def test_wrong_words_are_exit_2_on_one_line(shoal: Shoal, words: tuple[str, ...]) -> None:
+    said = shoal(*words)
+
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("shoal: ")
+    assert said.err.count("\n") == 1
+    assert "\x1b" not in said.err
+
+
+def test_our_bug_is_exit_3_and_owned_up_to(repo: Path) -> None:
+    script = (
+        "import sys; sys.argv = ['shoal', 'status']; import shoal.cli.app;"
+        "shoal.cli.app.called = lambda words: 1 // 0; from shoal.cli.main import main; main()"
+    )
+
+    def said(**env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=repo,
+            env=environment(**env),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert said().returncode == 3
+    assert said().stderr.startswith("shoal: this is a bug in Shoal: ZeroDivisionError")
+    assert "Traceback" not in said().stderr
+    assert "Traceback" in said(SHOAL_DEBUG="1").stderr
+
+
+def test_output_that_cannot_be_written_is_told(repo: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [SHOAL, "clean"], cwd=repo, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert done.returncode == 3
+    assert "could not be written" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,180 @@
+"""`shoal run`, from words to exit code."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SHOAL, Shoal, environment
+from tests.conftest import git
+
+RUN_FIELDS = {"run", "status", "base", "duration_seconds", "usage", "steps", "merge", "wall", "workspace", "notes"}
+STEP_FIELDS = {
+    *("step", "on_failure", "status", "total_workers", "success_count", "fail_count", "cancelled_count"),
+    *("worker_workspaces", "worker_results"),
+}
+WORKER_FIELDS = {
+    *("index", "session", "status", "exit_code", "output", "branch", "commit", "files_changed", "attempts"),
+    *("duration_seconds", "usage", "artifacts", "limit", "error", "unkept", "ignored", "kept_refs", "raw"),
+}
+
+
+def test_json_is_one_document_of_the_contract(shoal: Shoal, repo: Path) -> None:
+    said = shoal("run", "--json", "--task", "a", "--task", "b", "--command", "sh -c 'cat > prompt.txt; echo done'")
+    report = json.loads(said.out)
+    first, second = report["steps"]
+    worker = first["worker_results"][0]
+
+    assert said.code == 0
+    assert report.keys() == RUN_FIELDS
+    assert first.keys() == STEP_FIELDS
+    assert worker.keys() == WORKER_FIELDS
+    assert (report["status"], report["merge"]) == ("succeeded", None)
+    assert report["usage"] == {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
+    assert report["base"] == git(repo, "rev-parse", "HEAD")
+    assert (first["step"], second["step"]) == ("task-1", "task-2")
+    assert (worker["output"], worker["exit_code"], worker["files_changed"]) == ("done\n", 0, 1)
+    assert git(repo, "show", f"{worker['branch']}:prompt.txt") == "a"
+    assert "ended    task-1" in said.err
+
+
+def test_a_person_is_told_what_came_of_it(shoal: Shoal, repo: Path, pipelines: Path) -> None:
+    said = shoal("run", "both")
+    branches = git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent").splitlines()
+
+    assert said.code == 0
+    assert [line.split()[1] for line in said.out.splitlines()[1:7]].count("started") == 2
+    assert "succeeded: 2 of 2 agents" in said.out
+    assert f"same.txt: {', '.join(branches)}" in said.out
+    assert "wall: bubblewrap" in said.out
+    assert "limits: " in said.out
+    assert f"git merge {branches[0]}" in said.out
+    assert "I am one" not in said.out, "what agents say is in their logs"
+
+
+def test_events_are_one_json_object_per_line(shoal: Shoal) -> None:
+    said = shoal("run", "--events", "--task", "x", "--command", "echo hi")
+    events = [json.loads(line) for line in said.out.splitlines()]
+    kinds = [event["event"] for event in events]
+
+    assert (kinds[0], kinds[-1]) == ("RunStarted", "RunEnded")
+    assert {"StepStarted", "SessionStarted", "AgentStarted", "Output", "AgentEnded", "SessionEnded"} <= set(kinds)
+    assert all({"seq", "at"} <= event.keys() for event in events)
+
+
+def test_a_failed_agent_is_exit_1_and_its_work_is_kept(shoal: Shoal, repo: Path, pipelines: Path) -> None:
+    said = shoal("run", "broken")
+
+    assert said.code == 1
+    assert "why: it broke" in said.out
+    assert "logs bad-" in said.out
+    assert git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent").startswith("agent/bad/")
+
+
+def test_a_timeout_is_told_and_kept(shoal: Shoal) -> None:
+    said = shoal("run", "--json", "--timeout", "0.3", "--task", "x", "--command", "sh -c 'echo a > a; sleep 60'")
+    worker = json.loads(said.out)["steps"][0]["worker_results"][0]
+
+    assert said.code == 1
+    assert worker["status"] == "timed_out"
+    assert worker["branch"] is not None
+
+
+def test_tricks_of_an_agent_do_not_reach_the_terminal(shoal: Shoal) -> None:
+    script = (
+        r"""sh -c 'printf "\033]52;c;eA==\007 \342\200\256\n"; printf "\033[2J oh\n" >&2;"""
+        r""" touch "$(printf "\033[31mred")"; exit 3'"""
+    )
+    for face in ((), ("--json",), ("--events",)):
+        said = shoal("run", *face, "--task", "x\x1b[1m", "--command", script)
+
+        assert said.code == 1
+        assert "oh" in said.out
+        assert not [sign for sign in said.out + said.err if not sign.isprintable() and sign != "\n"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "nothing to run"),
+        (("--task", "x"), "no agent"),
+        (("--task", "x", "--agent", "nobody"), "nobody"),
+        (("--task", "x", "--agent", "a", "--command", "true"), "both"),
+        (("--task", " ", "--command", "true"), "empty"),
+        (("--command", "true"), "--task"),
+        (("--task", "x", "--command", "'"), "quotes"),
+        (("--task", "x", "--command", "true", "-j", "0"), "-j 0"),
+        (("--task", "x", "--command", "true", "-j", "many"), "-j"),
+        (("--task", "x", "--command", "true", "--timeout", "soon"), "soon"),
+        (("--task", "x", "--command", "true", "--timeout", "nan"), "nan"),
+        (("--task", "x", "--command", "true", "--sandbox", "paper"), "--sandbox"),
+        (("--task", "x", "--command", "true", "--network", "wifi"), "--network"),
+        (("--task", "x", "--command", "true", "--isolation", "vm"), "--isolation"),
+        (("--task", "x", "--command", "true", "--base", "nowhere"), "nowhere"),
+        (("--task", "x", "--command", "true", "--json", "--events"), "choose one"),
+        (("nothing.yaml",), "nothing.yaml"),
+        (("a-pipeline",), "a-pipeline"),
+    ],
+)
+def test_bad_words_are_exit_2_and_change_nothing(shoal: Shoal, repo: Path, words: tuple[str, ...], told: str) -> None:
+    said = shoal("run", *words)
+
+    assert (said.code, said.out) == (2, "")
+    assert told in said.err
+    assert len(said.err.splitlines()) == 1
+    assert not (repo / ".shoal").exists()
+
+
+def test_no_repository_is_exit_2(shoal: Shoal, tmp_path: Path) -> None:
+    for words in (
+        ("run", "--task", "x", "--command", "true"),
+        ("status",),
+        ("logs",),
+        ("diff",),
+        ("open",),
+        ("clean",),
+    ):
+        said = shoal(*words, cwd=tmp_path)
+
+        assert (said.code, said.out) == (2, ""), words
+        assert said.err.startswith("shoal: ")
+    assert list(tmp_path.glob(".shoal")) == []
+
+
+def test_a_wall_that_cannot_be_had_is_exit_5(shoal: Shoal, tmp_path: Path) -> None:
+    """Without `bwrap` on PATH there is no bubblewrap wall, and no other is taken in its place."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").symlink_to("/usr/bin/git")
+
+    said = shoal("run", "--task", "x", "--command", "true", PATH=str(tmp_path / "bin"))
+
+    assert said.code == 5
+    assert "bubblewrap" in said.err
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_run(repo: Path, pipelines: Path) -> None:
+    script = f"{SHOAL} run both | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=repo, env=environment(), capture_output=True, text=True, timeout=60
+    )
+
+    assert done.stdout.splitlines()[-1] == "0"
+    assert done.stderr == ""
+    assert len(git(repo, "for-each-ref", "refs/heads/agent").splitlines()) == 2
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_keeps_the_work_and_is_exit_130(repo: Path, sign: signal.Signals) -> None:
+    words = ["run", "--events", "--task", "x", "--command", "sh -c 'echo half > half.txt; echo ready; sleep 60'"]
+    with subprocess.Popen([SHOAL, *words], cwd=repo, env=environment(), stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        next(line for line in running.stdout if '"ready"' in line)
+        os.kill(running.pid, sign)
+        running.communicate(timeout=30)
+
+    assert running.returncode == 130
+    branch = git(repo, "for-each-ref", "--format=%(refname)", "refs/heads/agent")
+    assert git(repo, "show", f"{branch}:half.txt") == "half"
