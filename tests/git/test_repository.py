@@ -34,7 +34,7 @@ async def test_a_bare_repository_is_refused(tmp_path: Path) -> None:
 
 
 async def test_the_inside_of_a_gitdir_is_refused(repo: Path) -> None:
-    with pytest.raises(BadRepository, match="inside of a .git folder"):
+    with pytest.raises(BadRepository, match=r"inside of a \.git folder"):
         await inspect(repo / ".git", os.environ)
 
 

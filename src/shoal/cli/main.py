@@ -41,19 +41,19 @@ def _complained(error: Exception) -> int:
     import typer
 
     from shoal.cli import output
-    from shoal.cli.render import trouble
+    from shoal.cli.render.trouble import bug, sentence, usage
     from shoal.errors import ShoalError
 
     cause = _first(error)
     match cause:
         case ShoalError():
-            output.tell(trouble.sentence(cause))
+            output.tell(sentence(cause))
             return cause.exit_code
         case typer.TyperException():
-            output.tell(trouble.usage(cause))
+            output.tell(usage(cause))
             return cause.exit_code
         case _:
-            output.tell(trouble.bug(cause))
+            output.tell(bug(cause))
             return BUG
 
 

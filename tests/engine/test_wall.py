@@ -1,0 +1,198 @@
+"""What an agent can reach from inside, tried by the agent itself, under each wall and in each strategy."""
+
+import asyncio
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import Unavailable, UnknownName
+from shoal.model.policy import Network
+from shoal.model.status import Status
+from tests.acting import assert_nothing_left, fingerprint, ran, shown, step, worked
+from tests.conftest import git
+
+STRATEGIES = ["overlay", "worktree"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_the_users_repository_cannot_be_read_or_written(repo: Path, strategy: str) -> None:
+    before = fingerprint(repo)
+    script = f"""
+    for path in {repo}/.git/HEAD {repo}/.git/config {repo}/.git/refs {repo}/.git/index {repo}/.git/hooks \\
+        {repo}/README.md {repo}/d0 {repo}/.shoal/ledger.db {repo}/.shoal/base; do
+      [ -e $path ] && echo "seen $path"
+    done
+    for object in $(find {repo}/.git/objects -type f | head -5); do true > $object && echo "wrote $object"; done
+    touch {repo}/.git/objects/x && echo wrote objects
+    mkdir {repo}/.git/hooks && echo made hooks
+    echo x > {repo}/x && echo wrote checkout
+    ls -A {repo} {repo}/.git
+    """
+
+    result = await worked(repo, script, strategy=strategy)
+
+    assert result.output.split() == [f"{repo}:", ".git", ".shoal", f"{repo}/.git:", "objects"], result.output
+    assert fingerprint(repo) == before
+    assert_nothing_left(repo)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_agents_cannot_see_each_other(repo: Path, strategy: str) -> None:
+    """The second worker looks for the first one's workspace, home and processes, while that one works."""
+    script = """
+    echo "secret-$SHOAL_WORKER_INDEX" > mine
+    root=${SHOAL_WORKSPACE_PATH%/worker_*}; boxes=${HOME%/*/home}
+    [ "$SHOAL_WORKER_INDEX" = 0 ] && { sleep 1.5; exit 0; }
+    sleep 0.5; ls $root $boxes; ls /proc | grep -c '^[0-9]'; ls $root/worker_0 && echo seen; echo x > $root/worker_0/mine && echo wrote
+    """
+
+    report = await ran(repo, step("work", script, 2), strategy=strategy)
+
+    first, second = report.steps[0].worker_results
+    assert shown(repo, first, "mine") == "secret-0"
+    root = Path(first.workspace).parent
+    boxes = repo / ".shoal/boxes"
+    seen = second.output.split()
+    assert seen[:4] == [f"{boxes}:", second.session, f"{root}:", "worker_1"]
+    assert len(seen) == 5
+    assert int(seen[4]) < 8
+
+
+async def test_the_hosts_home_and_its_sockets_do_not_exist(repo: Path) -> None:
+    home = Path.home()
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{folder}/socket")
+        listener.listen()
+        script = f"""
+        ls -A {home} 2>/dev/null; ls -A {folder} 2>/dev/null
+        find / -xdev -type s 2>/dev/null; find /run /var/run /tmp /var/tmp -type s 2>/dev/null
+        ls -A /run /home /root /mnt /srv 2>/dev/null; cat /etc/shadow 2>/dev/null
+        """
+        result = await worked(repo, script)
+
+    assert result.output == ""
+
+
+@pytest.mark.parametrize("network", [Network.NONE, Network.HOST])
+async def test_abstract_sockets_of_the_host_cannot_be_reached(repo: Path, network: Network) -> None:
+    name = f"\0shoal-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name)
+        listener.listen()
+        program = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect('\\0{name[1:]}'); print('connected')"
+        report = await ran(repo, step("work", f'python3 -c "{program}" 2>/dev/null', network=network))
+
+    assert report.steps[0].worker_results[0].output == ""
+
+
+async def test_without_a_network_nothing_connects_and_with_the_hosts_it_does(repo: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        script = f'python3 -c "import socket; socket.create_connection((\'127.0.0.1\', {port}), 3); print(\'connected\')" 2>/dev/null'
+        shut = await ran(repo, step("work", script))
+        free = await ran(repo, step("work", script, network=Network.HOST))
+
+    assert shut.steps[0].worker_results[0].output == ""
+    assert free.steps[0].worker_results[0].output == "connected\n"
+    assert any("host's network" in note for note in free.notes)
+
+
+async def test_the_pointer_to_the_gitdir_cannot_be_replaced(repo: Path) -> None:
+    script = "rm -f .git; mv .git x; ln -sf /tmp .git; echo 'gitdir: /tmp' > .git; git rev-parse --git-dir; echo w > w"
+
+    result = await worked(repo, script)
+
+    assert result.output.strip() == str(repo / ".shoal/boxes" / result.session / "git")
+    assert shown(repo, result, "w") == "w"
+
+
+@pytest.mark.parametrize("strategy", ["worktree", "directory", *(["overlay"] if os.geteuid() == 0 else [])])
+async def test_landlock_by_name_holds_files_and_says_its_gaps(repo: Path, strategy: str) -> None:
+    before = fingerprint(repo)
+    script = f"""
+    cat {repo}/README.md; echo x > {repo}/x; ls {repo}; ls {Path.home()}; echo x > /tmp/shoal-x; echo w > w
+    git add w; git commit -qm w; git log --oneline | wc -l; (setsid sleep 4567 &); kill -9 {os.getpid()}
+    """
+
+    report = await ran(repo, step("work", script), strategy=strategy, sandbox="landlock")
+
+    result = report.steps[0].worker_results[0]
+    assert result.output.strip() == "2"
+    assert shown(repo, result, "w") == "w"
+    assert report.wall == "landlock"
+    assert report.notes
+    assert not Path("/tmp/shoal-x").exists()
+    assert fingerprint(repo) == before
+    assert_nothing_left(repo)
+
+
+@pytest.mark.parametrize("strategy", ["worktree", *(["overlay"] if os.geteuid() == 0 else [])])
+async def test_no_wall_by_name_still_keeps_the_work_apart_and_says_so(repo: Path, strategy: str) -> None:
+    report = await ran(repo, step("work", "echo $SHOAL_WORKER_INDEX > w", 2), strategy=strategy, sandbox="none")
+
+    assert [shown(repo, result, "w") for result in report.steps[0].worker_results] == ["0", "1"]
+    assert any("nothing" in note for note in report.notes)
+    assert_nothing_left(repo)
+
+
+@pytest.mark.parametrize("sandbox", ["landlock", "none"])
+async def test_a_weaker_wall_ends_survivors_and_stubborn_agents_too(repo: Path, sandbox: str) -> None:
+    script = "trap '' TERM; echo half > half; (trap '' TERM; setsid sleep 4568 &); while :; do sleep 0.2; done"
+
+    report = await ran(repo, step("work", script, timeout=1.0), strategy="worktree", sandbox=sandbox)
+
+    result = report.steps[0].worker_results[0]
+    assert result.status is Status.TIMED_OUT
+    assert shown(repo, result, "half") == "half"
+    assert await _gone("sleep\0004568")
+
+
+async def _gone(words: str) -> bool:
+    for _ in range(50):
+        lines = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                lines.append(path.read_text(errors="replace"))
+            except OSError:
+                continue
+        if not any(line.startswith(words) for line in lines):
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+async def test_an_unknown_wall_is_named_with_the_nearest(repo: Path) -> None:
+    with pytest.raises(UnknownName, match="bubblewrap"):
+        await worked(repo, "true", sandbox="bublewrap")
+
+
+async def test_a_wall_that_cannot_be_had_is_refused_and_nothing_starts(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shoal.engine import ground
+
+    monkeypatch.setenv("PATH", "/nonexistent")
+    ground._host.cache_clear()
+    try:
+        with pytest.raises(Unavailable, match="apt install bubblewrap") as raised:
+            await worked(repo, "echo w > w")
+    finally:
+        monkeypatch.undo()
+        ground._host.cache_clear()
+
+    assert raised.value.exit_code == 5
+    assert git(repo, "branch", "--list", "agent/*") == ""
+
+
+async def test_a_command_that_is_not_there_is_told(repo: Path) -> None:
+    from shoal.model.task import AgentSpec, Step, Task
+
+    agent = AgentSpec(name="x", adapter="command", command=("no-such-agent-client",))
+    report = await ran(repo, Step(name="work", task=Task(name="work", prompt="", agent=agent)))
+
+    assert report.status is Status.FAILED
+    assert "not on PATH" in str(report.steps[0].worker_results[0].error)
+    assert_nothing_left(repo)
