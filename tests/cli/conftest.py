@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import make_repo
+
 SHOAL = Path(sys.executable).with_name("shoal")
 TWO_AGENTS = """\
 runtime: {max_concurrent_workers: 2}
@@ -39,17 +41,21 @@ def environment(**more: str) -> dict[str, str]:
     return clean | {"NO_COLOR": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"} | more
 
 
-@pytest.fixture
-def shoal(repo: Path) -> Shoal:
-    """Run the installed `shoal` in the repository."""
+def shoal_in(repo: Path) -> Shoal:
+    """Run the installed `shoal` in *repo*."""
 
     def run(*words: str, cwd: Path = repo, **env: str) -> Said:
-        done = subprocess.run(
-            [SHOAL, *words], cwd=cwd, env=environment(**env), capture_output=True, text=True, timeout=60
-        )
+        given = environment(**env)
+        done = subprocess.run([SHOAL, *words], cwd=cwd, env=given, capture_output=True, text=True, timeout=60)
         return Said(done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def shoal(repo: Path) -> Shoal:
+    """The installed `shoal`, in the repository."""
+    return shoal_in(repo)
 
 
 @pytest.fixture
@@ -58,3 +64,18 @@ def pipelines(repo: Path) -> Path:
     file = repo / "shoal.yaml"
     file.write_text(TWO_AGENTS)
     return file
+
+
+@pytest.fixture(scope="module")
+def ran_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository where the pipeline `both` has run; the tests of a module share it."""
+    repo = make_repo(tmp_path_factory.mktemp("ran") / "repo")
+    (repo / "shoal.yaml").write_text(TWO_AGENTS)
+    assert shoal_in(repo)("run", "both").code == 0
+    return repo
+
+
+@pytest.fixture
+def ran(ran_in: Path) -> Shoal:
+    """The command, where the pipeline `both` has run."""
+    return shoal_in(ran_in)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.cli.main import exit_code
 from tests.cli.conftest import SHOAL, Shoal, environment
 from tests.conftest import git
 
@@ -119,12 +120,21 @@ def test_tricks_of_an_agent_do_not_reach_the_terminal(shoal: Shoal) -> None:
         (("a-pipeline",), "a-pipeline"),
     ],
 )
-def test_bad_words_are_exit_2_and_change_nothing(shoal: Shoal, repo: Path, words: tuple[str, ...], told: str) -> None:
-    said = shoal("run", *words)
+def test_bad_words_are_exit_2_and_change_nothing(
+    repo: Path,
+    words: tuple[str, ...],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(repo)
 
-    assert (said.code, said.out) == (2, "")
-    assert told in said.err
-    assert len(said.err.splitlines()) == 1
+    code = exit_code(["run", *words])
+    out, err = capsys.readouterr()
+
+    assert (code, out) == (2, "")
+    assert told in err
+    assert len(err.splitlines()) == 1
     assert not (repo / ".shoal").exists()
 
 

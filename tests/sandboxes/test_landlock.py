@@ -12,7 +12,7 @@ from shoal.sandboxes.kind import Sandbox
 from tests.sandboxes.sandbox_runs import TOKEN, Person, boxed, facts, python
 
 LOOK = r"""
-import ctypes, errno, fcntl, json, os, socket, sys, termios
+import ctypes, errno, json, os, socket, sys
 pid, secret, abstract, port = int(sys.argv[1]), sys.argv[2], "\0" + sys.argv[3], int(sys.argv[4])
 def tried(act):
     try:

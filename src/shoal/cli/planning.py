@@ -10,8 +10,6 @@ from shoal.model.policy import Network
 from shoal.model.task import AgentSpec, Plan, Step
 from shoal.pipeline.adhoc import DEFAULT_AT_ONCE, adhoc
 from shoal.pipeline.duration import BadDuration, seconds
-from shoal.pipeline.load import load
-from shoal.pipeline.plan import agent, plan
 
 OWN_FILE = "shoal.yaml"
 
@@ -87,6 +85,10 @@ def _agent(work: Work, environ: Mapping[str, str]) -> AgentSpec:
     own = work.folder / OWN_FILE
     if not own.is_file():
         raise UnknownName(f"agent (there is no {OWN_FILE} in {work.folder.resolve()})", work.agent, ())
+    # Imported here and below: reading YAML takes as long to load as all the rest, and `--command` needs none of it.
+    from shoal.pipeline.load import load
+    from shoal.pipeline.plan import agent
+
     return agent(load(own), work.agent, environ=environ)
 
 
@@ -102,15 +104,20 @@ def _argv(command: str) -> tuple[str, ...]:
 
 def _from_file(work: Work, environ: Mapping[str, str]) -> Plan:
     own = work.folder / OWN_FILE
+    if work.target is not None and _is_file(work.target):
+        return _read(Path(work.target), None, environ)
+    if own.is_file():
+        return _read(own, work.target, environ)
     if work.target is None:
-        if not own.is_file():
-            raise BadInput(f"nothing to run: give a file or `--task` with `--agent` (there is no {own})")
-        return plan(load(own), environ=environ)
-    if _is_file(work.target):
-        return plan(load(Path(work.target)), environ=environ)
-    if not own.is_file():
-        raise BadInput(f"there is no file {work.target!r}, and no {own} with a pipeline of that name")
-    return plan(load(own), work.target, environ=environ)
+        raise BadInput(f"nothing to run: give a file or `--task` with `--agent` (there is no {own})")
+    raise BadInput(f"there is no file {work.target!r}, and no {own} with a pipeline of that name")
+
+
+def _read(file: Path, pipeline: str | None, environ: Mapping[str, str]) -> Plan:
+    from shoal.pipeline.load import load
+    from shoal.pipeline.plan import plan
+
+    return plan(load(file), pipeline, environ=environ)
 
 
 def _is_file(target: str) -> bool:

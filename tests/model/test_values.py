@@ -1,0 +1,40 @@
+"""The nouns say what they promise."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.model.permissions import AccessDenied, PermissionManager
+from shoal.model.results import StepResult, WorkerResult
+from shoal.model.status import Status
+
+
+@given(st.lists(st.sampled_from([status for status in Status if status.is_ended]), max_size=12))
+def test_workers_are_counted_once_each(statuses: list[Status]) -> None:
+    results = tuple(WorkerResult(index=n, session=str(n), status=status) for n, status in enumerate(statuses))
+    step = StepResult(step="s", on_failure="best_effort", status=Status.DEGRADED, worker_results=results)
+
+    assert step.success_count + step.fail_count + step.cancelled_count == step.total_workers == len(statuses)
+    assert step.fail_count >= 0
+
+
+def test_only_success_and_no_changes_are_good() -> None:
+    assert {status for status in Status if status.is_good} == {Status.SUCCEEDED, Status.NO_CHANGES}
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", ".git", ".git/config", "out/x", "a/../../x"])
+def test_what_lies_outside_is_denied_with_links_followed(tmp_path: Path, path: str) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws/out").symlink_to(tmp_path)
+
+    with pytest.raises(AccessDenied, match="Access denied: "):
+        PermissionManager(tmp_path / "ws").validate_path(path)
+
+
+def test_what_lies_inside_is_allowed_whether_it_exists_or_not(tmp_path: Path) -> None:
+    manager = PermissionManager(tmp_path)
+
+    assert manager.validate_path("a/b") == tmp_path / "a/b"
+    assert manager.is_allowed(tmp_path / "x")
