@@ -176,6 +176,13 @@ def test_a_reader_that_goes_away_does_not_stop_the_run(repo: Path, pipelines: Pa
     assert len(git(repo, "for-each-ref", "refs/heads/agent").splitlines()) == 2
 
 
+def test_the_document_comes_though_nobody_reads_the_progress(repo: Path, pipelines: Path) -> None:
+    script = f"{{ {SHOAL} run both --json 2>&1 >&3 | true; }} 3> report.json; cat report.json"
+    done = subprocess.run(["bash", "-c", script], cwd=repo, env=environment(), capture_output=True, timeout=60)
+
+    assert json.loads(done.stdout)["status"] == "succeeded"
+
+
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_keeps_the_work_and_is_exit_130(repo: Path, sign: signal.Signals) -> None:
     words = ["run", "--events", "--task", "x", "--command", "sh -c 'echo half > half.txt; echo ready; sleep 60'"]

@@ -181,7 +181,7 @@ async def test_detached_head(repo: Path) -> None:
     await worked_on(repo)
 
 
-@pytest.mark.parametrize("strategy", ["overlay", "worktree"])
+@pytest.mark.parametrize("strategy", ["auto", "worktree"])
 async def test_odd_path(tmp_path: Path, strategy: str) -> None:
     repo = make_repo(tmp_path / "a b,c:d'e\"f\\gü$(x)")
 

@@ -101,6 +101,14 @@ def test_a_hidden_path_below_a_shown_one_is_masked_with_its_folder() -> None:
     assert shown.bare == ()
 
 
+def test_folders_that_lead_to_something_below_tmp_cannot_be_written() -> None:
+    assert own(view(read=("/tmp/a/r/.git/objects",), write=("/tmp/a/r/w", "/tmp/b"))) == (
+        *("--tmpfs", "/tmp/a", "--ro-bind", "/tmp/a/r/.git/objects", "/tmp/a/r/.git/objects"),
+        *("--bind", "/tmp/a/r/w", "/tmp/a/r/w", "--bind", "/tmp/b", "/tmp/b", "--remount-ro", "/tmp/a"),
+        *END,
+    )
+
+
 def test_one_mask_is_enough() -> None:
     assert own(view(hidden=("/usr/src/r", "/usr/src/r/.git/config"))) == (
         *("--tmpfs", "/usr/src", "--remount-ro", "/usr/src"),
@@ -169,11 +177,12 @@ def test_hidden_paths_do_not_exist_inside(who: Person, bubblewrap: Sandbox) -> N
     secret, tools = who.made("home/.ssh/key", "secret"), who.made("home/tools/bin/x", "tool")
     policy = Policy(read=(tools.parent.parent,), hidden=(secret, who.folder / "home", who.folder))
 
-    done = boxed(bubblewrap, who, ("find", str(who.folder), "-mindepth", "1", "-maxdepth", "2"), policy)
+    script = 'touch "$1/x" "$1/home/x"; find "$1" -mindepth 1 -maxdepth 2'
+    done = boxed(bubblewrap, who, ("sh", "-c", script, "sh", str(who.folder)), policy)
 
     shown = ("home", "home/tools", "work")
     assert {Path(line) for line in done.out.split()} == {who.folder / name for name in shown}
-    assert done.said == ""
+    assert done.said.count("Read-only file system") == 2
 
 
 def test_a_broken_hiding_is_found(who: Person, bubblewrap: Sandbox) -> None:

@@ -65,10 +65,13 @@ async def test_a_kept_workspace_loses_nothing(repo: Path, name: str) -> None:
     assert (workspace.changes / "README.md").read_text() == "mine\n"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts; as a user the layers are mounted in the box")
 async def test_an_overlay_costs_only_what_is_changed(repo: Path) -> None:
-    async with ordered(repo) as order, Overlay(by_host=True).opened(order) as workspace:
+    by_host = os.geteuid() == 0
+    async with ordered(repo) as order, Overlay(by_host=by_host).opened(order) as workspace:
         assert is_empty(workspace.changes)
+        if not by_host:  # then the layers are mounted in the box, where tests/engine look at them
+            assert workspace.layers is not None
+            return
         (workspace.path / "d0/f1.txt").write_text("x")
         assert not is_empty(workspace.changes)
         assert [path.name for path in (workspace.changes / "d0").iterdir()] == ["f1.txt"]

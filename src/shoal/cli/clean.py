@@ -24,7 +24,10 @@ def command(
     json: Json = False,
     repo: Repo = HERE,
 ) -> int:
-    """Bring in what killed runs left, and remove what no run needs; work that no branch holds stays."""
+    """Remove what no run needs any more.
+
+    What killed runs left is brought in first, and work that no branch holds stays.
+    """
     asyncio.run(_looked(repo, force=force, as_json=json) if dry_run else _cleaned(repo, force=force, as_json=json))
     return 0
 

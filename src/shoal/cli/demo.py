@@ -31,7 +31,7 @@ WIDTH = len("polite-3f9c1a")
 def command(
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Keep the scratch repository, to look at it.")] = True,
 ) -> int:
-    """Show what Shoal does: five scripted agents at once, each behind a wall, on a scratch repository."""
+    """Watch five scripted agents at work in a scratch repository."""
     folder = Path(tempfile.mkdtemp(prefix="shoal-demo-"))
     try:
         output.say(greeting(folder))

@@ -24,7 +24,10 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="The changed files as one JSON document.")] = False,
     repo: Repo = HERE,
 ) -> int:
-    """Show what an agent changed; without a terminal it is a patch for `git apply`, byte for byte."""
+    """Show what an agent changed.
+
+    Where stdout is no terminal it is a patch for `git apply`, byte for byte.
+    """
     if stat + name_only + json > 1:
         raise BadInput("more than one of --stat, --name-only and --json; choose one")
     form = "--stat" if stat else "--name-only" if name_only else "--patch"

@@ -12,7 +12,9 @@ from shoal.cli.render.progress import Progress
 from shoal.cli.render.report import Closing, report_lines
 from shoal.errors import Broken
 from shoal.git.overlap import changes
+from shoal.git.snapshot import is_hidden
 from shoal.model.events import Recorded
+from shoal.model.repository import Repository
 from shoal.model.results import RunReport
 
 
@@ -46,7 +48,13 @@ class Lines:
         """Print the report, with the files that several branches changed."""
         if not self._is_read:
             return
-        closing = Closing(changed=await _changed(report, folder), program=program(), folder=folder)
+        repository = (await found(folder)).repository
+        closing = Closing(
+            changed=await _changed(report, repository),
+            program=program(),
+            folder=folder,
+            can_merge=not is_hidden(repository),
+        )
         try:
             output.say("\n".join(report_lines(report, closing, output.paint())))
         except output.Closed:
@@ -87,8 +95,7 @@ class Events:
         """Say nothing: the last event said it."""
 
 
-async def _changed(report: RunReport, folder: Path) -> dict[str, tuple[str, ...]]:
+async def _changed(report: RunReport, repository: Repository) -> dict[str, tuple[str, ...]]:
     workers = [worker for step in report.steps for worker in step.worker_results]
     commits = {worker.branch: worker.commit for worker in workers if worker.branch and worker.commit}
-    place = await found(folder)
-    return await changes(place.repository.git, report.base, commits)
+    return await changes(repository.git, report.base, commits)

@@ -28,7 +28,7 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for each event.")] = False,
     repo: Repo = HERE,
 ) -> int:
-    """Show what an agent said: the latest one, or the one that is named."""
+    """Show what an agent said, the latest or another."""
     place = asyncio.run(found(repo))
     state = place.state()
     chosen = find_session(state, session)

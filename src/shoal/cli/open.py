@@ -25,7 +25,10 @@ def command(
     json: Json = False,
     repo: Repo = HERE,
 ) -> int:
-    """Open an agent's branch in a folder of its own, and print the folder."""
+    """Open an agent's branch in a folder for your editor.
+
+    Only the folder is printed on stdout: `cd $(shoal open)`.
+    """
     asyncio.run(_opened(session, path, repo, as_json=json))
     return 0
 

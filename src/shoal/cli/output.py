@@ -46,7 +46,7 @@ def give(content: bytes) -> None:
     try:
         sys.stdout.buffer.write(content)
     except OSError as error:
-        _lost(error)
+        _lost(sys.stdout, error)
     flush()
 
 
@@ -84,13 +84,13 @@ def _write(stream: TextIO | None, text: str) -> None:
         stream.write(text)
         stream.flush()
     except OSError as error:
-        _lost(error)
+        _lost(stream, error)
 
 
-def _lost(error: OSError) -> None:
+def _lost(stream: TextIO, error: OSError) -> None:
     """Keep Python from trying the same bytes again when it ends, and say what happened."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
+    os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
     if error.errno in GONE:
         raise Closed from error

@@ -58,9 +58,12 @@ def run_of(state: State, session: SessionState) -> RunState:
 
 
 def _lost(run: RunState) -> RunState:
+    """Give *run* as what its Shoal, killed or ended at once, left: an agent that had no end is lost."""
     if run.status.is_ended:
         return run
-    return replace(run, status=Status.LOST, steps={name: _lost_step(step) for name, step in run.steps.items()})
+    steps = {name: _lost_step(step) for name, step in run.steps.items()}
+    is_lost = any(one.status is Status.LOST for step in steps.values() for one in step.sessions.values())
+    return replace(run, status=Status.LOST if is_lost else Status.CANCELLED, steps=steps)
 
 
 def _lost_step(step: StepState) -> StepState:
@@ -70,4 +73,5 @@ def _lost_step(step: StepState) -> StepState:
         name: session if session.status.is_ended else replace(session, status=Status.LOST)
         for name, session in step.sessions.items()
     }
-    return replace(step, status=Status.LOST, sessions=sessions)
+    is_lost = any(one.status is Status.LOST for one in sessions.values())
+    return replace(step, status=Status.LOST if is_lost else Status.CANCELLED, sessions=sessions)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shoal.errors import BadInput, UnknownName
+from shoal.errors import BadInput
 from shoal.model.policy import Network
 from shoal.model.task import AgentSpec, Plan, Step
 from shoal.pipeline.adhoc import DEFAULT_AT_ONCE, adhoc
@@ -84,7 +84,8 @@ def _agent(work: Work, environ: Mapping[str, str]) -> AgentSpec:
         raise BadInput(f"no agent; name one of {OWN_FILE} with `--agent`, or give a program with `--command`")
     own = work.folder / OWN_FILE
     if not own.is_file():
-        raise UnknownName(f"agent (there is no {OWN_FILE} in {work.folder.resolve()})", work.agent, ())
+        where = f"there is no {OWN_FILE} in {work.folder.resolve()} that could say what it is"
+        raise BadInput(f"no agent named {work.agent!r}: {where}; write one with `agents:`, or use `--command`")
     # Imported here and below: reading YAML takes as long to load as all the rest, and `--command` needs none of it.
     from shoal.pipeline.load import load
     from shoal.pipeline.plan import agent

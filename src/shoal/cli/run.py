@@ -19,7 +19,7 @@ HEX = len("-3f9c1a")
 def command(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[PIPELINE|FILE]", help="A file, or a pipeline of ./shoal.yaml.", show_default=False),
+        typer.Argument(metavar="PIPELINE|FILE", help="A file, or a pipeline of ./shoal.yaml.", show_default=False),
     ] = None,
     task: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="What an agent is to do; repeatable.")] = None,
     agent: Annotated[str | None, typer.Option(metavar="NAME", help="An agent of ./shoal.yaml, for --task.")] = None,
@@ -40,7 +40,7 @@ def command(
     events: Annotated[bool, typer.Option("--events", help="Every event on stdout, one JSON object per line.")] = False,
     repo: Repo = HERE,
 ) -> int:
-    """Run a pipeline, or some tasks, and bring the work back as branches."""
+    """Run a pipeline or some tasks; the work comes back as branches."""
     if json and events:
         raise BadInput("both --json and --events; choose one")
     work = Work(folder=repo, target=target, tasks=tuple(task or ()), agent=agent, command=program)

@@ -12,7 +12,7 @@ from shoal.store.fold import report
 
 
 def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
-    """Show how a run stands: the latest one, or the one that is named."""
+    """Show how a run stands, the latest or another."""
     state = asyncio.run(found(repo)).state()
     chosen = find_run(state, run)
     if json:

@@ -10,6 +10,7 @@ from shoal.engine.session import prune
 from shoal.engine.sweep import sweep
 from shoal.git.lock import repository_locked
 from shoal.git.repository import dirt
+from shoal.git.snapshot import is_hidden
 from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
 from shoal.store.paths import StatePaths
@@ -59,13 +60,10 @@ async def _brought_in(broom: Broom) -> tuple[WorkerResult, ...]:
     killed = killed_runs(broom.paths)
     if not killed:
         return ()
-    ask = Ask(folder=broom.folder, environ=broom.environ, name="clean", strategy=_strategy(broom.repository))
+    strategy = "directory" if is_hidden(broom.repository) else "auto"
+    ask = Ask(folder=broom.folder, environ=broom.environ, name="clean", strategy=strategy)
     async with prepared(replace(ask, sandbox=killed[-1].wall or ask.sandbox)) as site:
         return tuple(await sweep(site))
-
-
-def _strategy(repository: Repository) -> str:
-    return "auto" if repository.git.name != "snapshot.git" else "directory"
 
 
 async def _removed(broom: Broom, finding: Finding) -> bool:

@@ -34,39 +34,34 @@ class Lease:
     database_name: str | None = None
 
     @property
+    def own(self) -> Path:
+        """The folder that the agent may write, and in which all of the following lies."""
+        return self.box / "own"
+
+    @property
     def git(self) -> Path:
         """The agent's own gitdir."""
-        return self.box / "git"
+        return self.own / "git"
 
     @property
     def home(self) -> Path:
         """Its HOME, with the XDG folders below."""
-        return self.box / "home"
+        return self.own / "home"
 
     @property
     def tmp(self) -> Path:
         """Its TMPDIR, on disk; `/tmp` in the box is another, in memory."""
-        return self.box / "tmp"
+        return self.own / "tmp"
 
     @property
     def database(self) -> Path:
         """Its own SQLite database, which the host never opens."""
-        return self.box / "data" / f"agent_{self.database_name or self.session}.db"
+        return self.own / "data" / f"agent_{self.database_name or self.session}.db"
 
     @property
     def inputs(self) -> Path:
-        """What it is given to read: the prompts."""
+        """What it is given to read: the prompts, and the files that are laid over others (passwd, group, `.git`)."""
         return self.box / "input"
-
-    @property
-    def frame(self) -> Path:
-        """Files that are laid over others in the box: passwd, group and the `.git` pointer."""
-        return self.box / "frame"
-
-    @property
-    def writable(self) -> tuple[Path, ...]:
-        """The folders the agent may write, besides its workspace."""
-        return (self.git, self.home, self.tmp, self.database.parent)
 
     def environment(self) -> dict[str, str]:
         """Name what is leased, in the words agents and their tools know."""
@@ -101,15 +96,13 @@ def leased(
     with _ports_held() as port:
         lease = Lease(box=box, session=session, port=port, database_name=database)
         box.mkdir(mode=0o700)
-        for folder in (lease.home, lease.tmp, lease.database.parent, lease.inputs, lease.frame):
+        for folder in (lease.own, lease.home, lease.tmp, lease.database.parent, lease.inputs):
             folder.mkdir()
-        for name in (".config", ".cache", ".local/share", ".local/state"):
-            (lease.home / name).mkdir(parents=True)
         for title, text in prompts.items():
             (lease.inputs / title).write_text(text, errors="replace")
-        (lease.frame / "passwd").write_text(f"agent:x:{user.uid}:{user.gid}:agent:{lease.home}:/bin/sh\n")
-        (lease.frame / "group").write_text(f"agent:x:{user.gid}:\n")
-        (lease.frame / "git").write_text(f"gitdir: {lease.git}\n")
+        (lease.inputs / "passwd").write_text(f"agent:x:{user.uid}:{user.gid}:agent:{lease.home}:/bin/sh\n")
+        (lease.inputs / "group").write_text(f"agent:x:{user.gid}:\n")
+        (lease.inputs / "git").write_text(f"gitdir: {lease.git}\n")
         yield lease
 
 

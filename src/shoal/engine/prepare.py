@@ -1,5 +1,6 @@
 """Getting ready: everything that can be refused is refused here, before any agent starts."""
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -20,6 +21,7 @@ from shoal.store import ledger
 from shoal.store.lock import held
 from shoal.store.paths import StatePaths
 from shoal.workspaces.base import base_ready
+from shoal.workspaces.remove import Trash
 
 AGENT_UID = 1000
 
@@ -53,6 +55,7 @@ async def prepared(ask: Ask) -> AsyncIterator[Site]:
         _owned(paths, run),
         _pinned(repository, run, commit),
         base_ready(repository, commit, paths.bases) as base,
+        _trash(paths) as trash,
     ):
         yield Site(
             run=run,
@@ -63,11 +66,29 @@ async def prepared(ask: Ask) -> AsyncIterator[Site]:
             kind=kind,
             base=base,
             environ=ask.environ,
+            trash=trash,
             # Root's agents are nobody special in their box: clients and databases refuse to run as root.
             user=User(os.getuid() or AGENT_UID, os.getgid() or AGENT_UID),
             grace=ask.grace,
             cleanup=ask.cleanup,
         )
+
+
+@contextlib.asynccontextmanager
+async def _trash(paths: StatePaths) -> AsyncIterator[Trash]:
+    """Empty the trash while the run goes on, and once more at its end."""
+    trash = Trash(paths.root / "trash")
+    error: BaseException | None = None
+    async with asyncio.TaskGroup() as group:
+        emptying = group.create_task(trash.keep_empty())
+        try:
+            yield trash
+        except BaseException as raised:  # carried past the group, which would wrap it
+            error = raised
+        emptying.cancel()
+    await trash.emptied()
+    if error is not None:
+        raise error
 
 
 async def _found(ask: Ask) -> tuple[Repository, str]:

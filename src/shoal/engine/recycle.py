@@ -41,11 +41,11 @@ async def recycled(site: Site, workspace: Workspace, lease: Lease) -> Path | Non
         "GIT_WORK_TREE": str(workspace.path),
         "GIT_INDEX_FILE": str(gitdir / "index"),
         "GIT_CONFIG_NOSYSTEM": "1",
-        "MARK": str(lease.frame / "git"),
+        "MARK": str(lease.inputs / "git"),
         "BASE": site.base.commit,
     }
     command = Command(argv=("/bin/sh", "-c", SCRIPT, "recycle"), cwd=workspace.path, env=env)
-    policy = site.policy(token=secrets.token_hex(8), read=(lease.frame,), write=(workspace.path, gitdir))
+    policy = site.policy(token=secrets.token_hex(8), read=(lease.inputs,), write=(workspace.path, gitdir))
     policy = replace(policy, uid=os.getuid(), gid=os.getgid())
     try:
         async with boxed(site.sandbox, command, policy, sink=lambda _stream, _data: None) as box:

@@ -29,7 +29,6 @@ from shoal.model.status import Status
 from shoal.model.task import Task
 from shoal.proc import Exit
 from shoal.workspaces.kind import Order, Workspace
-from shoal.workspaces.remove import removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +132,7 @@ async def opened(site: Site, job: Job, path: Path) -> AsyncIterator[tuple[Worksp
                 yield workspace, lease, fingerprint(lease.git)
         finally:
             if workspace is None or not workspace.keep:
-                await removed(box)
+                site.trash.throw(box)
                 prune(path, site.paths.workspaces)
 
 
@@ -183,14 +182,14 @@ def agent_box(
     tools = toolchain(argv[0], search=site.environ.get("PATH", ""), private=site.private)
     network = job.task.network or job.task.agent.network or job.adapter.default_network
     covers = (
-        Bind(lease.frame / "passwd", Path("/etc/passwd")),
-        Bind(lease.frame / "group", Path("/etc/group")),
-        Bind(lease.frame / "git", workspace.path / ".git"),
+        Bind(lease.inputs / "passwd", Path("/etc/passwd")),
+        Bind(lease.inputs / "group", Path("/etc/group")),
+        Bind(lease.inputs / "git", workspace.path / ".git"),
     )
     policy = site.policy(
         token=secrets.token_hex(8),
         read=(lease.inputs, *tools.read, *invocation.needs),
-        write=(workspace.path, *lease.writable),
+        write=(workspace.path, lease.own),
         covers=covers,
         layers=workspace.layers,
         network=network,

@@ -11,6 +11,7 @@ from shoal.sandboxes.kind import Sandbox
 from shoal.store.ledger import Ledger
 from shoal.store.paths import StatePaths
 from shoal.workspaces.kind import Kind
+from shoal.workspaces.remove import Trash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Site:
     kind: Kind
     base: Base
     environ: Mapping[str, str]
+    trash: Trash
     user: User
     grace: float = 5.0
     cleanup: bool = True

@@ -107,7 +107,7 @@ async def _salvaged(site: Site, session: SessionState, box: Path, path: Path) ->
     here = await value(site.repository, f"refs/heads/{session.branch}")
     if here not in (None, session.base):
         return Kept(branch=session.branch, commit=here)
-    if not (box / "git").is_dir():
+    if not (box / "own" / "git").is_dir():
         await _branch_dropped(site, session, here)
         return Kept()
     lease = Lease(box=box, session=session.session, port=0)

@@ -22,16 +22,16 @@ def write_gitdir(
     *head* is the text of HEAD, *refs* maps full names to commits. *loose_stat* is for boxes that see other
     uids than the index does (35x on the first status); our own seal compares everything, so that no change hides.
     """
-    for folder in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info"):
+    # As few entries as git accepts: each costs to make and to remove, and refs in one file are refs too.
+    for folder in ("objects/info", "refs"):
         (target / folder).mkdir(parents=True)
     (target / "HEAD").write_text(f"{head}\n")
     (target / "config").write_text(config_text(repository, loose_stat=loose_stat))
     chain = "".join(f"{quoted(path)}\n" for path in (repository.lenders if lenders is None else lenders))
     (target / "objects/info/alternates").write_text(chain, errors="surrogateescape")
-    for name, commit in refs.items():
-        place = target / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(f"{commit}\n")
+    if refs:
+        lines = "".join(f"{commit} {name}\n" for name, commit in sorted(refs.items()))
+        (target / "packed-refs").write_text(f"# pack-refs with: peeled fully-peeled sorted \n{lines}")
     if index is not None:
         shutil.copyfile(index, target / "index")
     if repository.is_shallow:

@@ -39,3 +39,8 @@ def hidden_repository(folder: Path, hidden: Path) -> Repository:
         identity=Identity(name="shoal", email="shoal@localhost"),
         branch=None,
     )
+
+
+def is_hidden(repository: Repository) -> bool:
+    """Say whether *repository* is one of ours that stands for a plain folder."""
+    return repository.git.parent == repository.home / ".shoal"

@@ -1,5 +1,6 @@
 """What this host offers to build a wall from, looked at once."""
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ ETC = (
 )
 ETC_PATTERN = "java-*"
 RESOLVER = "resolv.conf"
+SMALL_BYTES = 2**17
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,16 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRoot:
-    """The part of the host that every box shows, read-only; *resolver* only with the host's network."""
+    """The part of the host that every box shows, read-only; *resolver* only with the host's network.
+
+    *texts* are the small files among *etc*: a copy of a file costs a box nothing, a mount 0.3 ms.
+    """
 
     links: tuple[Link, ...]
     folders: tuple[Path, ...]
     etc: tuple[Path, ...]
     resolver: tuple[Path, ...]
+    texts: Mapping[Path, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +102,18 @@ def host_root(top: Path) -> HostRoot:
     named = [path for path in (*(etc / name for name in ETC), *sorted(etc.glob(ETC_PATTERN))) if path.exists()]
     # A link to what every box has anyway stays a link; any other is followed, and shown as what it leads to.
     linked = [path for path in named if path.is_symlink() and path.resolve().is_relative_to(usr)]
+    shown = tuple(path for path in named if path not in linked)
     return HostRoot(
         links=tuple(Link(path, str(path.readlink())) for path in (*root, *linked) if path.is_symlink()),
         folders=tuple(path for path in root if not path.is_symlink()),
-        etc=tuple(path for path in named if path not in linked),
+        etc=shown,
+        texts={path: path.read_bytes() for path in shown if _is_small(path)},
         resolver=tuple(path for path in (etc / RESOLVER,) if path.exists()),
     )
+
+
+def _is_small(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size <= SMALL_BYTES and os.access(path, os.R_OK)
 
 
 def _found(name: str, search: str) -> Path | None:

@@ -13,11 +13,12 @@ a path of the policy that is shown already is not mounted again. Three rules kee
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from shoal.errors import BadInput
+from shoal.model.command import Argument, Given
 from shoal.model.policy import Network, Policy
 from shoal.sandboxes.host import HostRoot
 
@@ -33,25 +34,27 @@ class Show(StrEnum):
     KERNEL = "kernel"
     MEMORY = "memory"
     SYSTEM = "system"
+    COPY = "copy"
     READ = "read"
     WRITE = "write"
     MASK = "mask"
     COVER = "cover"
 
 
-READ_ONLY = (Show.SYSTEM, Show.READ)
+READ_ONLY = (Show.SYSTEM, Show.COPY, Show.READ)
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One thing in the box; *source* is a host path, or a link's text."""
+    """One thing in the box; *source* is a host path, or a link's text, and *content* a copied file's."""
 
     target: Path
     show: Show
     source: str = ""
+    content: bytes = field(default=b"", repr=False)
 
     @property
-    def argv(self) -> tuple[str, ...]:
+    def argv(self) -> tuple[Argument, ...]:
         """Spell it for bubblewrap."""
         target = str(self.target)
         match self.show:
@@ -63,6 +66,8 @@ class Mount:
                 return ("--perms", "1777", "--size", str(MEMORY_BYTES), "--tmpfs", target)
             case Show.MASK:
                 return ("--tmpfs", target)
+            case Show.COPY:
+                return ("--perms", "0444", "--file", Given(self.content), target)
             case Show.WRITE:
                 return ("--bind", self.source, target)
             case Show.SYSTEM | Show.READ | Show.COVER:
@@ -84,13 +89,13 @@ class View:
         self._placed = {mount.target: mount for mount in _everywhere(root, policy.network)}
         self._hidden = policy.hidden
         asked = _asked(policy)
-        for path in sorted({*asked, *self._masks(asked)}, key=lambda path: path.parts):
+        for path in sorted({*asked, *self._masks(asked), *self._frames(asked)}, key=lambda path: path.parts):
             self._place(path, asked.get(path, Show.MASK))
         for cover in policy.covers:
             self._cover(cover.source, cover.target)
 
     @property
-    def argv(self) -> tuple[str, ...]:
+    def argv(self) -> tuple[Argument, ...]:
         """Spell the view for bubblewrap; at the end nothing that is ours can be written any more."""
         masks = [mount.target for mount in self._placed.values() if mount.show is Show.MASK]
         shut = (word for path in (*masks, *KERNEL, Path("/")) for word in ("--remount-ro", str(path)))
@@ -121,6 +126,13 @@ class View:
                 raise BadInput(f"{path} cannot be hidden, because the box is to be shown {above}")
             if show in READ_ONLY:
                 yield path.parent
+
+    def _frames(self, asked: Mapping[Path, Show]) -> Iterator[Path]:
+        """Find the folders that only lead to what is shown below `/tmp`: like all others, they cannot be written."""
+        for path in asked:
+            above = self._above(path)
+            if above and above.show is Show.MEMORY and path.parent != above.target:
+                yield above.target / path.parts[len(above.target.parts)]
 
     def _place(self, path: Path, show: Show) -> None:
         above = self._above(path)
@@ -159,7 +171,9 @@ def _everywhere(root: HostRoot, network: Network) -> Iterator[Mount]:
     """Give what every box has."""
     yield from (Mount(link.path, Show.LINK, link.text) for link in root.links)
     etc = root.etc + (root.resolver if network is Network.HOST else ())
-    yield from (Mount(path, Show.SYSTEM, str(path)) for path in (*root.folders, *etc))
+    mounted = (path for path in (*root.folders, *etc) if path not in root.texts)
+    yield from (Mount(path, Show.SYSTEM, str(path)) for path in mounted)
+    yield from (Mount(path, Show.COPY, content=text) for path, text in root.texts.items())
     yield from (Mount(path, Show.KERNEL) for path in KERNEL)
     yield from (Mount(path, Show.MEMORY) for path in MEMORY)
 

@@ -24,6 +24,7 @@ class Closing:
     changed: Mapping[str, Sequence[str]] = field(default_factory=dict)
     program: str = "shoal"
     folder: Path = Path()
+    can_merge: bool = True
 
 
 def report_lines(report: RunReport, closing: Closing, paint: Paint) -> Iterator[str]:
@@ -45,8 +46,9 @@ def headline(report: RunReport, paint: Paint) -> str:
     workers = _workers(report)
     good = sum(worker.status.is_good for worker in workers)
     status = paint(report.status.value, tone(report.status))
-    took = f" in {seconds(report.duration_seconds)}" if report.status.is_ended else ""
-    return f"{paint(plain(report.run), 'bold')} {status}: {good} of {count(len(workers), 'agent')} did their work{took}"
+    took = f" in {seconds(report.duration_seconds)}" if report.duration_seconds else ""
+    done = "did their work" if report.status.is_ended else "have done their work so far"
+    return f"{paint(plain(report.run), 'bold')} {status}: {good} of {count(len(workers), 'agent')} {done}{took}"
 
 
 def worker_lines(report: RunReport, paint: Paint, changed: Mapping[str, Sequence[str]] | None = None) -> Iterator[str]:
@@ -119,13 +121,16 @@ def _next(workers: Sequence[WorkerResult], closing: Closing) -> Iterator[str]:
     """Give the commands that a person would type now."""
     if closing.folder.resolve() != Path.cwd():
         yield f"cd {plain(shlex.quote(str(closing.folder)))}"
-    if (one := next((one for one in workers if one.branch), None)) is not None:
+    branched = sorted((one for one in workers if one.branch), key=lambda one: not one.status.is_good)
+    for one in branched[:1]:
         yield f"{closing.program} diff {plain(one.session)}"
-        yield f"git merge {plain(one.branch or '')}"
+        if one.status.is_good:
+            apply = f"{closing.program} diff {plain(one.session)} | git apply"
+            yield f"git merge {plain(one.branch or '')}" if closing.can_merge else apply
         yield f"{closing.program} open {plain(one.session)}"
-    bad = (one for one in workers if not one.status.is_good and one.attempts)
-    if (talker := next(bad, None if one else workers[0])) is not None:
-        yield f"{closing.program} logs {plain(talker.session)}"
+    talkers = [one for one in workers if one.attempts and (not one.status.is_good or not branched)]
+    for one in talkers[:1]:
+        yield f"{closing.program} logs {plain(one.session)}"
 
 
 def _some(names: Sequence[str], most: int = SHOWN) -> str:

@@ -22,7 +22,8 @@ def usage(error: typer.TyperException) -> str:
     """Say what was wrong with the words, and where to look."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "shoal"
-    return f"shoal: {plain(error.format_message()).rstrip('.')}; see `{plain(command)} --help`"
+    said = plain(error.format_message()).rstrip(".")
+    return f"shoal: {said}{'' if said.endswith('?') else ';'} see `{plain(command)} --help`"
 
 
 def bug(error: Exception) -> str:
