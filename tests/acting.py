@@ -78,7 +78,12 @@ def _trash(state: Path) -> list[Path]:
 def assert_nothing_left(repo: Path) -> None:
     """No workspace, box, mount, worktree, pin or run lock is left, and the repository is sound."""
     state = repo / ".shoal"
-    left = [*(state / "workspaces").iterdir(), *(state / "boxes").iterdir(), *(state / "runs").iterdir(), *_trash(state)]
+    left = [
+        *(state / "workspaces").iterdir(),
+        *(state / "boxes").iterdir(),
+        *(state / "runs").iterdir(),
+        *_trash(state),
+    ]
     assert left == []
     assert str(state) not in Path("/proc/self/mounts").read_text()
     assert git(repo, "for-each-ref", "refs/shoal/base") == ""

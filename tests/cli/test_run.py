@@ -103,19 +103,19 @@ def test_tricks_of_an_agent_do_not_reach_the_terminal(shoal: Shoal) -> None:
         ((), "nothing to run"),
         (("--task", "x"), "no agent"),
         (("--task", "x", "--agent", "nobody"), "nobody"),
-        (("--task", "x", "--agent", "a", "--command", "true"), "both"),
-        (("--task", " ", "--command", "true"), "empty"),
-        (("--command", "true"), "--task"),
+        (("--task", "x", "--agent", "a", "--command", "/bin/true"), "both"),
+        (("--task", " ", "--command", "/bin/true"), "empty"),
+        (("--command", "/bin/true"), "--task"),
         (("--task", "x", "--command", "'"), "quotes"),
-        (("--task", "x", "--command", "true", "-j", "0"), "-j 0"),
-        (("--task", "x", "--command", "true", "-j", "many"), "-j"),
-        (("--task", "x", "--command", "true", "--timeout", "soon"), "soon"),
-        (("--task", "x", "--command", "true", "--timeout", "nan"), "nan"),
-        (("--task", "x", "--command", "true", "--sandbox", "paper"), "--sandbox"),
-        (("--task", "x", "--command", "true", "--network", "wifi"), "--network"),
-        (("--task", "x", "--command", "true", "--isolation", "vm"), "--isolation"),
-        (("--task", "x", "--command", "true", "--base", "nowhere"), "nowhere"),
-        (("--task", "x", "--command", "true", "--json", "--events"), "choose one"),
+        (("--task", "x", "--command", "/bin/true", "-j", "0"), "-j 0"),
+        (("--task", "x", "--command", "/bin/true", "-j", "many"), "-j"),
+        (("--task", "x", "--command", "/bin/true", "--timeout", "soon"), "soon"),
+        (("--task", "x", "--command", "/bin/true", "--timeout", "nan"), "nan"),
+        (("--task", "x", "--command", "/bin/true", "--sandbox", "paper"), "--sandbox"),
+        (("--task", "x", "--command", "/bin/true", "--network", "wifi"), "--network"),
+        (("--task", "x", "--command", "/bin/true", "--isolation", "vm"), "--isolation"),
+        (("--task", "x", "--command", "/bin/true", "--base", "nowhere"), "nowhere"),
+        (("--task", "x", "--command", "/bin/true", "--json", "--events"), "choose one"),
         (("nothing.yaml",), "nothing.yaml"),
         (("a-pipeline",), "a-pipeline"),
     ],
@@ -140,7 +140,7 @@ def test_bad_words_are_exit_2_and_change_nothing(
 
 def test_no_repository_is_exit_2(shoal: Shoal, tmp_path: Path) -> None:
     for words in (
-        ("run", "--task", "x", "--command", "true"),
+        ("run", "--task", "x", "--command", "/bin/true"),
         ("status",),
         ("logs",),
         ("diff",),
@@ -159,7 +159,7 @@ def test_a_wall_that_cannot_be_had_is_exit_5(shoal: Shoal, tmp_path: Path) -> No
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").symlink_to("/usr/bin/git")
 
-    said = shoal("run", "--task", "x", "--command", "true", PATH=str(tmp_path / "bin"))
+    said = shoal("run", "--task", "x", "--command", "/bin/true", PATH=str(tmp_path / "bin"))
 
     assert said.code == 5
     assert "bubblewrap" in said.err

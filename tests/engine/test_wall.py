@@ -92,7 +92,7 @@ async def test_abstract_sockets_of_the_host_cannot_be_reached(repo: Path, networ
 async def test_without_a_network_nothing_connects_and_with_the_hosts_it_does(repo: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        script = f'python3 -c "import socket; socket.create_connection((\'127.0.0.1\', {port}), 3); print(\'connected\')" 2>/dev/null'
+        script = f"python3 -c \"import socket; socket.create_connection(('127.0.0.1', {port}), 3); print('connected')\" 2>/dev/null"
         shut = await ran(repo, step("work", script))
         free = await ran(repo, step("work", script, network=Network.HOST))
 
@@ -188,12 +188,11 @@ async def test_a_wall_that_cannot_be_had_is_refused_and_nothing_starts(
     assert git(repo, "branch", "--list", "agent/*") == ""
 
 
-async def test_a_command_that_is_not_there_is_told(repo: Path) -> None:
+async def test_a_program_that_is_not_there_is_refused_before_anything_starts(repo: Path) -> None:
     from shoal.model.task import AgentSpec, Step, Task
 
     agent = AgentSpec(name="x", adapter="command", command=("no-such-agent-client",))
-    report = await ran(repo, Step(name="work", task=Task(name="work", prompt="", agent=agent)))
+    with pytest.raises(Unavailable, match="not on PATH"):
+        await ran(repo, Step(name="work", task=Task(name="work", prompt="", agent=agent)))
 
-    assert report.status is Status.FAILED
-    assert "not on PATH" in str(report.steps[0].worker_results[0].error)
-    assert_nothing_left(repo)
+    assert not (repo / ".shoal").exists()

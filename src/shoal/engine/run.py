@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shoal.adapters.host import this_host
@@ -13,6 +13,8 @@ from shoal.engine.prepare import Ask, prepared
 from shoal.engine.session import Job, run_session
 from shoal.engine.site import Site
 from shoal.engine.sweep import sweep
+from shoal.engine.toolchain import toolchain
+from shoal.errors import ShoalError
 from shoal.git.repository import dirt
 from shoal.model.events import Recorded, RunEnded, RunStarted, StepEnded, StepStarted
 from shoal.model.policy import Network
@@ -36,28 +38,52 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
     """Run *plan* and report; setting *stop* ends the agents, keeps their work and reports what there is."""
     host = this_host()
     adapters = {step.name: adapter(step.task.agent.adapter, host) for step in plan.steps}
+    _assert_programs(plan, adapters, ask)
     began = time.monotonic()
     async with prepared(ask) as site:
         if listen is not None:
             site.ledger.subscribe(listen)
         await sweep(site)
         started = await _announced(site, plan)
-        running = Running(site, asyncio.Semaphore(plan.max_concurrent), stop)
+        status = Status.CANCELLED
+        try:
+            steps = await _steps(Running(site, asyncio.Semaphore(plan.max_concurrent), stop), plan, adapters)
+            status = _run_status(steps)
+        finally:
+            seconds = round(time.monotonic() - began, 3)
+            await site.ledger.append(RunEnded(run=site.run, status=status, duration_seconds=seconds))
+    return RunReport(
+        run=site.run,
+        status=status,
+        base=site.base.commit,
+        duration_seconds=seconds,
+        steps=steps,
+        wall=started.wall,
+        workspace=started.workspace,
+        notes=started.notes,
+    )
+
+
+def _assert_programs(plan: Plan, adapters: Mapping[str, Adapter], ask: Ask) -> None:
+    """An agent whose program is not on this host is refused before anything starts."""
+    for step in plan.steps:
+        argv = adapters[step.name].invocation(step.task).argv
+        toolchain(argv[0], search=ask.environ.get("PATH", ""), private=())
+
+
+async def _steps(running: Running, plan: Plan, adapters: Mapping[str, Adapter]) -> tuple[StepResult, ...]:
+    try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_step(running, step, adapters[step.name])) for step in plan.steps]
-        steps = tuple(task.result() for task in tasks)
-        report = RunReport(
-            run=site.run,
-            status=_run_status(steps),
-            base=site.base.commit,
-            duration_seconds=round(time.monotonic() - began, 3),
-            steps=steps,
-            wall=started.wall,
-            workspace=started.workspace,
-            notes=started.notes,
-        )
-        await site.ledger.append(RunEnded(run=site.run, status=report.status, duration_seconds=report.duration_seconds))
-    return report
+    except* ShoalError as errors:
+        raise _first(errors) from None
+    return tuple(task.result() for task in tasks)
+
+
+def _first(errors: BaseExceptionGroup[ShoalError]) -> ShoalError:
+    """The first of several errors stands for all: they come of the same broken machine."""
+    inner = errors.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
 async def _announced(site: Site, plan: Plan) -> RunStarted:

@@ -76,12 +76,18 @@ fi
   -type f -size "+${MAX_KIB}k" ! -path ./.git -exec sh -c \
   'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}"; done >> "$0"' "$GIT_DIR/large" {} +)
 
-# 2. All the rest is added; what git cannot read is named afterwards.
-if [ -s "$GIT_DIR/large" ]; then
-  printf '.\0' | cat - "$GIT_DIR/large" > "$GIT_DIR/spec"
-  git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/spec" --pathspec-file-nul; added=1
+# 2. All the rest is added; what git cannot read is named afterwards. An overlay's layer says where to look at all:
+# only its top entries, because below them a folder may hide what was there before.
+if [ "$CHANGES" = "$WS" ]; then printf '.\0' > "$GIT_DIR/where"
 else
-  git add -A --ignore-errors . ; added=$?
+  (cd "$CHANGES" && find . -mindepth 1 -maxdepth 1 ! -name .git -exec sh -c \
+    'for f; do printf ":(top,literal)%s\0" "${f#./}"; done' sh {} +) > "$GIT_DIR/where"
+fi
+added=0
+if [ -s "$GIT_DIR/where" ]; then
+  [ ! -s "$GIT_DIR/large" ] || { cat "$GIT_DIR/large" >> "$GIT_DIR/where"; : > "$GIT_DIR/partly"; }
+  git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/where" --pathspec-file-nul || added=1
+  xargs -0 git ls-files -o -i --exclude-standard --directory -- < "$GIT_DIR/where" > "$GIT_DIR/ignored"
 fi
 [ $added = 0 ] || : > "$GIT_DIR/partly"
 rounds=0
@@ -94,7 +100,7 @@ done
 if [ -e "$GIT_DIR/partly" ]; then
   { git ls-files -o --exclude-standard; git ls-files -m; } | head -n 200 | while IFS= read -r p; do say "unkept $p"; done
 fi
-say "ignored $(git ls-files -o -i --exclude-standard --directory | wc -l)"
+[ ! -s "$GIT_DIR/ignored" ] || say "ignored $(wc -l < "$GIT_DIR/ignored")"
 
 # 3. One commit on top of the agent's own history, where that is sound.
 parent=$BASE

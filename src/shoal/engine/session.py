@@ -19,7 +19,7 @@ from shoal.engine.site import Site
 from shoal.engine.toolchain import toolchain
 from shoal.engine.touched import Fingerprint, fingerprint
 from shoal.engine.words import Words
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, Unavailable
 from shoal.git.gitdir import user_config, write_gitdir
 from shoal.model.command import Command
 from shoal.model.events import AgentEnded, AgentStarted, Imported, SessionEnded, SessionStarted
@@ -104,16 +104,33 @@ async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> tupl
     async with opened(site, job, path) as (workspace, lease, before):
         words = Words(site.run, job.session, site.ledger.note)
         cancelled = False
+        # From here on the files stay, until a ref holds them.
+        workspace.keep = True
         try:
             ended = await _agent_run(site, job, workspace, lease, words, stop)
+        except Unavailable:
+            workspace.keep = False  # the agent never ran
+            raise
         except asyncio.CancelledError:
             # The agent is gone; what it wrote is brought in before the cancellation goes on.
             cancelled = True
             _uncancel()
             ended = Ended(ending=Ending.STOP, exit=Exit(None, None), words=words)
-        work = await bring_in(site, job, workspace, lease, before)
+        except ShoalError as error:
+            return _raw(job, lease, error), False
+        try:
+            work = await bring_in(site, job, workspace, lease, before)
+        except ShoalError as error:
+            return _raw(job, lease, error), cancelled
         result = replace(_result(job, ended, work, lease), artifacts=await patch(site, job.session, work))
         return result, cancelled
+
+
+def _raw(job: Job, lease: Lease, error: ShoalError) -> WorkerResult:
+    """Say that the files still lie where the agent left them."""
+    return WorkerResult(
+        index=job.index, session=job.session, status=Status.FAILED, error=str(error), raw=str(lease.box)
+    )
 
 
 @contextlib.asynccontextmanager
