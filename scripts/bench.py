@@ -9,18 +9,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 
 from shoal.adapters.command import Command as CommandAdapter
+from shoal.engine.behind import boxed
 from shoal.engine.prepare import Ask, prepared
-from shoal.engine.session import Job, opened, run_session
+from shoal.engine.session import Job, agent_box, bring_in, opened, run_session
 from shoal.engine.site import Site
 from shoal.model.task import AgentSpec, Task
 
 ROUNDS = int(os.environ.get("SHOAL_BENCH_ROUNDS", "15"))
 SIZES = tuple(int(size) for size in os.environ.get("SHOAL_BENCH_SIZES", "100,5000,50000").split(","))
 IDENTITY = {f"GIT_{who}_{what}": "bench@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+Times = dict[str, list[float]]
+NOTHING = "whole session, nothing changed"
+SMALL = "whole session, small change"
+ADD = "git worktree add (shell)"
+SHELL_WHOLE = "worktree+bwrap+commit+remove (shell)"
 
 # What a person would write: one worktree, one bubblewrap, one commit, one removal.
 SHELL = """
@@ -62,37 +69,53 @@ async def measured(repo: Path, files: int) -> None:
     """Interleave the cases round by round, so that noise hits all alike."""
     ask = Ask(folder=repo, environ={**os.environ, **IDENTITY}, name="bench")
     rounds = ROUNDS if files <= 5000 else max(3, ROUNDS // 5)
-    times: dict[str, list[float]] = {}
+    times: Times = {}
     async with prepared(ask) as site:
         await session(site, "true")
         for number in range(rounds):
-            await timed(times, "open and close workspace and gitdir", lambda: opened_once(site))
-            await timed(times, "whole session, nothing changed", lambda: session(site, "true"))
-            await timed(times, "whole session, small change", lambda n=number: session(site, f"echo {n} > d0/f0.txt"))
-            await timed(times, "git worktree add (shell)", lambda: worktree_add(repo))
+            change = f"echo {number} > d0/f0.txt"
+            await timed(times, NOTHING, session(site, "true"))
+            await timed(times, SMALL, session(site, change))
+            await spans(times, site, change)
+            await timed(times, ADD, worktree_add(repo))
             subprocess.run(["git", "worktree", "remove", "--force", repo.parent / "wt"], cwd=repo, check=True)
-            await timed(times, "worktree+bwrap+commit+remove (shell)", lambda n=number: shell(repo, n))
+            await timed(times, SHELL_WHOLE, shell(repo, number))
     report(files, times)
 
 
-async def timed(times: dict[str, list[float]], name: str, work: Callable[[], Awaitable[None]]) -> None:
+async def timed(times: Times, name: str, work: Awaitable[None]) -> None:
     """Time one case once."""
     began = time.perf_counter()
-    await work()
+    await work
     times.setdefault(name, []).append((time.perf_counter() - began) * 1000)
-
-
-async def opened_once(site: Site) -> None:
-    """Open a workspace with its gitdir, and close it."""
-    one = job("true")
-    async with opened(site, one, site.paths.workspace(site.run, one.step, 0)):
-        pass
 
 
 async def session(site: Site, script: str) -> None:
     """Run one whole session."""
     result = await run_session(site, job(script), asyncio.Event())
     assert result.status.is_good, result
+
+
+async def spans(times: Times, site: Site, script: str) -> None:
+    """Show where a session's time goes: the same steps, one by one."""
+    one = job(script)
+    began = time.perf_counter()
+
+    def mark(name: str) -> None:
+        nonlocal began
+        now = time.perf_counter()
+        times.setdefault(name, []).append((now - began) * 1000)
+        began = now
+
+    async with opened(site, one, site.paths.workspace(site.run, one.step, 0)) as (workspace, lease, before):
+        mark("  of that: open workspace and gitdir")
+        command, policy = agent_box(site, one, workspace, lease)
+        async with boxed(site.sandbox, command, policy, sink=lambda _stream, _data: None) as box:
+            await box.wait()
+        mark("  of that: the wall, asserted, and the agent")
+        await bring_in(site, one, workspace, lease, before)
+        mark("  of that: seal, import, branch")
+    mark("  of that: close")
 
 
 def job(script: str) -> Job:
@@ -114,12 +137,14 @@ async def shell(repo: Path, number: int) -> None:
         subprocess.run(argv, cwd=repo, check=True, env={**os.environ, **IDENTITY})
 
 
-def report(files: int, times: dict[str, list[float]]) -> None:
-    """Print a row a case, with its ratio to the shell's whole path."""
-    whole = statistics.median(times["worktree+bwrap+commit+remove (shell)"])
+def report(files: int, times: Times) -> None:
+    """Print a row a case, with its ratio to the shell's whole path; the opening against `git worktree add`."""
+    whole = statistics.median(times[SHELL_WHOLE])
+    add = statistics.median(times[ADD])
     for name, values in times.items():
         median = statistics.median(values)
-        print(f"{files:>7} {name:<44} {median:>10.1f} {min(values):>8.1f}  shell is {whole / median:.1f}x")
+        against = f"git worktree add is {add / median:.0f}x" if "open" in name else f"shell is {whole / median:.1f}x"
+        print(f"{files:>7} {name:<44} {median:>10.1f} {min(values):>8.1f}  {against}")
 
 
 def version() -> None:

@@ -45,20 +45,23 @@ async def take(repository: Repository, pack: bytes | Path, *, base: str, tips: t
         if not re.fullmatch(rf"[0-9a-f]{{{repository.digits}}}", tip):
             return Refused(f"its tip is not an object name: {tip[:80]!r}")
     with _quarantine(repository) as aside:
-        env = {
-            "GIT_OBJECT_DIRECTORY": str(aside),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(repository.lenders[0], ":"),
-        }
+        alone = {"GIT_OBJECT_DIRECTORY": str(aside)}
+        env = {**alone, "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(repository.lenders[0], ":")}
         if refusal := await _unpacked(repository, pack, env):
             return Refused(refusal)
         async with asyncio.TaskGroup() as group:
-            unsound = group.create_task(_unsound(repository, base, tips, env))
-            unrelated = group.create_task(_unrelated(repository, base, tips[0], env))
-            changed = group.create_task(_files_changed(repository, base, tips[0], env))
-        if refusal := unrelated.result() or unsound.result():
+            whole = group.create_task(_not_whole(repository, base, tips, env))
+            related = group.create_task(_unrelated(repository, base, tips[0], env))
+            brought = group.create_task(_objects(repository, alone))
+            change = group.create_task(_changed(repository, base, tips[0], env))
+        refusal = whole.result() or related.result() or _too_large(brought.result()) or change.result().refusal
+        commits = [one.name for one in brought.result() if one.kind == "commit"]
+        if not refusal and len(commits) > 1:
+            refusal = await _new_gitlink(repository, commits, env)
+        if refusal:
             return Refused(refusal)
         _migrate(aside, repository.lenders[0])
-    return Taken(tips[0], changed.result())
+    return Taken(tips[0], change.result().files)
 
 
 @contextlib.contextmanager
@@ -89,46 +92,9 @@ async def _unpacked(repository: Repository, pack: bytes | Path, env: Mapping[str
     return None if done.ok else f"git does not take its objects: {_last_line(done.stderr)}"
 
 
-async def _unsound(repository: Repository, base: str, tips: tuple[str, ...], env: Mapping[str, str]) -> str | None:
-    listed = await git(
-        repository.git, "rev-list", "--objects", "--no-object-names", *tips, f"^{base}", env=env, accept=(0, 128)
-    )
-    if not listed.ok:
-        return f"its history is not whole: {_last_line(listed.stderr)}"
-    objects = await _objects(repository, listed.stdout, env)
-    for one in objects:
-        if one.kind == "blob" and one.size > MAX_BLOB_BYTES:
-            return f"the file {one.name[:10]} has {one.size // 2**20} MiB; at most {MAX_BLOB_BYTES // 2**20} are taken"
-    return await _new_gitlink(repository, [one.name for one in objects if one.kind == "commit"], env)
-
-
-@dataclass(frozen=True, slots=True)
-class _Object:
-    """One object that the pack brings."""
-
-    name: str
-    kind: str
-    size: int
-
-
-async def _objects(repository: Repository, names: bytes, env: Mapping[str, str]) -> list[_Object]:
-    asked = "%(objectname) %(objecttype) %(objectsize)"
-    done = await git(repository.git, "cat-file", f"--batch-check={asked}", "--buffer", env=env, stdin=names)
-    rows = (line.split() for line in done.stdout.decode().splitlines())
-    return [_Object(name, kind, int(size)) for name, kind, size in rows]
-
-
-async def _new_gitlink(repository: Repository, commits: list[str], env: Mapping[str, str]) -> str | None:
-    raw = await git(
-        repository.git,
-        *("diff-tree", "--stdin", "-r", "-m", "--root", "--raw", "--no-renames"),
-        env=env,
-        stdin="".join(f"{commit}\n" for commit in commits).encode(),
-    )
-    for line in raw.stdout.decode(errors="replace").splitlines():
-        if line.startswith(":") and line.split(" ")[1] == GITLINK:
-            return f"it adds or changes a nested repository: {line.split(chr(9), 1)[-1]}"
-    return None
+async def _not_whole(repository: Repository, base: str, tips: tuple[str, ...], env: Mapping[str, str]) -> str | None:
+    done = await git(repository.git, "rev-list", "--objects", "--quiet", *tips, f"^{base}", env=env, accept=(0, 128))
+    return None if done.ok else f"its history is not whole: {_last_line(done.stderr)}"
 
 
 async def _unrelated(repository: Repository, base: str, tip: str, env: Mapping[str, str]) -> str | None:
@@ -136,11 +102,60 @@ async def _unrelated(repository: Repository, base: str, tip: str, env: Mapping[s
     return None if done.ok else "it does not descend from the base"
 
 
-async def _files_changed(repository: Repository, base: str, tip: str, env: Mapping[str, str]) -> int:
-    done = await git(
-        repository.git, "diff-tree", "-r", "-z", "--name-only", "--no-renames", base, tip, env=env, accept=(0, 128)
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """One object that the pack brought."""
+
+    name: str
+    kind: str
+    size: int
+
+
+async def _objects(repository: Repository, env: Mapping[str, str]) -> list[_Object]:
+    asked = "--batch-check=%(objectname) %(objecttype) %(objectsize)"
+    done = await git(repository.git, "cat-file", "--batch-all-objects", "--unordered", "--buffer", asked, env=env)
+    rows = (line.split() for line in done.stdout.decode().splitlines())
+    return [_Object(name, kind, int(size)) for name, kind, size in rows]
+
+
+def _too_large(objects: list[_Object]) -> str | None:
+    for one in objects:
+        if one.kind == "blob" and one.size > MAX_BLOB_BYTES:
+            return f"the file {one.name[:10]} has {one.size // 2**20} MiB; at most {MAX_BLOB_BYTES // 2**20} are taken"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """How many files differ between base and tip, and whether one of them may not."""
+
+    files: int
+    refusal: str | None
+
+
+async def _changed(repository: Repository, base: str, tip: str, env: Mapping[str, str]) -> _Change:
+    options = ("-r", "--raw", "--no-renames")
+    done = await git(repository.git, "diff-tree", *options, base, tip, env=env, accept=(0, 128))
+    lines = done.stdout.decode(errors="replace").splitlines()
+    return _Change(len(lines), _gitlink_in(lines))
+
+
+async def _new_gitlink(repository: Repository, commits: list[str], env: Mapping[str, str]) -> str | None:
+    """Look at each commit by itself: what one added, a later one may have taken away again."""
+    raw = await git(
+        repository.git,
+        *("diff-tree", "--stdin", "-r", "-m", "--root", "--raw", "--no-renames"),
+        env=env,
+        stdin="".join(f"{commit}\n" for commit in commits).encode(),
     )
-    return done.stdout.count(b"\0")
+    return _gitlink_in(raw.stdout.decode(errors="replace").splitlines())
+
+
+def _gitlink_in(lines: list[str]) -> str | None:
+    for line in lines:
+        if line.startswith(":") and line.split(" ")[1] == GITLINK:
+            return f"it adds or changes a nested repository: {line.split(chr(9), 1)[-1]}"
+    return None
 
 
 def _migrate(aside: Path, objects: Path) -> None:
