@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -114,7 +115,7 @@ def test_worktrees_of_many_processes_never_race(tmp_path: Path) -> None:
     for round_ in range(20):
         started = [
             subprocess.Popen(
-                ["python3", "-c", program, repo, str(round_ * 100 + n * 8)], cwd=here, stderr=subprocess.PIPE
+                [sys.executable, "-c", program, repo, str(round_ * 100 + n * 8)], cwd=here, stderr=subprocess.PIPE
             )
             for n in range(8)
         ]

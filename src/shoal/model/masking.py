@@ -1,0 +1,209 @@
+"""Known secret values, and text in which they are replaced by their names.
+
+Masking guards against accidents: an agent that holds a secret can always spell it in a way that nobody knows.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import AnyStr, Generic, NamedTuple, Self
+from urllib.parse import quote, quote_plus
+
+SHORTEST = 4
+"""Shorter values would be found in any text, and every hole would tell them."""
+
+_WRAPPED = 8  # a shorter last line of wrapped base64 is found in any text: `Cg==` is a line end
+_QUOTED_SAFE = ("", "/", "!'()*")  # strict, a path, JavaScript's encodeURIComponent
+_HTML_SAFE = str.maketrans({"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"})  # as Go writes JSON
+
+
+@dataclass(frozen=True, slots=True)
+class _Needle(Generic[AnyStr]):
+    """One spelling of a secret, and what is to stand in its place."""
+
+    form: AnyStr
+    label: AnyStr
+
+
+class _Hit(NamedTuple):
+    """Where a needle is; the lower its rank, the longer it is."""
+
+    start: int
+    rank: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """The secrets that are known; made by `Mask.of`, while `Mask()` knows none and changes nothing."""
+
+    unmasked: tuple[str, ...] = ()
+    """Names whose values are too short to be masked; a person has to be told of them."""
+    _texts: tuple[_Needle[str], ...] = field(default=(), repr=False)
+    _bytes: tuple[_Needle[bytes], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, *secrets: Mapping[str, str]) -> Self:
+        """Know the values in *secrets* by their names; where two names have one value, the first is shown."""
+        named = [(name, value) for some in secrets for name, value in some.items()]
+        short = {name for name, value in named if value and not _is_maskable(value)}
+        forms: dict[str, str] = {}
+        for name, value in named:
+            for form in _forms(value) if _is_maskable(value) else ():
+                forms.setdefault(form, name)
+        raw = {_raw(form): name for form, name in forms.items()}
+        labels = {name: _label(name, (*forms, *raw)) for name in forms.values()}
+        in_bytes = {name: label.encode() for name, label in labels.items()}
+        return cls(tuple(sorted(short)), _needles(forms, labels), _needles(raw, in_bytes))
+
+    def text(self, text: str) -> str:
+        """Replace every secret in *text*; what has no secret in it stays as it is."""
+        return _masked(text, self._texts).said
+
+    def stream(self) -> "MaskStream":
+        """Begin to mask one stream of bytes."""
+        return MaskStream(self._bytes)
+
+
+class MaskStream:
+    """One stream on its way through a mask: the same bytes come out however it is cut into chunks.
+
+    Only an end that could be the beginning of a secret is held back, and never more than the longest spelling.
+    """
+
+    def __init__(self, needles: tuple[_Needle[bytes], ...]) -> None:
+        self._needles = needles
+        self._held = b""
+        self._covered = 0  # so much of what is held is masked already, but more may overlap with it
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take the next chunk and give what is decided by it."""
+        text = self._held + chunk
+        until = min((_begun(text, needle.form) for needle in self._needles), default=len(text))
+        return self._say(text, until)
+
+    def close(self) -> bytes:
+        """Give what was held back; it was no secret after all."""
+        return self._say(self._held, len(self._held))
+
+    def _say(self, text: bytes, until: int) -> bytes:
+        done = _masked(text, self._needles, covered=self._covered, until=until)
+        self._held = text[until:]
+        self._covered = done.settled - until
+        return done.said
+
+
+@dataclass(frozen=True, slots=True)
+class _Masked(Generic[AnyStr]):
+    """What is to be said, and up to where of the text that is final."""
+
+    said: AnyStr
+    settled: int
+
+
+def _masked(
+    text: AnyStr, needles: Sequence[_Needle[AnyStr]], *, covered: int = 0, until: int | None = None
+) -> _Masked[AnyStr]:
+    """Replace what begins before *until*; secrets that overlap are one hole, whose name is that of the first."""
+    until = len(text) if until is None else until
+    pieces: list[AnyStr] = []
+    settled = covered
+    for hit in _hits(text, needles):
+        if hit.start < settled:
+            settled = max(settled, hit.end)
+        elif hit.start < until:
+            pieces += (text[settled : hit.start], needles[hit.rank].label)
+            settled = hit.end
+    pieces.append(text[settled:until])
+    return _Masked(text[:0].join(pieces), max(settled, until))
+
+
+def _hits(text: AnyStr, needles: Sequence[_Needle[AnyStr]]) -> list[_Hit]:
+    return sorted(hit for rank, needle in enumerate(needles) for hit in _found(text, needle.form, rank))
+
+
+def _found(text: AnyStr, form: AnyStr, rank: int) -> Iterator[_Hit]:
+    """Find *form* by leaps to the last one that overlaps, since `aaaa` in a long row of `a` is everywhere."""
+    size = len(form)
+    start = text.find(form)
+    while start >= 0:
+        end = start + size
+        while (last := text.rfind(form, end - size + 1, end + size - 1)) >= 0:
+            end = last + size
+        yield _Hit(start, rank, end)
+        start = text.find(form, end)
+
+
+def _begun(text: bytes, form: bytes) -> int:
+    """Say from where on *text* could be the beginning of a *form* that is not whole yet."""
+    first = max(0, len(text) - len(form) + 1)
+    at = text.find(form[:SHORTEST], first)
+    while at >= 0:
+        if form.startswith(text[at:]):
+            return at
+        at = text.find(form[:SHORTEST], at + 1)
+    last = range(max(first, len(text) - SHORTEST + 1), len(text))
+    return next((at for at in last if form.startswith(text[at:])), len(text))
+
+
+def _needles(forms: Mapping[AnyStr, str], labels: Mapping[str, AnyStr]) -> tuple[_Needle[AnyStr], ...]:
+    longest_first = sorted(forms, key=lambda form: (-len(form), form))
+    return tuple(_Needle(form, labels[forms[form]]) for form in longest_first)
+
+
+def _is_maskable(value: str) -> bool:
+    return len(value.strip()) >= SHORTEST
+
+
+def _forms(value: str) -> Iterator[str]:
+    """Give the common spellings of *value*, and of each of its lines, since what is said is cut into lines later."""
+    lines = (line.strip() for line in value.split("\n"))
+    for piece in (value, *(line for line in lines if len(line) >= SHORTEST)):
+        yield piece
+        yield _raw(piece).decode(errors="replace")
+        yield from _in_urls(piece)
+        yield from _in_json(piece)
+    for whole in (value, value.strip()):
+        yield from _in_base64(_raw(whole))
+        yield from _in_base64(_raw(whole) + b"\n")  # `echo "$SECRET" | base64`
+
+
+def _in_urls(piece: str) -> Iterator[str]:
+    yield from (quote(_raw(piece), safe=safe) for safe in _QUOTED_SAFE)
+    yield quote_plus(_raw(piece))
+
+
+def _in_json(piece: str) -> Iterator[str]:
+    for ascii_only in (True, False):
+        written = json.dumps(piece, ensure_ascii=ascii_only)[1:-1]
+        yield from (written, written.translate(_HTML_SAFE), written.replace("/", r"\/"))
+
+
+def _in_base64(raw: bytes) -> Iterator[str]:
+    for encoded in (base64.standard_b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode()):
+        yield from (encoded, encoded.rstrip("="))
+    lines = base64.encodebytes(raw).decode().splitlines()
+    yield from (line for line in lines if len(line) >= _WRAPPED)
+
+
+def _raw(text: str) -> bytes:
+    """Give the bytes of *text*; a variable of the host may hold bytes that are no UTF-8."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(errors="surrogatepass")
+
+
+def _label(name: str, forms: Iterable[str | bytes]) -> str:
+    """Choose what stands for a secret, so that no secret is in it and none can arise where it meets other text."""
+    raw = [form if isinstance(form, bytes) else form.encode(errors="surrogatepass") for form in forms]
+    wanted = (f"[secret {name}]", "[secret]", "***", *map(chr, range(0x21, 0x7F)), *map(chr, range(0x2580, 0x2800)))
+    return next((label for label in wanted if not any(_meets(_raw(label), form) for form in raw)), "")
+
+
+def _meets(label: bytes, form: bytes) -> bool:
+    if label in form or form in label:
+        return True
+    sizes = range(1, min(len(label), len(form)))
+    return any(label.endswith(form[:size]) or label.startswith(form[-size:]) for size in sizes)
