@@ -209,4 +209,4 @@ def test_ten_megabytes_take_linear_time(value: str, pattern: bytes) -> None:
     masked = streamed(mask, chunks)
 
     assert value.encode() not in masked
-    assert time.process_time() - began < 10  # quadratic would be hours
+    assert time.process_time() - began < 40  # about 1 to 4 here; quadratic would be hours

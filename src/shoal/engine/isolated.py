@@ -5,7 +5,7 @@ import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -91,20 +91,8 @@ class OpenSession:
         """Bring the work in; what could not be brought in stays on disk and is named."""
         work = await bring_in(self._site, self._job, self._open, self._lease, self._before)
         status = Status.FAILED if work.failure else Status.SUCCEEDED if work.commit else Status.NO_CHANGES
-        self.result = WorkerResult(
-            index=0,
-            session=self._job.session,
-            status=status,
-            branch=work.branch,
-            commit=work.commit,
-            files_changed=work.files_changed,
-            unkept=work.unkept,
-            ignored=work.ignored,
-            kept_refs=work.refs,
-            error=work.failure,
-            workspace=str(self.workspace),
-            raw=str(self._lease.box) if work.failure else None,
-        )
+        result = WorkerResult(index=0, session=self._job.session, status=status, error=work.failure)
+        self.result = work.on(replace(result, workspace=str(self.workspace)), self._lease.box)
         await self._site.ledger.forget(self._job.session)
         await self._site.ledger.append(*record(self._site, self._job, self.result))
         return self.result

@@ -1,12 +1,14 @@
 """Keeping an ended agent's work: sealed in a box, taken in as a pack, held by a ref; or its raw files stay."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from shoal.engine.lease import Lease
 from shoal.engine.seal import Seal, Wish, sealed
 from shoal.engine.site import Site
 from shoal.git.imports import Refused, take
 from shoal.git.refs import ABSENT, Move, move, value
+from shoal.model.results import WorkerResult
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.overlay import is_empty
 
@@ -22,6 +24,19 @@ class Kept:
     unkept: tuple[str, ...] = ()
     ignored: int = 0
     failure: str | None = None
+
+    def on(self, result: WorkerResult, box: Path) -> WorkerResult:
+        """Tell in *result* where the work is; *box* is where its raw files lie if it could not be brought in."""
+        return replace(
+            result,
+            branch=self.branch,
+            commit=self.commit,
+            files_changed=self.files_changed,
+            unkept=self.unkept,
+            ignored=self.ignored,
+            kept_refs=self.refs,
+            raw=str(box) if self.failure else None,
+        )
 
 
 async def kept(site: Site, workspace: Workspace, lease: Lease, *, branch: str, message: str, has_history: bool) -> Kept:

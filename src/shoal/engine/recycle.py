@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shoal.engine.behind import boxed
-from shoal.engine.lease import SYSTEM_PATH, Lease
+from shoal.engine.inner import git_environment
+from shoal.engine.lease import Lease
 from shoal.engine.site import Site
 from shoal.errors import ShoalError
 from shoal.git.gitdir import write_gitdir
@@ -33,17 +34,8 @@ async def recycled(site: Site, workspace: Workspace, lease: Lease) -> Path | Non
     """Make the workspace pristine and return its index, or `None` when it cannot serve again."""
     gitdir = lease.box / f"recycle-{secrets.token_hex(3)}"
     write_gitdir(gitdir, site.repository, head=site.base.commit, refs={}, index=workspace.index, loose_stat=False)
-    env = {
-        "PATH": ":".join(SYSTEM_PATH),
-        "HOME": "/nonexistent",
-        "LC_ALL": "C",
-        "GIT_DIR": str(gitdir),
-        "GIT_WORK_TREE": str(workspace.path),
-        "GIT_INDEX_FILE": str(gitdir / "index"),
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "MARK": str(lease.inputs / "git"),
-        "BASE": site.base.commit,
-    }
+    env = git_environment(gitdir, workspace.path)
+    env |= {"MARK": str(lease.inputs / "git"), "BASE": site.base.commit}
     command = Command(argv=("/bin/sh", "-c", SCRIPT, "recycle"), cwd=workspace.path, env=env)
     policy = site.policy(token=secrets.token_hex(8), read=(lease.inputs,), write=(workspace.path, gitdir))
     policy = replace(policy, uid=os.getuid(), gid=os.getgid())

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.engine.behind import boxed
-from shoal.engine.lease import SYSTEM_PATH, Lease
+from shoal.engine.inner import git_environment
+from shoal.engine.lease import Lease
 from shoal.engine.site import Site
 from shoal.git.gitdir import write_gitdir
 from shoal.git.imports import MAX_BLOB_BYTES, MAX_PACK_BYTES
@@ -92,16 +93,7 @@ def _fresh_gitdir(site: Site, workspace: Workspace, lease: Lease, wish: Wish) ->
 def _command(site: Site, workspace: Workspace, lease: Lease, wish: Wish, gitdir: Path) -> Command:
     who = site.repository.identity
     env = {
-        "PATH": ":".join(SYSTEM_PATH),
-        "HOME": "/nonexistent",
-        "LC_ALL": "C",
-        "GIT_DIR": str(gitdir),
-        "GIT_WORK_TREE": str(workspace.path),
-        "GIT_INDEX_FILE": str(gitdir / "index"),
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_ATTR_NOSYSTEM": "1",
-        "GIT_NO_LAZY_FETCH": "1",
-        "GIT_ALLOW_PROTOCOL": "",
+        **git_environment(gitdir, workspace.path),
         "GIT_AUTHOR_NAME": who.name,
         "GIT_AUTHOR_EMAIL": who.email,
         "GIT_COMMITTER_NAME": who.name,

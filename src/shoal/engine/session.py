@@ -247,22 +247,16 @@ def _seconds(job: Job) -> float | None:
 
 def _result(job: Job, ended: Ended, work: Kept, lease: Lease) -> WorkerResult:
     status, error = _verdict(job, ended, work)
-    return WorkerResult(
+    result = WorkerResult(
         index=job.index,
         session=job.session,
         status=status,
         exit_code=ended.exit.code,
         output=ended.words.output,
-        branch=work.branch,
-        commit=work.commit,
-        files_changed=work.files_changed,
         attempts=job.attempt,
         error=error,
-        unkept=work.unkept,
-        ignored=work.ignored,
-        kept_refs=work.refs,
-        raw=str(lease.box) if work.failure else None,
     )
+    return work.on(result, lease.box)
 
 
 def _verdict(job: Job, ended: Ended, work: Kept) -> tuple[Status, str | None]:

@@ -64,19 +64,9 @@ async def _session_swept(site: Site, step: str, session: SessionState) -> Worker
     box = site.paths.box(session.session)
     path = Path(session.workspace)
     work = await _salvaged(site, session, box, path)
-    result = WorkerResult(
-        index=session.index,
-        session=session.session,
-        status=Status.LOST,
-        branch=work.branch,
-        commit=work.commit,
-        files_changed=work.files_changed,
-        error=work.failure or "Shoal was killed while this agent worked",
-        unkept=work.unkept,
-        kept_refs=work.refs,
-        workspace=session.workspace,
-        raw=str(box) if work.failure else None,
-    )
+    error = work.failure or "Shoal was killed while this agent worked"
+    result = WorkerResult(index=session.index, session=session.session, status=Status.LOST, error=error)
+    result = work.on(replace(result, workspace=session.workspace), box)
     if work.failure is None:
         await forgotten(site.repository, path)
         await removed(box, path)

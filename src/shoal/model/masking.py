@@ -53,7 +53,7 @@ class Mask:
             for form in _forms(value) if _is_maskable(value) else ():
                 forms.setdefault(form, name)
         raw = {_raw(form): name for form, name in forms.items()}
-        labels = {name: _label(name, (*forms, *raw)) for name in forms.values()}
+        labels = {name: _label(name, (*forms, *raw)) for name in set(forms.values())}
         in_bytes = {name: label.encode() for name, label in labels.items()}
         return cls(tuple(sorted(short)), _needles(forms, labels), _needles(raw, in_bytes))
 
@@ -74,18 +74,24 @@ class MaskStream:
 
     def __init__(self, needles: tuple[_Needle[bytes], ...]) -> None:
         self._needles = needles
+        self._tips = frozenset(needle.form[:size] for needle in needles for size in range(1, SHORTEST))
         self._held = b""
         self._covered = 0  # so much of what is held is masked already, but more may overlap with it
 
     def feed(self, chunk: bytes) -> bytes:
         """Take the next chunk and give what is decided by it."""
         text = self._held + chunk
-        until = min((_begun(text, needle.form) for needle in self._needles), default=len(text))
-        return self._say(text, until)
+        return self._say(text, self._undecided(text))
 
     def close(self) -> bytes:
         """Give what was held back; it was no secret after all."""
         return self._say(self._held, len(self._held))
+
+    def _undecided(self, text: bytes) -> int:
+        """Say from where on *text* could be the beginning of a secret that is not whole yet."""
+        last = range(max(0, len(text) - SHORTEST + 1), len(text))
+        tip = next((at for at in last if text[at:] in self._tips), len(text))
+        return min([tip, *(_begun(text, needle.form) for needle in self._needles)])
 
     def _say(self, text: bytes, until: int) -> bytes:
         done = _masked(text, self._needles, covered=self._covered, until=until)
@@ -136,15 +142,12 @@ def _found(text: AnyStr, form: AnyStr, rank: int) -> Iterator[_Hit]:
 
 
 def _begun(text: bytes, form: bytes) -> int:
-    """Say from where on *text* could be the beginning of a *form* that is not whole yet."""
-    first = max(0, len(text) - len(form) + 1)
-    at = text.find(form[:SHORTEST], first)
-    while at >= 0:
-        if form.startswith(text[at:]):
-            return at
-        at = text.find(form[:SHORTEST], at + 1)
-    last = range(max(first, len(text) - SHORTEST + 1), len(text))
-    return next((at for at in last if form.startswith(text[at:])), len(text))
+    """Say from where on *text* is the beginning of *form*, of which the first few bytes have come."""
+    head = form[:SHORTEST]
+    at = text.find(head, max(0, len(text) - len(form) + 1))
+    while at >= 0 and not form.startswith(text[at:]):
+        at = text.find(head, at + 1)
+    return at if at >= 0 else len(text)
 
 
 def _needles(forms: Mapping[AnyStr, str], labels: Mapping[str, AnyStr]) -> tuple[_Needle[AnyStr], ...]:

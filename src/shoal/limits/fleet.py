@@ -1,0 +1,51 @@
+"""The name of a fleet: whose it is can be told from it, and whether that coordinator still lives."""
+
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NAME = re.compile(r"shoal-(\d+)-(\d+)-(\d+)-[0-9a-f]{4}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All groups of one coordinator. Pids are told apart by their namespace and start, so none is taken for another."""
+
+    namespace: int
+    pid: int
+    started: int
+    mark: str = field(default_factory=lambda: secrets.token_hex(2))
+
+    @classmethod
+    def ours(cls) -> "Fleet":
+        """Name a new fleet of this process."""
+        return cls(_namespace(), os.getpid(), started(os.getpid()) or 0)
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return f"shoal-{self.namespace}-{self.pid}-{self.started}-{self.mark}"
+
+
+def is_orphan(name: str) -> bool:
+    """Say whether a folder is a fleet's whose coordinator is dead; of other pid namespaces nothing can be known."""
+    found = NAME.fullmatch(name)
+    if found is None:
+        return False
+    namespace, pid, start = map(int, found.groups())
+    return namespace == _namespace() and started(pid) != start
+
+
+def started(pid: int) -> int | None:
+    """Say when a process started, in ticks since the boot; `None` when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _namespace() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino

@@ -1,0 +1,76 @@
+"""What enforces limits, whatever its kind."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from shoal.model.command import Command
+from shoal.model.limits import ResourceLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a group has spent; `None` where it cannot be known.
+
+    *forks_refused* counts the processes that it could not start: one that grows from look to look is a bomb.
+    """
+
+    memory_peak_bytes: int | None = None
+    cpu_seconds: float | None = None
+    pids: int | None = None
+    forks_refused: int | None = None
+
+
+class Group(Protocol):
+    """The processes of one agent, held to its limits together. Its verdict and usage stay readable after its end."""
+
+    @property
+    def name(self) -> str:
+        """The name it was asked for with."""
+
+    def wrap(self, command: Command) -> Command:
+        """Make *command* join before it does anything else.
+
+        Wrap what a wall has wrapped already: the joining runs with that command's own environment.
+        """
+
+    def breach(self) -> str | None:
+        """Say `memory` or `pids` when that limit was ever met, and `None` as long as neither was."""
+
+    def usage(self) -> Usage:
+        """Say what was spent."""
+
+    def pids(self) -> tuple[int, ...]:
+        """Give the processes that are in it now."""
+
+    def kill(self) -> None:
+        """Kill everything in it, where that can be done without missing any; else do nothing."""
+
+
+class Enforcer(Protocol):
+    """A kind of enforcement."""
+
+    @property
+    def name(self) -> str:
+        """One of `cgroup2`, `cgroup1`, `systemd`, `polling`."""
+
+    @property
+    def holds(self) -> frozenset[str]:
+        """Which of `memory`, `cpu` and `pids` are held for each agent."""
+
+    @property
+    def holds_fleet(self) -> frozenset[str]:
+        """Which of them are held for all agents together."""
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Sentences that say what is not held, or not exactly."""
+
+    def group(self, name: str, limits: ResourceLimits) -> AbstractContextManager[Group]:
+        """Make a group; on leaving it is killed, seen empty and removed.
+
+        Raises `Broken` when it cannot be made, or when somebody in it does not die within seconds.
+        """
+
+    def sweep(self) -> None:
+        """Remove the groups of coordinators that are dead, with whoever is left in them."""

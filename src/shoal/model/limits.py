@@ -1,0 +1,128 @@
+"""What one agent may spend of the machine."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from shoal.errors import BadInput
+
+MIB = 2**20
+YEAR_SECONDS = 366 * 24 * 3600
+SHOWN_DIGITS = 40
+
+BREACHES = ("memory", "time", "disk", "pids")
+"""The limits whose breach ends an agent, by the names that its status gives them; CPU is throttled instead."""
+
+
+class BadLimit(BadInput):
+    """A limit that has no meaning; *key* is the one that was written."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"limit `{_printable(key)}` {why}")
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a limit may be."""
+
+    lowest: float
+    highest: float
+    is_whole: bool = False
+
+    def problem(self, value: object) -> str | None:
+        """Say what is wrong with *value*, or `None`."""
+        kinds = (int,) if self.is_whole else (int, float)
+        # Compared, never converted: 10**400 is no float, and NaN lies in no range.
+        if isinstance(value, kinds) and not isinstance(value, bool) and self.lowest <= value <= self.highest:
+            return None
+        number = "a whole number" if self.is_whole else "a number"
+        wanted = f"{number} from {self.lowest:.12g} to {self.highest:.12g}, or null for no bound"
+        return f"must be {wanted}, not {_shown(value)}"
+
+
+RANGES: Mapping[str, Range] = {
+    "memory_mb": Range(16, 2**30),
+    "cpu_percent": Range(1, 100 * 1024),
+    "time_seconds": Range(0.001, YEAR_SECONDS),
+    "disk_mb": Range(1, 2**40),
+    "pids": Range(2, 2**22, is_whole=True),
+}
+SPELLINGS: Mapping[str, str] = {
+    "max_memory": "memory_mb",
+    "max_cpu_percent": "cpu_percent",
+    "max_execution_time": "time_seconds",
+    "max_disk_usage": "disk_mb",
+}
+"""What the seeds call them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceLimits:
+    """What one agent may spend; `None` means no bound. 50 % of CPU is half of one core; a MB is 2**20 bytes."""
+
+    memory_mb: float | None = 1024
+    cpu_percent: float | None = 50
+    time_seconds: float | None = 3600
+    disk_mb: float | None = 5120
+    pids: int | None = 1024
+
+    def __post_init__(self) -> None:
+        """Raise `BadLimit` for what cannot be meant."""
+        for name, allowed in RANGES.items():
+            _refuse(name, getattr(self, name), allowed)
+
+    @classmethod
+    def of(cls, given: Mapping[str, object]) -> "ResourceLimits":
+        """Read limits by their names or the seeds' names; what is not given has its default."""
+        known = {field.name for field in fields(cls)}
+        values: dict[str, object] = {}
+        for key, value in given.items():
+            name = SPELLINGS.get(key, key)
+            if name not in known:
+                raise BadLimit(key, _unknown(key, (*known, *SPELLINGS)))
+            if name in values:
+                raise BadLimit(key, f"is given twice: it is the same as `{name}`")
+            _refuse(key, value, RANGES[name])
+            values[name] = value
+        return cls(**values)  # type: ignore[arg-type]  # each was held against its range
+
+    @classmethod
+    def unnamed(cls) -> "ResourceLimits":
+        """Give the limits of a run that names none: CPU is then a fair share instead of a quota."""
+        return cls(cpu_percent=None)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory in bytes."""
+        return None if self.memory_mb is None else int(self.memory_mb * MIB)
+
+    @property
+    def disk_bytes(self) -> int | None:
+        """The disk in bytes."""
+        return None if self.disk_mb is None else int(self.disk_mb * MIB)
+
+
+def _refuse(key: str, value: object, allowed: Range) -> None:
+    if value is not None and (problem := allowed.problem(value)):
+        raise BadLimit(key, problem)
+
+
+def _unknown(key: str, known: tuple[str, ...]) -> str:
+    if key == "disk":
+        return "comes later: `disk: exact` cannot be asked for yet, `disk_mb` is polled"
+    near = difflib.get_close_matches(str(key)[:SHOWN_DIGITS].lower(), known, n=1)
+    return f"is not known; did you mean `{near[0]}`?" if near else f"is not known; known: {', '.join(sorted(RANGES))}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and value.bit_length() > SHOWN_DIGITS * 3:
+        return f"a number of {value.bit_length()} bits"  # Python refuses to spell the longest
+    whole = ascii(value)
+    return whole if len(whole) <= SHOWN_DIGITS else f"{whole[:SHOWN_DIGITS]}…"
+
+
+def _printable(key: object) -> str:
+    return ascii(key)[1:-1][:SHOWN_DIGITS] if isinstance(key, str) else _shown(key)
