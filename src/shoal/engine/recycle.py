@@ -21,7 +21,7 @@ SECONDS = 120.0
 # and checked out again; git then finds only what is missing.
 SCRIPT = """
 set -eu
-find . -xdev -type d ! -perm -700 -exec chmod u+rwx {} +
+find . -xdev -type d ! -perm -700 -exec chmod u+rwx {} \\;
 find . -xdev -mindepth 1 ! -path ./.git ! -type d -cnewer "$MARK" -delete
 git clean -ffdxq -e /.git
 git read-tree --reset -u "$BASE"
