@@ -75,6 +75,15 @@ def test_an_opened_worktree_with_work_in_it_always_stays(shoal: Shoal, pipelines
     assert not unchanged.exists()
 
 
+def test_what_stays_is_not_called_nothing(shoal: Shoal, pipelines: Path) -> None:
+    shoal("run", "both")
+    shoal("open", "one")
+
+    shoal("clean")
+
+    assert shoal("clean").out.endswith("\nnothing else to clean\n")
+
+
 def test_cleaning_where_nothing_ran_makes_nothing(shoal: Shoal, repo: Path) -> None:
     assert shoal("clean").out == "nothing to clean\n"
     assert not (repo / ".shoal").exists()

@@ -61,6 +61,13 @@ def test_logs_follow_until_the_session_has_ended(repo: Path, shoal: Shoal) -> No
     assert "no_changes" in said.out.splitlines()[-1]
 
 
+def test_logs_leave_out_colours_and_escape_the_rest(shoal: Shoal) -> None:
+    script = r"""sh -c 'printf "\\033[1;31mred\\033[0m \\033[2J\\n"'"""
+    shoal("run", "--task", "x", "--command", script)
+
+    assert "\nred \\x1b[2J\n" in shoal("logs").out
+
+
 def test_names_are_prefixes_that_fit_one(ran: Shoal) -> None:
     unknown, many = ran("status", "zzz"), ran("diff", "")
 

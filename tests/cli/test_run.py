@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -19,7 +20,7 @@ STEP_FIELDS = {
 }
 WORKER_FIELDS = {
     *("index", "session", "status", "exit_code", "output", "branch", "commit", "files_changed", "attempts"),
-    *("duration_seconds", "usage", "artifacts", "limit", "error", "unkept", "ignored", "kept_refs", "raw"),
+    *("duration_seconds", "usage", "artifacts", "limit", "error", "unkept", "executable_config", "ignored", "kept_refs", "raw"),
 }
 
 
@@ -73,6 +74,38 @@ def test_a_failed_agent_is_exit_1_and_its_work_is_kept(shoal: Shoal, repo: Path,
     assert "why: it broke" in said.out
     assert "logs bad-" in said.out
     assert git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent").startswith("agent/bad/")
+
+
+def test_what_the_agents_do_not_see_is_told_before_they_start(shoal: Shoal, repo: Path) -> None:
+    (repo / "README.md").write_text("not committed\n")
+
+    lines = shoal("run", "--task", "x", "--command", "true").out.splitlines()
+
+    assert "1 uncommitted change" in lines[1]
+    assert "started" in lines[2]
+    assert max(map(len, lines[:2])) <= 80
+
+
+def test_one_agent_is_counted_as_one(shoal: Shoal) -> None:
+    assert "failed: 0 of 1 agent did its work" in shoal("run", "--task", "x", "--command", "false").out
+
+
+def test_the_agent_of_the_readme_runs_and_its_key_is_masked(shoal: Shoal, repo: Path, tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    [example] = re.findall(r"^```yml\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    (repo / "shoal.yaml").write_text(example)
+    claude = tmp_path / "tools" / "claude"
+    claude.parent.mkdir()
+    claude.write_text('#!/bin/sh\necho "key $ANTHROPIC_API_KEY"\ncat > "prompt-$1"\n')
+    claude.chmod(0o755)
+    own = {"PATH": f"{claude.parent}:{os.environ['PATH']}", "ANTHROPIC_API_KEY": "a-key-of-my-own"}
+
+    said = shoal("run", "--task", "fix it", "--agent", "claude", **own)
+
+    assert said.code == 0, said.err
+    assert "prompt--p" in shoal("diff", "--name-only").out
+    assert "key " in shoal("logs").out
+    assert "a-key-of-my-own" not in shoal("logs").out
 
 
 def test_a_timeout_is_told_and_kept(shoal: Shoal) -> None:

@@ -34,7 +34,7 @@ async def test_a_sound_pack_is_taken(repo: Path, tmp_path: Path) -> None:
 
     taken = await take(await inspect(repo, os.environ), packed(agent, tip, base=base), base=base, tips=(tip,))
 
-    assert taken == Taken(tip, 1)
+    assert taken == Taken(tip, ("new.txt",))
     assert git(repo, "show", f"{tip}:new.txt") == "new"
 
 
@@ -49,7 +49,8 @@ async def test_many_objects_come_as_a_pack_and_are_whole(repo: Path, tmp_path: P
     taken = await take(await inspect(repo, os.environ), packed(agent, tip, base=base), base=base, tips=(tip,))
     git(repo, "update-ref", "refs/heads/taken", tip)
 
-    assert taken == Taken(tip, 300)
+    assert isinstance(taken, Taken)
+    assert taken.files_changed == 300
     assert git(repo, "fsck", "--full", "--strict") == ""
 
 

@@ -71,6 +71,7 @@ def worker_document(worker: WorkerResult) -> dict[str, object]:
         "limit": worker.limit,
         "error": worker.error,
         "unkept": list(worker.unkept),
+        "executable_config": list(worker.executable),
         "ignored": worker.ignored,
         "kept_refs": list(worker.kept_refs),
         "raw": worker.raw,

@@ -110,7 +110,7 @@ def _from_file(work: Work, environ: Mapping[str, str]) -> Plan:
     if own.is_file():
         return _read(own, work.target, environ)
     if work.target is None:
-        raise BadInput(f"nothing to run: give a file or `--task` with `--agent` (there is no {own})")
+        raise BadInput(f"nothing to run: give a file, or `--task` with `--command` or `--agent` (there is no {own})")
     raise BadInput(f"there is no file {work.target!r}, and no {own} with a pipeline of that name")
 
 

@@ -24,23 +24,34 @@ def command(
     task: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="What an agent is to do; repeatable.")] = None,
     agent: Annotated[str | None, typer.Option(metavar="NAME", help="An agent of ./shoal.yaml, for --task.")] = None,
     program: Annotated[
-        str | None, typer.Option("--command", metavar="COMMAND", help="A program as the agent, for --task.")
+        str | None,
+        typer.Option(
+            "--command", metavar="COMMAND", help="A program as the agent, for --task; the prompt is its stdin."
+        ),
     ] = None,
     base: Annotated[str | None, typer.Option(metavar="REF", help="The commit to start from; else HEAD.")] = None,
-    at_once: Annotated[int | None, typer.Option("-j", metavar="N", help="Agents that work at the same time.")] = None,
+    at_once: Annotated[
+        int | None,
+        typer.Option("-j", metavar="N", help="Agents at a time; 5 for --task, 10 for a file, unless it says."),
+    ] = None,
     sandbox: Annotated[
-        Literal["bubblewrap", "landlock", "none"] | None, typer.Option(help="The wall around each agent.")
+        Literal["bubblewrap", "landlock", "none"] | None, typer.Option(help="The wall; else bubblewrap.")
     ] = None,
     isolation: Annotated[
-        Literal["auto", "overlay", "worktree", "directory"] | None, typer.Option(help="The kind of workspace.")
+        Literal["auto", "overlay", "worktree", "directory"] | None, typer.Option(help="The workspace; else auto.")
     ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="SECONDS|10m", help="The time each agent has.")] = None,
-    network: Annotated[Literal["none", "host"] | None, typer.Option(help="The network of the agents.")] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="SECONDS|10m", help="Time for each agent; else no end.")
+    ] = None,
+    network: Annotated[Literal["none", "host"] | None, typer.Option(help="Their network; else none.")] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, progress on stderr.")] = False,
     events: Annotated[bool, typer.Option("--events", help="Every event on stdout, one JSON object per line.")] = False,
     repo: Repo = HERE,
 ) -> int:
-    """Run a pipeline or some tasks; the work comes back as branches."""
+    """Run a pipeline or some tasks; the work comes back as branches.
+
+    For instance: `shoal run --task "fix the login test" --command "my-agent --batch"`. Options override the file.
+    """
     if json and events:
         raise BadInput("both --json and --events; choose one")
     work = Work(folder=repo, target=target, tasks=tuple(task or ()), agent=agent, command=program)

@@ -38,7 +38,10 @@ class Verdict:
         }
 
 
-def command(files: Annotated[list[Path], typer.Argument(metavar="FILE...")], json: Json = False) -> int:
+def command(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="A pipeline file; several may be named.")],
+    json: Json = False,
+) -> int:
     """Check pipeline files without running anything."""
     verdicts = [judged(file) for file in files]
     if json:

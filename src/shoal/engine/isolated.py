@@ -69,7 +69,7 @@ class OpenSession:
         if not argv:
             raise BadInput("the command is empty; give a program")
         boxed_command, policy = agent_box(self._site, self._job, self._open, self._lease, argv)
-        words = Words(self._site.run, self._job.session, self._site.ledger.note)
+        words = Words(self._site.run, self._job.session, self._site.ledger.note, self._site.mask)
         async with boxed(self._site.sandbox, boxed_command, policy, sink=words.feed) as box:
             timed_out = False
             try:

@@ -8,6 +8,7 @@ from shoal.engine.seal import Seal, Wish, sealed
 from shoal.engine.site import Site
 from shoal.git.imports import Refused, take
 from shoal.git.refs import ABSENT, Move, move, value
+from shoal.model.executable import executable_paths
 from shoal.model.results import WorkerResult
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.overlay import is_empty
@@ -23,6 +24,7 @@ class Kept:
     refs: tuple[str, ...] = ()
     unkept: tuple[str, ...] = ()
     ignored: int = 0
+    executable: tuple[str, ...] = ()
     failure: str | None = None
 
     def on(self, result: WorkerResult, box: Path) -> WorkerResult:
@@ -35,6 +37,7 @@ class Kept:
             unkept=self.unkept,
             ignored=self.ignored,
             kept_refs=self.refs,
+            executable=self.executable,
             raw=str(box) if self.failure else None,
         )
 
@@ -77,4 +80,5 @@ async def _taken(site: Site, seal: Seal, ref: str, here: str | None) -> Kept:
         commit=seal.tip if has_work else None,
         files_changed=taken.files_changed,
         refs=tuple(extras),
+        executable=executable_paths(taken.paths),
     )

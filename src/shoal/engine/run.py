@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.adapters.host import this_host
 from shoal.adapters.kind import Adapter
@@ -17,6 +17,7 @@ from shoal.engine.toolchain import toolchain
 from shoal.errors import ShoalError
 from shoal.git.repository import dirt
 from shoal.model.events import Recorded, RunEnded, RunStarted, StepEnded, StepStarted
+from shoal.model.masking import Mask
 from shoal.model.policy import Network
 from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
@@ -40,7 +41,8 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
     adapters = {step.name: adapter(step.task.agent.adapter, host) for step in plan.steps}
     _assert_programs(plan, adapters, ask)
     began = time.monotonic()
-    async with prepared(ask) as site:
+    async with prepared(ask) as ground:
+        site = replace(ground, mask=_mask(plan))
         if listen is not None:
             site.ledger.subscribe(listen)
         await sweep(site)
@@ -62,6 +64,12 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
         workspace=started.workspace,
         notes=started.notes,
     )
+
+
+def _mask(plan: Plan) -> Mask:
+    """Know the values that were taken from the host's environment: they are secrets."""
+    holders = [holder for step in plan.steps for holder in (step.task, step.task.agent)]
+    return Mask.of(*({name: holder.env[name] for name in holder.secrets} for holder in holders))
 
 
 def _assert_programs(plan: Plan, adapters: Mapping[str, Adapter], ask: Ask) -> None:
@@ -96,10 +104,14 @@ async def _announced(site: Site, plan: Plan) -> RunStarted:
         wall=site.sandbox.name,
         workspace=site.kind.name,
         owner=os.getpid(),
-        notes=(*plan.notes, *dirty, *_gaps(site, plan)),
+        notes=(*plan.notes, *dirty, *_gaps(site, plan), *_unmasked(site.mask)),
     )
     await site.ledger.append(started)
     return started
+
+
+def _unmasked(mask: Mask) -> tuple[str, ...]:
+    return tuple(f"the value of {name} is too short to be masked in output" for name in mask.unmasked)
 
 
 def _gaps(site: Site, plan: Plan) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from shoal.errors import ShoalError, Unavailable
 from shoal.git.gitdir import user_config, write_gitdir
 from shoal.model.command import Command
 from shoal.model.events import AgentEnded, AgentStarted, Imported, SessionEnded, SessionStarted
+from shoal.model.masking import Mask
 from shoal.model.policy import Bind, Policy
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
@@ -92,7 +93,7 @@ async def run_session(site: Site, job: Job, stop: asyncio.Event) -> WorkerResult
         result, cancelled = await _worked(site, job, path, stop)
     except ShoalError as error:
         result = WorkerResult(index=job.index, session=job.session, status=Status.FAILED, error=str(error))
-    result = _dated(result, path, time.monotonic() - began)
+    result = masked(_dated(result, path, time.monotonic() - began), site.mask)
     await site.ledger.forget(job.session)
     await site.ledger.append(*record(site, job, result))
     if cancelled:
@@ -102,7 +103,7 @@ async def run_session(site: Site, job: Job, stop: asyncio.Event) -> WorkerResult
 
 async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> tuple[WorkerResult, bool]:
     async with opened(site, job, path) as (workspace, lease, before):
-        words = Words(site.run, job.session, site.ledger.note)
+        words = Words(site.run, job.session, site.ledger.note, site.mask)
         cancelled = False
         # From here on the files stay, until a ref holds them.
         workspace.keep = True
@@ -169,10 +170,12 @@ async def _agent_run(
     site: Site, job: Job, workspace: Workspace, lease: Lease, words: Words, stop: asyncio.Event
 ) -> Ended:
     command, policy = agent_box(site, job, workspace, lease)
-    async with boxed(site.sandbox, command, policy, sink=words.feed) as box:
-        site.ledger.note(AgentStarted(run=site.run, session=job.session, pid=box.pid))
-        ending, exit_ = await _watched(box, _seconds(job), stop, site.grace)
-    words.close()
+    try:
+        async with boxed(site.sandbox, command, policy, sink=words.feed) as box:
+            site.ledger.note(AgentStarted(run=site.run, session=job.session, pid=box.pid))
+            ending, exit_ = await _watched(box, _seconds(job), stop, site.grace)
+    finally:
+        words.close()
     site.ledger.note(AgentEnded(run=site.run, session=job.session, exit_code=exit_.code, signal=exit_.signal))
     return Ended(ending=ending, exit=exit_, words=words)
 
@@ -233,7 +236,8 @@ async def bring_in(site: Site, job: Job, workspace: Workspace, lease: Lease, bef
     """Keep the work, and decide whether the files may go: no workspace is removed before a ref holds it."""
     workspace.keep = True
     has_history = before is None or fingerprint(lease.git) != before
-    work = await kept(site, workspace, lease, branch=job.branch, message=job.message, has_history=has_history)
+    message = site.mask.text(job.message)
+    work = await kept(site, workspace, lease, branch=job.branch, message=message, has_history=has_history)
     if work.failure is None and site.cleanup:
         workspace.keep = False
         if workspace.can_recycle:
@@ -304,6 +308,17 @@ def record(site: Site, job: Job, result: WorkerResult) -> tuple[Imported | Sessi
         files_changed=result.files_changed,
     )
     return imported, ended
+
+
+def masked(result: WorkerResult, mask: Mask) -> WorkerResult:
+    """Take secrets out of what an agent or git said; branch, commit and workspace are names of ours."""
+    return replace(
+        result,
+        output=mask.text(result.output),
+        error=None if result.error is None else mask.text(result.error),
+        unkept=tuple(mask.text(name) for name in result.unkept),
+        executable=tuple(mask.text(name) for name in result.executable),
+    )
 
 
 def _dated(result: WorkerResult, path: Path, seconds: float) -> WorkerResult:

@@ -1,10 +1,11 @@
 """What one run stands on: repository, state, wall, kind of workspace and base, all decided before any agent starts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.engine.lease import User
+from shoal.model.masking import Mask
 from shoal.model.policy import Bind, Layers, Network, Policy
 from shoal.model.repository import Base, Repository
 from shoal.sandboxes.kind import Sandbox
@@ -28,6 +29,7 @@ class Site:
     environ: Mapping[str, str]
     trash: Trash
     user: User
+    mask: Mask = field(default_factory=Mask, repr=False)
     grace: float = 5.0
     cleanup: bool = True
 

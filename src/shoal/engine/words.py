@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 
 from shoal.model.events import Output
+from shoal.model.masking import Mask
 from shoal.proc import Budget, Lines, Stream
 
 LOG_BYTES = 64 * 2**20
@@ -13,7 +14,8 @@ TAIL_BYTES = 64 * 2**10
 class Words:
     """A sink that turns chunks into `Output` events, bounded, and remembers the last of stdout."""
 
-    def __init__(self, run: str, session: str, note: Callable[[Output], None]) -> None:
+    def __init__(self, run: str, session: str, note: Callable[[Output], None], mask: Mask) -> None:
+        self._masks = {stream: mask.stream() for stream in Stream}
         self._run = run
         self._session = session
         self._note = note
@@ -22,12 +24,13 @@ class Words:
         self._lines = {stream: Lines(self._emitter(stream)) for stream in Stream}
 
     def feed(self, stream: Stream, data: bytes) -> None:
-        """Take a chunk."""
-        self._lines[stream].feed(data)
+        """Take a chunk; secrets are masked before anything is cut, or half of one could pass."""
+        self._lines[stream].feed(self._masks[stream].feed(data))
 
     def close(self) -> None:
         """Say the unfinished last lines, and how much was not kept."""
-        for lines in self._lines.values():
+        for stream, lines in self._lines.items():
+            lines.feed(self._masks[stream].close())
             lines.close()
         if self._budget.dropped:
             self._say(Stream.STDERR, "", self._budget.dropped)

@@ -33,7 +33,13 @@ class Taken:
     """The tip is whole in the repository's objects; no ref holds it yet."""
 
     tip: str
-    files_changed: int
+    paths: tuple[str, ...]
+    """What differs from the base."""
+
+    @property
+    def files_changed(self) -> int:
+        """Count them."""
+        return len(self.paths)
 
 
 async def take(repository: Repository, pack: bytes | Path, *, base: str, tips: tuple[str, ...]) -> Taken | Refused:
@@ -61,7 +67,7 @@ async def take(repository: Repository, pack: bytes | Path, *, base: str, tips: t
         if refusal:
             return Refused(refusal)
         _migrate(aside, repository.lenders[0])
-    return Taken(tips[0], change.result().files)
+    return Taken(tips[0], change.result().paths)
 
 
 @contextlib.contextmanager
@@ -127,17 +133,18 @@ def _too_large(objects: list[_Object]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """How many files differ between base and tip, and whether one of them may not."""
+    """Which files differ between base and tip, and whether one of them may not."""
 
-    files: int
+    paths: tuple[str, ...]
     refusal: str | None
 
 
 async def _changed(repository: Repository, base: str, tip: str, env: Mapping[str, str]) -> _Change:
-    options = ("-r", "--raw", "--no-renames")
-    done = await git(repository.git, "diff-tree", *options, base, tip, env=env, accept=(0, 128))
-    lines = done.stdout.decode(errors="replace").splitlines()
-    return _Change(len(lines), _gitlink_in(lines))
+    options = ("-r", "-z", "--raw", "--no-renames")
+    done = await git(repository.git, "diff-tree", *options, base, tip, env=env, accept=(0, 128), limit=2**30)
+    words = done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
+    pairs = list(zip(words[::2], words[1::2], strict=False))
+    return _Change(tuple(path for _, path in pairs), _gitlink_in([f"{facts}\t{path}" for facts, path in pairs]))
 
 
 async def _new_gitlink(repository: Repository, commits: list[str], env: Mapping[str, str]) -> str | None:

@@ -113,6 +113,17 @@ class RunEnded:
     duration_seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionDecided:
+    """A session asked for *subject*, and *rule* decided."""
+
+    run: str
+    session: str
+    subject: str
+    rule: str
+    allowed: bool
+
+
 Event = (
     RunStarted
     | StepStarted
@@ -124,6 +135,7 @@ Event = (
     | SessionEnded
     | StepEnded
     | RunEnded
+    | PermissionDecided
 )
 
 

@@ -160,27 +160,25 @@ def _is_maskable(value: str) -> bool:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Give the common spellings of *value*, and of each of its lines, since what is said is cut into lines later."""
+    """Give the common spellings of *value*, and its lines too, since what is said is cut into lines later."""
     lines = (line.strip() for line in value.split("\n"))
     for piece in (value, *(line for line in lines if len(line) >= SHORTEST)):
-        yield piece
-        yield _raw(piece).decode(errors="replace")
-        yield from _in_urls(piece)
-        yield from _in_json(piece)
+        yield from (piece, _raw(piece).decode(errors="replace"), *_in_json(piece))
+    for written in _in_json(value):
+        yield from (written.translate(_HTML_SAFE), written.replace("/", r"\/"))
     for whole in (value, value.strip()):
+        yield from _in_urls(whole)
         yield from _in_base64(_raw(whole))
         yield from _in_base64(_raw(whole) + b"\n")  # `echo "$SECRET" | base64`
 
 
-def _in_urls(piece: str) -> Iterator[str]:
-    yield from (quote(_raw(piece), safe=safe) for safe in _QUOTED_SAFE)
-    yield quote_plus(_raw(piece))
+def _in_json(piece: str) -> tuple[str, ...]:
+    return tuple(json.dumps(piece, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
 
 
-def _in_json(piece: str) -> Iterator[str]:
-    for ascii_only in (True, False):
-        written = json.dumps(piece, ensure_ascii=ascii_only)[1:-1]
-        yield from (written, written.translate(_HTML_SAFE), written.replace("/", r"\/"))
+def _in_urls(whole: str) -> Iterator[str]:
+    yield from (quote(_raw(whole), safe=safe) for safe in _QUOTED_SAFE)
+    yield quote_plus(_raw(whole))
 
 
 def _in_base64(raw: bytes) -> Iterator[str]:

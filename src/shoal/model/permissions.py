@@ -1,9 +1,25 @@
-"""What a session may touch, as a question that a host program can ask."""
+"""What a session may touch, as a question that a host program can ask; the kernel's wall is what holds an agent."""
 
 import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Self
 
-from shoal.errors import ShoalError
+from shoal.errors import BadInput, ShoalError, UnknownName
+
+MOST_DECISIONS = 1000
+MOST_SUBJECT = 500
+NO_RULE = "no rule"
+"""Nothing speaks against it."""
+NOT_LISTED = "not listed"
+"""Only what is listed is allowed, and this is not."""
+
+_TOOL = re.compile(r"(?P<tool>[\w*.-]+)(?:\((?P<glob>.+)\))?", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOST = re.compile(r"(?:\*\.)?[A-Za-z0-9_:.-]+")
 
 
 class AccessDenied(ShoalError):
@@ -16,19 +32,205 @@ class AccessDenied(ShoalError):
         self.path = path
 
 
+@dataclass(frozen=True, slots=True)
+class ToolRule:
+    """A pattern `Tool` or `Tool(glob)`; `*` stands for anything, blanks and slashes included, and nothing else does.
+
+    `Bash(git:*)`, as clients write it, is `git` alone and with anything after it.
+    """
+
+    pattern: str
+    tool: str
+    glob: str | None
+
+    @classmethod
+    def of(cls, pattern: str) -> Self:
+        """Read a pattern; raises `BadInput` with its text when it is malformed."""
+        found = _TOOL.fullmatch(pattern)
+        if found is None:
+            raise BadInput(f"the tool pattern {pattern!r} is malformed; write `Tool` or `Tool(glob)`")
+        return cls(pattern, found["tool"], found["glob"])
+
+    def covers(self, tool: str, argument: str) -> bool:
+        """Say whether this rule speaks of *tool* used with *argument*."""
+        return _fits(self.tool, tool) and (self.glob is None or _argument_fits(self.glob, argument))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """What a persona or a session may use and touch.
+
+    Without *allowed_tools* every tool is allowed that *deny* does not name. All else is what is listed and no more:
+    *readable* and *writable* folders and files (relative ones lie in the workspace; each is asked about on its own),
+    names of variables that may be taken from the host (*env*), and *hosts* (`example.org`, `*.example.org`).
+    """
+
+    allowed_tools: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    readable: tuple[str, ...] = (".",)
+    writable: tuple[str, ...] = (".",)
+    env: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            object.__setattr__(self, one.name, _texts(one.name, getattr(self, one.name)))
+        for pattern in (*self.allowed_tools, *self.deny):
+            ToolRule.of(pattern)
+        _check("env", self.env, _NAME)
+        _check("hosts", self.hosts, _HOST)
+
+    @classmethod
+    def of(cls, mapping: Mapping[str, object]) -> Self:
+        """Copy what *mapping* says; raises `BadInput` for an unknown key, with the nearest, and for a wrong value."""
+        known = [one.name for one in fields(cls)]
+        for name in mapping:
+            if name not in known:
+                raise UnknownName("permission", str(name), known)
+        return cls(**{name: _texts(name, value) for name, value in mapping.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An answer: the *rule* that gave it, and what it is about; true where it is allowed."""
+
+    allowed: bool
+    rule: str
+    subject: str
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
 class PermissionManager:
-    """Answers for one workspace; the wall is what enforces it for the agent."""
+    """Answers for one session by what was permitted when it started; each answer is kept and told."""
 
-    def __init__(self, workspace: Path) -> None:
+    def __init__(
+        self,
+        workspace: Path,
+        permissions: Permissions | None = None,
+        *,
+        tell: Callable[[Decision], None] | None = None,
+    ) -> None:
         self.workspace = Path(os.path.realpath(workspace))
+        self.permissions = permissions or Permissions()
+        self._tell = tell
+        self._audit: deque[Decision] = deque(maxlen=MOST_DECISIONS)
+        self._allow = tuple(map(ToolRule.of, self.permissions.allowed_tools))
+        self._deny = tuple(map(ToolRule.of, self.permissions.deny))
+        self._readable = tuple(map(self._root, self.permissions.readable))
+        self._writable = tuple(map(self._root, self.permissions.writable))
 
-    def is_allowed(self, path: str | Path) -> bool:
-        """Say whether *path*, with all its links followed, lies in the workspace and not in its `.git`."""
-        real = Path(os.path.realpath(self.workspace / path))
-        return real.is_relative_to(self.workspace) and not real.is_relative_to(self.workspace / ".git")
+    @property
+    def audit(self) -> tuple[Decision, ...]:
+        """The last decisions, oldest first."""
+        return tuple(self._audit)
 
-    def validate_path(self, path: str | Path) -> Path:
-        """Give the real path, or raise `AccessDenied`."""
-        if not self.is_allowed(path):
+    def tool_allowed(self, tool: str, argument: str = "") -> Decision:
+        """Say whether *tool* may be used with *argument*; what is denied is denied, whatever else allows it."""
+        subject = f"{tool}({argument})" if argument else tool
+        if denied := _first(self._deny, tool, argument):
+            return self._decided(False, denied.pattern, subject)
+        if not self._allow:
+            return self._decided(True, NO_RULE, subject)
+        allowed = _first(self._allow, tool, argument)
+        return self._decided(allowed is not None, allowed.pattern if allowed else NOT_LISTED, subject)
+
+    def env_allowed(self, name: str) -> Decision:
+        """Say whether the variable *name* may be taken from the host."""
+        listed = name in self.permissions.env
+        return self._decided(listed, name if listed else NOT_LISTED, f"env {name}")
+
+    def host_allowed(self, host: str) -> Decision:
+        """Say whether *host* may be spoken to; `*.example.org` is every name below `example.org`."""
+        name = host.lower().removesuffix(".")
+        rule = next((rule for rule in self.permissions.hosts if _host_fits(rule.lower(), name)), None)
+        return self._decided(rule is not None, rule or NOT_LISTED, f"host {host}")
+
+    def is_allowed(self, path: str | Path, write: bool = False) -> bool:
+        """Say whether *path*, with all its links followed, may be read or written; the workspace's `.git` never is."""
+        return self._path_decided(path, self._real(path), write).allowed
+
+    def validate_path(self, path: str | Path, write: bool = False) -> Path:
+        """Give the real path, or raise `AccessDenied`.
+
+        The answer is about this moment: who can write there can change what the path leads to.
+        """
+        real = self._real(path)
+        decision = self._path_decided(path, real, write)
+        if real is None or not decision:
             raise AccessDenied(Path(path))
-        return Path(os.path.realpath(self.workspace / path))
+        return real
+
+    def _path_decided(self, path: str | Path, real: Path | None, write: bool) -> Decision:
+        subject = f"{'write' if write else 'read'} {path}"
+        if real is None:
+            return self._decided(False, "no path", subject)
+        if real.is_relative_to(self.workspace / ".git"):
+            return self._decided(False, ".git", subject)
+        roots = self._writable if write else self._readable
+        root = next((root for root in roots if real.is_relative_to(root)), None)
+        return self._decided(root is not None, str(root) if root else NOT_LISTED, subject)
+
+    def _real(self, path: str | Path) -> Path | None:
+        try:
+            return Path(os.path.realpath(self.workspace / path))
+        except (OSError, ValueError, RecursionError):  # a NUL in the name, or a long chain of links laid by an agent
+            return None
+
+    def _root(self, path: str) -> Path:
+        real = self._real(path)
+        if real is None or not (Path(path).is_absolute() or real.is_relative_to(self.workspace)):
+            raise BadInput(f"the permitted path {path!r} leads out of the workspace; write it as an absolute path")
+        return real
+
+    def _decided(self, allowed: bool, rule: str, subject: str) -> Decision:
+        clipped = subject if len(subject) <= MOST_SUBJECT else f"{subject[:MOST_SUBJECT]}…"
+        decision = Decision(allowed, rule, clipped)
+        self._audit.append(decision)
+        if self._tell is not None:
+            self._tell(decision)
+        return decision
+
+
+def _first(rules: Iterable[ToolRule], tool: str, argument: str) -> ToolRule | None:
+    return next((rule for rule in rules if rule.covers(tool, argument)), None)
+
+
+def _argument_fits(glob: str, argument: str) -> bool:
+    stem = glob.removesuffix(":*")
+    is_prefix = stem != glob and any(_fits(form, argument) for form in (stem, f"{stem} *"))
+    return is_prefix or _fits(glob, argument)
+
+
+def _fits(glob: str, text: str) -> bool:
+    """Match by looking for one piece after the other, because a regular expression could be made to take hours."""
+    first, *rest = glob.split("*")
+    if not rest:
+        return glob == text
+    *middle, last = rest
+    at = len(first)
+    for piece in middle:
+        found = text.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return text.startswith(first) and text.endswith(last) and at + len(last) <= len(text)
+
+
+def _host_fits(rule: str, host: str) -> bool:
+    return host.endswith(rule.removeprefix("*")) if rule.startswith("*.") else host == rule.removesuffix(".")
+
+
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    items = tuple(value) if isinstance(value, list | tuple) else ()
+    texts = tuple(str(item) for item in items if isinstance(item, str | Path))
+    if not isinstance(value, list | tuple) or len(texts) != len(items) or not all(texts):
+        raise BadInput(f"permissions: {name!r} must be a list of texts, not {value!r:.80}")
+    return texts
+
+
+def _check(name: str, values: Iterable[str], form: re.Pattern[str]) -> None:
+    for value in values:
+        if not form.fullmatch(value):
+            raise BadInput(f"permissions: {value!r} cannot stand in {name!r}")

@@ -31,6 +31,8 @@ class WorkerResult:
     """How many files the repository's own ignore rules left out of the commit."""
     kept_refs: tuple[str, ...] = ()
     """Refs that hold the agent's other branches and stashes."""
+    executable: tuple[str, ...] = ()
+    """Changed files that run code on a person's machine later: hooks, editor tasks, CI, attributes."""
     raw: str | None = None
     """Where the raw files still lie, when they could not be brought in."""
 

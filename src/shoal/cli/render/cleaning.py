@@ -8,7 +8,7 @@ from shoal.engine.clean import Cleaning
 from shoal.engine.leftovers import Finding, Sort
 from shoal.model.results import WorkerResult
 
-NOTHING = "nothing to clean"
+NOTHING, NOTHING_ELSE = "nothing to clean", "nothing else to clean"
 
 
 def prospect_lines(found: Sequence[Finding], *, force: bool) -> Iterator[str]:
@@ -28,7 +28,7 @@ def cleaning_lines(done: Cleaning) -> Iterator[str]:
     yield from _table("removed", done.gone)
     yield from _left(done.left)
     if not (done.brought_in or done.gone):
-        yield NOTHING
+        yield NOTHING_ELSE if done.left else NOTHING
     elif done.gone:
         yield f"{size(done.freed_bytes)} freed"
 

@@ -1,10 +1,15 @@
 """An agent's words, as they are shown to a person."""
 
+import re
+
 from shoal.cli.output import Paint
 from shoal.cli.plain import plain
 from shoal.cli.render.columns import count, seconds, tone
 from shoal.model.events import AgentEnded, AgentStarted, Event, Output
 from shoal.model.results import WorkerResult
+
+# Taken out, not shown as an escape: many programs colour what they say, and a line of escapes cannot be read.
+COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def log_line(event: Event, paint: Paint) -> str | None:
@@ -32,5 +37,5 @@ def ended_line(result: WorkerResult, paint: Paint) -> str:
 
 
 def _words(text: str, stream: str, paint: Paint) -> str:
-    shown = plain(text, keep="\t")
+    shown = plain(COLOUR.sub("", text), keep="\t")
     return f"{paint('err:', 'bad')} {shown}" if stream == "stderr" else shown

@@ -6,6 +6,9 @@ from shoal.cli.render.columns import count, seconds, tone
 from shoal.model.events import AgentStarted, Event, Recorded, RunStarted, SessionEnded, SessionStarted
 from shoal.model.results import WorkerResult
 
+COMMIT = 7  # as git shortens it, and so that the line fits a terminal of 80 signs
+INDENT = " " * 10
+
 
 class Progress:
     """Tells what happens, dated from the start of the run; what agents say is in their logs."""
@@ -39,7 +42,8 @@ class Progress:
 
     def _run_started(self, event: RunStarted) -> str:
         where = f"wall {plain(event.wall)}, workspace {plain(event.workspace)}"
-        return f"run {self._paint(plain(event.run), 'bold')} on {plain(event.base)[:12]}: {where}"
+        head = f"run {self._paint(plain(event.run), 'bold')} on {plain(event.base)[:COMMIT]}: {where}"
+        return "\n".join([head, *(f"{INDENT}note: {plain(note)}" for note in event.notes)])
 
     def _result(self, result: WorkerResult) -> str:
         status = self._paint(result.status.value, tone(result.status))

@@ -10,6 +10,7 @@ from shoal.cli.plain import plain
 from shoal.cli.render.columns import columns, count, heading, joined, seconds, tone
 from shoal.git.overlap import overlaps
 from shoal.model.results import RunReport, WorkerResult
+from shoal.model.status import Status
 
 LIMITS = "time only in this version"
 SHOWN = 20
@@ -47,8 +48,7 @@ def headline(report: RunReport, paint: Paint) -> str:
     good = sum(worker.status.is_good for worker in workers)
     status = paint(report.status.value, tone(report.status))
     took = f" in {seconds(report.duration_seconds)}" if report.duration_seconds else ""
-    done = "did their work" if report.status.is_ended else "have done their work so far"
-    return f"{paint(plain(report.run), 'bold')} {status}: {good} of {count(len(workers), 'agent')} {done}{took}"
+    return f"{paint(plain(report.run), 'bold')} {status}: {_score(good, len(workers), report.status)}{took}"
 
 
 def worker_lines(report: RunReport, paint: Paint, changed: Mapping[str, Sequence[str]] | None = None) -> Iterator[str]:
@@ -93,12 +93,23 @@ def _remarks(worker: WorkerResult) -> Iterator[str]:
         yield f"why: {plain(worker.error)}"
     if worker.unkept:
         yield f"not kept: {_some(worker.unkept)}"
+    if worker.executable:
+        yield f"look before you merge, it changes what runs on your machine: {_some(worker.executable)}"
     if worker.ignored:
         yield f"left out by the ignore rules: {count(worker.ignored, 'file')}"
     if worker.kept_refs:
         yield f"its other branches and stashes: {_some(worker.kept_refs)}"
     if worker.raw:
         yield f"its raw files are still in {plain(worker.raw)}"
+
+
+def _score(good: int, total: int, status: Status) -> str:
+    """Count those that did their work, in the number and tense that fit."""
+    if not total:
+        return "no agent was started"
+    their, have = ("its", "has") if total == 1 else ("their", "have")
+    done = f"did {their} work" if status.is_ended else f"{have} done {their} work so far"
+    return f"{good} of {count(total, 'agent')} {done}"
 
 
 def _overlap_lines(changed: Mapping[str, Sequence[str]], paint: Paint) -> Iterator[str]:
