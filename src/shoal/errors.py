@@ -77,3 +77,9 @@ class GitFailed(ShoalError):
 
 class Broken(ShoalError):
     """The machine failed us."""
+
+
+def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Give the first error of a task group, however deep it lies: siblings that fail together fail of one cause."""
+    inner = errors.exceptions[0]
+    return first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner

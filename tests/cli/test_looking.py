@@ -26,12 +26,17 @@ def test_a_killed_run_is_shown_as_lost(repo: Path, shoal: Shoal) -> None:
         alive = json.loads(shoal("status", "--json").out)
         running.kill()
     killed = json.loads(shoal("status", "--json").out)
+    told, refused = shoal("status").out, shoal("diff")
     dry = shoal("clean", "--dry-run")
     cleaned = shoal("clean")
     branch = git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent")
 
     assert alive["status"] == "running"
     assert (killed["status"], killed["steps"][0]["worker_results"][0]["status"]) == ("lost", "lost")
+    assert "lost    -" in told
+    assert "brought in by `shoal clean`" in told
+    assert (refused.code, "`shoal clean` brings in" in refused.err) == (2, True)
+    assert "brought in by `shoal clean`" not in shoal("status").out, "it is done"
     assert "killed run" in dry.out
     assert cleaned.code == 0
     assert f"{branch}, 1 file" in cleaned.out

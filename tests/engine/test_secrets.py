@@ -38,6 +38,8 @@ async def test_a_literal_is_no_secret(repo: Path) -> None:
 
 
 async def test_changes_to_files_that_run_code_later_are_named(repo: Path) -> None:
-    result = await worked(repo, "mkdir -p .husky .github/workflows; echo x > .husky/pre-commit; echo x > .envrc; echo y > y")
+    result = await worked(
+        repo, "mkdir -p .husky .github/workflows; echo x > .husky/pre-commit; echo x > .envrc; echo y > y"
+    )
 
     assert result.executable == (".envrc", ".husky/pre-commit")

@@ -23,15 +23,18 @@ from tests.acting import ran, step
 def told(recorded):
     print(type(recorded.event).__name__, getattr(recorded.event, "text", ""), flush=True)
 
-script = "echo half > half; git add half; git commit -qm half; echo more > more; echo ready; sleep 3456"
-asyncio.run(ran(Path(sys.argv[1]), step("work", script, 2), strategy=sys.argv[2], listen=told))
+asyncio.run(ran(Path(sys.argv[1]), step("work", sys.argv[3], 2), strategy=sys.argv[2], listen=told))
 """
 
 
-def killed_while_working(repo: Path, strategy: str) -> None:
+WORK = "echo half > half; git add half; git commit -qm half; echo more > more; echo ready; sleep 3456"
+
+
+def killed_while_working(repo: Path, strategy: str, script: str = WORK) -> None:
+    """Kill Shoal itself while two agents sleep."""
     here = Path(__file__).parents[2]
     env = {**os.environ, "PYTHONPATH": f"{here}:{here / 'src'}"}
-    argv = [sys.executable, "-c", PROGRAM, str(repo), strategy]
+    argv = [sys.executable, "-c", PROGRAM, str(repo), strategy, script]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=here) as process:
         assert process.stdout is not None
         ready = 0

@@ -9,7 +9,7 @@ import typer
 from shoal.cli import output
 from shoal.cli.document import text
 from shoal.cli.options import HERE, Repo, Session
-from shoal.cli.place import found
+from shoal.cli.place import found, no_branch_yet
 from shoal.cli.render.diff import nothing, patch_lines
 from shoal.errors import BadInput
 from shoal.git.difference import changed_files, patch
@@ -52,7 +52,7 @@ async def _shown(prefix: str | None, form: str, folder: Path) -> int:
 
 def _commit(session: SessionState) -> str | None:
     if session.result is None:
-        raise BadInput(f"{session.session} has no branch yet: it is {session.status.value}; `shoal logs -f` follows it")
+        raise no_branch_yet(session)
     return session.result.commit
 
 

@@ -9,7 +9,7 @@ import typer
 from shoal.cli import output
 from shoal.cli.document import text
 from shoal.cli.options import HERE, Json, Repo, Session
-from shoal.cli.place import found
+from shoal.cli.place import found, no_branch_yet
 from shoal.cli.render.opening import opened_line
 from shoal.engine.opening import Opened, open_branch
 from shoal.errors import BadInput
@@ -52,7 +52,7 @@ def _told(opened: Opened, branch: str, wanted: Path) -> None:
 
 def _branch(session: SessionState) -> str:
     if session.result is None:
-        raise BadInput(f"{session.session} has no branch yet: it is {session.status.value}; `shoal logs -f` follows it")
+        raise no_branch_yet(session)
     if session.result.branch is None:
         raise BadInput(f"{session.session} has no branch: it ended as {session.status.value} and changed nothing")
     return session.result.branch

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shoal.errors import BadRepository
+from shoal.errors import BadInput, BadRepository
 from shoal.git.repository import inspect
 from shoal.git.snapshot import hidden_repository
 from shoal.model.repository import Repository
@@ -55,6 +55,13 @@ def run_of(state: State, session: SessionState) -> RunState:
     return next(
         run for run in state.runs.values() if any(session.session in step.sessions for step in run.steps.values())
     )
+
+
+def no_branch_yet(session: SessionState) -> BadInput:
+    """Say why *session*, which has not ended or was killed, cannot be looked at yet, and what to do."""
+    is_lost = session.status is Status.LOST
+    then = "`shoal clean` brings in what it left" if is_lost else "`shoal logs -f` follows it"
+    return BadInput(f"{session.session} has no branch yet: it is {session.status.value}; {then}")
 
 
 def _lost(run: RunState) -> RunState:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.engine.behind import boxed
-from shoal.errors import Broken, ShoalError, Unavailable, UnknownName
+from shoal.errors import Broken, ShoalError, Unavailable, UnknownName, first_of
 from shoal.model.command import Command
 from shoal.model.policy import Layers, Policy
 from shoal.sandboxes.choose import find, trials
@@ -35,8 +35,11 @@ async def wall(name: str) -> Sandbox:
 
 async def _tried(name: str) -> Host:
     host = _host()
-    async with asyncio.TaskGroup() as group:
-        tasks = {kind: group.create_task(_trial(command)) for kind, command in trials(host, name).items()}
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = {kind: group.create_task(_trial(command)) for kind, command in trials(host, name).items()}
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
     return host.with_trials({kind: task.result() for kind, task in tasks.items()})
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from shoal.engine.sweep import sweep
 from shoal.engine.touched import Fingerprint
 from shoal.engine.words import Words
 from shoal.errors import BadInput
-from shoal.model.events import RunEnded, RunStarted, StepStarted
+from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
 from shoal.model.permissions import PermissionManager
 from shoal.model.policy import Network
 from shoal.model.results import WorkerResult
@@ -135,9 +136,14 @@ class IsolatedAgentSession:
         self._stack: contextlib.AsyncExitStack | None = None
         self._runner: asyncio.Runner | None = None
         self._session: OpenSession | None = None
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         """Open the session for plain code; inside a running loop, use `async with`."""
+        if self._session is not None:
+            raise BadInput(f"session {self.session_id!r} was open already; make a new one")
+        if _is_in_loop():
+            raise BadInput("a loop is running here: open the session by `async with`")
         self._runner = asyncio.Runner()
         try:
             self._runner.run(self.__aenter__())
@@ -150,8 +156,9 @@ class IsolatedAgentSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Keep the work, remove everything else."""
-        with self._loop:
-            self._loop.run(self.__aexit__(kind, error, trace))
+        with self._loop as runner:
+            runner.run(self.__aexit__(kind, error, trace))
+        self._is_closed = True
 
     async def __aenter__(self) -> OpenSession:
         """Open the session."""
@@ -166,7 +173,7 @@ class IsolatedAgentSession:
                 adapter=CommandAdapter(),
                 database=self.session_id,
             )
-            stack.push_async_callback(_run_ended, site)
+            stack.push_async_callback(self._run_ended, site, time.monotonic())
             path = await _announced(site, job)
             workspace, lease, before = await stack.enter_async_context(opened(site, job, path))
             if not workspace.is_visible:
@@ -186,6 +193,14 @@ class IsolatedAgentSession:
     def run(self, command: str | Sequence[str], *, timeout: float | None = None) -> CommandResult:
         """Run *command* behind the session's wall and wait for it."""
         return self._loop.run(self._opened.run(command, timeout=timeout))
+
+    async def _run_ended(self, site: Site, began: float) -> None:
+        result = self._session.result if self._session else None
+        status = Status.FAILED if result is None else result.status
+        seconds = round(time.monotonic() - began, 3)
+        over = Status.SUCCEEDED if status.is_good else Status.FAILED
+        step = StepEnded(run=site.run, step=self.session_id, status=over)
+        await site.ledger.append(step, RunEnded(run=site.run, status=over, duration_seconds=seconds))
 
     @property
     def workspace(self) -> Path:
@@ -230,9 +245,19 @@ class IsolatedAgentSession:
 
     @property
     def _loop(self) -> asyncio.Runner:
+        if self._session is None or self._is_closed:
+            raise BadInput("the session is not open; use it in a `with` or `async with` block")
         if self._runner is None:
             raise BadInput("the session was opened by `async with`; await what that gave you")
         return self._runner
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _announced(site: Site, job: Job) -> Path:
@@ -250,7 +275,3 @@ async def _announced(site: Site, job: Job) -> Path:
     step = StepStarted(run=site.run, step=job.step, workers=1, on_failure="fail_fast")
     await site.ledger.append(started, step, intent(site, job, path))
     return path
-
-
-async def _run_ended(site: Site) -> None:
-    await site.ledger.append(RunEnded(run=site.run, status=Status.SUCCEEDED, duration_seconds=0.0))

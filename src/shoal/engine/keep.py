@@ -23,9 +23,15 @@ class Kept:
     files_changed: int = 0
     refs: tuple[str, ...] = ()
     unkept: tuple[str, ...] = ()
+    special: tuple[str, ...] = ()
     ignored: int = 0
     executable: tuple[str, ...] = ()
     failure: str | None = None
+
+    @property
+    def must_stay(self) -> bool:
+        """Say whether some bytes are only in the raw files."""
+        return self.failure is not None or bool(self.unkept)
 
     def on(self, result: WorkerResult, box: Path) -> WorkerResult:
         """Tell in *result* where the work is; *box* is where its raw files lie if it could not be brought in."""
@@ -34,11 +40,11 @@ class Kept:
             branch=self.branch,
             commit=self.commit,
             files_changed=self.files_changed,
-            unkept=self.unkept,
+            unkept=(*self.unkept, *self.special),
             ignored=self.ignored,
             kept_refs=self.refs,
             executable=self.executable,
-            raw=str(box) if self.failure else None,
+            raw=str(box) if self.must_stay else None,
         )
 
 
@@ -61,7 +67,7 @@ async def kept(site: Site, workspace: Workspace, lease: Lease, *, branch: str, m
 
 
 async def _taken(site: Site, seal: Seal, ref: str, here: str | None) -> Kept:
-    known = Kept(unkept=seal.unkept, ignored=seal.ignored, failure=seal.failure)
+    known = Kept(unkept=seal.unkept, special=seal.special, ignored=seal.ignored, failure=seal.failure)
     if seal.failure or seal.tip is None:
         return known
     taken = await take(site.repository, seal.pack, base=site.base.commit, tips=(seal.tip, *seal.extras))

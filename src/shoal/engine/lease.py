@@ -63,6 +63,11 @@ class Lease:
         """What it is given to read: the prompts, and the files that are laid over others (passwd, group, `.git`)."""
         return self.box / "input"
 
+    @property
+    def opened(self) -> Path:
+        """A mark whose time is the moment at which the agent was let in."""
+        return self.box / "opened"
+
     def environment(self) -> dict[str, str]:
         """Name what is leased, in the words agents and their tools know."""
         url = f"sqlite:///{self.database}"
@@ -100,9 +105,11 @@ def leased(
             folder.mkdir()
         for title, text in prompts.items():
             (lease.inputs / title).write_text(text, errors="replace")
-        (lease.inputs / "passwd").write_text(f"agent:x:{user.uid}:{user.gid}:agent:{lease.home}:/bin/sh\n")
+        (lease.inputs / "passwd").write_text(
+            f"agent:x:{user.uid}:{user.gid}:agent:{lease.home}:/bin/sh\n", errors="surrogateescape"
+        )
         (lease.inputs / "group").write_text(f"agent:x:{user.gid}:\n")
-        (lease.inputs / "git").write_text(f"gitdir: {lease.git}\n")
+        (lease.inputs / "git").write_text(f"gitdir: {lease.git}\n", errors="surrogateescape")
         yield lease
 
 

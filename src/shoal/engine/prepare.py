@@ -12,6 +12,7 @@ from pathlib import Path
 from shoal.engine.ground import kind_of_workspace, wall
 from shoal.engine.lease import User
 from shoal.engine.site import Site
+from shoal.engine.unfinished import unfinished
 from shoal.errors import BadInput
 from shoal.git.refs import ABSENT, Move, move, refuse_blocked_names, value
 from shoal.git.repository import inspect, resolve
@@ -122,13 +123,14 @@ def exclude_state(repository: Repository) -> None:
 
 @contextlib.asynccontextmanager
 async def _owned(paths: StatePaths, run: str) -> AsyncIterator[None]:
-    """Hold the run's lock: whoever finds its file unlocked knows that the run was killed."""
+    """Hold the run's lock: whoever finds its file unlocked knows that something of the run was not brought in."""
     lock = paths.run_lock(run)
     async with held(lock, timeout=5):
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)
+            if not unfinished(paths, run):
+                lock.unlink(missing_ok=True)
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,7 @@ SECONDS = 120.0
 # and checked out again; git then finds only what is missing.
 SCRIPT = """
 set -eu
-find . -xdev -type d ! -perm -700 -exec chmod u+rwx {} \\;
+find . -xdev -type d ! -perm 755 -exec chmod 755 {} \\;
 find . -xdev -mindepth 1 ! -path ./.git ! -type d -cnewer "$MARK" -delete
 git clean -ffdxq -e /.git
 git read-tree --reset -u "$BASE"
@@ -35,9 +35,9 @@ async def recycled(site: Site, workspace: Workspace, lease: Lease) -> Path | Non
     gitdir = lease.box / f"recycle-{secrets.token_hex(3)}"
     write_gitdir(gitdir, site.repository, head=site.base.commit, refs={}, index=workspace.index, loose_stat=False)
     env = git_environment(gitdir, workspace.path)
-    env |= {"MARK": str(lease.inputs / "git"), "BASE": site.base.commit}
+    env |= {"MARK": str(lease.opened), "BASE": site.base.commit}
     command = Command(argv=("/bin/sh", "-c", SCRIPT, "recycle"), cwd=workspace.path, env=env)
-    policy = site.policy(token=secrets.token_hex(8), read=(lease.inputs,), write=(workspace.path, gitdir))
+    policy = site.policy(token=secrets.token_hex(8), read=(lease.opened,), write=(workspace.path, gitdir))
     policy = replace(policy, uid=os.getuid(), gid=os.getgid())
     try:
         async with boxed(site.sandbox, command, policy, sink=lambda _stream, _data: None) as box:

@@ -10,11 +10,13 @@ from shoal.adapters.host import this_host
 from shoal.adapters.kind import Adapter
 from shoal.adapters.registry import adapter
 from shoal.engine.prepare import Ask, prepared
+from shoal.engine.room import carried
 from shoal.engine.session import Job, run_session
 from shoal.engine.site import Site
 from shoal.engine.sweep import sweep
 from shoal.engine.toolchain import toolchain
-from shoal.errors import ShoalError
+from shoal.errors import first_of
+from shoal.git.refs import refuse_blocked_steps
 from shoal.git.repository import dirt
 from shoal.model.events import Recorded, RunEnded, RunStarted, StepEnded, StepStarted
 from shoal.model.masking import Mask
@@ -22,6 +24,8 @@ from shoal.model.policy import Network
 from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
 from shoal.model.task import Plan, Step
+
+STATUS_SECONDS = 3.0
 
 Listener = Callable[[Recorded], None]
 
@@ -45,11 +49,13 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
         site = replace(ground, mask=_mask(plan))
         if listen is not None:
             site.ledger.subscribe(listen)
+        await refuse_blocked_steps(site.repository, [step.name for step in plan.steps])
         await sweep(site)
         started = await _announced(site, plan)
         status = Status.CANCELLED
         try:
-            steps = await _steps(Running(site, asyncio.Semaphore(plan.max_concurrent), stop), plan, adapters)
+            slots = asyncio.Semaphore(min(plan.max_concurrent, carried()))
+            steps = await _steps(Running(site, slots, stop), plan, adapters)
             status = _run_status(steps)
         finally:
             seconds = round(time.monotonic() - began, 3)
@@ -83,20 +89,13 @@ async def _steps(running: Running, plan: Plan, adapters: Mapping[str, Adapter]) 
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_step(running, step, adapters[step.name])) for step in plan.steps]
-    except* ShoalError as errors:
-        raise _first(errors) from None
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
     return tuple(task.result() for task in tasks)
 
 
-def _first(errors: BaseExceptionGroup[ShoalError]) -> ShoalError:
-    """The first of several errors stands for all: they come of the same broken machine."""
-    inner = errors.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
-
-
 async def _announced(site: Site, plan: Plan) -> RunStarted:
-    uncommitted = await dirt(site.repository) if (site.repository.top / ".git").exists() else 0
-    dirty = (f"{uncommitted} uncommitted changes of your checkout are not in the base",) if uncommitted else ()
+    dirty = await _dirty(site)
     started = RunStarted(
         run=site.run,
         name=plan.name,
@@ -108,6 +107,19 @@ async def _announced(site: Site, plan: Plan) -> RunStarted:
     )
     await site.ledger.append(started)
     return started
+
+
+async def _dirty(site: Site) -> tuple[str, ...]:
+    """Say what of the user's checkout is not in the base; a huge one is not waited for."""
+    if not (site.repository.top / ".git").exists():
+        return ()
+    try:
+        async with asyncio.timeout(STATUS_SECONDS):
+            uncommitted = await dirt(site.repository)
+    except TimeoutError:
+        return ("whether your checkout has uncommitted changes is not known: `git status` takes long here",)
+    changes = "1 uncommitted change" if uncommitted == 1 else f"{uncommitted} uncommitted changes"
+    return (f"{changes} of your checkout are not in the base: agents do not see them",) if uncommitted else ()
 
 
 def _unmasked(mask: Mask) -> tuple[str, ...]:

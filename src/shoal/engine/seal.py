@@ -33,6 +33,8 @@ class Seal:
     extras: tuple[str, ...] = ()
     pack: bytes = b""
     unkept: tuple[str, ...] = ()
+    special: tuple[str, ...] = ()
+    """Pipes and sockets, which hold no bytes that could be kept."""
     ignored: int = 0
     squashed: bool = False
     failure: str | None = None
@@ -132,24 +134,31 @@ class _Said:
 
 
 def _read(said: _Said, exit_: proc.Exit) -> Seal:
-    header, has_pack, pack = bytes(said.stdout).partition(b"pack\n")
+    # A whole line: the name of a file that could not be kept may end in "pack" too.
+    header, has_pack, pack = (b"\n" + bytes(said.stdout)).partition(b"\npack\n")
     lines = [line.partition(" ") for line in header.decode(errors="replace").splitlines()]
     facts = {key: value for key, _, value in lines}
     seal = Seal(
         tip=facts.get("tip"),
         extras=tuple(value for key, _, value in lines if key == "extra"),
         pack=pack,
-        unkept=tuple(dict.fromkeys(value for key, _, value in lines if key == "unkept"))[:NAMED_AT_MOST],
+        unkept=_named(lines, "unkept"),
+        special=_named(lines, "special"),
         ignored=int(facts["ignored"]) if facts.get("ignored", "").strip().isdigit() else 0,
         squashed="squashed" in facts,
     )
     return replace(seal, failure=_failure(facts, said, exit_, has_pack=bool(has_pack)))
 
 
+def _named(lines: list[tuple[str, str, str]], wanted: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value for key, _, value in lines if key == wanted))[:NAMED_AT_MOST]
+
+
 def _failure(facts: dict[str, str], said: _Said, exit_: proc.Exit, *, has_pack: bool) -> str | None:
     if said.is_over:
         return f"its changes make a pack of more than {MAX_PACK_BYTES // 2**20} MiB"
-    if "failed" in facts or exit_.code != 0 or not ("none" in facts or has_pack):
+    is_told = ("none" in facts) != (has_pack and "tip" in facts)
+    if "failed" in facts or exit_.code != 0 or not is_told:
         last = bytes(said.stderr).decode(errors="replace").strip().splitlines()[-1:] or ["nothing was said"]
         return f"sealing failed: {facts.get('failed') or last[0]}"
     return None

@@ -51,7 +51,8 @@ empty_once() {
 }
 
 nested_once() {
-  git diff-index --cached --raw --no-abbrev --no-renames --ignore-submodules=none "$BASE" > "$GIT_DIR/raw" || return 1
+  git diff-index --cached --raw --no-abbrev --no-renames --ignore-submodules=none "$BASE" > "$GIT_DIR/raw" ||
+    die "git could not compare with the base"
   grep '^:[0-7]* 160000 ' "$GIT_DIR/raw" > "$GIT_DIR/links" || return 1
   while IFS='	' read -r facts path; do
     set -- $facts
@@ -74,19 +75,21 @@ fi
 (cd "$CHANGES" && find . -xdev -type p \( -name .gitignore -o -name .gitattributes \) -exec sh -c \
   'cd "$0" && for f; do (while :; do : > "$f"; done) 3>&- & done' "$WS" {} + -o \
   -type f -size "+${MAX_KIB}k" ! -path ./.git -exec sh -c \
-  'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}"; done >> "$0"' "$GIT_DIR/large" {} +)
+  'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}" || exit 1; done >> "$0"' "$GIT_DIR/large" {} +) ||
+  die "the disk is full, or the files cannot be listed"
 
 # 2. All the rest is added; what git cannot read is named afterwards. An overlay's layer says where to look at all:
 # only its top entries, because below them a folder may hide what was there before.
 if [ "$CHANGES" = "$WS" ]; then printf '.\0' > "$GIT_DIR/where"
 else
   (cd "$CHANGES" && find . -mindepth 1 -maxdepth 1 ! -name .git -exec sh -c \
-    'for f; do printf ":(top,literal)%s\0" "${f#./}"; done' sh {} +) > "$GIT_DIR/where"
-fi
+    'for f; do printf ":(top,literal)%s\0" "${f#./}" || exit 1; done' sh {} +) > "$GIT_DIR/where"
+fi || die "the disk is full, or the files cannot be listed"
 added=0
 if [ -s "$GIT_DIR/where" ]; then
   [ ! -s "$GIT_DIR/large" ] || { cat "$GIT_DIR/large" >> "$GIT_DIR/where"; : > "$GIT_DIR/partly"; }
-  git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/where" --pathspec-file-nul || added=1
+  git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/where" --pathspec-file-nul; added=$?
+  [ $added -le 1 ] || die "git add ended with $added"
   xargs -0 git ls-files -o -i --exclude-standard --directory -- < "$GIT_DIR/where" > "$GIT_DIR/ignored"
 fi
 [ $added = 0 ] || : > "$GIT_DIR/partly"
@@ -98,7 +101,15 @@ while [ $rounds -lt 20 ]; do
   [ $more = yes ] || break
 done
 if [ -e "$GIT_DIR/partly" ]; then
-  { git ls-files -o --exclude-standard; git ls-files -m; } | head -n 200 | while IFS= read -r p; do say "unkept $p"; done
+  { git ls-files -o --exclude-standard; git ls-files -m; } | head -n 200 | while IFS= read -r p; do
+    if [ -p "$WS/$p" ] || [ -S "$WS/$p" ]; then say "special $p"; else say "unkept $p"; fi
+  done
+fi
+# git passes over what lies below a submodule's entry.
+if [ -e "$WS/.gitmodules" ]; then
+  git ls-files -s | grep '^160000 ' | while IFS='	' read -r facts path; do
+    [ -d "$CHANGES/$path" ] && [ -n "$(ls -A "$CHANGES/$path" | head -n 1)" ] && say "unkept $path/"
+  done
 fi
 [ ! -s "$GIT_DIR/ignored" ] || say "ignored $(wc -l < "$GIT_DIR/ignored")"
 
@@ -125,12 +136,15 @@ fi
 if [ -n "$AGENT_GIT" ]; then
   { find "$AGENT_GIT/refs/heads" "$AGENT_GIT/refs/tags" "$AGENT_GIT/refs/stash" -type f -exec head -qc 65 {} + |
       head -n 256
+    [ -f "$AGENT_GIT/logs/refs/stash" ] && head -c 65536 "$AGENT_GIT/logs/refs/stash" | cut -d ' ' -f 2
     [ -f "$AGENT_GIT/packed-refs" ] && head -c 65536 "$AGENT_GIT/packed-refs" | sed -n 's/^\([0-9a-f]*\) refs.*/\1/p'; } 2>/dev/null |
     sort -u | head -n 64 | while read -r x; do
       is_commit "$x" && x=$(git rev-parse "$x^{commit}") && ! git merge-base --is-ancestor "$x" "$tip" && is_clean "$x" && printf '%s\n' "$x"
     done > "$GIT_DIR/extras"
 fi
-[ "$tip" = "$BASE" ] && [ ! -s "$GIT_DIR/extras" ] && { say none; exit 0; }
+if [ "$tip" = "$BASE" ] && [ ! -s "$GIT_DIR/extras" ]; then
+  say none; exit 0
+fi
 say "tip $tip"
 while read -r x; do say "extra $x"; done < "$GIT_DIR/extras"
 say pack

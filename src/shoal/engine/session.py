@@ -19,7 +19,7 @@ from shoal.engine.site import Site
 from shoal.engine.toolchain import toolchain
 from shoal.engine.touched import Fingerprint, fingerprint
 from shoal.engine.words import Words
-from shoal.errors import ShoalError, Unavailable
+from shoal.errors import ShoalError, Unavailable, first_of
 from shoal.git.gitdir import user_config, write_gitdir
 from shoal.model.command import Command
 from shoal.model.events import AgentEnded, AgentStarted, Imported, SessionEnded, SessionStarted
@@ -30,6 +30,10 @@ from shoal.model.status import Status
 from shoal.model.task import Task
 from shoal.proc import Exit
 from shoal.workspaces.kind import Order, Workspace
+from shoal.workspaces.overlay import Overlay
+
+# What goes wrong with one session is that session's failure, and never the end of the others.
+FAULTS = (ShoalError, OSError, TimeoutError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +95,13 @@ async def run_session(site: Site, job: Job, stop: asyncio.Event) -> WorkerResult
     cancelled = False
     try:
         result, cancelled = await _worked(site, job, path, stop)
-    except ShoalError as error:
-        result = WorkerResult(index=job.index, session=job.session, status=Status.FAILED, error=str(error))
+    except FAULTS as error:
+        result = WorkerResult(index=job.index, session=job.session, status=Status.FAILED, error=_said(error))
     result = masked(_dated(result, path, time.monotonic() - began), site.mask)
-    await site.ledger.forget(job.session)
+    try:
+        await site.ledger.forget(job.session)
+    except ShoalError as error:
+        result = replace(result, error=result.error or f"its log is not whole: {error}")
     await site.ledger.append(*record(site, job, result))
     if cancelled:
         raise asyncio.CancelledError
@@ -117,20 +124,24 @@ async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> tupl
             cancelled = True
             _uncancel()
             ended = Ended(ending=Ending.STOP, exit=Exit(None, None), words=words)
-        except ShoalError as error:
+        except FAULTS as error:
             return _raw(job, lease, error), False
         try:
             work = await bring_in(site, job, workspace, lease, before)
-        except ShoalError as error:
+        except FAULTS as error:
             return _raw(job, lease, error), cancelled
         result = replace(_result(job, ended, work, lease), artifacts=await patch(site, job.session, work))
         return result, cancelled
 
 
-def _raw(job: Job, lease: Lease, error: ShoalError) -> WorkerResult:
+def _said(error: Exception) -> str:
+    return str(error) or f"{type(error).__name__} while this session was worked on"
+
+
+def _raw(job: Job, lease: Lease, error: Exception) -> WorkerResult:
     """Say that the files still lie where the agent left them."""
     return WorkerResult(
-        index=job.index, session=job.session, status=Status.FAILED, error=str(error), raw=str(lease.box)
+        index=job.index, session=job.session, status=Status.FAILED, error=_said(error), raw=str(lease.box)
     )
 
 
@@ -142,16 +153,17 @@ async def opened(site: Site, job: Job, path: Path) -> AsyncIterator[tuple[Worksp
     with leased(box, job.session, prompts, site.user, database=job.database) as lease:
         order = Order(repository=site.repository, base=site.base, path=path, box=box, branch=job.branch)
         # So that git works in any other repository that the agent makes, too.
-        (lease.home / ".gitconfig").write_text(user_config(site.repository.identity))
+        (lease.home / ".gitconfig").write_text(user_config(site.repository.identity), errors="surrogateescape")
         workspace: Workspace | None = None
         try:
             async with site.kind.opened(order) as workspace:
                 _private_gitdir(site, job, workspace, lease)
+                lease.opened.touch()
                 yield workspace, lease, fingerprint(lease.git)
         finally:
             if workspace is None or not workspace.keep:
                 site.trash.throw(box)
-                prune(path, site.paths.workspaces)
+            prune(path, site.paths.workspaces)
 
 
 def _private_gitdir(site: Site, job: Job, workspace: Workspace, lease: Lease) -> None:
@@ -163,7 +175,7 @@ def _private_gitdir(site: Site, job: Job, workspace: Workspace, lease: Lease) ->
         # A wall that cannot lay a pointer over `.git` needs it in the workspace itself.
         pointer = workspace.path / ".git"
         pointer.unlink(missing_ok=True)
-        pointer.write_text(f"gitdir: {lease.git}\n")
+        pointer.write_text(f"gitdir: {lease.git}\n", errors="surrogateescape")
 
 
 async def _agent_run(
@@ -182,14 +194,17 @@ async def _agent_run(
 
 async def _watched(box: Box, seconds: float | None, stop: asyncio.Event, grace: float) -> tuple[Ending, Exit]:
     """Wait for the first of: the agent ends, its time is over, it is told to stop."""
-    async with asyncio.TaskGroup() as group:
-        done = group.create_task(box.wait())
-        told = group.create_task(stop.wait())
-        await asyncio.wait((done, told), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        ending = Ending.BY_ITSELF if done.done() else Ending.STOP if told.done() else Ending.TIME
-        told.cancel()
-        exit_ = await done if done.done() else await box.end(grace)
-        done.cancel()
+    try:
+        async with asyncio.TaskGroup() as group:
+            done = group.create_task(box.wait())
+            told = group.create_task(stop.wait())
+            await asyncio.wait((done, told), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            ending = Ending.BY_ITSELF if done.done() else Ending.STOP if told.done() else Ending.TIME
+            told.cancel()
+            exit_ = await done if done.done() else await box.end(grace)
+            done.cancel()
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
     return ending, exit_
 
 
@@ -238,9 +253,10 @@ async def bring_in(site: Site, job: Job, workspace: Workspace, lease: Lease, bef
     has_history = before is None or fingerprint(lease.git) != before
     message = site.mask.text(job.message)
     work = await kept(site, workspace, lease, branch=job.branch, message=message, has_history=has_history)
-    if work.failure is None and site.cleanup:
+    if not work.must_stay and site.cleanup:
         workspace.keep = False
-        if workspace.can_recycle:
+        # Where a wall cannot cover `.git`, an agent could have left a link there for the next one.
+        if workspace.can_recycle and site.sandbox.mounts:
             workspace.recycled = await recycled(site, workspace, lease)
     return work
 
@@ -292,6 +308,7 @@ def intent(site: Site, job: Job, path: Path) -> SessionStarted:
         strategy=site.kind.name,
         workspace=str(path),
         attempt=job.attempt,
+        by_host=isinstance(site.kind, Overlay) and site.kind.by_host,
     )
 
 

@@ -9,19 +9,21 @@ from shoal.engine.keep import Kept, kept
 from shoal.engine.lease import Lease
 from shoal.engine.session import prune
 from shoal.engine.site import Site
-from shoal.errors import ShoalError
+from shoal.engine.unfinished import unfinished
+from shoal.errors import Broken, ShoalError, Unavailable
 from shoal.git.refs import ABSENT, Move, move, value
+from shoal.git.run import git
 from shoal.model.events import Imported, RunEnded, SessionEnded
 from shoal.model.policy import Layers
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.store.fold import RunState, SessionState, fold
-from shoal.store.lock import is_locked
+from shoal.store.lock import held, is_locked
 from shoal.store.read import events
 from shoal.workspaces import base as bases
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.mount import mount_overlay, mounted_below, unmount
-from shoal.workspaces.overlay import Overlay, sealing
+from shoal.workspaces.overlay import sealing
 from shoal.workspaces.remove import removed
 from shoal.workspaces.worktree import admin_of, forgotten
 
@@ -32,25 +34,34 @@ async def sweep(site: Site) -> list[WorkerResult]:
     found: list[WorkerResult] = []
     for lock in sorted(site.paths.runs.glob("*.lock")):
         if lock.stem != site.run and not is_locked(lock):
-            found += await _run_swept(site, lock.stem)
-            lock.unlink(missing_ok=True)
+            found += await _owned_and_swept(site, lock)
     return found
 
 
+async def _owned_and_swept(site: Site, lock: Path) -> list[WorkerResult]:
+    """Own the dead run while it is swept: of two Shoals that find it, one works and the other passes by."""
+    try:
+        async with held(lock, timeout=0):
+            results = await _run_swept(site, lock.stem)
+            if not unfinished(site.paths, lock.stem):
+                lock.unlink(missing_ok=True)
+    except Broken:
+        return []
+    return results
+
+
 async def _run_swept(site: Site, run: str) -> list[WorkerResult]:
-    state = fold(events(site.paths, run)).runs.get(run)
     there = replace(site, run=run)
-    unfinished = [
-        (step.step, session)
-        for step in (state.steps.values() if state else ())
-        for session in step.sessions.values()
-        if session.result is None
-    ]
-    results = [await _session_swept(there, step, session) for step, session in unfinished]
+    results = []
+    for one in unfinished(site.paths, run):
+        # What needs another wall or another user is left for who has it.
+        with contextlib.suppress(Unavailable):
+            results.append(await _session_swept(there, one.step, one.session))
+    state = fold(events(site.paths, run)).runs.get(run)
     if state is not None and not state.status.is_ended:
         await site.ledger.append(RunEnded(run=run, status=_status(state), duration_seconds=0.0))
     ref = f"refs/shoal/base/{run}"
-    if (pinned := await value(site.repository, ref)) is not None:
+    if not unfinished(site.paths, run) and (pinned := await value(site.repository, ref)) is not None:
         await move(site.repository, [Move(ref, ABSENT, pinned)])
     return results
 
@@ -67,7 +78,7 @@ async def _session_swept(site: Site, step: str, session: SessionState) -> Worker
     error = work.failure or "Shoal was killed while this agent worked"
     result = WorkerResult(index=session.index, session=session.session, status=Status.LOST, error=error)
     result = work.on(replace(result, workspace=session.workspace), box)
-    if work.failure is None:
+    if not work.must_stay:
         await forgotten(site.repository, path)
         await removed(box, path)
         prune(path, site.paths.workspaces)
@@ -95,7 +106,7 @@ async def _salvaged(site: Site, session: SessionState, box: Path, path: Path) ->
     for place in mounted_below(path):
         unmount(place)
     here = await value(site.repository, f"refs/heads/{session.branch}")
-    if here not in (None, session.base):
+    if here not in (None, session.base) and await _is_sealed(site, session, here):
         return Kept(branch=session.branch, commit=here)
     if not (box / "own" / "git").is_dir():
         await _branch_dropped(site, session, here)
@@ -109,8 +120,18 @@ async def _salvaged(site: Site, session: SessionState, box: Path, path: Path) ->
         ):
             there = replace(site, base=base)
             return await kept(there, workspace, lease, branch=session.branch, message=message, has_history=True)
-    except ShoalError as error:
-        return Kept(failure=str(error))
+    except Unavailable:
+        raise
+    except (ShoalError, OSError, TimeoutError) as error:
+        return Kept(failure=str(error) or "it took too long to seal")
+
+
+async def _is_sealed(site: Site, session: SessionState, commit: str | None) -> bool:
+    """In a linked worktree the host may have committed too: only our own mark says that all was brought in."""
+    if session.strategy == "overlay" or commit is None:
+        return True
+    done = await git(site.repository.git, "log", "-1", "--format=%B", commit)
+    return f"Shoal-Session: {session.session}" in done.stdout.decode(errors="replace").splitlines()
 
 
 async def _branch_dropped(site: Site, session: SessionState, here: str | None) -> None:
@@ -130,12 +151,16 @@ async def _reopened(site: Site, session: SessionState, box: Path, path: Path) ->
     path.mkdir(parents=True, exist_ok=True)
     layers = sealing(Layers(lower=(site.base.tree,), upper=box / "upper", work=box / "work", target=path))
     workspace = Workspace(path=path, index=site.base.index, changes=box / "upper")
-    if isinstance(site.kind, Overlay) and site.kind.by_host:
-        mount_overlay(layers)
-        try:
-            yield workspace
-        finally:
-            unmount(path)
-    else:
+    if not session.by_host:
         workspace.sealing = layers
         yield workspace
+        return
+    # Root's layers mark what they hide by attributes that only a mount of root's sees.
+    try:
+        mount_overlay(layers)
+    except Broken as error:
+        raise Unavailable("the overlay of a killed session", str(error), "run Shoal as the user who ran it") from error
+    try:
+        yield workspace
+    finally:
+        unmount(path)

@@ -20,18 +20,22 @@ class Words:
         self._session = session
         self._note = note
         self._budget = Budget(LOG_BYTES)
+        self._waiting: dict[Stream, list[str]] = {stream: [] for stream in Stream}
+        self._missing = dict.fromkeys(Stream, 0)
         self._tails = {stream: _Tail() for stream in Stream}
         self._lines = {stream: Lines(self._emitter(stream)) for stream in Stream}
 
     def feed(self, stream: Stream, data: bytes) -> None:
         """Take a chunk; secrets are masked before anything is cut, or half of one could pass."""
         self._lines[stream].feed(self._masks[stream].feed(data))
+        self._told(stream)
 
     def close(self) -> None:
         """Say the unfinished last lines, and how much was not kept."""
         for stream, lines in self._lines.items():
             lines.feed(self._masks[stream].close())
             lines.close()
+            self._told(stream)
         if self._budget.dropped:
             self._say(Stream.STDERR, "", self._budget.dropped)
 
@@ -54,10 +58,18 @@ class Words:
     def _emitter(self, stream: Stream) -> Callable[[str, int], None]:
         def emit(text: str, dropped: int) -> None:
             self._tails[stream].add(text)
-            if self._budget.admit(len(text)):
-                self._say(stream, text, dropped)
+            if self._budget.admit(len(text) + 1):
+                self._waiting[stream].append(text)
+                self._missing[stream] += dropped
 
         return emit
+
+    def _told(self, stream: Stream) -> None:
+        """Make one event of all lines of a chunk: an event for each would cost a chatty agent minutes."""
+        if self._waiting[stream]:
+            self._say(stream, "\n".join(self._waiting[stream]), self._missing[stream])
+            self._waiting[stream].clear()
+            self._missing[stream] = 0
 
     def _say(self, stream: Stream, text: str, dropped: int) -> None:
         event = Output(run=self._run, session=self._session, stream=stream.value, text=text, dropped=dropped)

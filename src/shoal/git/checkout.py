@@ -20,12 +20,14 @@ async def check_out(repository: Repository, commit: str, *, tree: Path, index: P
     (with its index) is moved to the new one by its differences.
     """
     write_gitdir(shadow, repository, head=commit, refs={}, index=None, loose_stat=False)
+    is_fresh = not index.exists()
     env = {"GIT_WORK_TREE": str(tree), "GIT_INDEX_FILE": str(index)}
     await git(shadow, "read-tree", "--reset", "-u", commit, env=env)
     listed = await git(shadow, "ls-files", "-z", env=env, limit=2**30)
     names = listed.stdout.split(b"\0")[:-1]
-    _settle(tree, names)
-    await git(shadow, "update-index", "-q", "--refresh", env=env, accept=(0, 1))
+    if is_fresh:
+        _settle(tree, names)
+        await git(shadow, "update-index", "-q", "--refresh", env=env, accept=(0, 1))
     return len(names)
 
 

@@ -25,13 +25,14 @@ def write_gitdir(
     # As few entries as git accepts: each costs to make and to remove, and refs in one file are refs too.
     for folder in ("objects/info", "refs"):
         (target / folder).mkdir(parents=True)
-    (target / "HEAD").write_text(f"{head}\n")
-    (target / "config").write_text(config_text(repository, loose_stat=loose_stat))
+    (target / "HEAD").write_text(f"{head}\n", errors="surrogateescape")
+    (target / "config").write_text(config_text(repository, loose_stat=loose_stat), errors="surrogateescape")
     chain = "".join(f"{quoted(path)}\n" for path in (repository.lenders if lenders is None else lenders))
     (target / "objects/info/alternates").write_text(chain, errors="surrogateescape")
     if refs:
         lines = "".join(f"{commit} {name}\n" for name, commit in sorted(refs.items()))
-        (target / "packed-refs").write_text(f"# pack-refs with: peeled fully-peeled sorted \n{lines}")
+        text = f"# pack-refs with: peeled fully-peeled sorted \n{lines}"
+        (target / "packed-refs").write_text(text, errors="surrogateescape")
     if index is not None:
         shutil.copyfile(index, target / "index")
     if repository.is_shallow:

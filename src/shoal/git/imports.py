@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import proc
+from shoal.errors import Broken, first_of
 from shoal.git.gitdir import quoted
 from shoal.git.run import ENVIRONMENT, FLAGS, TIMEOUT, git
 from shoal.model.command import Command
@@ -55,11 +56,14 @@ async def take(repository: Repository, pack: bytes | Path, *, base: str, tips: t
         env = {**alone, "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(repository.lenders[0], ":")}
         if refusal := await _unpacked(repository, pack, env):
             return Refused(refusal)
-        async with asyncio.TaskGroup() as group:
-            whole = group.create_task(_not_whole(repository, base, tips, env))
-            related = group.create_task(_unrelated(repository, base, tips[0], env))
-            brought = group.create_task(_objects(repository, alone))
-            change = group.create_task(_changed(repository, base, tips[0], env))
+        try:
+            async with asyncio.TaskGroup() as group:
+                whole = group.create_task(_not_whole(repository, base, tips, env))
+                related = group.create_task(_unrelated(repository, base, tips[0], env))
+                brought = group.create_task(_objects(repository, alone))
+                change = group.create_task(_changed(repository, base, tips[0], env))
+        except BaseExceptionGroup as errors:
+            raise first_of(errors) from None
         refusal = whole.result() or related.result() or _too_large(brought.result()) or change.result().refusal
         commits = [one.name for one in brought.result() if one.kind == "commit"]
         if not refusal and len(commits) > 1:
@@ -120,6 +124,8 @@ class _Object:
 async def _objects(repository: Repository, env: Mapping[str, str]) -> list[_Object]:
     asked = "--batch-check=%(objectname) %(objecttype) %(objectsize)"
     done = await git(repository.git, "cat-file", "--batch-all-objects", "--unordered", "--buffer", asked, env=env)
+    if done.dropped:
+        raise Broken("a pack brought more objects than can be looked at")
     rows = (line.split() for line in done.stdout.decode().splitlines())
     return [_Object(name, kind, int(size)) for name, kind, size in rows]
 
@@ -142,6 +148,8 @@ class _Change:
 async def _changed(repository: Repository, base: str, tip: str, env: Mapping[str, str]) -> _Change:
     options = ("-r", "-z", "--raw", "--no-renames")
     done = await git(repository.git, "diff-tree", *options, base, tip, env=env, accept=(0, 128), limit=2**30)
+    if done.dropped:
+        raise Broken("a pack changed more files than can be looked at")
     words = done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
     pairs = list(zip(words[::2], words[1::2], strict=False))
     return _Change(tuple(path for _, path in pairs), _gitlink_in([f"{facts}\t{path}" for facts, path in pairs]))
@@ -155,7 +163,7 @@ async def _new_gitlink(repository: Repository, commits: list[str], env: Mapping[
         env=env,
         stdin="".join(f"{commit}\n" for commit in commits).encode(),
     )
-    return _gitlink_in(raw.stdout.decode(errors="replace").splitlines())
+    return "too much changes in it" if raw.dropped else _gitlink_in(raw.stdout.decode(errors="replace").splitlines())
 
 
 def _gitlink_in(lines: list[str]) -> str | None:

@@ -54,3 +54,12 @@ async def refuse_blocked_names(repository: Repository) -> None:
                 f"its branch {name.removeprefix('refs/heads/')!r} stands where Shoal's branches go"
                 f" ({name}/…); rename it with `git branch -m`",
             )
+
+
+async def refuse_blocked_steps(repository: Repository, steps: list[str]) -> None:
+    """A branch `agent/<step>` would stand where that step's branches must go."""
+    taken = await listed(repository, "refs/heads/agent")
+    for step in steps:
+        if f"refs/heads/agent/{step}" in taken:
+            why = f"its branch 'agent/{step}' stands where the branches of step {step!r} go"
+            raise BadRepository(repository.top, f"{why}; rename it with `git branch -m`, or the step")

@@ -36,7 +36,7 @@ async def inspect(path: Path, environ: Mapping[str, str]) -> Repository:
 
     *environ* is the user's own: their configuration decides line endings and identity.
     """
-    top, common, object_format, is_shallow = await _facts(path.resolve())
+    top, common, object_format, is_shallow = await _facts(path.resolve(), environ)
     settings = await _settings(top, environ)
     if settings.get("extensions.refstorage", "files") != "files":
         raise BadRepository(path, "its refs are kept as reftable, which Shoal cannot work on yet")
@@ -102,14 +102,14 @@ async def dirt(repository: Repository) -> int:
     return done.stdout.count(b"\0")
 
 
-async def _facts(path: Path) -> tuple[Path, Path, str, bool]:
+async def _facts(path: Path, environ: Mapping[str, str]) -> tuple[Path, Path, str, bool]:
     if not path.is_dir():
         raise BadRepository(path, "there is no such folder")
     done = await proc.run(
         Command(
             argv=("git", "-C", str(path), "rev-parse", *FACTS),
             cwd=Path("/"),
-            env={**ENVIRONMENT, "GIT_CEILING_DIRECTORIES": ""},
+            env=_users(environ),
         ),
         timeout=TIMEOUT,
     )
@@ -129,13 +129,18 @@ def _why_not(lines: list[str], stderr: str) -> str:
     return f"git finds no repository to work on here ({said}); run `git init` and commit, or name another folder"
 
 
-async def _settings(top: Path, environ: Mapping[str, str]) -> dict[str, str]:
+def _users(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for questions that the user's own configuration decides; they start no program."""
     user = {name: environ[name] for name in ("HOME", "XDG_CONFIG_HOME") if name in environ}
     safe = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("GIT_CONFIG")}
+    return {**safe, **user, "GIT_CEILING_DIRECTORIES": ""}
+
+
+async def _settings(top: Path, environ: Mapping[str, str]) -> dict[str, str]:
     command = Command(
         argv=("git", "-C", str(top), "config", "--list", "-z"),
         cwd=Path("/"),
-        env={**safe, **user, "GIT_CEILING_DIRECTORIES": ""},
+        env=_users(environ),
     )
     done = await proc.run(command, timeout=TIMEOUT)
     pairs = (entry.partition("\n") for entry in done.stdout.decode(errors="surrogateescape").split("\0") if entry)

@@ -29,6 +29,8 @@ FLAGS = tuple(
         "gc.auto=0",
         "maintenance.auto=false",
         "safe.bareRepository=explicit",
+        # Whose repository it is was asked by `inspect`, with the user's own configuration.
+        "safe.directory=*",
         "protocol.allow=never",
         "advice.detachedHead=false",
     )

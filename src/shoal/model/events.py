@@ -42,6 +42,8 @@ class SessionStarted:
     strategy: str
     workspace: str
     attempt: int = 1
+    by_host: bool = False
+    """Whether the host mounted its layers, which are then read only so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ class AgentStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """A line that the agent wrote; *dropped* bytes before it were not kept."""
+    """Lines that the agent wrote at once; *dropped* bytes of them or before them were not kept."""
 
     run: str
     session: str

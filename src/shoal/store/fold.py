@@ -26,6 +26,7 @@ class SessionState:
     base: str
     strategy: str
     workspace: str
+    by_host: bool
     attempt: int
     status: Status
     result: WorkerResult | None
@@ -185,6 +186,7 @@ class _Draft:
             base=event.base,
             strategy=event.strategy,
             workspace=event.workspace,
+            by_host=event.by_host,
             attempt=event.attempt,
             status=Status.RUNNING,
             result=None,
@@ -215,6 +217,7 @@ def _without_start(event: SessionEnded, recorded: Recorded) -> SessionState:
         base="",
         strategy="",
         workspace=result.workspace,
+        by_host=False,
         attempt=result.attempts,
         status=result.status,
         result=result,

@@ -33,8 +33,10 @@ class Trash:
         """Remove all that lies here now, also what an earlier Shoal left."""
         self._thrown.clear()
         left = list(self._folder.iterdir()) if self._folder.is_dir() else []
-        if left:
-            await removed(*left)
+        # What cannot be removed now is tried again by the next Shoal; no verdict depends on it.
+        with contextlib.suppress(Broken, TimeoutError):
+            if left:
+                await removed(*left)
 
     async def keep_empty(self) -> None:
         """Remove what is thrown away, for ever."""

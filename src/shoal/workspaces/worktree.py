@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.errors import Broken
 from shoal.git.checkout import check_out
 from shoal.git.lock import repository_locked
 from shoal.git.refs import ABSENT, Move, move
@@ -34,15 +35,22 @@ class Worktree:
     async def opened(self, order: Order) -> AsyncIterator[Workspace]:
         """Add a linked worktree, or take a warm one; only the adding is under the lock, not the checkout."""
         admin = await self._linked(order)
-        shadow = order.box / f"checkout-{secrets.token_hex(3)}"
-        await check_out(order.repository, order.base.commit, tree=order.path, index=admin / "index", shadow=shadow)
         workspace = Workspace(path=order.path, index=admin / "index", changes=order.path)
         workspace.can_recycle = order.base.files > POOLED_ABOVE_FILES
+        try:
+            shadow = order.box / f"checkout-{secrets.token_hex(3)}"
+            await check_out(order.repository, order.base.commit, tree=order.path, index=admin / "index", shadow=shadow)
+        except BaseException:
+            await self._closed(order, admin, workspace)
+            await move(order.repository, [Move(f"refs/heads/{order.branch}", ABSENT, order.base.commit)])
+            raise
         try:
             yield workspace
         finally:
             if not workspace.keep:
-                await self._closed(order, admin, workspace)
+                # What cannot be removed now is left for `clean`: it changes nothing of how the session ended.
+                with contextlib.suppress(Broken):
+                    await self._closed(order, admin, workspace)
 
     async def _linked(self, order: Order) -> Path:
         order.path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,14 +58,15 @@ class Worktree:
             return await self._taken(order) or await _added(order)
 
     async def _taken(self, order: Order) -> Path | None:
-        """Take a warm worktree from the pool: a rename, two small files and a branch."""
+        """Take a warm worktree from the pool: a rename, three small files and a branch."""
         for note in sorted(self.pool.glob("*.json")):
-            admin = Path(json.loads(note.read_text())["admin"])
+            admin, place = _noted(note), note.with_suffix("")
             note.unlink()
-            if not admin.is_dir() or not note.with_suffix("").is_dir():
+            if admin is None or not admin.is_dir() or not place.is_dir() or place.is_symlink():
                 continue
-            note.with_suffix("").rename(order.path)
-            (admin / "gitdir").write_text(f"{order.path}/.git\n")
+            (admin / "gitdir").write_text(f"{order.path}/.git\n", errors="surrogateescape")
+            place.rename(order.path)
+            await _pointed(order.path / ".git", admin)
             await move(order.repository, [Move(f"refs/heads/{order.branch}", order.base.commit, ABSENT)])
             await git(admin, "symbolic-ref", "HEAD", f"refs/heads/{order.branch}")
             return admin
@@ -77,8 +86,27 @@ class Worktree:
         await git(admin, "update-ref", "--no-deref", "HEAD", order.base.commit)
         index.replace(admin / "index")
         order.path.rename(place)
-        (admin / "gitdir").write_text(f"{place}/.git\n")
-        place.with_suffix(".json").write_text(json.dumps({"admin": str(admin)}))
+        (admin / "gitdir").write_text(f"{place}/.git\n", errors="surrogateescape")
+        # Written aside and renamed: a note is whole, or there is none.
+        aside = place.with_suffix(".new")
+        aside.write_text(json.dumps({"admin": str(admin)}))
+        aside.rename(place.with_suffix(".json"))
+
+
+def _noted(note: Path) -> Path | None:
+    try:
+        return Path(json.loads(note.read_text())["admin"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return None
+
+
+async def _pointed(pointer: Path, admin: Path) -> None:
+    """Write the pointer anew: whatever stands there, an agent may have put it."""
+    if pointer.is_symlink() or pointer.is_file():
+        pointer.unlink()
+    else:
+        await removed(pointer)
+    pointer.write_text(f"gitdir: {admin}\n", errors="surrogateescape")
 
 
 async def _added(order: Order) -> Path:

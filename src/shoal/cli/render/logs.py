@@ -37,5 +37,5 @@ def ended_line(result: WorkerResult, paint: Paint) -> str:
 
 
 def _words(text: str, stream: str, paint: Paint) -> str:
-    shown = plain(COLOUR.sub("", text), keep="\t")
+    shown = plain(COLOUR.sub("", text), keep="\t\n")
     return f"{paint('err:', 'bad')} {shown}" if stream == "stderr" else shown

@@ -77,7 +77,8 @@ def _workers(report: RunReport) -> list[WorkerResult]:
 
 
 def _row(worker: WorkerResult, paths: Sequence[str]) -> tuple[str, ...]:
-    took = seconds(worker.duration_seconds) if worker.status.is_ended else "-"
+    is_timed = worker.status.is_ended and worker.status is not Status.LOST  # nobody saw when a lost one ended
+    took = seconds(worker.duration_seconds) if is_timed else "-"
     return plain(worker.session), worker.status.value, took, plain(worker.branch or "-"), _changes(worker, paths)
 
 
