@@ -20,7 +20,18 @@ STEP_FIELDS = {
 }
 WORKER_FIELDS = {
     *("index", "session", "status", "exit_code", "output", "branch", "commit", "files_changed", "attempts"),
-    *("duration_seconds", "usage", "artifacts", "limit", "error", "unkept", "executable_config", "ignored", "kept_refs", "raw"),
+    *(
+        "duration_seconds",
+        "usage",
+        "artifacts",
+        "limit",
+        "error",
+        "unkept",
+        "executable_config",
+        "ignored",
+        "kept_refs",
+        "raw",
+    ),
 }
 
 

@@ -21,7 +21,7 @@ async def test_a_secret_is_masked_in_output_errors_and_databases_also_in_two_chu
 
     result = report.steps[0].worker_results[0]
     assert result.output == "[secret TOKEN] and more\n"
-    assert result.error == "[secret TOKEN]"
+    assert result.error == "it exited with 1: [secret TOKEN]"
     state = StatePaths.of(repo)
     for database in (state.ledger, state.session_db(result.session)):
         assert SECRET.encode() not in database.read_bytes()

@@ -11,8 +11,8 @@ import pytest
 from shoal.errors import Unavailable, UnknownName
 from shoal.model.policy import Network
 from shoal.model.status import Status
-from tests.acting import assert_nothing_left, fingerprint, ran, shown, step, worked
-from tests.conftest import git
+from tests.acting import assert_nothing_left, fingerprint, paths_in, ran, shown, step, worked
+from tests.conftest import git, make_repo
 
 STRATEGIES = ["overlay", "worktree"]
 
@@ -106,7 +106,7 @@ async def test_the_pointer_to_the_gitdir_cannot_be_replaced(repo: Path) -> None:
 
     result = await worked(repo, script)
 
-    assert result.output.strip() == str(repo / ".shoal/boxes" / result.session / "own/git")
+    assert result.output.strip() == str(repo / ".shoal/boxes" / result.session / "git")
     assert shown(repo, result, "w") == "w"
 
 
@@ -196,3 +196,76 @@ async def test_a_program_that_is_not_there_is_refused_before_anything_starts(rep
         await ran(repo, Step(name="work", task=Task(name="work", prompt="", agent=agent)))
 
     assert not (repo / ".shoal").exists()
+
+
+ATTACK = Path(__file__).with_name("attacks") / "pid1.txt"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_a_possessed_pid_1_does_not_outlive_its_box(repo: Path, strategy: str) -> None:
+    (repo / "attack").write_bytes(ATTACK.read_bytes())
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "attack")
+
+    result = await worked(repo, "python3 attack; echo w > w", strategy=strategy)
+
+    assert "eventfd" in result.output
+    assert _boxes_of(repo) == []
+
+
+def _boxes_of(repo: Path) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            line, mounts = path.read_text(errors="replace"), path.with_name("mountinfo").read_text()
+        except OSError:
+            continue
+        is_exiting = int(line.rpartition(")")[2].split()[6]) & 4
+        if str(repo / ".shoal/boxes") in mounts and not is_exiting and "pytest" not in line:
+            found.append(line)
+    return found
+
+
+async def test_a_gitdir_cannot_become_a_link_to_another_repository(repo: Path, tmp_path: Path) -> None:
+    other = make_repo(tmp_path / "other")
+    (other / "secret").write_text("TOPSECRET")
+    git(other, "add", "-A")
+    git(other, "commit", "-qm", "secret")
+    script = f'd=$(git rev-parse --git-dir); rm -rf "$d"; ln -s {other}/.git "$d"; rm -rf "$d/objects"; ln -s {other}/.git/objects "$d/objects"; cp -r {other}/.git/HEAD "$d/HEAD"; echo w > w'
+
+    result = await worked(repo, script)
+
+    assert shown(repo, result, "w") == "w"
+    assert result.kept_refs == ()
+    blob = git(other, "rev-parse", "HEAD:secret")
+    assert blob not in git(repo, "cat-file", "--batch-all-objects", "--batch-check")
+
+
+async def test_what_was_committed_is_kept_though_a_rule_ignores_it(repo: Path) -> None:
+    script = "echo build/ > .gitignore; mkdir build; echo x > build/x; git add -f build/x; git commit -qm x; echo y > build/y"
+
+    result = await worked(repo, script)
+
+    assert {"build/x", ".gitignore"} <= paths_in(repo, result)
+    assert "build/y" not in paths_in(repo, result)
+
+
+@pytest.mark.parametrize("sandbox", ["landlock", "bubblewrap"])
+async def test_a_shut_folder_is_kept_or_named_and_stays(repo: Path, sandbox: str) -> None:
+    result = await worked(repo, "mkdir z; echo work > z/f; chmod 000 z", sandbox=sandbox, strategy="worktree")
+
+    if result.branch is not None:
+        assert shown(repo, result, "z/f") == "work"
+    else:
+        assert result.status is Status.FAILED
+        assert result.unkept == ("z/",)
+        assert result.raw is not None
+
+
+async def test_a_git_that_dies_is_not_no_changes(repo: Path) -> None:
+    macros = 'i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo "[attr]m$i m$((i+1))"; done > .gitattributes; echo "* m1" >> .gitattributes'
+
+    result = await worked(repo, f"echo work > f; {macros}; truncate -s 4T .gitignore")
+
+    kept = result.branch is not None and shown(repo, result, "f") == "work"
+    assert kept or (result.raw is not None and result.status is Status.FAILED)

@@ -9,10 +9,18 @@ from shoal.git.repository import inspect
 from tests.conftest import git
 
 
-def packed(repo: Path, *tips: str, base: str) -> bytes:
+def packed(repo: Path, *tips: str, base: str) -> Path:
     asked = "\n".join((*tips, f"^{base}", ""))
     argv = ["git", "pack-objects", "--revs", "--stdout", "--thin", "-q"]
-    return subprocess.run(argv, cwd=repo, input=asked.encode(), capture_output=True, check=True).stdout
+    done = subprocess.run(argv, cwd=repo, input=asked.encode(), capture_output=True, check=True)
+    return written(repo, done.stdout)
+
+
+def written(repo: Path, content: bytes) -> Path:
+    """A pack as a file."""
+    path = repo.parent / f"pack-{hash(content)}"
+    path.write_bytes(content)
+    return path
 
 
 def agent_of(repo: Path, tmp_path: Path) -> Path:
@@ -82,7 +90,7 @@ async def test_a_tip_that_is_no_name_or_not_in_the_pack_is_refused(repo: Path, t
 
     for tip in ("", "HEAD", "--all", "f" * 40):
         assert isinstance(await take(found, pack, base=base, tips=(tip,)), Refused)
-    assert isinstance(await take(found, b"garbage" * 10, base=base, tips=(base,)), Refused)
+    assert isinstance(await take(found, written(repo, b"garbage" * 10), base=base, tips=(base,)), Refused)
 
 
 async def test_a_tree_that_would_write_into_a_gitdir_is_refused(repo: Path, tmp_path: Path) -> None:

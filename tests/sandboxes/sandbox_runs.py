@@ -117,6 +117,7 @@ def started(command: Command, who: Person) -> Iterator[tuple[subprocess.Popen[by
 def ran(command: Command, who: Person) -> Ran:
     """Run a command to its end."""
     with started(command, who) as (child, info):
+        assert isinstance(command.stdin, bytes)
         out, err = child.communicate(command.stdin, timeout=SECONDS)
         return Ran(
             child.returncode, out.decode(errors="replace"), err.decode(errors="replace"), os.read(info, 9999).decode()

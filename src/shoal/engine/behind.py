@@ -79,9 +79,8 @@ class Box:
 
     async def emptied(self) -> None:
         """Kill what is left and see that nobody is there any more."""
-        if self._namespace is None or self._namespace.is_empty:
+        if self._namespace is None:
             return
-        self._namespace.kill()
         if not await self._namespace.emptied(EMPTY_SECONDS):
             raise Broken(f"processes of the box of pid {self.pid} cannot be killed; its files stay as they are")
 
@@ -105,6 +104,8 @@ async def boxed(sandbox: Sandbox, command: Command, policy: Policy, *, sink: Sin
 
 async def _namespace(process: Process) -> Namespace | None:
     said = await process.report("info", START_SECONDS)
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        return adopt(int(json.loads(said)["child-pid"]), parent=process.pid)
-    return None
+    try:
+        pid = int(json.loads(said)["child-pid"])
+    except (ValueError, KeyError, TypeError):
+        return None  # it never came so far as to have a namespace, and its wall never stood
+    return adopt(pid, parent=process.pid)

@@ -68,7 +68,7 @@ async def kept(site: Site, workspace: Workspace, lease: Lease, *, branch: str, m
 
 async def _taken(site: Site, seal: Seal, ref: str, here: str | None) -> Kept:
     known = Kept(unkept=seal.unkept, special=seal.special, ignored=seal.ignored, failure=seal.failure)
-    if seal.failure or seal.tip is None:
+    if seal.failure or seal.tip is None or seal.pack is None:
         return known
     taken = await take(site.repository, seal.pack, base=site.base.commit, tips=(seal.tip, *seal.extras))
     if isinstance(taken, Refused):

@@ -40,8 +40,8 @@ class Lease:
 
     @property
     def git(self) -> Path:
-        """The agent's own gitdir."""
-        return self.own / "git"
+        """The agent's own gitdir, a mount by itself: in a folder that the agent may write it could become a link."""
+        return self.box / "git"
 
     @property
     def home(self) -> Path:

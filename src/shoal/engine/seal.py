@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from shoal import proc
 from shoal.engine.behind import boxed
@@ -23,6 +24,7 @@ from shoal.workspaces.kind import Workspace
 
 SEAL_SECONDS = 300.0
 NAMED_AT_MOST = 50
+MOST_HEADER_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +33,11 @@ class Seal:
 
     tip: str | None = None
     extras: tuple[str, ...] = ()
-    pack: bytes = b""
+    pack: Path | None = None
     unkept: tuple[str, ...] = ()
     special: tuple[str, ...] = ()
     """Pipes and sockets, which hold no bytes that could be kept."""
     ignored: int = 0
-    squashed: bool = False
     failure: str | None = None
 
 
@@ -62,14 +63,16 @@ async def sealed(site: Site, workspace: Workspace, lease: Lease, wish: Wish) -> 
         )
         # As the owner of the files on the host, so that the index's stat data fits; able to read what mode 000 hides.
         policy = replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
-        said = _Said(limit=MAX_PACK_BYTES)
-        try:
-            async with boxed(site.sandbox, command, policy, sink=said.feed) as box:
-                async with asyncio.timeout(SEAL_SECONDS):
-                    exit_ = await box.wait()
-        except TimeoutError:
-            return Seal(failure=f"sealing took more than {SEAL_SECONDS:.0f} s")
-        return _read(said, exit_)
+        pack = lease.box / f"pack-{secrets.token_hex(3)}"
+        with pack.open("xb") as spool:
+            said = _Said(spool)
+            try:
+                async with boxed(site.sandbox, command, policy, sink=said.feed) as box:
+                    async with asyncio.timeout(SEAL_SECONDS):
+                        exit_ = await box.wait()
+            except TimeoutError:
+                return Seal(failure=f"sealing took more than {SEAL_SECONDS:.0f} s")
+        return _read(said, exit_, pack)
 
 
 @contextlib.contextmanager
@@ -116,27 +119,38 @@ def _script() -> str:
 
 
 class _Said:
-    """Collects what the box writes, up to a bound."""
+    """Takes what the box writes: facts up to the line `pack` in memory, the pack in a file of ours, both bounded."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.stdout = bytearray()
-        self.stderr = bytearray()
+    def __init__(self, spool: BinaryIO) -> None:
+        self._spool = spool
+        self.header = b"\n"
+        self.stderr = b""
+        self.packed = 0
+        self.is_packing = False
         self.is_over = False
 
     def feed(self, stream: Stream, data: bytes) -> None:
         if stream is Stream.STDERR:
             self.stderr = (self.stderr + data)[-4096:]
-        elif len(self.stdout) + len(data) > self._limit:
+        elif self.is_packing:
+            self._pack(data)
+        else:
+            # A whole line: the name of a file that could not be kept may end in "pack" too.
+            self.header, found, rest = (self.header + data).partition(b"\npack\n")
+            self.is_packing = bool(found)
+            self.is_over = len(self.header) > MOST_HEADER_BYTES
+            self._pack(rest)
+
+    def _pack(self, data: bytes) -> None:
+        self.packed += len(data)
+        if self.packed > MAX_PACK_BYTES:
             self.is_over = True
         else:
-            self.stdout += data
+            self._spool.write(data)
 
 
-def _read(said: _Said, exit_: proc.Exit) -> Seal:
-    # A whole line: the name of a file that could not be kept may end in "pack" too.
-    header, has_pack, pack = (b"\n" + bytes(said.stdout)).partition(b"\npack\n")
-    lines = [line.partition(" ") for line in header.decode(errors="replace").splitlines()]
+def _read(said: _Said, exit_: proc.Exit, pack: Path) -> Seal:
+    lines = [line.partition(" ") for line in said.header.decode(errors="replace").splitlines()]
     facts = {key: value for key, _, value in lines}
     seal = Seal(
         tip=facts.get("tip"),
@@ -145,20 +159,19 @@ def _read(said: _Said, exit_: proc.Exit) -> Seal:
         unkept=_named(lines, "unkept"),
         special=_named(lines, "special"),
         ignored=int(facts["ignored"]) if facts.get("ignored", "").strip().isdigit() else 0,
-        squashed="squashed" in facts,
     )
-    return replace(seal, failure=_failure(facts, said, exit_, has_pack=bool(has_pack)))
+    return replace(seal, failure=_failure(facts, said, exit_))
 
 
 def _named(lines: list[tuple[str, str, str]], wanted: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for key, _, value in lines if key == wanted))[:NAMED_AT_MOST]
 
 
-def _failure(facts: dict[str, str], said: _Said, exit_: proc.Exit, *, has_pack: bool) -> str | None:
+def _failure(facts: dict[str, str], said: _Said, exit_: proc.Exit) -> str | None:
     if said.is_over:
         return f"its changes make a pack of more than {MAX_PACK_BYTES // 2**20} MiB"
-    is_told = ("none" in facts) != (has_pack and "tip" in facts)
+    is_told = ("none" in facts) != (said.is_packing and "tip" in facts)
     if "failed" in facts or exit_.code != 0 or not is_told:
-        last = bytes(said.stderr).decode(errors="replace").strip().splitlines()[-1:] or ["nothing was said"]
+        last = said.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing was said"]
         return f"sealing failed: {facts.get('failed') or last[0]}"
     return None

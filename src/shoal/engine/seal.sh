@@ -5,8 +5,11 @@ set -u
 exec 3>&1 1>&2
 say() { printf '%s\n' "$*" >&3; }
 die() { say "failed $*"; exit 1; }
-git() { command git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.quotePath=true -c advice.addEmbeddedRepo=false -c gc.auto=0 "$@"; }
+git() { command git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.quotePath=true -c core.protectHFS=true -c core.protectNTFS=true -c advice.addEmbeddedRepo=false -c gc.auto=0 "$@"; }
 links_in() { grep -q '^:[0-7]* 160000 '; }
+
+# A folder that cannot be opened is told by git too, and named; everything else that stops `find` is a failure.
+only_shut() { [ -s "$GIT_DIR/find" ] && ! grep -v 'Permission denied$' "$GIT_DIR/find"; }
 
 # A history is taken along when it is whole, and no commit of it adds a nested repository.
 is_clean() {
@@ -75,8 +78,7 @@ fi
 (cd "$CHANGES" && find . -xdev -type p \( -name .gitignore -o -name .gitattributes \) -exec sh -c \
   'cd "$0" && for f; do (while :; do : > "$f"; done) 3>&- & done' "$WS" {} + -o \
   -type f -size "+${MAX_KIB}k" ! -path ./.git -exec sh -c \
-  'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}" || exit 1; done >> "$0"' "$GIT_DIR/large" {} +) ||
-  die "the disk is full, or the files cannot be listed"
+  'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}" || exit 1; done >> "$0"' "$GIT_DIR/large" {} +) 2> "$GIT_DIR/find" || only_shut || die "the files cannot be listed; the disk may be full"
 
 # 2. All the rest is added; what git cannot read is named afterwards. An overlay's layer says where to look at all:
 # only its top entries, because below them a folder may hide what was there before.
@@ -84,11 +86,13 @@ if [ "$CHANGES" = "$WS" ]; then printf '.\0' > "$GIT_DIR/where"
 else
   (cd "$CHANGES" && find . -mindepth 1 -maxdepth 1 ! -name .git -exec sh -c \
     'for f; do printf ":(top,literal)%s\0" "${f#./}" || exit 1; done' sh {} +) > "$GIT_DIR/where"
-fi || die "the disk is full, or the files cannot be listed"
+fi 2> "$GIT_DIR/find" || only_shut || die "the files cannot be listed; the disk may be full"
 added=0
 if [ -s "$GIT_DIR/where" ]; then
   [ ! -s "$GIT_DIR/large" ] || { cat "$GIT_DIR/large" >> "$GIT_DIR/where"; : > "$GIT_DIR/partly"; }
-  git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/where" --pathspec-file-nul; added=$?
+  git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/where" --pathspec-file-nul 2> "$GIT_DIR/said"; added=$?
+  cat "$GIT_DIR/said"
+  sed -n "s/^warning: could not open directory '\(.*\)': .*/unkept \1/p" "$GIT_DIR/said" | head -n 100 >&3
   [ $added -le 1 ] || die "git add ended with $added"
   xargs -0 git ls-files -o -i --exclude-standard --directory -- < "$GIT_DIR/where" > "$GIT_DIR/ignored"
 fi
@@ -120,6 +124,11 @@ if [ -n "$AGENT_GIT" ] && [ "$SQUASH" = no ]; then
 fi
 # A commit that the host made in a linked worktree meanwhile comes before ours, or beside the agent's own.
 [ -n "$JOIN" ] && [ "$parent" = "$BASE" ] && { parent=$JOIN; JOIN=; }
+# What the agent committed is its work, though an ignore rule may name it.
+if [ "$parent" != "$BASE" ]; then
+  git diff-tree -r -z --name-only --no-renames --diff-filter=AMT "$BASE" "$parent" |
+    git update-index --add --remove -z --stdin || die "git could not take the files of the agent's own commits"
+fi
 tip=$parent
 if [ "$parent" = "$BASE" ] && [ -z "$JOIN" ]; then
   [ -s "$GIT_DIR/raw" ] && changed=yes || changed=no
@@ -135,10 +144,10 @@ fi
 : > "$GIT_DIR/extras"
 if [ -n "$AGENT_GIT" ]; then
   { find "$AGENT_GIT/refs/heads" "$AGENT_GIT/refs/tags" "$AGENT_GIT/refs/stash" -type f -exec head -qc 65 {} + |
-      head -n 256
+      head -n 2000
     [ -f "$AGENT_GIT/logs/refs/stash" ] && head -c 65536 "$AGENT_GIT/logs/refs/stash" | cut -d ' ' -f 2
-    [ -f "$AGENT_GIT/packed-refs" ] && head -c 65536 "$AGENT_GIT/packed-refs" | sed -n 's/^\([0-9a-f]*\) refs.*/\1/p'; } 2>/dev/null |
-    sort -u | head -n 64 | while read -r x; do
+    [ -f "$AGENT_GIT/packed-refs" ] && head -c 1048576 "$AGENT_GIT/packed-refs" | sed -n 's/^\([0-9a-f]*\) refs.*/\1/p'; } 2>/dev/null |
+    sort -u | head -n 1000 | while read -r x; do
       is_commit "$x" && x=$(git rev-parse "$x^{commit}") && ! git merge-base --is-ancestor "$x" "$tip" && is_clean "$x" && printf '%s\n' "$x"
     done > "$GIT_DIR/extras"
 fi

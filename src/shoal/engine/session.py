@@ -224,7 +224,7 @@ def agent_box(
     policy = site.policy(
         token=secrets.token_hex(8),
         read=(lease.inputs, *tools.read, *invocation.needs),
-        write=(workspace.path, lease.own),
+        write=(workspace.path, lease.git, lease.own),
         covers=covers,
         layers=workspace.layers,
         network=network,
@@ -289,7 +289,10 @@ def _verdict(job: Job, ended: Ended, work: Kept) -> tuple[Status, str | None]:
     if ended.exit.signal is not None:
         return Status.FAILED, f"it was ended by signal {ended.exit.signal}"
     if ended.exit.code != 0:
-        return Status.FAILED, ended.words.complaint or f"it exited with {ended.exit.code}"
+        said = f": {ended.words.complaint}" if ended.words.complaint else ""
+        return Status.FAILED, f"it exited with {ended.exit.code}{said}"
+    if work.commit is None and work.must_stay:
+        return Status.FAILED, "what it wrote could not be kept as a commit; its raw files stay"
     if work.commit is None:
         wanted = job.task.expect == "changes"
         return (Status.FAILED, "changes were expected, and there are none") if wanted else (Status.NO_CHANGES, None)

@@ -11,6 +11,7 @@ from shoal.engine.session import prune
 from shoal.engine.site import Site
 from shoal.engine.unfinished import unfinished
 from shoal.errors import Broken, ShoalError, Unavailable
+from shoal.git.imports import quarantines_left
 from shoal.git.refs import ABSENT, Move, move, value
 from shoal.git.run import git
 from shoal.model.events import Imported, RunEnded, SessionEnded
@@ -31,6 +32,8 @@ from shoal.workspaces.worktree import admin_of, forgotten
 async def sweep(site: Site) -> list[WorkerResult]:
     """Bring in the sessions of runs whose owner is dead; idempotent, so it may itself be killed and run again."""
     await bases.swept(site.repository, site.paths.bases)
+    if left := quarantines_left(site.repository):
+        await removed(*left)
     found: list[WorkerResult] = []
     for lock in sorted(site.paths.runs.glob("*.lock")):
         if lock.stem != site.run and not is_locked(lock):
@@ -108,7 +111,7 @@ async def _salvaged(site: Site, session: SessionState, box: Path, path: Path) ->
     here = await value(site.repository, f"refs/heads/{session.branch}")
     if here not in (None, session.base) and await _is_sealed(site, session, here):
         return Kept(branch=session.branch, commit=here)
-    if not (box / "own" / "git").is_dir():
+    if not (box / "git").is_dir():
         await _branch_dropped(site, session, here)
         return Kept()
     lease = Lease(box=box, session=session.session, port=0)

@@ -83,9 +83,16 @@ def _install_folder(hop: Path, private: tuple[Path, ...]) -> Path:
     elif folder.name in ("bin", "shims", "libexec", "Scripts"):
         folder = folder.parent
     # ~/.local holds far more than programs: keyrings, shell history, other tools' state.
-    if folder.name == ".local" or _holds(folder, private):
+    if folder.name == ".local" or _is_home(folder) or _holds(folder, private):
         return _own_folder(hop, private)
     return folder
+
+
+def _is_home(folder: Path) -> bool:
+    """Say whether *folder* is somebody's home, which no agent needs to see."""
+    if folder.parent == Path("/home") or folder == Path("/root"):
+        return True
+    return any((folder / name).exists() for name in (".ssh", ".gnupg", ".bashrc", ".profile", ".config"))
 
 
 def _holds(folder: Path, private: tuple[Path, ...]) -> bool:

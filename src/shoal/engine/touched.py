@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 MOST_ENTRIES = 500
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 
@@ -21,14 +22,34 @@ def fingerprint(folder: Path) -> Fingerprint | None:
 
 def _entries(folder: Path) -> Fingerprint | None:
     found: list[tuple[str, int, int, int]] = []
-    for place, folders, files, fd in os.fwalk(folder, follow_symlinks=False, onerror=_raise):
-        for name in sorted((*folders, *files)):
-            seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            found.append((f"{place}/{name}", seen.st_ino, seen.st_size, seen.st_ctime_ns))
-        if len(found) > MOST_ENTRIES:
-            return None
+    top = os.open(folder, FOLDER)
+    try:
+        _look(top, "", found)
+    except _TooMany:
+        return None
+    finally:
+        os.close(top)
     return tuple(sorted(found))
 
 
-def _raise(error: OSError) -> None:
-    raise error
+class _TooMany(Exception):
+    """There is more than we wrote."""
+
+
+def _look(fd: int, place: str, found: list[tuple[str, int, int, int]]) -> None:
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            if len(found) >= MOST_ENTRIES:
+                raise _TooMany
+            seen = entry.stat(follow_symlinks=False)
+            found.append((f"{place}/{entry.name}", seen.st_ino, seen.st_size, seen.st_ctime_ns))
+            if entry.is_dir(follow_symlinks=False):
+                _look_below(fd, place, entry.name, found)
+
+
+def _look_below(fd: int, place: str, name: str, found: list[tuple[str, int, int, int]]) -> None:
+    below = os.open(name, FOLDER, dir_fd=fd)
+    try:
+        _look(below, f"{place}/{name}", found)
+    finally:
+        os.close(below)

@@ -20,6 +20,7 @@ MAX_PACK_BYTES = 512 * 2**20
 MAX_BLOB_BYTES = 100 * 2**20
 UNPACK_BELOW_OBJECTS = 100
 GITLINK = "160000"
+QUARANTINE = "tmp_objdir-shoal-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Taken:
         return len(self.paths)
 
 
-async def take(repository: Repository, pack: bytes | Path, *, base: str, tips: tuple[str, ...]) -> Taken | Refused:
+async def take(repository: Repository, pack: Path, *, base: str, tips: tuple[str, ...]) -> Taken | Refused:
     """Check *pack* in a quarantine folder and move its objects into the repository, if it is sound.
 
     The first of *tips* is the session's result and must descend from *base*; the others are kept beside it.
@@ -77,15 +78,23 @@ async def take(repository: Repository, pack: bytes | Path, *, base: str, tips: t
 @contextlib.contextmanager
 def _quarantine(repository: Repository) -> Iterator[Path]:
     # On the same file system as the objects, so that each file moves by one rename; git's own prefix, so gc knows it.
-    with tempfile.TemporaryDirectory(prefix="tmp_objdir-shoal-", dir=repository.lenders[0]) as folder:
+    prefix = f"{QUARANTINE}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=repository.lenders[0]) as folder:
         yield Path(folder)
 
 
-async def _unpacked(repository: Repository, pack: bytes | Path, env: Mapping[str, str]) -> str | None:
-    content = pack if isinstance(pack, bytes) else pack.read_bytes()
-    if content[:4] != b"PACK" or len(content) < 32:
+def quarantines_left(repository: Repository) -> list[Path]:
+    """Name the quarantines whose process is gone."""
+    found = repository.lenders[0].glob(f"{QUARANTINE}*")
+    return [path for path in found if not Path("/proc", path.name.removeprefix(QUARANTINE).split("-")[0]).exists()]
+
+
+async def _unpacked(repository: Repository, pack: Path, env: Mapping[str, str]) -> str | None:
+    with pack.open("rb") as file:
+        start = file.read(32)
+    if start[:4] != b"PACK" or len(start) < 32:
         return "what came out of the box is not a pack"
-    few = int.from_bytes(content[8:12], "big") < UNPACK_BELOW_OBJECTS
+    few = int.from_bytes(start[8:12], "big") < UNPACK_BELOW_OBJECTS
     bound = f"--max-input-size={MAX_PACK_BYTES}"
     args = (
         ("unpack-objects", "-q", "--strict", bound)
@@ -96,7 +105,7 @@ async def _unpacked(repository: Repository, pack: bytes | Path, env: Mapping[str
         argv=("git", *FLAGS, *args),
         cwd=Path("/"),
         env={**ENVIRONMENT, "GIT_DIR": str(repository.git), **env},
-        stdin=content,
+        stdin=pack,
     )
     done = await proc.run(command, timeout=TIMEOUT)
     return None if done.ok else f"git does not take its objects: {_last_line(done.stderr)}"

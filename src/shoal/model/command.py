@@ -24,9 +24,12 @@ Argument = str | Given | Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A program with its arguments, folder, whole environment (nothing is inherited) and standard input."""
+    """A program with its arguments, folder, whole environment (nothing is inherited) and standard input.
+
+    *stdin* is what it reads, or a file of ours with that.
+    """
 
     argv: tuple[Argument, ...]
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
-    stdin: bytes = field(default=b"", repr=False)
+    stdin: bytes | Path = field(default=b"", repr=False)

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from shoal.proc.exit import pidfd_ended
 
+LOOKS = 20
+PF_EXITING = 4
+
 
 class Namespace:
     """The processes of one box, by the pidfd of their pid 1.
@@ -31,16 +34,19 @@ class Namespace:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    @property
-    def is_empty(self) -> bool:
-        """Say whether only pid 1 is left: whoever lives in the namespace descends from it, and it starts nobody more.
-
-        To wait for its own end would cost 10-15 ms more, which the kernel needs to take the mounts down.
-        """
-        return self._ours and _children(self._pid) == []
-
     async def emptied(self, timeout: float) -> bool:
-        """Wait until no process is left; `False` when some is still there after *timeout*."""
+        """Kill pid 1 and see that nobody is left; `False` when somebody still is after *timeout*.
+
+        Pid 1 is killed in every case: an agent can trace it and make it anything. Once it is exiting it runs nothing
+        more, and without children it was alone; to wait for its whole end would cost 10-15 ms more, which the kernel
+        needs to take the mounts down.
+        """
+        self.kill()
+        for _ in range(LOOKS):
+            if self._ours and _is_over(self._pid):
+                return True
+            if await pidfd_ended(self._pidfd, 0.001):
+                return True
         return await pidfd_ended(self._pidfd, timeout)
 
     def close(self) -> None:
@@ -57,6 +63,15 @@ def adopt(pid: int, *, parent: int) -> Namespace | None:
     # Seen after the pidfd was taken: a pid that was given to a stranger meanwhile is not a child of *parent*.
     # Then the box is dying with its parent, and is only watched, never signalled.
     return Namespace(pid, pidfd, ours=_parent(pid) == parent)
+
+
+def _is_over(pid: int) -> bool:
+    """Say whether a process of one thread is exiting and has no children."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        threads = os.listdir(f"/proc/{pid}/task")
+        flags = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[6])
+        return threads == [str(pid)] and bool(flags & PF_EXITING) and _children(pid) == []
+    return False
 
 
 def _parent(pid: int) -> int | None:

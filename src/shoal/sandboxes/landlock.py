@@ -22,7 +22,7 @@ WITHOUT_SYSTEM = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1"}
 GAPS = (
     "with the host's network nothing is shut: TCP, UDP and the host's own sockets (docker, ssh-agent) can be reached",
     "the names and commands of the host's processes can be seen, and which files exist",
-    "mode, times and attributes of the user's own files can be changed, though not their content",
+    "mode, times and attributes of the user's own files (for root: of all) can be changed, though not their content",
     "there is no process namespace: what is left of an agent is found and ended one by one",
     "some programs fail: nothing in /tmp and /dev/shm can be written, and with no network no socket can be made",
 )

@@ -104,6 +104,9 @@ def denials(strength: Strength) -> Iterator[Denial]:
     if strength is not Strength.WALLED:
         # Landlock does not keep a process from the limits of the user's other processes.
         yield Denial("prlimit64", errno.EPERM, (Comparison(0, NOT_EQUAL, 0), Comparison(2, NOT_EQUAL, 0)))
+        # Nor from the modes of files outside: at least nobody gets a program that runs as somebody else.
+        for call, argument in (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)):
+            yield from (Denial(call, errno.EPERM, (has(argument, bit),)) for bit in (0o4000, 0o2000))
     if strength is Strength.CUT_OFF:
         yield Denial("socket", errno.EACCES, (Comparison(0, AT_LEAST, 0),))
 

@@ -48,5 +48,8 @@ def sealing(layers: Layers) -> Layers:
 
 def is_empty(upper: os.PathLike[str]) -> bool:
     """Say whether the agent changed nothing: its layer, a folder of ours, has no entry."""
-    with os.scandir(upper) as entries:
-        return next(entries, None) is None
+    try:
+        with os.scandir(upper) as entries:
+            return next(entries, None) is None
+    except OSError:  # its mode was changed: that is a change
+        return False
