@@ -82,20 +82,25 @@ fi
 
 # 2. All the rest is added; what git cannot read is named afterwards. An overlay's layer says where to look at all:
 # only its top entries, because below them a folder may hide what was there before.
-if [ "$CHANGES" = "$WS" ]; then printf '.\0' > "$GIT_DIR/where"
-else
-  (cd "$CHANGES" && find . -mindepth 1 -maxdepth 1 ! -name .git -exec sh -c \
-    'for f; do printf ":(top,literal)%s\0" "${f#./}" || exit 1; done' sh {} +) > "$GIT_DIR/where"
-fi 2> "$GIT_DIR/find" || only_shut || die "the files cannot be listed; the disk may be full"
-added=0
-if [ -s "$GIT_DIR/where" ]; then
-  [ ! -s "$GIT_DIR/large" ] || { cat "$GIT_DIR/large" >> "$GIT_DIR/where"; : > "$GIT_DIR/partly"; }
-  git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/where" --pathspec-file-nul 2> "$GIT_DIR/said"; added=$?
+set -- .
+if [ "$CHANGES" != "$WS" ]; then
+  set --
+  for f in "$CHANGES"/* "$CHANGES"/.[!.]* "$CHANGES"/..?*; do
+    [ -e "$f" ] || [ -L "$f" ] || continue
+    [ "$f" = "$CHANGES/.git" ] || set -- "$@" ":(top,literal)${f#"$CHANGES"/}"
+  done
+  # A layer that cannot be listed, or is too long for a command, is looked at as a whole.
+  [ $# -gt 0 ] && [ $# -lt 500 ] || set -- .
+fi
+printf '%s\0' "$@" > "$GIT_DIR/where" || die "the disk is full"
+[ ! -s "$GIT_DIR/large" ] || { cat "$GIT_DIR/large" >> "$GIT_DIR/where" && : > "$GIT_DIR/partly"; } || die "the disk is full"
+git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/where" --pathspec-file-nul 2> "$GIT_DIR/said"; added=$?
+if [ -s "$GIT_DIR/said" ]; then
   cat "$GIT_DIR/said"
   sed -n "s/^warning: could not open directory '\(.*\)': .*/unkept \1/p" "$GIT_DIR/said" | head -n 100 >&3
-  [ $added -le 1 ] || die "git add ended with $added"
-  xargs -0 git ls-files -o -i --exclude-standard --directory -- < "$GIT_DIR/where" > "$GIT_DIR/ignored"
 fi
+[ $added -le 1 ] || die "git add ended with $added"
+git ls-files -o -i --exclude-standard --directory -- "$@" > "$GIT_DIR/ignored"
 [ $added = 0 ] || : > "$GIT_DIR/partly"
 rounds=0
 while [ $rounds -lt 20 ]; do
