@@ -14,8 +14,9 @@ from pathlib import Path
 
 from shoal.adapters.command import Command as CommandAdapter
 from shoal.engine.behind import boxed
+from shoal.engine.job import Job
 from shoal.engine.prepare import Ask, prepared
-from shoal.engine.session import Job, agent_box, bring_in, opened, run_session
+from shoal.engine.session import agent_box, bring_in, opened, run_session
 from shoal.engine.site import Site
 from shoal.model.task import AgentSpec, Task
 

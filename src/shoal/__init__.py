@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shoal.engine.isolated import CommandResult, IsolatedAgentSession
     from shoal.errors import ShoalError
+    from shoal.model.limits import ResourceLimits
     from shoal.model.permissions import AccessDenied, PermissionManager
     from shoal.model.results import RunReport, StepResult, WorkerResult
     from shoal.model.status import Status
@@ -20,6 +21,7 @@ _HOMES = {
     "IsolatedAgentSession": "shoal.engine.isolated",
     "PermissionManager": "shoal.model.permissions",
     "Plan": "shoal.model.task",
+    "ResourceLimits": "shoal.model.limits",
     "RunReport": "shoal.model.results",
     "ShoalError": "shoal.errors",
     "Status": "shoal.model.status",
@@ -36,6 +38,7 @@ __all__ = [
     "IsolatedAgentSession",
     "PermissionManager",
     "Plan",
+    "ResourceLimits",
     "RunReport",
     "ShoalError",
     "Status",

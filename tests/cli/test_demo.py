@@ -17,7 +17,7 @@ def test_the_demonstration_shows_five_agents_and_the_overlap(shoal: Shoal, tmp_p
     assert len(branches) == 4, "one of the five changed nothing"
     assert re.search(r"greet\.py: agent/polite/\w+, agent/french/\w+", said.out)
     assert re.search(r"wall: (bubblewrap|landlock)", said.out)
-    assert "limits: time only" in said.out
+    assert "1024 MB memory" in said.out
     assert shoal("status", cwd=place).code == 0
     assert shoal("diff", "polite", cwd=place).code == 0
 

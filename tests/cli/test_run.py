@@ -13,7 +13,19 @@ from shoal.cli.main import exit_code
 from tests.cli.conftest import SHOAL, Shoal, environment
 from tests.conftest import git
 
-RUN_FIELDS = {"run", "status", "base", "duration_seconds", "usage", "steps", "merge", "wall", "workspace", "notes"}
+RUN_FIELDS = {
+    "run",
+    "status",
+    "base",
+    "duration_seconds",
+    "usage",
+    "steps",
+    "merge",
+    "wall",
+    "limits",
+    "workspace",
+    "notes",
+}
 STEP_FIELDS = {
     *("step", "on_failure", "status", "total_workers", "success_count", "fail_count", "cancelled_count"),
     *("worker_workspaces", "worker_results"),
@@ -82,7 +94,7 @@ def test_a_failed_agent_is_exit_1_and_its_work_is_kept(shoal: Shoal, repo: Path,
     said = shoal("run", "broken")
 
     assert said.code == 1
-    assert "why: it broke" in said.out
+    assert ": it broke" in said.out
     assert "logs bad-" in said.out
     assert git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent").startswith("agent/bad/")
 

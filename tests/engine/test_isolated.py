@@ -97,9 +97,20 @@ def test_a_bad_name_is_refused(repo: Path, name: str) -> None:
         IsolatedAgentSession(name, repo)
 
 
-def test_limits_are_refused_until_they_bind(repo: Path) -> None:
-    with pytest.raises(BadInput, match="not enforced yet"):
-        IsolatedAgentSession("agent-8", repo, limits={"memory_mb": 5})
+def test_limits_are_the_seeds_and_bind(repo: Path) -> None:
+    hog = "python3 -c 'x = bytearray(300 * 2**20); import time; time.sleep(9)'"
+    with IsolatedAgentSession("agent-8", repo, limits={"max_memory": 64, "max_execution_time": 20}) as session:
+        done = session.run(hog)
+        assert session.limits.memory_mb == 64
+
+    assert done.limit == "memory"
+    assert done.exit_code != 0
+
+
+def test_a_limit_without_meaning_is_refused(repo: Path) -> None:
+    for wrong in ({"memory_mb": 0}, {"memory": 5}, {"pids": 1.5}, {"cpu_percent": -1}):
+        with pytest.raises(BadInput, match="limit"):
+            IsolatedAgentSession("agent-8", repo, limits=wrong)
 
 
 def test_paths_outside_are_denied(repo: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_key_of_the_later_language_is_never_ignored(key: str) -> None:
         ("network: 3", "3:45: `network` must be text, not 3; put it in quotes"),
         ("expect: change", "3:44: `expect` cannot be 'change'; did you mean `changes`?"),
         ("on_failure: failfast", "3:48: `on_failure` cannot be 'failfast'; did you mean `fail_fast`?"),
-        ("limits: {a: 1}", "3:36: limits are not enforced yet in this version, so they are refused; remove limits"),
+        ("limits: {a: 1}", "3:44: limit `a` is not known; known: cpu_percent, disk_mb, memory_mb, pids, time_seconds"),
         ("persona: y", "3:45: no persona named 'y'; known: none"),
         ("id: b", "3:36: both `name` and `id` are given; keep one of them"),
         ("exec: {source: y}", "3:36: both `prompt` and `exec` are given; keep one of them"),
@@ -100,7 +100,7 @@ def test_a_long_message_starts_with_its_place(keys: str, start: str) -> None:
         ("toolchains: []", "2:11: `toolchains` is not supported yet in this version; remove it"),
         (
             "resource_limits: {memory_mb: 1}",
-            "2:11: limits are not enforced yet in this version, so they are refused; remove resource_limits",
+            "2:28: limit `memory_mb` must be a number from 16 to 1073741824, or null for no bound, not 1",
         ),
     ],
 )

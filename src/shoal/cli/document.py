@@ -34,6 +34,7 @@ def run_document(report: RunReport) -> dict[str, object]:
         "steps": [_step(step) for step in report.steps],
         "merge": None,
         "wall": report.wall,
+        "limits": report.limits,
         "workspace": report.workspace,
         "notes": list(report.notes),
     }

@@ -39,6 +39,7 @@ def asked(plan: Plan, folder: Path, base: str | None = None) -> Ask:
         strategy=plan.isolation_strategy,
         sandbox=plan.sandbox,
         cleanup=plan.cleanup_on_complete,
+        fleet=plan.fleet_limits,
     )
 
 

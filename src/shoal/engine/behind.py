@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from shoal import proc
 from shoal.errors import Broken, WallBroken
@@ -12,6 +12,8 @@ from shoal.model.policy import Policy
 from shoal.proc import Exit, Process, Sink, Stream
 from shoal.proc.namespace import Namespace, adopt
 from shoal.sandboxes.kind import Sandbox, wall_line
+
+Joiner = Callable[[Command], Command]
 
 START_SECONDS = 30.0
 EMPTY_SECONDS = 20.0
@@ -86,10 +88,16 @@ class Box:
 
 
 @contextlib.asynccontextmanager
-async def boxed(sandbox: Sandbox, command: Command, policy: Policy, *, sink: Sink) -> AsyncIterator[Box]:
-    """Start *command* behind *sandbox*; on leaving, the box has been killed and seen empty."""
+async def boxed(
+    sandbox: Sandbox, command: Command, policy: Policy, *, sink: Sink, join: Joiner | None = None
+) -> AsyncIterator[Box]:
+    """Start *command* behind *sandbox*, in the group that *join* puts it in before anything else of it runs.
+
+    On leaving, the box has been killed and seen empty.
+    """
     gate = Gate(sandbox, policy.token, sink)
-    async with proc.started(sandbox.wrap(command, policy), sink=gate.feed) as process:
+    wrapped = sandbox.wrap(command, policy)
+    async with proc.started(join(wrapped) if join else wrapped, sink=gate.feed) as process:
         namespace = await _namespace(process) if sandbox.mounts else None
         box = Box(process, gate, namespace)
         try:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +14,17 @@ from typing import Self
 
 from shoal.adapters.command import Command as CommandAdapter
 from shoal.engine.behind import boxed
+from shoal.engine.job import Job
 from shoal.engine.lease import Lease
 from shoal.engine.prepare import Ask, prepared
-from shoal.engine.session import Job, agent_box, bring_in, intent, opened, record
+from shoal.engine.session import agent_box, bring_in, intent, opened, record
 from shoal.engine.site import Site
 from shoal.engine.sweep import sweep
 from shoal.engine.touched import Fingerprint
 from shoal.engine.words import Words
 from shoal.errors import BadInput
 from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
+from shoal.model.limits import ResourceLimits
 from shoal.model.permissions import PermissionManager
 from shoal.model.policy import Network
 from shoal.model.results import WorkerResult
@@ -40,6 +43,8 @@ class CommandResult:
     output: str
     error: str
     timed_out: bool = False
+    limit: str | None = None
+    """The limit that it met, if it met one."""
 
 
 class OpenSession:
@@ -60,9 +65,9 @@ class OpenSession:
         self.result: WorkerResult | None = None
 
     @property
-    def limits(self) -> None:
-        """Limits are not enforced yet, so none can be set: a limit that does not bind would be a lie."""
-        return None
+    def limits(self) -> ResourceLimits:
+        """What each command in it may spend."""
+        return self._job.limits
 
     async def run(self, command: str | Sequence[str], *, timeout: float | None = None) -> CommandResult:
         """Run *command* behind the session's wall, in its workspace; a string is given to `sh -c`."""
@@ -71,14 +76,16 @@ class OpenSession:
             raise BadInput("the command is empty; give a program")
         boxed_command, policy = agent_box(self._site, self._job, self._open, self._lease, argv)
         words = Words(self._site.run, self._job.session, self._site.ledger.note, self._site.mask)
-        async with boxed(self._site.sandbox, boxed_command, policy, sink=words.feed) as box:
-            timed_out = False
-            try:
-                async with asyncio.timeout(timeout):
-                    exit_ = await box.wait()
-            except TimeoutError:
-                timed_out = True
-                exit_ = await box.end(self._site.grace)
+        with self._site.enforcer.group(f"{self._job.session}-{secrets.token_hex(2)}", self.limits) as group:
+            async with boxed(self._site.sandbox, boxed_command, policy, sink=words.feed, join=group.wrap) as box:
+                timed_out = False
+                try:
+                    async with asyncio.timeout(_least(timeout, self.limits.time_seconds)):
+                        exit_ = await box.wait()
+                except TimeoutError:
+                    timed_out = True
+                    exit_ = await box.end(self._site.grace)
+        limit = "time" if timed_out else group.breach()
         words.close()
         return CommandResult(
             exit_code=exit_.code,
@@ -86,6 +93,7 @@ class OpenSession:
             output=words.output,
             error=words.errors,
             timed_out=timed_out,
+            limit=limit,
         )
 
     async def close(self) -> WorkerResult:
@@ -115,13 +123,12 @@ class IsolatedAgentSession:
         sandbox: str = "bubblewrap",
         network: Network | str = Network.NONE,
         base: str | None = None,
-        limits: object | None = None,
+        limits: ResourceLimits | Mapping[str, object] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,47}", session_id):
             raise BadInput(f"session id {session_id!r} must be small letters, digits and dashes, 48 at most")
-        if limits is not None:
-            raise BadInput("limits are not enforced yet in this version, so they are refused; leave `limits` out")
+        self._limits = limits if isinstance(limits, ResourceLimits | None) else ResourceLimits.of(limits)
         self._ask = Ask(
             folder=Path(base_workspace),
             environ=dict(os.environ),
@@ -131,7 +138,9 @@ class IsolatedAgentSession:
             sandbox=sandbox,
         )
         agent = AgentSpec(name=session_id, adapter="command", command=("true",))
-        self._task = Task(name=session_id, prompt="", agent=agent, network=Network(network), env=dict(env or {}))
+        self._task = Task(
+            name=session_id, prompt="", agent=agent, network=Network(network), limits=self._limits, env=dict(env or {})
+        )
         self.session_id = session_id
         self._stack: contextlib.AsyncExitStack | None = None
         self._runner: asyncio.Runner | None = None
@@ -223,8 +232,8 @@ class IsolatedAgentSession:
         return self._opened.sandbox
 
     @property
-    def limits(self) -> None:
-        """None can be set yet."""
+    def limits(self) -> ResourceLimits:
+        """What each command in it may spend."""
         return self._opened.limits
 
     @property
@@ -250,6 +259,10 @@ class IsolatedAgentSession:
         if self._runner is None:
             raise BadInput("the session was opened by `async with`; await what that gave you")
         return self._runner
+
+
+def _least(*seconds: float | None) -> float | None:
+    return min((one for one in seconds if one is not None), default=None)
 
 
 def _is_in_loop() -> bool:

@@ -13,10 +13,13 @@ from shoal.engine.ground import kind_of_workspace, wall
 from shoal.engine.lease import User
 from shoal.engine.site import Site
 from shoal.engine.unfinished import unfinished
-from shoal.errors import BadInput
+from shoal.errors import BadInput, Unavailable
 from shoal.git.refs import ABSENT, Move, move, refuse_blocked_names, value
 from shoal.git.repository import inspect, resolve
 from shoal.git.snapshot import snapshot
+from shoal.limits.choose import choose
+from shoal.limits.kind import Enforcer
+from shoal.model.limits import ResourceLimits
 from shoal.model.repository import Repository
 from shoal.store import ledger
 from shoal.store.lock import held
@@ -38,6 +41,7 @@ class Ask:
     strategy: str = "auto"
     sandbox: str = "bubblewrap"
     cleanup: bool = True
+    fleet: ResourceLimits | None = None
     grace: float = 5.0
 
 
@@ -49,6 +53,7 @@ async def prepared(ask: Ask) -> AsyncIterator[Site]:
     paths.create()
     exclude_state(repository)
     sandbox = await wall(ask.sandbox)
+    enforcer = await _enforcer(ask)
     kind = await kind_of_workspace(ask.strategy, sandbox, paths)
     run = f"{ask.name}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
     async with (
@@ -68,11 +73,22 @@ async def prepared(ask: Ask) -> AsyncIterator[Site]:
             base=base,
             environ=ask.environ,
             trash=trash,
+            enforcer=enforcer,
             # Root's agents are nobody special in their box: clients and databases refuse to run as root.
             user=User(os.getuid() or AGENT_UID, os.getgid() or AGENT_UID),
             grace=ask.grace,
             cleanup=ask.cleanup,
         )
+
+
+async def _enforcer(ask: Ask) -> Enforcer:
+    """Find what holds limits here; a limit of all agents together is held, or the run does not start."""
+    enforcer = await choose(fleet=ask.fleet)
+    if ask.fleet is not None and not {"memory", "pids"} <= enforcer.holds_fleet:
+        why = f"{enforcer.name} cannot hold limits of all agents together"
+        raise Unavailable("runtime.fleet_limits", why, "run where a control group can be written, or leave them out")
+    enforcer.sweep()
+    return enforcer
 
 
 @contextlib.asynccontextmanager

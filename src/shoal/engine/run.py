@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from shoal.adapters.host import this_host
 from shoal.adapters.kind import Adapter
 from shoal.adapters.registry import adapter
+from shoal.engine.bounds import spelt
+from shoal.engine.job import Job
 from shoal.engine.prepare import Ask, prepared
 from shoal.engine.room import carried
-from shoal.engine.session import Job, run_session
+from shoal.engine.session import run_session
 from shoal.engine.site import Site
 from shoal.engine.sweep import sweep
 from shoal.engine.toolchain import toolchain
@@ -19,6 +21,7 @@ from shoal.errors import first_of
 from shoal.git.refs import refuse_blocked_steps
 from shoal.git.repository import dirt
 from shoal.model.events import Recorded, RunEnded, RunStarted, StepEnded, StepStarted
+from shoal.model.limits import ResourceLimits
 from shoal.model.masking import Mask
 from shoal.model.policy import Network
 from shoal.model.results import RunReport, StepResult, WorkerResult
@@ -68,6 +71,7 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
         steps=steps,
         wall=started.wall,
         workspace=started.workspace,
+        limits=started.limits,
         notes=started.notes,
     )
 
@@ -103,7 +107,8 @@ async def _announced(site: Site, plan: Plan) -> RunStarted:
         wall=site.sandbox.name,
         workspace=site.kind.name,
         owner=os.getpid(),
-        notes=(*plan.notes, *dirty, *_gaps(site, plan), *_unmasked(site.mask)),
+        notes=(*plan.notes, *dirty, *_gaps(site, plan), *site.enforcer.gaps, *_unmasked(site.mask)),
+        limits=_limits(site, plan),
     )
     await site.ledger.append(started)
     return started
@@ -118,8 +123,15 @@ async def _dirty(site: Site) -> tuple[str, ...]:
             uncommitted = await dirt(site.repository)
     except TimeoutError:
         return ("whether your checkout has uncommitted changes is not known: `git status` takes long here",)
-    changes = "1 uncommitted change" if uncommitted == 1 else f"{uncommitted} uncommitted changes"
-    return (f"{changes} of your checkout are not in the base: agents do not see them",) if uncommitted else ()
+    if uncommitted == 1:
+        return ("1 uncommitted change is not in the base: agents do not see it",)
+    return (f"{uncommitted} uncommitted changes are not in the base: agents do not see them",) if uncommitted else ()
+
+
+def _limits(site: Site, plan: Plan) -> str:
+    """Say in one line what holds the agents, and to what."""
+    each = {spelt(step.task.limits or ResourceLimits.unnamed()) for step in plan.steps}
+    return f"{site.enforcer.name}: {'; or '.join(sorted(each))} each"
 
 
 def _unmasked(mask: Mask) -> tuple[str, ...]:

@@ -5,12 +5,12 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shoal.adapters.kind import Adapter
-from shoal.engine.behind import Box, boxed
+from shoal.engine.behind import boxed
+from shoal.engine.bounds import Bounds
+from shoal.engine.job import Job
 from shoal.engine.keep import Kept, kept
 from shoal.engine.lease import SYSTEM_PATH, Lease, leased
 from shoal.engine.patch import patch
@@ -18,8 +18,9 @@ from shoal.engine.recycle import recycled
 from shoal.engine.site import Site
 from shoal.engine.toolchain import toolchain
 from shoal.engine.touched import Fingerprint, fingerprint
+from shoal.engine.watch import Ending, watched
 from shoal.engine.words import Words
-from shoal.errors import ShoalError, Unavailable, first_of
+from shoal.errors import ShoalError, Unavailable
 from shoal.git.gitdir import user_config, write_gitdir
 from shoal.model.command import Command
 from shoal.model.events import AgentEnded, AgentStarted, Imported, SessionEnded, SessionStarted
@@ -27,7 +28,6 @@ from shoal.model.masking import Mask
 from shoal.model.policy import Bind, Policy
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.model.task import Task
 from shoal.proc import Exit
 from shoal.workspaces.kind import Order, Workspace
 from shoal.workspaces.overlay import Overlay
@@ -37,51 +37,13 @@ FAULTS = (ShoalError, OSError, TimeoutError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One worker of a step: its names are ours, and its branch is not taken by anybody."""
-
-    step: str
-    index: int
-    count: int
-    task: Task
-    adapter: Adapter
-    attempt: int = 1
-    database: str | None = None
-    """The name of its database, where that is not the session's own."""
-    hex: str = field(default_factory=lambda: secrets.token_hex(3))
-
-    @property
-    def session(self) -> str:
-        """The session's id, which is also the name of its private folder."""
-        return f"{self.step}-{self.hex}"
-
-    @property
-    def branch(self) -> str:
-        """The branch that will hold its work."""
-        return f"agent/{self.step}/{self.hex}"
-
-    @property
-    def message(self) -> str:
-        """What the sealing commit says."""
-        subject = " ".join(self.task.prompt.split())[:72]
-        return f"{self.step}: {subject or 'work of an agent'}\n\nShoal-Session: {self.session}\n"
-
-
-class Ending(Enum):
-    """What made the agent's process end."""
-
-    BY_ITSELF = "by itself"
-    TIME = "time"
-    STOP = "stop"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """How the agent's process ended, and what it had said."""
 
     ending: Ending
     exit: Exit
     words: Words
+    limit: str | None = None
 
 
 async def run_session(site: Site, job: Job, stop: asyncio.Event) -> WorkerResult:
@@ -182,30 +144,22 @@ async def _agent_run(
     site: Site, job: Job, workspace: Workspace, lease: Lease, words: Words, stop: asyncio.Event
 ) -> Ended:
     command, policy = agent_box(site, job, workspace, lease)
-    try:
-        async with boxed(site.sandbox, command, policy, sink=words.feed) as box:
-            site.ledger.note(AgentStarted(run=site.run, session=job.session, pid=box.pid))
-            ending, exit_ = await _watched(box, _seconds(job), stop, site.grace)
-    finally:
-        words.close()
+    limits = job.limits
+    with site.enforcer.group(job.session, limits) as group:
+        given = 0 if workspace.is_overlay else site.base.bytes
+        folders = (workspace.changes, lease.git, lease.own)
+        bounds = Bounds(group=group, limits=limits, folders=folders, given_bytes=given)
+        try:
+            async with boxed(site.sandbox, command, policy, sink=words.feed, join=group.wrap) as box:
+                site.ledger.note(AgentStarted(run=site.run, session=job.session, pid=box.pid))
+                seen = await watched(box, bounds, job.seconds, stop, site.grace)
+        finally:
+            words.close()
+    exit_ = seen.exit
     site.ledger.note(AgentEnded(run=site.run, session=job.session, exit_code=exit_.code, signal=exit_.signal))
-    return Ended(ending=ending, exit=exit_, words=words)
-
-
-async def _watched(box: Box, seconds: float | None, stop: asyncio.Event, grace: float) -> tuple[Ending, Exit]:
-    """Wait for the first of: the agent ends, its time is over, it is told to stop."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            done = group.create_task(box.wait())
-            told = group.create_task(stop.wait())
-            await asyncio.wait((done, told), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            ending = Ending.BY_ITSELF if done.done() else Ending.STOP if told.done() else Ending.TIME
-            told.cancel()
-            exit_ = await done if done.done() else await box.end(grace)
-            done.cancel()
-    except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
-    return ending, exit_
+    limit = seen.limit or bounds.met(failed=exit_.code != 0)
+    ending = Ending.LIMIT if limit and seen.ending is Ending.BY_ITSELF else seen.ending
+    return Ended(ending=ending, exit=exit_, words=words, limit=limit)
 
 
 def agent_box(
@@ -261,10 +215,6 @@ async def bring_in(site: Site, job: Job, workspace: Workspace, lease: Lease, bef
     return work
 
 
-def _seconds(job: Job) -> float | None:
-    return job.task.timeout if job.task.timeout is not None else job.task.agent.timeout
-
-
 def _result(job: Job, ended: Ended, work: Kept, lease: Lease) -> WorkerResult:
     status, error = _verdict(job, ended, work)
     result = WorkerResult(
@@ -274,6 +224,7 @@ def _result(job: Job, ended: Ended, work: Kept, lease: Lease) -> WorkerResult:
         exit_code=ended.exit.code,
         output=ended.words.output,
         attempts=job.attempt,
+        limit="time" if ended.ending is Ending.TIME else ended.limit if ended.ending is Ending.LIMIT else None,
         error=error,
     )
     return work.on(result, lease.box)
@@ -282,8 +233,10 @@ def _result(job: Job, ended: Ended, work: Kept, lease: Lease) -> WorkerResult:
 def _verdict(job: Job, ended: Ended, work: Kept) -> tuple[Status, str | None]:
     if ended.ending is Ending.STOP:
         return Status.CANCELLED, work.failure
+    if ended.ending is Ending.LIMIT:
+        return Status.OVER_LIMIT, work.failure or f"over_limit: {ended.limit}"
     if ended.ending is Ending.TIME:
-        return Status.TIMED_OUT, work.failure or f"it was still running after {_seconds(job):g} s"
+        return Status.TIMED_OUT, work.failure or f"it was still running after {job.seconds:g} s"
     if work.failure:
         return Status.FAILED, work.failure
     if ended.exit.signal is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.engine.lease import User
+from shoal.limits.kind import Enforcer
 from shoal.model.masking import Mask
 from shoal.model.policy import Bind, Layers, Network, Policy
 from shoal.model.repository import Base, Repository
@@ -28,6 +29,7 @@ class Site:
     base: Base
     environ: Mapping[str, str]
     trash: Trash
+    enforcer: Enforcer
     user: User
     mask: Mask = field(default_factory=Mask, repr=False)
     grace: float = 5.0

@@ -44,7 +44,7 @@ class Group(Protocol):
         """Give the processes that are in it now."""
 
     def kill(self) -> None:
-        """Kill everything in it, where that can be done without missing any; else do nothing."""
+        """Kill everything in it; only with `polling` can somebody be missed who forks all the while."""
 
 
 class Enforcer(Protocol):

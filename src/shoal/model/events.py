@@ -17,6 +17,7 @@ class RunStarted:
     workspace: str
     owner: int
     notes: tuple[str, ...] = ()
+    limits: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

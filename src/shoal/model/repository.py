@@ -47,3 +47,4 @@ class Base:
     tree: Path
     index: Path
     files: int
+    bytes: int = 0

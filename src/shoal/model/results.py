@@ -78,5 +78,7 @@ class RunReport:
     steps: tuple[StepResult, ...]
     wall: str
     workspace: str
+    limits: str = ""
+    """What held the agents to their limits, and the limits of each step."""
     notes: tuple[str, ...] = ()
     """Sentences that a person must know: uncommitted changes left out, a clamp, a gap in the wall."""

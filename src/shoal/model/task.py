@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shoal.model.limits import ResourceLimits
 from shoal.model.policy import Network
 
 
@@ -32,6 +33,8 @@ class Task:
     system_prompt: str = ""
     network: Network | None = None
     timeout: float | None = None
+    limits: ResourceLimits | None = None
+    """What it may spend; `None` means the usual limits, with a fair share of CPU."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: frozenset[str] = frozenset()
     """Names in *env* whose values came from the host: never shown."""
@@ -59,4 +62,5 @@ class Plan:
     isolation_strategy: str = "auto"
     sandbox: str = "bubblewrap"
     cleanup_on_complete: bool = True
+    fleet_limits: ResourceLimits | None = None
     notes: tuple[str, ...] = ()

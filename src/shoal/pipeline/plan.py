@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import UnknownName
+from shoal.model.limits import ResourceLimits
 from shoal.model.policy import Network
 from shoal.model.task import AgentSpec, Plan, Step, Task
 from shoal.pipeline.load import Document
@@ -34,6 +35,7 @@ def plan(document: Document, pipeline: str | None = None, *, environ: Mapping[st
         isolation_strategy=runtime.isolation_strategy,
         sandbox=runtime.sandbox,
         cleanup_on_complete=runtime.cleanup_on_complete,
+        fleet_limits=runtime.fleet_limits,
         notes=tuple(planner.notes),
     )
 
@@ -90,6 +92,7 @@ class _Planner:
             system_prompt=self._system_prompt(shape),
             network=self._network(shape, persona, spec),
             timeout=shape.timeout or persona.timeout or spec.timeout,
+            limits=self._limits(shape, persona, spec.name),
             env=variables.values,
             secrets=variables.secrets,
             expect=shape.expect,
@@ -113,6 +116,10 @@ class _Planner:
     def _network(self, step: StepShape, persona: PersonaShape, spec: AgentSpec) -> Network | None:
         nearest = step.network or persona.network or spec.network or self.document.shape.runtime.network
         return Network(nearest) if nearest else None
+
+    def _limits(self, step: StepShape, persona: PersonaShape, agent: str) -> ResourceLimits | None:
+        shape = self.document.shape
+        return step.limits or persona.limits or shape.agents[agent].limits or shape.runtime.resource_limits
 
     def _workers(self, shape: StepShape) -> int:
         most = self.document.shape.runtime.max_concurrent_workers

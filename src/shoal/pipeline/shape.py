@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field, PlainValidator
 
+from shoal.model.limits import BadLimit, ResourceLimits
 from shoal.pipeline.fields import UNSUPPORTED, Argv, Duration, NetworkName, Shape, one_of, wrong
 from shoal.pipeline.problems import key, nearest, shown
 from shoal.pipeline.script import Action
@@ -24,11 +25,18 @@ LATER_STEP_KEYS = frozenset(
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _no_limits(name: str) -> dict[str, str]:
-    return {name: f"limits are not enforced yet in this version, so they are refused; remove {name}"}
+def _limits(value: object) -> ResourceLimits:
+    if not isinstance(value, dict):
+        raise wrong(f"limits must be a mapping such as {{memory_mb: 1024}}, not {shown(value)}")
+    try:
+        return ResourceLimits.of(value)
+    except BadLimit as error:
+        raise wrong(str(error)) from error
 
 
-LIMITS = _no_limits("limits") | _no_limits("resource_limits")
+Limits = Annotated[ResourceLimits, PlainValidator(_limits)]
+MISPLACED = {"limits": "limits belong to `runtime.resource_limits`, or to a step, persona or agent as `limits`"}
+ELSEWHERE = {"resource_limits": "`resource_limits` is the name in `runtime`; here it is `limits`"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +99,12 @@ class RuntimeShape(Shape):
     """How the whole run is to be run."""
 
     later: ClassVar[frozenset[str]] = frozenset({"toolchains"})
-    refused: ClassVar[dict[str, str]] = LIMITS
+    refused: ClassVar[dict[str, str]] = {
+        "limits": "in `runtime` it is `resource_limits`",
+    }
 
+    resource_limits: Limits | None = None
+    fleet_limits: Limits | None = None
     max_concurrent_workers: int = Field(default=DEFAULT_WORKERS, ge=1, le=1000)
     isolation_strategy: Annotated[str, one_of("isolation_strategy", "auto", "overlay", "worktree", "directory")] = (
         "auto"
@@ -109,8 +121,9 @@ class RuntimeShape(Shape):
 class Surroundings(Shape):
     """What a step, a persona and an agent may each say; the nearest wins."""
 
-    refused: ClassVar[dict[str, str]] = LIMITS
+    refused: ClassVar[dict[str, str]] = ELSEWHERE
 
+    limits: Limits | None = None
     network: NetworkName | None = None
     env: Env = Field(default_factory=dict)
     timeout: Duration | None = None
@@ -181,7 +194,7 @@ class PipelineShape(Shape):
 class FileShape(Shape):
     """A whole file."""
 
-    refused: ClassVar[dict[str, str]] = LIMITS
+    refused: ClassVar[dict[str, str]] = MISPLACED | {"resource_limits": MISPLACED["limits"]}
 
     runtime: RuntimeShape = Field(default_factory=RuntimeShape)
     agents: dict[str, AgentShape] = Field(default_factory=dict)

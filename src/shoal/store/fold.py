@@ -55,6 +55,7 @@ class RunState:
     base: str = ""
     wall: str = ""
     workspace: str = ""
+    limits: str = ""
     owner: int = 0
     status: Status = Status.RUNNING
     notes: tuple[str, ...] = ()
@@ -96,6 +97,7 @@ def report(run: RunState) -> RunReport:
         steps=tuple(_step_result(step) for step in run.steps.values()),
         wall=run.wall,
         workspace=run.workspace,
+        limits=run.limits,
         notes=run.notes,
     )
 
@@ -164,6 +166,7 @@ class _Draft:
             base=event.base,
             wall=event.wall,
             workspace=event.workspace,
+            limits=event.limits,
             owner=event.owner,
             notes=event.notes,
             status=Status.RUNNING,

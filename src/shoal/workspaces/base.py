@@ -30,7 +30,9 @@ async def base_ready(
     try:
         os.utime(folder / "ready")
         await _evict(repository, bases, budget)
-        yield Base(commit=commit, tree=folder / "tree", index=folder / "index", files=_noted(folder)["files"])
+        noted = _noted(folder)
+        tree, index = folder / "tree", folder / "index"
+        yield Base(commit=commit, tree=tree, index=index, files=noted["files"], bytes=noted["bytes"])
     finally:
         os.close(hold)
 

@@ -12,7 +12,6 @@ from shoal.git.overlap import overlaps
 from shoal.model.results import RunReport, WorkerResult
 from shoal.model.status import Status
 
-LIMITS = "time only in this version"
 SHOWN = 20
 NAMED = 3
 INDENT = "  "
@@ -67,7 +66,8 @@ def worker_lines(report: RunReport, paint: Paint, changed: Mapping[str, Sequence
 
 def standing_lines(report: RunReport) -> Iterator[str]:
     """Say what the run stood on."""
-    yield f"wall: {plain(report.wall)} · workspace: {plain(report.workspace)} · limits: {LIMITS}"
+    yield f"wall: {plain(report.wall)} · workspace: {plain(report.workspace)}"
+    yield f"limits: {plain(report.limits) or 'not known'}"
     yield f"base: {plain(report.base)}"
     yield from (f"note: {plain(note)}" for note in report.notes)
 

@@ -1,0 +1,56 @@
+"""Watching a running agent until the first thing that ends it."""
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum
+
+from shoal.engine.behind import Box
+from shoal.engine.bounds import Bounds, passed
+from shoal.errors import first_of
+from shoal.proc import Exit
+
+
+class Ending(Enum):
+    """What made the agent's process end."""
+
+    BY_ITSELF = "by itself"
+    TIME = "time"
+    STOP = "stop"
+    LIMIT = "limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What ended the agent's process, how, and which limit it had passed."""
+
+    ending: Ending
+    exit: Exit
+    limit: str | None = None
+
+
+async def watched(box: Box, bounds: Bounds, seconds: float | None, stop: asyncio.Event, grace: float) -> Watched:
+    """Wait for the first of: the agent ends, its time is over, it is told to stop, it passes a limit."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            done = group.create_task(box.wait())
+            told = group.create_task(stop.wait())
+            over = group.create_task(passed(bounds))
+            await asyncio.wait((done, told, over), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            result = await _ended(box, done, told, over, grace)
+            for task in (done, told, over):
+                task.cancel()
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
+    return result
+
+
+async def _ended(
+    box: Box, done: asyncio.Task[Exit], told: asyncio.Task[bool], over: asyncio.Task[str], grace: float
+) -> Watched:
+    if done.done():
+        return Watched(Ending.BY_ITSELF, await done)
+    if over.done():
+        # Who is over a limit gets no grace: it would only spend more.
+        return Watched(Ending.LIMIT, await box.end(0), await over)
+    ending = Ending.STOP if told.done() else Ending.TIME
+    return Watched(ending, await box.end(grace))

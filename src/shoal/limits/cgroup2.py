@@ -1,0 +1,70 @@
+"""Control groups of version 2: one hierarchy with all controllers."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from shoal.limits.cgroups import HELD, Cgroups, working
+from shoal.limits.dialect import Counter, Dialect, Setting
+from shoal.limits.files import Files
+from shoal.limits.mounts import Hierarchies
+from shoal.model.limits import ResourceLimits
+
+PERIOD_US = 100_000
+
+
+def cgroup2(hierarchies: Hierarchies, files: Files, fleet_limits: ResourceLimits | None = None) -> Cgroups | None:
+    """Give the enforcer, or `None` where memory cannot be held by it."""
+    place = _place(hierarchies, files)
+    places = working(dict.fromkeys(HELD, place), DIALECT, files) if place else {}
+    return Cgroups(places, DIALECT, files, fleet_limits) if "memory" in places else None
+
+
+def _place(hierarchies: Hierarchies, files: Files) -> Path | None:
+    """Find the nearest group above our processes that hands memory and pids down, and that we may write.
+
+    A group with processes in it, as our own, hands down nothing; and who moves must be allowed to write where both
+    ways meet, so it has to lie above us.
+    """
+    own, mount = hierarchies.v2, hierarchies.mount
+    for folder in (own, *own.parents) if own and mount else ():
+        handed = (files.get(folder / "cgroup.subtree_control") or "").split()
+        if {"memory", "pids"} <= set(handed) and os.access(folder / "cgroup.procs", os.W_OK):
+            return folder
+        if folder == mount:
+            break
+    return None
+
+
+def _limits(limits: ResourceLimits) -> tuple[Setting, ...]:
+    return tuple(_settings(limits))
+
+
+def _settings(limits: ResourceLimits) -> Iterator[Setting]:
+    if limits.memory_bytes is not None:
+        yield Setting(controller="memory", file="memory.max", value=str(limits.memory_bytes))
+        yield Setting(controller="memory", file="memory.swap.max", value="0", optional=True)
+        yield Setting(controller="memory", file="memory.oom.group", value="1", optional=True)
+    if limits.cpu_percent is not None:
+        quota = int(limits.cpu_percent * PERIOD_US / 100)
+        yield Setting(controller="cpu", file="cpu.max", value=f"{quota} {PERIOD_US}")
+    if limits.pids is not None:
+        yield Setting(controller="pids", file="pids.max", value=str(limits.pids))
+
+
+DIALECT = Dialect(
+    name="cgroup2",
+    join="cgroup.procs",
+    limits=_limits,
+    fleet=tuple(Setting(controller=name, file="cgroup.subtree_control", value=f"+{name}") for name in HELD),
+    ending=(
+        Setting(controller="cpu", file="cpu.max", value="max"),  # who is throttled dies slowly
+        Setting(controller="memory", file="cgroup.kill", value="1", optional=True),
+    ),
+    oom_kills=Counter(controller="memory", file="memory.events", entry="oom_kill"),
+    forks_refused=Counter(controller="pids", file="pids.events", entry="max"),
+    memory_peak=Counter(controller="memory", file="memory.peak"),
+    pids=Counter(controller="pids", file="pids.current"),
+    cpu=Counter(controller="cpu", file="cpu.stat", entry="usage_usec"),
+    cpu_unit_seconds=1e-6,
+)

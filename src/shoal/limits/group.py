@@ -1,0 +1,114 @@
+"""One group of the kernel's, in one hierarchy or in several: joined, looked at, and emptied."""
+
+import contextlib
+import errno
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import Broken
+from shoal.limits.dialect import Counter, Dialect, Setting
+from shoal.limits.files import Files
+from shoal.limits.join import JOIN, before
+from shoal.limits.kind import Usage
+from shoal.limits.signals import kill_each
+from shoal.model.command import Command
+
+EMPTY_SECONDS = 10.0
+SHORTEST, LONGEST = 0.0005, 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    breach: str | None
+    usage: Usage
+
+
+class KernelGroup:
+    """The same name in each hierarchy; *folders* are by controller, and several may be one.
+
+    Once it was killed nobody can join it, and what it says is what was seen then.
+    """
+
+    def __init__(self, name: str, folders: Mapping[str, Path], dialect: Dialect, files: Files) -> None:
+        self.name = name
+        self.places = tuple(dict.fromkeys(folders.values()))
+        self._folders = folders
+        self._dialect = dialect
+        self._files = files
+        self._final: _Verdict | None = None
+
+    def wrap(self, command: Command) -> Command:
+        """Make *command* join first."""
+        return before(command, JOIN, *(str(place / self._dialect.join) for place in self.places), "--")
+
+    def breach(self) -> str | None:
+        """Say which limit was met, by the kernel's counters: the main process may have survived either."""
+        if self._final is not None:
+            return self._final.breach
+        if self._read(self._dialect.oom_kills):
+            return "memory"
+        return "pids" if self._read(self._dialect.forks_refused) else None
+
+    def usage(self) -> Usage:
+        """Say what was spent."""
+        if self._final is not None:
+            return self._final.usage
+        spent = self._read(self._dialect.cpu)
+        return Usage(
+            memory_peak_bytes=self._read(self._dialect.memory_peak),
+            cpu_seconds=None if spent is None else spent * self._dialect.cpu_unit_seconds,
+            pids=self._read(self._dialect.pids),
+            forks_refused=self._read(self._dialect.forks_refused),
+        )
+
+    def pids(self) -> tuple[int, ...]:
+        """Give who is in it now."""
+        return tuple({pid for place in self.places for pid in self._files.pids(place)})
+
+    def kill(self) -> None:
+        """Kill everybody."""
+        self._close()
+        for setting in self._dialect.ending:
+            with contextlib.suppress(OSError):  # an aid only: each of them is signalled, too
+                self.put(setting)
+        # Who is on the way in is not in all places yet, and runs nothing of the agent's; leaving looks at each.
+        kill_each(lambda: self._files.pids(self.places[0]))
+
+    def emptied(self) -> None:
+        """Kill until nobody is left; raise `Broken` when somebody stays."""
+        self._close()
+        end = time.monotonic() + EMPTY_SECONDS
+        pause = SHORTEST
+        while left := self.pids():
+            if time.monotonic() > end:
+                raise Broken(f"processes {sorted(left)[:5]} of {self.name} outlive SIGKILL by {EMPTY_SECONDS:.0f} s")
+            self.kill()
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST)
+
+    def put(self, setting: Setting) -> None:
+        """Set one value; a controller that is not here has nothing to be set."""
+        folder = self._folders.get(setting.controller)
+        if folder is None:
+            return
+        try:
+            self._files.put(folder / setting.file, setting.value)
+        except OSError as error:
+            if not setting.optional or error.errno not in (errno.ENOENT, errno.EINVAL):
+                raise
+
+    def has(self, setting: Setting) -> bool:
+        """Say whether a value is set."""
+        folder = self._folders.get(setting.controller)
+        return folder is not None and self._files.get(folder / setting.file) == setting.value
+
+    def _read(self, counter: Counter) -> int | None:
+        folder = self._folders.get(counter.controller)
+        return None if folder is None else self._files.number(folder / counter.file, counter.entry)
+
+    def _close(self) -> None:
+        """Keep the verdict: what ends them (no more forks) would count as their own breach."""
+        if self._final is None:
+            self._final = _Verdict(self.breach(), self.usage())

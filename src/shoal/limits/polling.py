@@ -1,0 +1,133 @@
+"""Enforcement without the kernel's help: the processes of an agent are looked at, and ended by who looks."""
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from shoal.limits.descent import Seen, descent, proportional_bytes
+from shoal.limits.join import before
+from shoal.limits.kind import Usage
+from shoal.limits.signals import kill_each
+from shoal.model.command import Command
+from shoal.model.limits import ResourceLimits
+
+# $1 is where the pid is told, $2 the most processes of this user. dash says -p for them, bash -u.
+TELL = """echo $$ >> "$1" || exit 125
+[ "$2" = - ] || ulimit -p "$2" 2>/dev/null || ulimit -u "$2" || exit 125
+shift 2; exec "$@\""""
+
+SLACK = 4  # the cap is one for the whole user, so it leaves room for other agents
+GAPS = (
+    "memory is looked at from time to time: an agent can pass its limit between two looks",
+    "memory in tmpfs, shm and memfd that no process has mapped is not counted",
+    "cpu is not held: an agent can use every core",
+    "pids are counted from time to time, and capped only for all processes of this user together",
+    "limits of all agents together are not held",
+)
+
+
+class Polling:
+    """Looks, and says what it saw."""
+
+    name = "polling"
+    holds = frozenset({"memory", "pids"})
+    holds_fleet: frozenset[str] = frozenset()
+    gaps = GAPS
+
+    @contextlib.contextmanager
+    def group(self, name: str, limits: ResourceLimits) -> Iterator["PolledGroup"]:
+        """Watch what is wrapped by the group; who started it has to end it."""
+        told = os.memfd_create(f"shoal-{name}", os.MFD_CLOEXEC)
+        group = PolledGroup(name, limits, told)
+        try:
+            yield group
+        finally:
+            group.close()
+            os.close(told)
+
+    def sweep(self) -> None:
+        """Leave nothing to be swept."""
+
+
+class PolledGroup:
+    """The processes below those that told their pid before they became the command."""
+
+    def __init__(self, name: str, limits: ResourceLimits, told: int) -> None:
+        self.name = name
+        self._limits = limits
+        self._told: int | None = told
+        self._breach: str | None = None
+        self._peak = 0
+        self._cpu = 0.0
+
+    def wrap(self, command: Command) -> Command:
+        """Make *command* tell its pid, and cap the processes of the user where that binds."""
+        return before(command, TELL, f"/proc/{os.getpid()}/fd/{self._told}", _most_processes(self._limits.pids))
+
+    def breach(self) -> str | None:
+        """Look, and say what was ever seen to be too much."""
+        self._look()
+        return self._breach
+
+    def usage(self) -> Usage:
+        """Say the most that was seen."""
+        now = self._look()
+        return Usage(memory_peak_bytes=self._peak, cpu_seconds=self._cpu, pids=sum(one.threads for one in now))
+
+    def pids(self) -> tuple[int, ...]:
+        """Give the processes that there are now."""
+        return tuple(one.pid for one in descent(self._roots()))
+
+    def kill(self) -> None:
+        """Kill whom we see, children first; who forks faster than that is ended by its namespace or its keeper."""
+        kill_each(lambda: self.pids()[::-1])
+
+    def close(self) -> None:
+        """Look for the last time."""
+        self._look()
+        self._told = None
+
+    def _look(self) -> list[Seen]:
+        now = list(self._enough(descent(self._roots())))
+        self._cpu = max(self._cpu, sum(one.cpu_seconds for one in now))
+        self._note_memory(now)
+        if self._limits.pids is not None and sum(one.threads for one in now) > self._limits.pids:
+            self._breach = self._breach or "pids"
+        return now
+
+    def _enough(self, all_: Iterator[Seen]) -> Iterator[Seen]:
+        """Stop where it is known to be too many, so that a bomb does not hold us up."""
+        most = self._limits.pids
+        count = 0
+        for one in all_:
+            count += one.threads
+            yield one
+            if most is not None and count > most:
+                return
+
+    def _note_memory(self, now: list[Seen]) -> None:
+        most = self._limits.memory_bytes
+        used = sum(one.resident_bytes for one in now)
+        if most is not None and used > most:
+            # Shared pages were counted once for each process: divided, which is dear, only when it matters.
+            used = sum(proportional_bytes(one.pid) for one in now)
+            if used > most:
+                self._breach = self._breach or "memory"
+        self._peak = max(self._peak, used)
+
+    def _roots(self) -> list[int]:
+        if self._told is None:
+            return []
+        return [int(line) for line in os.pread(self._told, 4096, 0).split()]
+
+
+def _most_processes(pids: int | None) -> str:
+    """Cap the user's processes somewhat above what there are now; root is never capped by the kernel."""
+    if pids is None or os.geteuid() == 0:
+        return "-"
+    running = int(Path("/proc/loadavg").read_text().split()[3].rpartition("/")[2])
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    wanted = running + SLACK * pids
+    return str(wanted if soft == resource.RLIM_INFINITY else min(wanted, soft))

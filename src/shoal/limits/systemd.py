@@ -1,0 +1,121 @@
+"""Enforcement by the user's own systemd: each agent runs in a scope of its own."""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from shoal.limits.cgroup2 import DIALECT
+from shoal.limits.cgroups import HELD, PROBE
+from shoal.limits.files import Files
+from shoal.limits.group import KernelGroup
+from shoal.limits.join import SHELL
+from shoal.limits.kind import Usage
+from shoal.model.command import Command
+from shoal.model.limits import ResourceLimits
+
+PROGRAM = Path("/usr/bin/systemd-run")
+FLAGS = ("--user", "--scope", "--quiet", "--collect")
+FILES = {"memory": "memory.max", "cpu": "cpu.max", "pids": "pids.max"}
+
+# $1 is the mount of the hierarchy, the others are files: say where we are, and what is set there.
+TELL = """read -r own < /proc/self/cgroup; own=$1${own##*::}; echo "$own"; shift
+for file; do read -r value 2>/dev/null < "$own/$file" && echo "$value" || echo -; done"""
+
+NOT_FOR_ALL = "limits of all agents together are not held: systemd has a scope for each agent"
+
+
+class Systemd:
+    """Makes scopes below the folder *scopes*."""
+
+    name = "systemd"
+    holds_fleet: frozenset[str] = frozenset()
+
+    def __init__(self, scopes: Path, holds: frozenset[str], files: Files) -> None:
+        self.holds = holds
+        self._scopes = scopes
+        self._files = files
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Say what the user's manager was not given."""
+        missing = [name for name in HELD if name not in self.holds]
+        return (*(f"{name} is not held: systemd does not hand it to users here" for name in missing), NOT_FOR_ALL)
+
+    @contextlib.contextmanager
+    def group(self, name: str, limits: ResourceLimits) -> Iterator["Scope"]:
+        """Name a scope: it begins with its one command, and systemd removes it after its last process."""
+        scope = Scope(name, limits, self._scopes / f"shoal-{name}-{secrets.token_hex(4)}.scope", self._files)
+        try:
+            yield scope
+        finally:
+            scope.emptied()
+
+    def sweep(self) -> None:
+        """Leave it to systemd, which collects what has ended."""
+
+
+class Scope(KernelGroup):
+    """A scope; its counters are gone with it, so the last look at them is kept."""
+
+    def __init__(self, name: str, limits: ResourceLimits, folder: Path, files: Files) -> None:
+        super().__init__(name, dict.fromkeys(HELD, folder), DIALECT, files)
+        self._start = (*run(folder.name), *properties(limits), "--")
+        self._breach: str | None = None
+        self._usage = Usage()
+
+    def wrap(self, command: Command) -> Command:
+        """Make *command* the scope's."""
+        return replace(command, argv=(*self._start, *command.argv), env={**command.env, **_bus()})
+
+    def breach(self) -> str | None:
+        """Say which limit was seen to be met."""
+        self._breach = self._breach or super().breach()
+        return self._breach
+
+    def usage(self) -> Usage:
+        """Say what was spent at the last look."""
+        usage = super().usage()
+        self._usage = usage if usage != Usage() else self._usage
+        return self._usage
+
+
+def run(unit: str) -> tuple[str, ...]:
+    """Begin a command that runs in a scope."""
+    return (str(PROGRAM), *FLAGS, f"--unit={unit}")
+
+
+def properties(limits: ResourceLimits) -> Iterator[str]:
+    """Spell limits for systemd."""
+    if limits.memory_bytes is not None:
+        yield from ("-p", f"MemoryMax={limits.memory_bytes}", "-p", "MemorySwapMax=0")
+    if limits.pids is not None:
+        yield from ("-p", f"TasksMax={limits.pids}")
+    if limits.cpu_percent is not None:
+        yield from ("-p", f"CPUQuota={limits.cpu_percent:g}%")
+
+
+def trial(mount: Path | None) -> Command | None:
+    """Give the command that finds out what a scope holds; `None` where no manager of this user can be running."""
+    if mount is None or not PROGRAM.exists() or not (_runtime() / "systemd").exists():
+        return None
+    start = (*run(f"shoal-trial-{secrets.token_hex(4)}.scope"), *properties(PROBE), "--")
+    return Command(argv=(*start, SHELL, "-c", TELL, "sh", str(mount), *FILES.values()), cwd=Path("/"), env=_bus())
+
+
+def systemd(said: str, files: Files) -> Systemd | None:
+    """Give the enforcer by what the trial said, or `None` where memory cannot be held by it."""
+    own, *values = said.splitlines() or [""]
+    wanted = {one.file: one.value for one in DIALECT.limits(PROBE)}
+    holds = {name for (name, file), value in zip(FILES.items(), values, strict=False) if wanted[file] == value}
+    return Systemd(Path(own).parent, frozenset(holds), files) if "memory" in holds else None
+
+
+def _bus() -> dict[str, str]:
+    return {"XDG_RUNTIME_DIR": str(_runtime())}
+
+
+def _runtime() -> Path:
+    return Path(f"/run/user/{os.getuid()}")
