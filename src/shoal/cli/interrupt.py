@@ -32,10 +32,12 @@ def interruptible() -> Iterator[Interrupt]:
     """Take the signals for as long as the current task is in here."""
     interrupt = Interrupt(asyncio.current_task())
     loop = asyncio.get_running_loop()
-    for one in SIGNALS:
+    # What was ignored from the start (`nohup`) stays ignored: that was asked for.
+    taken = [one for one in SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+    for one in taken:
         loop.add_signal_handler(one, interrupt.ask)
     try:
         yield interrupt
     finally:
-        for one in SIGNALS:
+        for one in taken:
             loop.remove_signal_handler(one)

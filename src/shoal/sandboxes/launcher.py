@@ -103,6 +103,8 @@ def contents(fd: int) -> bytes:
 def keep(order: Order, info: int, filter_fd: int | None, command: list[str]) -> None:
     """Be the keeper: start the reaper, pass TERM on to it, and end as it ends."""
     program = contents(filter_fd) if filter_fd is not None else None
+    for number in WATCHED:
+        signal.signal(number, signal.SIG_DFL)  # under nohup a hang-up is ignored, and would never be seen
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     must(libc.prctl(SUBREAPER, 1, 0, 0, 0), "subreaper")
     must(libc.prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0), "death signal")
