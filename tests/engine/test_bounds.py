@@ -43,6 +43,6 @@ async def test_the_usual_limits_are_said(repo: Path) -> None:
     report = await ran(repo, step("work", "true"))
 
     assert "1024 MB memory, a fair share of cpu, 3600 s, 5120 MB disk, 1024 pids each" in report.limits
-    assert report.limits.split(":")[0] in ("cgroup2", "cgroup1", "systemd", "polling")
-    if os.geteuid() != 0:
-        assert report.notes
+    name = report.limits.split(":")[0].split(" ")[0]
+    assert name in (("cgroup2", "cgroup1") if os.geteuid() == 0 else ("cgroup2", "cgroup1", "systemd", "polling"))
+    assert ("not exact" in report.limits) or name != "polling"

@@ -198,4 +198,4 @@ async def _polled() -> int:
     with enforcer.group("user", SMALL) as group:
         done = await ran(group, shell("ulimit -p 2>/dev/null || ulimit -u"))
     running_now = int(Path("/proc/loadavg").read_text().split("/")[1].split()[0])
-    return 0 if enforcer.name == "polling" and 160 < int(done.stdout) < running_now + 1160 else 2
+    return 0 if enforcer.name == "polling" and 160 < int(done.stdout) < running_now + 5096 else 2

@@ -17,10 +17,11 @@ from shoal.engine.behind import boxed
 from shoal.engine.job import Job
 from shoal.engine.lease import Lease
 from shoal.engine.prepare import Ask, prepared
-from shoal.engine.session import agent_box, bring_in, intent, opened, record
+from shoal.engine.session import agent_box, bounded, bring_in, intent, opened, record
 from shoal.engine.site import Site
 from shoal.engine.sweep import sweep
 from shoal.engine.touched import Fingerprint
+from shoal.engine.watch import Ending, watched
 from shoal.engine.words import Words
 from shoal.errors import BadInput
 from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
@@ -77,15 +78,12 @@ class OpenSession:
         boxed_command, policy = agent_box(self._site, self._job, self._open, self._lease, argv)
         words = Words(self._site.run, self._job.session, self._site.ledger.note, self._site.mask)
         with self._site.enforcer.group(f"{self._job.session}-{secrets.token_hex(2)}", self.limits) as group:
+            bounds = bounded(self._site, self._job, self._open, self._lease, group)
             async with boxed(self._site.sandbox, boxed_command, policy, sink=words.feed, join=group.wrap) as box:
-                timed_out = False
-                try:
-                    async with asyncio.timeout(_least(timeout, self.limits.time_seconds)):
-                        exit_ = await box.wait()
-                except TimeoutError:
-                    timed_out = True
-                    exit_ = await box.end(self._site.grace)
-        limit = "time" if timed_out else group.breach()
+                seconds = _least(timeout, self.limits.time_seconds)
+                seen = await watched(box, bounds, seconds, asyncio.Event(), self._site.grace)
+        exit_, timed_out = seen.exit, seen.ending is Ending.TIME
+        limit = "time" if timed_out else seen.limit or bounds.met(failed=exit_.code != 0)
         words.close()
         return CommandResult(
             exit_code=exit_.code,

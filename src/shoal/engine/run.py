@@ -107,7 +107,7 @@ async def _announced(site: Site, plan: Plan) -> RunStarted:
         wall=site.sandbox.name,
         workspace=site.kind.name,
         owner=os.getpid(),
-        notes=(*plan.notes, *dirty, *_gaps(site, plan), *site.enforcer.gaps, *_unmasked(site.mask)),
+        notes=(*plan.notes, *dirty, *_gaps(site, plan), *_unmasked(site.mask)),
         limits=_limits(site, plan),
     )
     await site.ledger.append(started)
@@ -131,7 +131,8 @@ async def _dirty(site: Site) -> tuple[str, ...]:
 def _limits(site: Site, plan: Plan) -> str:
     """Say in one line what holds the agents, and to what."""
     each = {spelt(step.task.limits or ResourceLimits.unnamed()) for step in plan.steps}
-    return f"{site.enforcer.name}: {'; or '.join(sorted(each))} each"
+    name = f"{site.enforcer.name} (not exact, docs/limits.md says why)" if site.enforcer.gaps else site.enforcer.name
+    return f"{name}: {'; or '.join(sorted(each))} each"
 
 
 def _unmasked(mask: Mask) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from shoal.engine.watch import Ending, watched
 from shoal.engine.words import Words
 from shoal.errors import ShoalError, Unavailable
 from shoal.git.gitdir import user_config, write_gitdir
+from shoal.limits.kind import Group
 from shoal.model.command import Command
 from shoal.model.events import AgentEnded, AgentStarted, Imported, SessionEnded, SessionStarted
 from shoal.model.masking import Mask
@@ -144,11 +145,8 @@ async def _agent_run(
     site: Site, job: Job, workspace: Workspace, lease: Lease, words: Words, stop: asyncio.Event
 ) -> Ended:
     command, policy = agent_box(site, job, workspace, lease)
-    limits = job.limits
-    with site.enforcer.group(job.session, limits) as group:
-        given = 0 if workspace.is_overlay else site.base.bytes
-        folders = (workspace.changes, lease.git, lease.own)
-        bounds = Bounds(group=group, limits=limits, folders=folders, given_bytes=given)
+    with site.enforcer.group(job.session, job.limits) as group:
+        bounds = bounded(site, job, workspace, lease, group)
         try:
             async with boxed(site.sandbox, command, policy, sink=words.feed, join=group.wrap) as box:
                 site.ledger.note(AgentStarted(run=site.run, session=job.session, pid=box.pid))
@@ -160,6 +158,13 @@ async def _agent_run(
     limit = seen.limit or bounds.met(failed=exit_.code != 0)
     ending = Ending.LIMIT if limit and seen.ending is Ending.BY_ITSELF else seen.ending
     return Ended(ending=ending, exit=exit_, words=words, limit=limit)
+
+
+def bounded(site: Site, job: Job, workspace: Workspace, lease: Lease, group: Group) -> Bounds:
+    """Say what a session is held to; a workspace that is a whole checkout does not count for its base."""
+    given = 0 if workspace.is_overlay else site.base.bytes
+    folders = (workspace.changes, lease.git, lease.own)
+    return Bounds(group=group, limits=job.limits, folders=folders, given_bytes=given)
 
 
 def agent_box(

@@ -19,6 +19,7 @@ TELL = """echo $$ >> "$1" || exit 125
 shift 2; exec "$@\""""
 
 SLACK = 4  # the cap is one for the whole user, so it leaves room for other agents
+LEAST_ROOM = 4096  # who runs into the cap would keep the others from forking too
 GAPS = (
     "memory is looked at from time to time: an agent can pass its limit between two looks",
     "memory in tmpfs, shm and memfd that no process has mapped is not counted",
@@ -129,5 +130,5 @@ def _most_processes(pids: int | None) -> str:
         return "-"
     running = int(Path("/proc/loadavg").read_text().split()[3].rpartition("/")[2])
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    wanted = running + SLACK * pids
+    wanted = running + max(SLACK * pids, LEAST_ROOM)
     return str(wanted if soft == resource.RLIM_INFINITY else min(wanted, soft))
