@@ -1,8 +1,13 @@
 # Everything a fresh clone needs; python3, git and make are enough to start.
-.PHONY: setup demo test test-deep test-user check bench clean
+.PHONY: setup demo test test-deep test-user test-rights check bench clean
 
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-p scripts.no_skips)
-SCRIPTS = scripts/no_skips.py $(wildcard scripts/bench.py)
+# twice as many workers as two processors: most tests wait for processes to start and to end
+AT_ONCE = -n 4 --dist worksteal
+# what is started a thousand times is compiled once
+unexport PYTHONDONTWRITEBYTECODE
+RIGHTS = $(addprefix tests/,cli engine limits proc sandboxes workspaces agent/test_sandboxed.py)
+SCRIPTS = scripts/no_skips.py $(wildcard scripts/bench*.py)
 
 setup:
 	@sh scripts/setup
@@ -11,15 +16,21 @@ demo: setup
 	.venv/bin/shoal demo
 
 test: setup
-	$(PYTEST) -n 2 tests
+	$(PYTEST) $(AT_ONCE) tests
 
-# 5 = no test is marked deep
+# the long ones, those that measure time alone; then, as root, once more as a user without any rights, in a copy of this tree
 test-deep: setup
-	$(PYTEST) -m deep tests || [ $$? -eq 5 ]
+	$(PYTEST) $(AT_ONCE) -m 'deep and not alone' tests
+	$(PYTEST) -m 'deep and alone' tests
+	[ "$$(id -u)" -ne 0 ] || $(MAKE) --no-print-directory test-user
 
-# as root: the same tests once more, as a user without any rights, in a copy of this tree
 test-user:
-	bash scripts/as-user make test
+	bash scripts/as-user make --no-print-directory test-rights
+
+# what depends on the rights of who runs it: every escape behind both walls, and the rooms that touch the system
+test-rights: setup
+	$(PYTEST) $(AT_ONCE) -m 'deep or not deep' tests/escapes
+	$(PYTEST) $(AT_ONCE) $(RIGHTS)
 
 check: setup
 	.venv/bin/mypy --strict src tests $(SCRIPTS)
@@ -28,6 +39,8 @@ check: setup
 
 bench: setup
 	.venv/bin/python scripts/bench.py
+	.venv/bin/python scripts/bench_fleet.py
+	.venv/bin/python scripts/bench_agent.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

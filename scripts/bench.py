@@ -13,12 +13,15 @@ from collections.abc import Awaitable
 from pathlib import Path
 
 from shoal.adapters.command import Command as CommandAdapter
+from shoal.engine.agent_box import agent_box
 from shoal.engine.behind import boxed
 from shoal.engine.job import Job
 from shoal.engine.prepare import Ask, prepared
-from shoal.engine.session import agent_box, bring_in, opened, run_session
+from shoal.engine.quarters import opened
+from shoal.engine.session import bring_in, run_session
 from shoal.engine.site import Site
-from shoal.model.task import AgentSpec, Task
+from shoal.model.agent import AgentSpec
+from shoal.model.assignment import Assignment
 
 ROUNDS = int(os.environ.get("SHOAL_BENCH_ROUNDS", "15"))
 SIZES = tuple(int(size) for size in os.environ.get("SHOAL_BENCH_SIZES", "100,5000,50000").split(","))
@@ -93,7 +96,7 @@ async def timed(times: Times, name: str, work: Awaitable[None]) -> None:
 
 async def session(site: Site, script: str) -> None:
     """Run one whole session."""
-    result = await run_session(site, job(script), asyncio.Event())
+    result = await run_session(site, job(script))
     assert result.status.is_good, result
 
 
@@ -122,7 +125,7 @@ async def spans(times: Times, site: Site, script: str) -> None:
 def job(script: str) -> Job:
     """One command agent."""
     agent = AgentSpec(name="bench", adapter="command", command=("/bin/sh", "-c", script))
-    task = Task(name="bench", prompt="", agent=agent)
+    task = Assignment(name="bench", prompt="", agent=agent)
     return Job(step="bench", index=0, count=1, task=task, adapter=CommandAdapter())
 
 

@@ -3,19 +3,21 @@
 import asyncio
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.engine.prepare import Ask
 from shoal.engine.run import Listener, run
+from shoal.model.agent import AgentSpec
+from shoal.model.assignment import Assignment, Plan, Step
 from shoal.model.results import RunReport, WorkerResult
-from shoal.model.task import AgentSpec, Plan, Step, Task
 from tests.conftest import git
 
 
 def step(name: str, script: str, workers: int = 1, *, on_failure: str = "best_effort", **task: object) -> Step:
     """One step whose agent is a shell script."""
     agent = AgentSpec(name="script", adapter="command", command=("/bin/sh", "-c", script))
-    made = Task(name=name, prompt=f"please do {name}", agent=agent, **task)  # type: ignore[arg-type]
+    made = Assignment(name=name, prompt=f"please do {name}", agent=agent, **task)  # type: ignore[arg-type]
     return Step(name=name, workers=workers, task=made, on_failure=on_failure)
 
 
@@ -65,10 +67,16 @@ def fingerprint(repo: Path) -> str:
         "\n".join(line for line in refs if "refs/heads/agent/" not in line and "refs/shoal" not in line).encode()
     )
     digest.update(git(repo, "stash", "list").encode())
-    for path in sorted(repo.rglob("*")):
-        if path.is_file() and ".git" not in path.parts and ".shoal" not in path.parts:
-            digest.update(str(path).encode() + path.read_bytes())
+    for path in sorted(_own_files(repo)):
+        digest.update(str(path).encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def _own_files(repo: Path) -> Iterator[Path]:
+    """The user's files; what agents left below `.shoal` may be deeper than Python goes."""
+    for folder, below, names in os.walk(repo):
+        below[:] = [name for name in below if name not in (".git", ".shoal")]
+        yield from (path for name in names if name != ".git" and (path := Path(folder, name)).is_file())
 
 
 def _trash(state: Path) -> list[Path]:

@@ -3,12 +3,54 @@
 import asyncio
 import inspect
 import os
+import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+from tests import outside
+
+BEFORE = pytest.StashKey[set[Path]]()
+TEMPLATES: list[Path] = []
+
+# A program that is started a thousand times should not be compiled a thousand times.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+# How long an example takes says more about the machine than about us.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remember what lies outside."""
+    session.config.stash[BEFORE] = outside.planted()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if a test left something outside of its own folder, or a mount in it."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:  # a worker of xdist: others still run
+        return
+    scratch: Path = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    before = session.config.stash[BEFORE]
+    left = (outside.planted() - before) | outside.mounts_below(scratch)
+    if left:
+        reporter.write_line(f"\n{outside.told(left)}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have a place for repositories to copy."""
+    TEMPLATES.append(tmp_path_factory.mktemp("templates"))
+    yield
+    TEMPLATES.clear()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,8 +84,17 @@ def git(repo: Path, *args: str, **env: str) -> str:
 
 def make_repo(path: Path, files: int = 5, **init: str) -> Path:
     """Make a repository with so many small files and one commit on `main`."""
+    template = TEMPLATES[0] / "-".join(["repo", str(files), *init.values()])
+    if not template.exists():
+        _made(template, files, *init.values())
+    shutil.copytree(template, path, symlinks=True)
+    git(path, "update-index", "-q", "--refresh")
+    return path
+
+
+def _made(path: Path, files: int, *init: str) -> None:
     path.mkdir(parents=True)
-    git(path, "init", "-q", "-b", "main", *init.values())
+    git(path, "init", "-q", "-b", "main", *init)
     for number in range(files):
         folder = path / f"d{number // 200}"
         folder.mkdir(exist_ok=True)
@@ -51,7 +102,6 @@ def make_repo(path: Path, files: int = 5, **init: str) -> Path:
     (path / "README.md").write_text("scratch\n")
     git(path, "add", "-A")
     git(path, "commit", "-qm", "base")
-    return path
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ LINES = [
     for page in PAGES
     for block in blocks(page, "sh")
     for line in block.splitlines()
-    if line.startswith("shoal ")
+    if re.search(r"(^|\| )shoal ", line)
 ]
 
 
@@ -51,7 +51,10 @@ def test_a_program_in_the_docs_runs(repo: Path, page: str, block: str) -> None:
     done = subprocess.run([sys.executable, "-c", block], cwd=repo, capture_output=True, text=True, timeout=100)
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("agent/")
+    if said := re.findall(r"# prints (.*)$", block, re.MULTILINE):
+        assert done.stdout.splitlines() == said
+    else:
+        assert done.stdout.startswith("agent/")
 
 
 def test_the_commands_in_the_docs_run_one_after_the_other(repo: Path) -> None:

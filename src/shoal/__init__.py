@@ -3,50 +3,146 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shoal.engine.isolated import CommandResult, IsolatedAgentSession
-    from shoal.errors import ShoalError
+    from shoal.agent import Agent, AgentEvent, AgentLimits, Answer, Prompt, Reply, ScriptedModel, sandboxed_tools
+    from shoal.engine.coordinator import AgentCoordinator
+    from shoal.engine.held import CommandResult
+    from shoal.engine.isolated import IsolatedAgentSession
+    from shoal.errors import (
+        AgentCancelled,
+        AgentCrashed,
+        AgentError,
+        AgentTimedOut,
+        AllFailed,
+        AuthenticationFailed,
+        BadInput,
+        BudgetExceeded,
+        ContextTooLong,
+        MaxTurns,
+        ModelFailed,
+        QuorumMissed,
+        RateLimited,
+        ShoalError,
+        TimedOut,
+        ToolFailed,
+        Unavailable,
+    )
+    from shoal.model.agent import AgentSpec
+    from shoal.model.assignment import Plan, Step
     from shoal.model.limits import ResourceLimits
-    from shoal.model.permissions import AccessDenied, PermissionManager
-    from shoal.model.results import RunReport, StepResult, WorkerResult
+    from shoal.model.permissions import AccessDenied, PermissionManager, Permissions
+    from shoal.model.policy import Network
+    from shoal.model.results import AgentFailed, RunReport, StepResult, WorkerResult
+    from shoal.model.retry import Retry
     from shoal.model.status import Status
-    from shoal.model.task import AgentSpec, Plan, Step, Task
+    from shoal.model.task import Task
+    from shoal.patterns import AgentPool, Limiter
+    from shoal.patterns.outcome import Cancelled, Err, Ok
 
 __version__ = "0.1.0"
 
 # Where each public name lives: it is imported when it is first used, so that `import shoal` costs nothing.
 _HOMES = {
     "AccessDenied": "shoal.model.permissions",
-    "AgentSpec": "shoal.model.task",
-    "CommandResult": "shoal.engine.isolated",
+    "Agent": "shoal.agent",
+    "AgentCancelled": "shoal.errors",
+    "AgentCoordinator": "shoal.engine.coordinator",
+    "AgentCrashed": "shoal.errors",
+    "AgentError": "shoal.errors",
+    "AgentEvent": "shoal.agent",
+    "AgentFailed": "shoal.model.results",
+    "AgentLimits": "shoal.agent",
+    "AgentPool": "shoal.patterns",
+    "AgentSpec": "shoal.model.agent",
+    "AgentTimedOut": "shoal.errors",
+    "AllFailed": "shoal.errors",
+    "Answer": "shoal.agent",
+    "AuthenticationFailed": "shoal.errors",
+    "BadInput": "shoal.errors",
+    "BudgetExceeded": "shoal.errors",
+    "Cancelled": "shoal.patterns.outcome",
+    "CommandResult": "shoal.engine.held",
+    "ContextTooLong": "shoal.errors",
+    "Err": "shoal.patterns.outcome",
     "IsolatedAgentSession": "shoal.engine.isolated",
+    "Limiter": "shoal.patterns",
+    "MaxTurns": "shoal.errors",
+    "ModelFailed": "shoal.errors",
+    "Network": "shoal.model.policy",
+    "Ok": "shoal.patterns.outcome",
     "PermissionManager": "shoal.model.permissions",
-    "Plan": "shoal.model.task",
+    "Permissions": "shoal.model.permissions",
+    "Plan": "shoal.model.assignment",
+    "Prompt": "shoal.agent",
+    "QuorumMissed": "shoal.errors",
+    "RateLimited": "shoal.errors",
+    "Reply": "shoal.agent",
     "ResourceLimits": "shoal.model.limits",
+    "Retry": "shoal.model.retry",
     "RunReport": "shoal.model.results",
+    "ScriptedModel": "shoal.agent",
     "ShoalError": "shoal.errors",
     "Status": "shoal.model.status",
-    "Step": "shoal.model.task",
+    "Step": "shoal.model.assignment",
     "StepResult": "shoal.model.results",
     "Task": "shoal.model.task",
+    "TimedOut": "shoal.errors",
+    "ToolFailed": "shoal.errors",
+    "Unavailable": "shoal.errors",
     "WorkerResult": "shoal.model.results",
+    "sandboxed_tools": "shoal.agent",
 }
 
 __all__ = [
     "AccessDenied",
+    "Agent",
+    "AgentCancelled",
+    "AgentCoordinator",
+    "AgentCrashed",
+    "AgentError",
+    "AgentEvent",
+    "AgentFailed",
+    "AgentLimits",
+    "AgentPool",
     "AgentSpec",
+    "AgentTimedOut",
+    "AllFailed",
+    "Answer",
+    "AuthenticationFailed",
+    "BadInput",
+    "BudgetExceeded",
+    "Cancelled",
     "CommandResult",
+    "ContextTooLong",
+    "Err",
     "IsolatedAgentSession",
+    "Limiter",
+    "MaxTurns",
+    "ModelFailed",
+    "Network",
+    "Ok",
     "PermissionManager",
+    "Permissions",
     "Plan",
+    "Prompt",
+    "QuorumMissed",
+    "RateLimited",
+    "Reply",
     "ResourceLimits",
+    "Retry",
     "RunReport",
+    "ScriptedModel",
     "ShoalError",
     "Status",
     "Step",
     "StepResult",
     "Task",
+    "TimedOut",
+    "ToolFailed",
+    "Unavailable",
     "WorkerResult",
     "__version__",
+    "patterns",
+    "sandboxed_tools",
 ]
 
 
@@ -54,6 +150,13 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for."""
     import importlib
 
+    if name == "patterns":
+        return importlib.import_module("shoal.patterns")
     if name not in _HOMES:
         raise AttributeError(f"module 'shoal' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names, though none is imported yet."""
+    return sorted(__all__)

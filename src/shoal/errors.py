@@ -7,12 +7,19 @@ ShoalError
 ├── Unavailable         what was asked for by name cannot be had on this host: exit 5
 │   └── WallBroken      the wall did not come up as asserted from inside
 ├── GitFailed           git said no where it should not have
+├── AgentError          an in-process agent could not finish its turn
+│   ├── RateLimited, AuthenticationFailed, ContextTooLong, ModelFailed    the model's side
+│   ├── MaxTurns, BudgetExceeded, AgentTimedOut, AgentCancelled           what it was allowed
+│   └── ToolFailed, AgentCrashed                                          the program's side
+├── PatternError        how calls that were run together ended
+│   └── AllFailed, QuorumMissed, TimedOut, Refused, CallCancelled
 └── Broken              the machine failed us (disk, kernel, a lock that never came free)
 """
 
 import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Self
 
 
 class ShoalError(Exception):
@@ -73,6 +80,161 @@ class GitFailed(ShoalError):
         super().__init__(f"git {' '.join(args[:3])} ended with {code} and said: {said[-600:]}")
         self.code = code
         self.stderr = stderr
+
+
+class AgentError(ShoalError):
+    """An agent could not finish its turn; what it did so far is in its history, and `continue_turn` goes on there."""
+
+    exit_code = 1
+    index: int | None = None
+    """Which of several prompts it was, if it was one of several."""
+
+    def __str__(self) -> str:
+        """Give the sentence, led by the prompt's index where there are several."""
+        return super().__str__() if self.index is None else f"prompt {self.index}: {super().__str__()}"
+
+    def of_prompt(self, index: int) -> Self:
+        """Name the prompt that it came of."""
+        self.index = index
+        return self
+
+
+class RateLimited(AgentError):
+    """The model's provider asks for fewer requests."""
+
+    def __init__(self, model: str, retry_after: float | None = None) -> None:
+        wait = "wait" if retry_after is None else f"wait {retry_after:g} seconds"
+        super().__init__(f"{model} refused a request for coming too soon; {wait}, or run fewer prompts at once")
+        self.retry_after = retry_after
+
+
+class AuthenticationFailed(AgentError):
+    """The model's provider does not accept the key."""
+
+    def __init__(self, model: str, status: int | None = None) -> None:
+        said = "" if status is None else f" (status {status})"
+        super().__init__(f"{model} refused the credentials{said}; check the API key, and that it may use this model")
+        self.status = status
+
+
+class ContextTooLong(AgentError):
+    """The conversation is longer than the model can read."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"the conversation is too long for {model}; shorten it by `replace_messages`, or fork earlier")
+
+
+class ModelFailed(AgentError):
+    """The model could not be asked, or gave no answer that can be used."""
+
+    def __init__(self, model: str, why: str, *, status: int | None = None, is_passing: bool = False) -> None:
+        remedy = "try again by `continue_turn`" if is_passing else "change the request or the model"
+        super().__init__(f"{model} failed: {why}; {remedy}")
+        self.status = status
+        self.is_passing = is_passing
+
+
+class MaxTurns(AgentError):
+    """The model did not come to an end within the turns that it had."""
+
+    def __init__(self, turns: int) -> None:
+        super().__init__(f"no final answer after {turns} turns; raise `AgentLimits.turns`, or ask for less at once")
+        self.turns = turns
+
+
+class BudgetExceeded(AgentError):
+    """What may be spent is spent."""
+
+    def __init__(self, what: str, spent: str) -> None:
+        super().__init__(f"the budget of {what} is spent ({spent}); raise it, or go on with a fresh agent")
+        self.what = what
+
+
+class AgentCancelled(AgentError):
+    """Somebody asked the agent to stop."""
+
+    def __init__(self) -> None:
+        super().__init__("the turn was cancelled; `continue_turn` goes on from what was done")
+
+
+class AgentTimedOut(AgentError):
+    """The turn took longer than it may."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        after = "" if seconds is None else f" after {seconds:g} seconds"
+        super().__init__(f"the turn was ended{after}, for its time was over; give it more, or `continue_turn`")
+        self.seconds = seconds
+
+
+class ToolFailed(AgentError):
+    """A tool raised an error that is not meant for the model, or never took what the model gave it."""
+
+    def __init__(self, tool: str, why: str) -> None:
+        super().__init__(f"tool {tool!r} failed: {why}; mend it, or raise `pydantic_ai.ModelRetry` to tell the model")
+        self.tool = tool
+
+
+class AgentCrashed(AgentError):
+    """Something around a turn broke that no other error names: see its cause."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"the turn crashed with {type(error).__name__}: {error}; its cause has the traceback")
+
+
+class PatternError(ShoalError):
+    """Calls that were run together did not end as they should; failures of the calls are in `errors`."""
+
+    exit_code = 1
+
+    def __init__(self, sentence: str, errors: Sequence[Exception] = ()) -> None:
+        super().__init__(sentence)
+        self.errors = tuple(errors)
+        if errors:  # so that a traceback shows every one of them
+            self.__cause__ = ExceptionGroup("what the calls failed with", errors)
+
+
+class AllFailed(PatternError):
+    """No call of a race succeeded."""
+
+    def __init__(self, errors: Sequence[Exception]) -> None:
+        super().__init__(f"none of {len(errors)} calls succeeded: {_listed(errors)}", errors)
+
+
+class QuorumMissed(PatternError):
+    """Too many calls failed."""
+
+    def __init__(self, wanted: int, succeeded: int, errors: Sequence[Exception]) -> None:
+        super().__init__(f"{wanted} calls had to succeed, {succeeded} did: {_listed(errors)}", errors)
+        self.wanted = wanted
+        self.succeeded = succeeded
+
+
+class TimedOut(PatternError, TimeoutError):
+    """A call was ended because its time was over."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(f"{what} of {seconds:g} s has passed; what ran was ended")
+        self.seconds = seconds
+
+
+class Refused(PatternError):
+    """A call gave a value that does not count as a success."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(f"not accepted: {value!r:.300}")
+        self.value = value
+
+
+class CallCancelled(PatternError):
+    """A call that had to succeed was cancelled, by itself or by somebody outside of the pattern."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"call {index} was cancelled before it could succeed")
+        self.index = index
+
+
+def _listed(errors: Sequence[Exception]) -> str:
+    return "; ".join(f"{type(error).__name__}: {error}"[:200] for error in errors[:5]) or "nothing failed"
 
 
 class Broken(ShoalError):

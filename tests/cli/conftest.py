@@ -1,14 +1,14 @@
 """What the tests of the command share: the real program, run as a person would."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.cli import warm
+from tests.cli.warm import Said
 from tests.conftest import make_repo
 
 SHOAL = Path(sys.executable).with_name("shoal")
@@ -26,13 +26,6 @@ pipelines:
 """
 
 
-@dataclass(frozen=True)
-class Said:
-    code: int
-    out: str
-    err: str
-
-
 Shoal = Callable[..., Said]
 
 
@@ -42,19 +35,17 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def shoal_in(repo: Path) -> Shoal:
-    """Run the installed `shoal` in *repo*."""
+    """Run `shoal` in *repo*, in a process of its own."""
 
     def run(*words: str, cwd: Path = repo, **env: str) -> Said:
-        given = environment(**env)
-        done = subprocess.run([SHOAL, *words], cwd=cwd, env=given, capture_output=True, text=True, timeout=60)
-        return Said(done.returncode, done.stdout, done.stderr)
+        return warm.ran(words, cwd=cwd, env=environment(**env), timeout=60)
 
     return run
 
 
 @pytest.fixture
 def shoal(repo: Path) -> Shoal:
-    """The installed `shoal`, in the repository."""
+    """The command, in the repository."""
     return shoal_in(repo)
 
 

@@ -1,8 +1,13 @@
 """`shoal clean`: what no run needs goes, and what no ref holds stays."""
 
 import json
+import os
+import time
 from pathlib import Path
 
+import pytest
+
+from shoal import IsolatedAgentSession
 from tests.cli.conftest import Shoal
 from tests.conftest import git
 
@@ -11,6 +16,22 @@ runtime: {cleanup_on_complete: false, isolation_strategy: directory}
 agents: {x: {adapter: scripted, script: [{write: {path: a.txt, content: "a\\n"}}]}}
 steps: [{name: one, agent: x, prompt: go}]
 """
+
+LONG_AGO = 1_000_000_000
+
+
+def aged(*paths: Path) -> None:
+    for path in paths:
+        os.utime(path, (LONG_AGO, LONG_AGO))
+
+
+def written_log(repo: Path) -> Path:
+    """Wait for the only log: what a session says is written some time soon."""
+    end = time.monotonic() + 30
+    while not (logs := list((repo / ".shoal" / "sessions").glob("*.db"))) and time.monotonic() < end:
+        time.sleep(0.01)
+    (log,) = logs
+    return log
 
 
 def found(shoal: Shoal) -> dict[str, list[Path]]:
@@ -87,3 +108,68 @@ def test_what_stays_is_not_called_nothing(shoal: Shoal, pipelines: Path) -> None
 def test_cleaning_where_nothing_ran_makes_nothing(shoal: Shoal, repo: Path) -> None:
     assert shoal("clean").out == "nothing to clean\n"
     assert not (repo / ".shoal").exists()
+
+
+def test_old_logs_go_only_when_that_is_asked_for(shoal: Shoal, repo: Path, pipelines: Path) -> None:
+    shoal("run", "both")
+    old = sorted((repo / ".shoal" / "sessions").glob("*.db"))
+    aged(*old)
+    shoal("run", "broken")
+
+    shoal("clean", "--force")
+    told = shoal("clean", "--dry-run", "--older-than", "30d").out
+    are_there = [path.exists() for path in old]
+    said = shoal("clean", "--older-than", "30d")
+
+    assert are_there == [True, True]
+    assert "logs" in told
+    assert f"2 in {repo}/.shoal/sessions" in said.out
+    assert not any(path.exists() for path in old)
+    assert len(list((repo / ".shoal" / "sessions").glob("*.db"))) == 1, "the later run's stays"
+    assert "not there any more" in shoal("logs", "one").err
+    assert "same.txt" in shoal("diff", "one").out, "branches stay"
+
+
+def test_what_logs_take_is_told_where_nobody_asked(shoal: Shoal, pipelines: Path) -> None:
+    shoal("run", "both")
+
+    assert "`--older-than 30d` removes" in shoal("clean", "--dry-run").out
+
+
+def test_a_patch_goes_only_while_a_ref_holds_its_work(shoal: Shoal, repo: Path) -> None:
+    (repo / "keep.yaml").write_text(KEPT)
+    shoal("run", "keep.yaml")
+    (patch,) = (repo / ".shoal" / "results").iterdir()
+    ref = git(repo, "for-each-ref", "--format=%(refname)", "refs/heads/agent")
+    commit = git(repo, "rev-parse", ref)
+
+    git(repo, "update-ref", "-d", ref)
+    shoal("clean", "--older-than", "0s")
+    stayed = patch.exists()
+    git(repo, "update-ref", ref, commit)
+    shoal("clean", "--older-than", "0s")
+
+    assert stayed
+    assert not patch.exists()
+
+
+def test_the_log_of_a_live_session_stays(shoal: Shoal, repo: Path) -> None:
+    with IsolatedAgentSession("alive", repo) as session:
+        session.run("echo first")
+        log = written_log(repo)
+        aged(log)
+        shoal("clean", "--older-than", "0s")
+        is_there = log.exists()
+        session.run("echo second")
+
+    assert is_there
+    shoal("clean", "--older-than", "0s")
+    assert not log.exists()
+
+
+@pytest.mark.parametrize("age", ["30", "d", "-1d", "1.5d", "30 days"])
+def test_an_age_that_cannot_be_read_removes_nothing(shoal: Shoal, repo: Path, age: str) -> None:
+    said = shoal("clean", f"--older-than={age}")
+
+    assert (said.code, said.out) == (2, "")
+    assert "like 12h, 30d or 2w" in said.err

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 from pathlib import Path
 
@@ -104,6 +105,7 @@ def test_a_diff_tells_its_files(ran: Shoal) -> None:
     assert document["branch"].startswith("agent/one/")
     assert ran("diff", "one", "--name-only").out == "same.txt\n"
     assert "1 insertion" in ran("diff", "one", "--stat").out
+    assert (document["executable_config"], ran("diff", "one").err) == ([], ""), "nothing of it runs by itself"
     assert ran("diff", "--stat", "--json").code == 2
 
 
@@ -114,6 +116,53 @@ def test_a_diff_is_escaped_for_a_terminal(shoal: Shoal, repo: Path) -> None:
 
     assert "+\\x1b[2J" in shown
     assert "\x1b" not in shown
+
+
+def test_a_diff_names_first_what_could_run_on_a_persons_machine(shoal: Shoal, repo: Path) -> None:
+    script = "mkdir .vscode; echo x > .vscode/tasks.json; echo x > .envrc; echo x > plain.txt"
+    assert shoal("run", "--task", "x", "--command", f"sh -c '{script}'").code == 0
+    warning = "warning: look before you merge, it changes what runs on your machine: .envrc, .vscode/tasks.json\n"
+
+    piped, named = shoal("diff"), shoal("diff", "--name-only")
+    document = json.loads(shoal("diff", "--json").out)
+
+    assert (piped.err, named.err) == (warning, warning)
+    assert piped.out.startswith("diff --git "), "what is piped stays a patch"
+    assert document["executable_config"] == [".envrc", ".vscode/tasks.json"]
+    assert at_a_terminal(repo, "diff").startswith(f"{warning}diff --git ")
+
+
+def test_a_diff_of_work_that_was_refused_says_where_the_work_is(shoal: Shoal, repo: Path) -> None:
+    hostile = "for key in path update url; do git config -f .gitmodules submodule.x.$key !x; done"
+    assert shoal("run", "--task", "x", "--command", f"sh -c '{hostile}'").code == 1
+
+    said = shoal("diff")
+
+    assert (said.code, said.out) == (0, "")
+    assert f"its raw files are still in {repo}/.shoal/boxes/" in said.err
+
+
+ODD = (b"\x1b[2J", b"a\nb", "\u202egnp.exe".encode(), b"\xff", b".claude/\x1b]0;x\x07\n\xff\xe2\x80\xae")
+
+
+def test_odd_names_are_escaped_in_every_form_of_a_diff(shoal: Shoal, repo: Path) -> None:
+    (repo / "make.py").write_text(f"import os\nos.mkdir('.claude')\nfor n in {ODD!r}: open(n, 'w').write('x')\n")
+    git(repo, "add", "make.py")
+    git(repo, "commit", "-qm", "make")
+    assert shoal("run", "--task", "x", "--command", "python3 make.py").code == 0
+
+    texts = [shoal("diff"), shoal("diff", "--stat"), shoal("diff", "--name-only")]
+    written = shoal("diff", "--json").out
+    at_terminal = at_a_terminal(repo, "diff")
+
+    for text in (*(said.out + said.err for said in texts), written, at_terminal):
+        assert text.isascii()
+        assert text.replace("\n", "").isprintable()
+        assert "gnp.exe" in text
+    assert all(r".claude/\x1b]0;x\x07\x0a\xff\u202e" in said.err for said in texts), "named in the warning"
+    document, names = json.loads(written), {os.fsdecode(name) for name in ODD}
+    assert {file["path"] for file in document["files"]} == names
+    assert document["executable_config"] == [os.fsdecode(ODD[-1])]
 
 
 def test_an_opened_branch_is_a_worktree_that_runs_nothing(ran: Shoal, ran_in: Path, tmp_path: Path) -> None:
@@ -159,3 +208,58 @@ def read(terminal: int) -> bytes:
         return os.read(terminal, 4096)
     except OSError:  # a terminal whose other side is closed gives EIO
         return b""
+
+
+def test_a_step_means_its_session_of_the_latest_run_and_an_end_means_any(shoal: Shoal) -> None:
+    first, second = (
+        json.loads(shoal("run", "--json", "--task", said, "--command", "sh -c 'cat; cat > x.txt'").out)
+        for said in ("one", "two")
+    )
+    end = first["steps"][0]["worker_results"][0]["session"].rsplit("-", 1)[1]
+
+    assert "\ntwo\n" in shoal("logs", "task-1").out
+    assert "\none\n" in shoal("logs", end).out
+    assert json.loads(shoal("diff", "--json", f"agent/task-1/{end}").out)["session"] == f"task-1-{end}"
+    assert json.loads(shoal("status", "--json", first["run"]).out)["run"] == first["run"]
+    assert json.loads(shoal("status", "--json", "adhoc").out)["run"] == second["run"]
+
+
+def test_what_an_agent_was_asked_is_shown_everywhere_escaped(shoal: Shoal) -> None:
+    said = shoal("run", "--task", "fix the\nlogin \x1b[2Jtest", "--command", "true")
+    shown = r"fix the login \x1b[2Jtest"
+
+    assert re.search(rf"started  task-1-\w+  {re.escape(shown)}\n", said.out)
+    assert f"    task: {shown}\n" in said.out
+    assert f"    task: {shown}\n" in shoal("status").out
+    assert f"-- asked: {shown} --\n" in shoal("logs").out
+    assert json.loads(shoal("status", "--json").out)["steps"][0]["worker_results"][0]["prompt"].startswith(
+        "fix the login"
+    )
+
+
+def test_a_secret_in_a_prompt_is_masked_before_the_prompt_is_cut(shoal: Shoal, repo: Path) -> None:
+    secret = "not-a-real-key-but-long-enough"
+    (repo / "shoal.yaml").write_text(
+        "agents: {x: {adapter: command, command: ['true'], env: {KEY: {from: HOST_KEY}}}}\n"
+        f"steps: [{{name: one, agent: x, prompt: '{'x' * 190} {secret}'}}]\n"
+    )
+
+    said = shoal("run", "--events", HOST_KEY=secret)
+
+    assert said.code == 0
+    assert secret[:8] not in said.out + shoal("status", "--json").out
+    assert "x" * 190 in said.out
+
+
+def test_a_program_that_the_box_does_not_show_is_explained(shoal: Shoal) -> None:
+    said = shoal("run", "--task", "x", "--command", "sh -c no-such-program")
+
+    assert "it exited with 127" in said.out
+    assert said.out.count("nothing else of your PATH") == 2, "when it happens, and in the report"
+    assert "nothing else of your PATH" in shoal("logs").out
+
+
+def test_other_runs_are_listed_one_by_one(shoal: Shoal) -> None:
+    runs = [json.loads(shoal("run", "--json", "--task", "x", "--command", "true").out)["run"] for _ in range(2)]
+
+    assert shoal("status").out.endswith(f"\n  {runs[0]}  succeeded  just now\n")

@@ -28,6 +28,31 @@ def test_help_names_the_commands(shoal: Shoal) -> None:
         assert f"\n  {command}" in said.out
 
 
+@pytest.mark.parametrize("words", [(), ("help",)])
+def test_who_asks_for_nothing_is_helped(shoal: Shoal, words: tuple[str, ...]) -> None:
+    said = shoal(*words)
+
+    assert (said.code, said.out, said.err) == (0, shoal("--help").out, "")
+
+
+def test_help_is_a_word_too(shoal: Shoal) -> None:
+    assert shoal("help", "run").out == shoal("run", "--help").out
+
+
+def test_a_missing_value_points_at_the_commands_own_help(shoal: Shoal) -> None:
+    assert shoal("run", "--task").err.endswith("see `shoal run --help`\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"), [("ls", "`shoal status`"), ("stop", "Ctrl-C"), ("merge", "`git merge BRANCH`"), ("gc", "clean")]
+)
+def test_the_words_of_other_tools_are_answered_with_ours(shoal: Shoal, word: str, answer: str) -> None:
+    said = shoal(word)
+
+    assert (said.code, said.out) == (2, "")
+    assert answer in said.err
+
+
 @pytest.mark.parametrize("words", [("nonsense",), ("run", "--nonsense"), ("validate",), ("\x1b[2J",)])
 def test_wrong_words_are_exit_2_on_one_line(shoal: Shoal, words: tuple[str, ...]) -> None:
     said = shoal(*words)

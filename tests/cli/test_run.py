@@ -31,7 +31,7 @@ STEP_FIELDS = {
     *("worker_workspaces", "worker_results"),
 }
 WORKER_FIELDS = {
-    *("index", "session", "status", "exit_code", "output", "branch", "commit", "files_changed", "attempts"),
+    *("index", "session", "prompt", "status", "exit_code", "output", "branch", "commit", "files_changed", "attempts"),
     *(
         "duration_seconds",
         "usage",
@@ -159,7 +159,7 @@ def test_tricks_of_an_agent_do_not_reach_the_terminal(shoal: Shoal) -> None:
         ((), "nothing to run"),
         (("--task", "x"), "no agent"),
         (("--task", "x", "--agent", "nobody"), "nobody"),
-        (("--task", "x", "--agent", "a", "--command", "/bin/true"), "both"),
+        (("--task", "x", "--agent", "a", "--command", "/bin/true"), "exclude each other"),
         (("--task", " ", "--command", "/bin/true"), "empty"),
         (("--command", "/bin/true"), "--task"),
         (("--task", "x", "--command", "'"), "quotes"),

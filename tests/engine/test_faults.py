@@ -185,7 +185,7 @@ async def test_a_hundred_thousand_short_lines_are_no_burden(repo: Path) -> None:
 
 if os.geteuid() == 0:  # only root can make the disk that is to be filled
 
-    @pytest.mark.parametrize("left_kib", [0, 60, 200, 2000])
+    @pytest.mark.parametrize("left_kib", [0, *(pytest.param(left, marks=pytest.mark.deep) for left in (60, 200, 2000))])
     async def test_a_full_disk_loses_nothing(tmp_path: Path, left_kib: int) -> None:
         disk = tmp_path / "disk"
         disk.mkdir()

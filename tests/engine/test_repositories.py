@@ -227,6 +227,18 @@ async def test_missing_base(repo: Path) -> None:
     await refused(repo, "is not a commit", base="nowhere")
 
 
+async def test_foreign_state(repo: Path) -> None:
+    (repo / ".shoal").mkdir()
+    (repo / ".shoal/ledger.db").write_text("forged")
+    git(repo, "add", "-f", ".shoal")
+    git(repo, "commit", "-qm", "state of somebody else's")
+
+    with pytest.raises(BadInput, match="shoal"):
+        await worked(repo, "echo w > w")
+
+    assert (repo / ".shoal/ledger.db").read_text() == "forged"
+
+
 async def test_branch_in_the_way(repo: Path) -> None:
     git(repo, "branch", "agent")
 

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.model.task import AgentSpec, Step, Task
+from shoal.model.agent import AgentSpec
+from shoal.model.assignment import Assignment, Step
 from shoal.store.paths import StatePaths
 from tests.acting import ran, shown, worked
 
@@ -15,7 +16,9 @@ printf '%s' "${TOKEN%0123456789}"; sleep 0.2; echo "0123456789 and more"; echo "
 
 async def test_a_secret_is_masked_in_output_errors_and_databases_also_in_two_chunks(repo: Path) -> None:
     agent = AgentSpec(name="a", adapter="command", command=("/bin/sh", "-c", SCRIPT))
-    task = Task(name="work", prompt=f"use {SECRET}", agent=agent, env={"TOKEN": SECRET}, secrets=frozenset({"TOKEN"}))
+    task = Assignment(
+        name="work", prompt=f"use {SECRET}", agent=agent, env={"TOKEN": SECRET}, secrets=frozenset({"TOKEN"})
+    )
 
     report = await ran(repo, Step(name="work", task=task))
 
@@ -30,7 +33,7 @@ async def test_a_secret_is_masked_in_output_errors_and_databases_also_in_two_chu
 
 async def test_a_literal_is_no_secret(repo: Path) -> None:
     agent = AgentSpec(name="a", adapter="command", command=("/bin/sh", "-c", 'echo "$MODE"'))
-    task = Task(name="work", prompt="", agent=agent, env={"MODE": "literal-value"})
+    task = Assignment(name="work", prompt="", agent=agent, env={"MODE": "literal-value"})
 
     report = await ran(repo, Step(name="work", task=replace(task)))
 

@@ -189,11 +189,12 @@ async def test_a_wall_that_cannot_be_had_is_refused_and_nothing_starts(
 
 
 async def test_a_program_that_is_not_there_is_refused_before_anything_starts(repo: Path) -> None:
-    from shoal.model.task import AgentSpec, Step, Task
+    from shoal.model.agent import AgentSpec
+    from shoal.model.assignment import Assignment, Step
 
     agent = AgentSpec(name="x", adapter="command", command=("no-such-agent-client",))
     with pytest.raises(Unavailable, match="not on PATH"):
-        await ran(repo, Step(name="work", task=Task(name="work", prompt="", agent=agent)))
+        await ran(repo, Step(name="work", task=Assignment(name="work", prompt="", agent=agent)))
 
     assert not (repo / ".shoal").exists()
 

@@ -70,8 +70,8 @@ def test_absurd_values_are_refused(key: str, value: float) -> None:
     [
         ("memroy_mb", "did you mean `memory_mb`"),
         ("max_memmory", "did you mean `max_memory`"),
-        ("zebra", "known: cpu_percent, disk_mb, memory_mb, pids, time_seconds"),
-        ("disk", "comes later"),
+        ("zebra", "known: cpu_percent, disk, disk_mb, memory_mb, pids, time_seconds"),
+        ("disc_mb", "did you mean `disk_mb`"),
         ("a\x1b[2J", r"`a\\x1b\[2J` is not known"),
     ],
 )
@@ -83,6 +83,24 @@ def test_a_misspelt_key_is_told_with_the_nearest(key: str, words: str) -> None:
 def test_one_limit_by_two_names_is_refused() -> None:
     with pytest.raises(BadLimit, match="`max_memory` is given twice: it is the same as `memory_mb`"):
         ResourceLimits.of({"memory_mb": 100, "max_memory": 200})
+
+
+def test_the_disk_is_polled_unless_it_is_to_be_exact() -> None:
+    assert ResourceLimits().disk == "polled"
+    assert not ResourceLimits.of({"disk": "polled", "disk_mb": None}).is_exact
+    assert ResourceLimits.of({"disk": "exact", "max_disk_usage": 200}) == ResourceLimits(disk_mb=200, disk="exact")
+    assert ResourceLimits.of({"disk": "exact"}).disk_bytes == 5 * 2**30
+
+
+@pytest.mark.parametrize("way", ["exac", "", None, True, 200, [], {}])
+def test_the_disk_is_held_in_one_of_two_ways(way: object) -> None:
+    with pytest.raises(BadLimit, match=r"^limit `disk` must be `polled` or `exact`, not ."):
+        ResourceLimits.of({"disk": way})
+
+
+def test_an_exact_disk_needs_a_size() -> None:
+    with pytest.raises(BadLimit, match="limit `disk` is exact, which needs a size: give `disk_mb` too"):
+        ResourceLimits.of({"disk": "exact", "disk_mb": None})
 
 
 @given(st.sampled_from(sorted(RANGES)), st.floats() | st.integers())

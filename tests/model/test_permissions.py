@@ -18,6 +18,7 @@ from shoal.model.permissions import (
     PermissionManager,
     Permissions,
     ToolRule,
+    effective,
 )
 
 Ask = Callable[..., Decision]
@@ -48,6 +49,10 @@ def test_only_listed_tools_are_allowed_where_some_are() -> None:
     assert not ask("Bash")
     assert not ask("Reader")
     assert not ask("read")
+
+
+def test_an_empty_list_of_tools_allows_none() -> None:
+    assert asked(allowed_tools=[])("Read") == Decision(False, NOT_LISTED, "Read")
 
 
 def test_what_is_denied_is_denied_whatever_allows_it() -> None:
@@ -130,6 +135,40 @@ def test_an_unknown_key_is_told_with_the_nearest() -> None:
 def test_a_wrong_value_is_refused_with_its_key(mapping: dict[str, object]) -> None:
     with pytest.raises(BadInput, match=repr(next(iter(mapping)))):
         Permissions.of(mapping)
+
+
+def test_the_nearest_wins_as_a_whole_and_no_deny_is_undone() -> None:
+    step = Permissions(allowed_tools=("Read",), deny=("Bash(rm *)",))
+    persona = Permissions(writable=("src",), deny=("Write",), env=("KEY",))
+    agent = Permissions(deny=("Write", "WebFetch"))
+
+    assert effective(step, persona, agent) == Permissions(
+        allowed_tools=("Read",), deny=("Write", "WebFetch", "Bash(rm *)")
+    )
+    assert effective(None, persona, None) == persona
+    assert effective(None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("mapping", "why"),
+    [
+        ({"readable": ["src"]}, "readable 'src' cannot be held: an agent can read all of its workspace"),
+        ({"readable": [".", "../x"]}, "readable '../x' cannot be held"),
+        ({"writable": ["/data"]}, "writable '/data' lies outside of the workspace"),
+        ({"writable": ["src/../../x"]}, "does not say where it leads"),
+        ({"writable": ["a\0b"]}, "does not say where it leads"),
+        ({"writable": [".git/config"]}, "git's own"),
+        ({"writable": ["./.git"]}, "git's own"),
+    ],
+)
+def test_what_no_wall_could_hold_is_refused_for_a_session(mapping: dict[str, object], why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        Permissions.of(mapping).in_session()
+
+
+def test_a_sessions_workspace_is_always_readable() -> None:
+    assert Permissions.of({"readable": ["/data"]}).in_session().readable == (".", "/data")
+    assert Permissions.of({"readable": []}).in_session().readable == (".",)
 
 
 def test_a_later_change_of_what_was_given_has_no_effect(tmp_path: Path) -> None:

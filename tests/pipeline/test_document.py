@@ -30,7 +30,7 @@ def in_agents(keys: str) -> list[str]:
     return wrong(f"agents:\n  x: {{{keys}}}\nsteps: [{{name: a, agent: x, prompt: x}}]\n")
 
 
-LATER = "needs dependencies depends_on strategy contract output_artifacts retry select base if optional vary"
+LATER = "strategy contract output_artifacts select if vary"
 
 
 @pytest.mark.parametrize("key", [*LATER.split(), "isolation_strategy", "sandbox"])
@@ -54,7 +54,15 @@ def test_a_key_of_the_later_language_is_never_ignored(key: str) -> None:
         ("network: 3", "3:45: `network` must be text, not 3; put it in quotes"),
         ("expect: change", "3:44: `expect` cannot be 'change'; did you mean `changes`?"),
         ("on_failure: failfast", "3:48: `on_failure` cannot be 'failfast'; did you mean `fail_fast`?"),
-        ("limits: {a: 1}", "3:44: limit `a` is not known; known: cpu_percent, disk_mb, memory_mb, pids, time_seconds"),
+        (
+            "limits: {a: 1}",
+            "3:45: limit `a` is not known; known: cpu_percent, disk, disk_mb, memory_mb, pids, time_seconds",
+        ),
+        ("limits: {disk: exakt}", "3:51: limit `disk` must be `polled` or `exact`, not 'exakt'"),
+        (
+            "limits: {disk: exact, disk_mb: ~}",
+            "3:51: limit `disk` is exact, which needs a size: give `disk_mb` too",
+        ),
         ("persona: y", "3:45: no persona named 'y'; known: none"),
         ("id: b", "3:36: both `name` and `id` are given; keep one of them"),
         ("exec: {source: y}", "3:36: both `prompt` and `exec` are given; keep one of them"),
@@ -69,8 +77,6 @@ def test_a_mistake_in_a_step_is_told_with_its_place(keys: str, expected: str) ->
 @pytest.mark.parametrize(
     ("keys", "start"),
     [
-        ("on_failure: any", "3:48: `on_failure: any` is not supported yet in this version"),
-        ("on_failure: {quorum: 2}", "3:48: `on_failure: {quorum: n}` is not supported yet in this version"),
         ("timeout: 5x", "3:45: '5x' is no length of time"),
         ("timeout: .nan", "3:45: nan is no length of time"),
         ("timeout: -1", "3:45: -1 is no length of time"),
@@ -100,7 +106,11 @@ def test_a_long_message_starts_with_its_place(keys: str, start: str) -> None:
         ("toolchains: []", "2:11: `toolchains` is not supported yet in this version; remove it"),
         (
             "resource_limits: {memory_mb: 1}",
-            "2:28: limit `memory_mb` must be a number from 16 to 1073741824, or null for no bound, not 1",
+            "2:40: limit `memory_mb` must be a number from 16 to 1073741824, or null for no bound, not 1",
+        ),
+        (
+            "fleet_limits: {disk: exact}",
+            "2:32: `disk: exact` gives each agent a disk of its own; say it in `resource_limits` or `limits`",
         ),
     ],
 )

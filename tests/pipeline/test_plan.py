@@ -3,8 +3,11 @@
 import pytest
 
 from shoal.errors import BadInput, UnknownName
+from shoal.model.agent import AgentSpec
+from shoal.model.assignment import Assignment, Plan
 from shoal.model.policy import Network
-from shoal.model.task import AgentSpec, Plan, Task
+from shoal.model.rule import Rule
+from shoal.model.task import Task
 from shoal.pipeline.adhoc import adhoc
 from shoal.pipeline.duration import BadDuration, seconds
 from shoal.pipeline.load import parse
@@ -39,7 +42,7 @@ def planned(text: str, pipeline: str | None = None, **environ: str) -> Plan:
     return plan(parse(text, "dir/a file.yaml"), pipeline, environ=environ)
 
 
-def only_task(text: str, **environ: str) -> Task:
+def only_task(text: str, **environ: str) -> Assignment:
     (step,) = planned(text, **environ).steps
     return step.task
 
@@ -157,6 +160,16 @@ def test_the_nearest_wins() -> None:
     assert tasks[2].env == {"A": "agent", "B": "agent", "C": "secret"}
 
 
+def test_an_exact_disk_reaches_the_agent() -> None:
+    exact = only_task(with_step("limits: {disk_mb: 200, disk: exact}")).limits
+    polled = only_task(with_step("limits: {disk_mb: 200}")).limits
+
+    assert exact is not None
+    assert polled is not None
+    assert (exact.disk_bytes, exact.disk) == (200 * 2**20, "exact")
+    assert polled.disk == "polled"
+
+
 def test_values_of_the_host_are_marked_secret_and_not_in_any_repr() -> None:
     made = planned(NEAREST, KEY="hunter2")
 
@@ -188,28 +201,24 @@ def test_a_template_is_literal_and_that_is_said() -> None:
     assert made.notes[0].startswith("step a: `{{ … }}` in the prompt is given to the agent as it stands")
 
 
-def test_adhoc_makes_one_independent_step_per_task() -> None:
-    spec = AgentSpec(name="x", adapter="command", command=("a",), timeout=9.0, env={"A": "1"})
+def test_adhoc_makes_one_step_per_task_or_one_per_task_and_agent() -> None:
+    spec = AgentSpec(name="x", adapter="command", command=("a",), timeout=9.0)
+    tasks = [Task("one", name="a"), Task("two", name="b", deps=["a"])]
+    given = {(task, agent): Assignment(name=task, prompt="p", agent=spec) for task in "ab" for agent in ("", "x", "y")}
 
-    made = adhoc(["one", "two"], spec)
+    alone = adhoc(tasks, given, {"": 1})
+    several = adhoc(tasks[:1], given, {"x": 3, "y": 2}, Rule("quorum", 5))
 
-    assert [(step.name, step.task.prompt, step.workers, step.on_failure) for step in made.steps] == [
-        ("task-1", "one", 1, "best_effort"),
-        ("task-2", "two", 1, "best_effort"),
+    assert [(step.name, step.workers, step.on_failure, step.needs) for step in alone.steps] == [
+        ("a", 1, "best_effort", ()),
+        ("b", 1, "best_effort", ("a",)),
     ]
-    assert (made.max_concurrent, made.steps[0].task.timeout, made.steps[0].task.env) == (5, 9.0, {"A": "1"})
-    assert adhoc(["one"], spec, timeout=1.0, max_concurrent=2).steps[0].task.timeout == 1.0
-
-
-@pytest.mark.parametrize("tasks", [[], [" "], ["a\0b"]])
-def test_adhoc_refuses_no_work(tasks: list[str]) -> None:
-    with pytest.raises(BadInput):
-        adhoc(tasks, AgentSpec(name="x", adapter="command"))
-
-
-def test_adhoc_refuses_no_workers() -> None:
-    with pytest.raises(BadInput, match="at least 1"):
-        adhoc(["a"], AgentSpec(name="x", adapter="command"), max_concurrent=0)
+    assert alone.max_concurrent == 5
+    assert [(step.name, step.workers) for step in several.steps] == [("a-x", 3), ("a-y", 2)]
+    with pytest.raises(BadInput, match="quorum of 6 cannot be had of 5"):
+        adhoc(tasks[:1], given, {"x": 3, "y": 2}, Rule("quorum", 6))
+    with pytest.raises(BadInput, match="without --pattern"):
+        adhoc(tasks, given, {"": 1}, Rule("race"))
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,18 @@ def test_layers_that_cannot_be_mounted_break_the_wall(who: Person, bubblewrap: B
     assert f"shoal-wall-broken {TOKEN} layers\n" in done.err
 
 
+def test_layers_shown_read_only_can_have_parts_that_are_not(who: Person, bubblewrap: Bubblewrap) -> None:
+    layers = laid(who, "parts")
+    assert layers.upper
+    policy = Policy(layers=layers, read=(layers.target,), write=(layers.target / "deep",))
+
+    done = run(who, bubblewrap, policy, "echo x > deep/made; echo x > kept; echo x > new; mv deep away; rm -r deep; ls")
+
+    assert done.out.split() == ["deep", "edited", "gone", "kept"]
+    assert sorted(path.name for path in layers.upper.rglob("*") if path.is_file()) == []
+    assert (layers.upper / "deep").is_dir()
+
+
 def test_layers_need_unshare(who: Person, bubblewrap: Bubblewrap) -> None:
     with pytest.raises(Unavailable, match="unshare"):
         run(who, replace(bubblewrap, unshare=None), Policy(layers=laid(who, "none")), "true")

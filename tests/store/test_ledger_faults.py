@@ -229,3 +229,16 @@ async def test_a_removed_ledger_is_no_place_to_acknowledge_from(paths: StatePath
 
         with pytest.raises(Broken, match="removed or replaced"):
             await ledger.append(step(2))
+
+
+async def test_state_that_is_moved_away_is_told_to_who_waits_and_hangs_nobody(paths: StatePaths) -> None:
+    with contextlib.suppress(Broken):
+        async with asyncio.timeout(30), opened(paths) as ledger:
+            ledger.note(Output(run="r", session="s", stream="out", text="x"))
+            await ledger.flush("s")
+            paths.root.rename(paths.root.with_name("elsewhere"))
+
+            with pytest.raises(Broken):
+                await ledger.forget("s")
+            with contextlib.suppress(Broken):
+                await ledger.forget("t")

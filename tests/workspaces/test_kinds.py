@@ -146,7 +146,7 @@ async def test_a_recycled_worktree_is_taken_from_the_pool_and_moved_to_the_new_b
         workspace.recycled = spare
     (repo / "later.txt").write_text("later\n")
     git(repo, "rm", "-q", "README.md")
-    git(repo, "add", "-A")
+    git(repo, "add", "later.txt")
     git(repo, "commit", "-qm", "later")
 
     async with ordered(repo, 2) as order, kind.opened(order) as workspace:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from shoal.adapters.kind import Invocation
 from shoal.errors import BadInput
+from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
-from shoal.model.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Command:
     name: str = "command"
     default_network: Network = Network.NONE
 
-    def invocation(self, task: Task) -> Invocation:
+    def invocation(self, task: Assignment) -> Invocation:
         """Hand the prompt over on stdin."""
         if not task.agent.command:
             raise BadInput(f"agent {task.agent.name!r} has no command; say what to run")

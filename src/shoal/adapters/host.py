@@ -10,15 +10,18 @@ OLDEST_MINOR = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The interpreter for programs of ours that run inside of a box, and where those programs lie."""
+    """Interpreters for programs of ours in a box, any that works and our own, and where the programs lie."""
 
     python: Path
+    own_python: Path
     programs: Path
 
 
 def this_host() -> Host:
     """Look at the host we are on."""
-    return Host(python=usable_python(Path("/usr/bin/python3"), Path(sys.executable)), programs=Path(__file__).parent)
+    own = Path(sys.executable)
+    python = usable_python(Path("/usr/bin/python3"), own)
+    return Host(python=python, own_python=own, programs=Path(__file__).parent)
 
 
 def usable_python(system: Path, own: Path) -> Path:

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
-from shoal.model.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,5 +28,9 @@ class Adapter(Protocol):
     def default_network(self) -> Network:
         """Return the network it is on where nobody says another."""
 
-    def invocation(self, task: Task) -> Invocation:
-        """Turn *task* into the command that works on it."""
+    def invocation(self, task: Assignment) -> Invocation:
+        """Turn *task* into the command that works on it.
+
+        A client that knows rules for its tools is given those of `task.permitted`; all others find them, like the rest
+        of the permissions, in SHOAL_PERMISSIONS_FILE. What a rule does not hold, the wall does.
+        """

@@ -3,13 +3,17 @@
 from collections.abc import Callable
 
 from shoal.adapters.command import Command
+from shoal.adapters.function import Function
 from shoal.adapters.host import Host
 from shoal.adapters.kind import Adapter
+from shoal.adapters.python import Python
 from shoal.adapters.scripted import Scripted
 from shoal.errors import UnknownName
 
 ADAPTERS: dict[str, Callable[[Host], Adapter]] = {
     "command": lambda host: Command(),
+    "function": lambda host: Function(python=host.own_python, program=host.programs / "function_agent.py"),
+    "python": lambda host: Python(),
     "scripted": lambda host: Scripted(python=host.python, program=host.programs / "scripted_agent.py"),
 }
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from shoal.adapters.kind import Invocation
 from shoal.errors import BadInput
+from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
-from shoal.model.task import Task
 
 SYSTEM = Path("/usr")  # shown in every box
 
@@ -20,7 +20,7 @@ class Scripted:
     name: str = "scripted"
     default_network: Network = Network.NONE
 
-    def invocation(self, task: Task) -> Invocation:
+    def invocation(self, task: Assignment) -> Invocation:
         """Hand the script over on stdin, for an argument may not be longer than 128 KiB."""
         if task.agent.script is None:
             raise BadInput(f"agent {task.agent.name!r} has no script; list its actions")

@@ -2,9 +2,11 @@
 
 Run by path inside the wall (`python -I -S scripted_agent.py`), on any Python from 3.9: it imports nothing of ours,
 and little else, so that it starts at once. Paths are relative to where it is run; what it may touch, the wall decides.
+It keeps to the tool rules in SHOAL_PERMISSIONS_FILE, as a client would: what changes a file is `Write(path)`, and a
+command is `Bash(command)`.
 """
 # pathlib, subprocess and typing each take longer to import than all the rest of this program
-# ruff: noqa: PTH103, PTH120, PTH123
+# ruff: noqa: PTH100, PTH103, PTH109, PTH120, PTH123
 
 import json
 import os
@@ -17,25 +19,95 @@ class Failed(Exception):
     """An action did not work: the agent ends with 1."""
 
 
+class Denied(Exception):
+    """A rule speaks against an action: the agent ends with 1, whatever may be ignored."""
+
+
 def main() -> None:
     """Do every action, and stop at the first that fails."""
+    rules = Rules(os.environ.get("SHOAL_PERMISSIONS_FILE"))
     for action in json.load(sys.stdin.buffer):
         try:
-            do(action)
-        except (Failed, OSError) as error:
+            do(action, rules)
+        except (Denied, Failed, OSError) as error:
             sys.stderr.write(f"{error}\n")
             sys.exit(1)
 
 
-def do(action: dict[str, object]) -> None:
+def do(action: dict[str, object], rules: "Rules") -> None:
     """Do one action, whose only other key than the verb is `ignore_failure`."""
     is_quiet = action.pop("ignore_failure", False)
     ((verb, what),) = action.items()
+    rules.check(verb, what)
     try:
         VERBS[verb](what)
     except Failed:
         if not is_quiet:
             raise
+
+
+class Rules:
+    """Which tools may be used: deny first, then what is listed; without a list, all the rest."""
+
+    def __init__(self, file: "str | None") -> None:
+        self.deny: list[str] = []
+        self.allow: list[str] | None = None
+        if file:
+            with open(file, "rb") as given:
+                permissions = json.load(given)
+            self.deny, self.allow = permissions["deny"], permissions["allowed_tools"]
+
+    def check(self, verb: str, what: object) -> None:
+        """Raise `Denied` for an action that is not allowed; words, pauses and endings are nobody's tools."""
+        use = tool_use(verb, what)
+        if use is None:
+            return
+        denied = next((rule for rule in self.deny if covers(rule, *use)), None)
+        if denied is None and self.allow is not None and not any(covers(rule, *use) for rule in self.allow):
+            denied = "allowed_tools"
+        if denied is not None:
+            raise Denied(f"denied by rule {denied}: {use[0]}({use[1]})")
+
+
+def tool_use(verb: str, what: object) -> "tuple[str, str] | None":
+    """Say which tool an action would be, and its argument."""
+    if verb == "delete" and isinstance(what, str):
+        return "Write", place(what)
+    if verb in ("write", "append") and isinstance(what, dict):
+        return "Write", place(what["path"])
+    if verb == "run" and isinstance(what, list):
+        return "Bash", what[2] if what[:2] == ["/bin/sh", "-c"] and len(what) == 3 else " ".join(what)
+    return None
+
+
+def place(path: str) -> str:
+    """Spell a path from the workspace's top, so that no roundabout way to it escapes a rule."""
+    whole, top = os.path.abspath(path), os.getcwd()
+    return os.path.relpath(whole, top) if whole.startswith(f"{top}/") else whole
+
+
+def covers(rule: str, tool: str, argument: str) -> bool:
+    """Say whether `Tool` or `Tool(glob)` speaks of this use; `Bash(git:*)` is `git` alone and with more."""
+    name, given, glob = rule.partition("(")
+    glob = glob[:-1]
+    if not fits(name, tool):
+        return False
+    forms = [glob, glob[:-2], f"{glob[:-2]} *"] if glob.endswith(":*") else [glob]
+    return not given or any(fits(form, argument) for form in forms)
+
+
+def fits(glob: str, text: str) -> bool:
+    """Match, where `*` stands for anything and nothing else does."""
+    first, *rest = glob.split("*")
+    if not rest:
+        return glob == text
+    at = len(first)
+    for piece in rest[:-1]:
+        found = text.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return text.startswith(first) and text.endswith(rest[-1]) and at + len(rest[-1]) <= len(text)
 
 
 def write(file: dict[str, str]) -> None:

@@ -5,14 +5,17 @@ from collections.abc import Sequence
 
 import typer
 
-COMMANDS = ("run", "status", "logs", "diff", "open", "clean", "validate", "demo")
+COMMANDS = ("run", "status", "logs", "diff", "open", "clean", "validate", "doctor", "demo")
 
 
 def called(words: Sequence[str]) -> int:
     """Call the command that *words* name and return its exit code; bad words raise `typer.TyperException`."""
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     app = typer.Typer(
         name="shoal",
         help="Run many AI coding agents at once on one git repository, each behind a wall of its own.",
+        epilog="First time here: `shoal demo`, then `shoal doctor`. `shoal help COMMAND` lists a command's options.",
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -28,7 +31,6 @@ def called(words: Sequence[str]) -> int:
 def _top(
     context: typer.Context, version: bool = typer.Option(False, "--version", "-V", help="Say the version.")
 ) -> None:
-    """Answer `shoal` alone; `--version` was answered before any of this was loaded."""
+    """Answer `shoal` alone with help; `--version` was answered before any of this was loaded."""
     if context.invoked_subcommand is None:
         print(context.get_help())
-        raise typer.Exit(2)

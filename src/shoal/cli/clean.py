@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,13 @@ from shoal.cli import output
 from shoal.cli.document import text, worker_document
 from shoal.cli.options import HERE, Json, Repo
 from shoal.cli.place import found
-from shoal.cli.render.cleaning import cleaning_lines, prospect_lines
+from shoal.cli.render.cleaning import cleaning_lines, prospect_lines, records_line
 from shoal.engine.clean import Broom, Cleaning, clean
-from shoal.engine.leftovers import Finding, leftovers
+from shoal.engine.leftovers import Finding, leftovers, records
+from shoal.errors import BadInput
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+AGE = re.compile(r"(\d{1,9})([smhdw])")
 
 
 def command(
@@ -21,29 +26,55 @@ def command(
     force: Annotated[
         bool, typer.Option("--force", help="Also remove raw files that no branch holds, and opened worktrees.")
     ] = False,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", metavar="30d", help="Also remove logs and patches of ended agents that are so old."
+        ),
+    ] = None,
     json: Json = False,
     repo: Repo = HERE,
 ) -> int:
     """Remove what no run needs any more.
 
-    What killed runs left is brought in first, and work that no branch holds stays.
+    What killed runs left is brought in first, and work that no branch holds stays. Branches always stay.
     """
-    asyncio.run(_looked(repo, force=force, as_json=json) if dry_run else _cleaned(repo, force=force, as_json=json))
+    broom = asyncio.run(_broom(repo, force=force, older_than=None if older_than is None else age(older_than)))
+    asyncio.run(_looked(broom, as_json=json) if dry_run else _cleaned(broom, as_json=json))
     return 0
 
 
-async def _looked(folder: Path, *, force: bool, as_json: bool) -> None:
+def age(written: str) -> float:
+    """Read `12h`, `30d` or `2w` as seconds."""
+    found = AGE.fullmatch(written.strip())
+    if found is None:
+        raise BadInput(f"--older-than {written!r}: write a number and its unit, like 12h, 30d or 2w")
+    return int(found[1]) * UNITS[found[2]]
+
+
+async def _broom(folder: Path, *, force: bool, older_than: float | None) -> Broom:
     place = await found(folder)
-    there = await leftovers(place.repository, place.paths)
+    return Broom(
+        folder=folder,
+        repository=place.repository,
+        paths=place.paths,
+        environ=os.environ,
+        force=force,
+        older_than=older_than,
+    )
+
+
+async def _looked(broom: Broom, *, as_json: bool) -> None:
+    there = await leftovers(broom.repository, broom.paths, broom.older_than)
     if as_json:
         output.say(text({"found": [_fields(one) for one in there]}))
-    else:
-        output.say("\n".join(prospect_lines(there, force=force)))
+        return
+    output.say("\n".join(prospect_lines(there, force=broom.force)))
+    if broom.older_than is None and (kept := records(broom.paths)):
+        output.say(records_line(kept))
 
 
-async def _cleaned(folder: Path, *, force: bool, as_json: bool) -> None:
-    place = await found(folder)
-    broom = Broom(folder=folder, repository=place.repository, paths=place.paths, environ=os.environ, force=force)
+async def _cleaned(broom: Broom, *, as_json: bool) -> None:
     done = await clean(broom)
     if as_json:
         output.say(text(_document(done)))

@@ -43,7 +43,7 @@ def run_document(report: RunReport) -> dict[str, object]:
 def _step(step: StepResult) -> dict[str, object]:
     return {
         "step": step.step,
-        "on_failure": step.on_failure,
+        "on_failure": _rule(step.on_failure),
         "status": step.status.value,
         "total_workers": step.total_workers,
         "success_count": step.success_count,
@@ -54,11 +54,18 @@ def _step(step: StepResult) -> dict[str, object]:
     }
 
 
+def _rule(on_failure: str) -> object:
+    """Spell a rule as a file does."""
+    name, is_quorum, number = on_failure.partition("quorum=")
+    return {"quorum": int(number)} if is_quorum else name
+
+
 def worker_document(worker: WorkerResult) -> dict[str, object]:
     """Give one worker's part of the report."""
     return {
         "index": worker.index,
         "session": worker.session,
+        "prompt": worker.prompt,
         "status": worker.status.value,
         "exit_code": worker.exit_code,
         "output": worker.output,

@@ -10,16 +10,16 @@ from shoal.cli.interrupt import Interrupt, interruptible
 from shoal.cli.render import trouble
 from shoal.engine.prepare import Ask
 from shoal.engine.run import run
+from shoal.model.assignment import Plan
 from shoal.model.results import RunReport
 from shoal.model.status import Status
-from shoal.model.task import Plan
 
-GOOD, NOT_ALL_GOOD, INTERRUPTED = 0, 1, 130
+GOOD, NOT_ALL_GOOD, LATE, INTERRUPTED = 0, 1, 124, 130
 
 
-async def followed(plan: Plan, ask: Ask, face: Face) -> int:
-    """Run *plan* with *face* to show it, and return the exit code."""
-    with interruptible() as interrupt:
+async def followed(plan: Plan, ask: Ask, face: Face, deadline: float | None = None) -> int:
+    """Run *plan* with *face* to show it, for at most *deadline* seconds, and return the exit code."""
+    with interruptible(deadline) as interrupt:
         try:
             report = await run(plan, ask, stop=interrupt.stop, listen=face.hear)
         except asyncio.CancelledError:
@@ -44,6 +44,8 @@ def asked(plan: Plan, folder: Path, base: str | None = None) -> Ask:
 
 
 def _code(report: RunReport, interrupt: Interrupt) -> int:
+    if interrupt.is_late:
+        return LATE
     if interrupt.stop.is_set():
         return INTERRUPTED
     return GOOD if report.status is Status.SUCCEEDED else NOT_ALL_GOOD

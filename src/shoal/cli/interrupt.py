@@ -16,6 +16,7 @@ class Interrupt:
 
     def __init__(self, task: asyncio.Task[object] | None) -> None:
         self.stop = asyncio.Event()
+        self.is_late = False
         self._task = task
 
     def ask(self) -> None:
@@ -26,12 +27,20 @@ class Interrupt:
             self.stop.set()
             output.tell(trouble.stopping())
 
+    def be_late(self) -> None:
+        """Stop because the time of the whole is over."""
+        if not self.stop.is_set():
+            self.is_late = True
+            self.stop.set()
+            output.tell(trouble.late())
+
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[Interrupt]:
-    """Take the signals for as long as the current task is in here."""
+def interruptible(deadline: float | None = None) -> Iterator[Interrupt]:
+    """Take the signals for as long as the current task is in here; after *deadline* seconds act as if one came."""
     interrupt = Interrupt(asyncio.current_task())
     loop = asyncio.get_running_loop()
+    clock = None if deadline is None else loop.call_later(deadline, interrupt.be_late)
     # What was ignored from the start (`nohup`) stays ignored: that was asked for.
     taken = [one for one in SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
     for one in taken:
@@ -39,5 +48,7 @@ def interruptible() -> Iterator[Interrupt]:
     try:
         yield interrupt
     finally:
+        if clock is not None:
+            clock.cancel()
         for one in taken:
             loop.remove_signal_handler(one)

@@ -11,7 +11,7 @@ from shoal.cli import output
 from shoal.cli.document import event_line
 from shoal.cli.options import HERE, Repo, Session
 from shoal.cli.place import Place, found, run_of
-from shoal.cli.render.logs import ended_line, log_line
+from shoal.cli.render.logs import asked_line, ended_line, log_line, removed_line
 from shoal.model.events import Recorded, SessionEnded
 from shoal.model.results import WorkerResult
 from shoal.store.find import find_session
@@ -34,6 +34,10 @@ def command(
     chosen = find_session(state, session)
     watch = Watch(place, run_of(state, chosen).run, chosen)
     paint = output.paint()
+    if not json and chosen.prompt:
+        output.say(asked_line(chosen.prompt, paint))
+    if chosen.result is not None and not place.paths.session_db(chosen.session).exists():
+        output.tell(removed_line(chosen.session))
     for recorded in watch.followed() if follow else session_events(place.paths, chosen.session):
         line = event_line(recorded) if json else log_line(recorded.event, paint)
         if line is not None:

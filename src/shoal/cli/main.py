@@ -1,6 +1,7 @@
 """The console script: words in, exit code out."""
 
 import sys
+from collections.abc import Sequence
 
 from shoal import __version__
 
@@ -32,15 +33,16 @@ def exit_code(words: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        return _complained(error)
+        return _complained(error, words)
     return code
 
 
-def _complained(error: Exception) -> int:
+def _complained(error: Exception, words: Sequence[str]) -> int:
     """Say on stderr what went wrong, on one line where it can be, and return the exit code for it."""
     import typer
 
     from shoal.cli import output
+    from shoal.cli.app import COMMANDS
     from shoal.cli.render.trouble import bug, sentence, usage
     from shoal.errors import ShoalError
 
@@ -50,7 +52,7 @@ def _complained(error: Exception) -> int:
             output.tell(sentence(cause))
             return cause.exit_code
         case typer.TyperException():
-            output.tell(usage(cause))
+            output.tell(usage(cause, words, COMMANDS))
             return cause.exit_code
         case _:
             output.tell(bug(cause))

@@ -8,8 +8,14 @@ import typer
 Repo = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The repository, or any folder in it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Session = Annotated[
-    str | None, typer.Argument(metavar="SESSION", help="A session or the beginning of its name; else the latest.")
+    str | None,
+    typer.Argument(
+        metavar="SESSION", help="A session, its step, its branch, or the beginning or end of its name; else the latest."
+    ),
 ]
-Run = Annotated[str | None, typer.Argument(metavar="RUN", help="A run or the beginning of its name; else the latest.")]
+Run = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="A run, its pipeline, or the beginning or end of its name; else the latest."),
+]
 
 HERE = Path()

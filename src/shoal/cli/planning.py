@@ -1,31 +1,47 @@
-"""From what was typed to a plan: a file, a pipeline by its name, or tasks for one agent."""
+"""From what was typed to a plan: a file, a pipeline by its name, or tasks for agents."""
 
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from shoal.cli.tasks import read_tasks
 from shoal.errors import BadInput
+from shoal.model.agent import AgentSpec
+from shoal.model.assignment import Assignment, Plan, Step
 from shoal.model.policy import Network
-from shoal.model.task import AgentSpec, Plan, Step
-from shoal.pipeline.adhoc import DEFAULT_AT_ONCE, adhoc
+from shoal.model.retry import Retry
+from shoal.model.rule import Rule
+from shoal.model.task import Task
+from shoal.pipeline.adhoc import adhoc
 from shoal.pipeline.duration import BadDuration, seconds
 
 OWN_FILE = "shoal.yaml"
+MOST_OF_ONE = 100
+REMEDY = f"name one of {OWN_FILE} with `--agent`, or give a program with `--command`"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Work:
     """What is to be done, as it was typed."""
 
     folder: Path
     target: str | None = None
     tasks: tuple[str, ...] = ()
+    source: str | None = None
+    """A file of tasks, or `-`."""
     agent: str | None = None
+    agents: str | None = None
     command: str | None = None
+    pattern: str | None = None
+
+    @property
+    def is_adhoc(self) -> bool:
+        """Say whether anything was typed that only goes with tasks."""
+        return any((self.tasks, self.source, self.agent, self.agents, self.command, self.pattern))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Manner:
     """How it is to be done, where that was typed: it is nearer than anything in a file."""
 
@@ -34,18 +50,20 @@ class Manner:
     isolation: str | None = None
     timeout: str | None = None
     network: str | None = None
+    retries: int | None = None
 
 
 def planned(work: Work, manner: Manner, environ: Mapping[str, str]) -> Plan:
     """Make the plan; everything that is wrong with what was typed is told here."""
     if manner.at_once is not None and manner.at_once < 1:
         raise BadInput(f"-j {manner.at_once}: at least 1 agent has to work at a time")
+    if manner.retries is not None and manner.retries < 0:
+        raise BadInput(f"--retries {manner.retries}: give 0 or more further attempts")
     timeout = None if manner.timeout is None else duration(manner.timeout)
-    made = _adhoc(work, environ) if work.tasks or work.agent or work.command else _from_file(work, environ)
-    network = None if manner.network is None else Network(manner.network)
+    made = _adhoc(work, environ) if work.is_adhoc else _from_file(work, environ)
     return replace(
         made,
-        steps=tuple(_nearer(step, timeout, network) for step in made.steps),
+        steps=tuple(_nearer(step, manner, timeout) for step in made.steps),
         max_concurrent=manner.at_once or made.max_concurrent,
         sandbox=manner.sandbox or made.sandbox,
         isolation_strategy=manner.isolation or made.isolation_strategy,
@@ -62,35 +80,62 @@ def duration(written: str) -> float:
         return seconds(written)
 
 
-def _nearer(step: Step, timeout: float | None, network: Network | None) -> Step:
+def _nearer(step: Step, manner: Manner, timeout: float | None) -> Step:
     task = step.task
-    return replace(step, task=replace(task, timeout=timeout or task.timeout, network=network or task.network))
+    network = None if manner.network is None else Network(manner.network)
+    retry = task.retry if manner.retries is None else Retry.of(manner.retries)
+    nearer = replace(task, timeout=timeout or task.timeout, network=network or task.network, retry=retry)
+    return replace(step, task=nearer)
 
 
 def _adhoc(work: Work, environ: Mapping[str, str]) -> Plan:
     if work.target is not None:
         raise BadInput(f"both {work.target!r} and tasks of your own; give a pipeline or `--task`, not both")
-    if not work.tasks:
-        raise BadInput("an agent without work; say what it is to do with `--task`")
-    return adhoc(work.tasks, _agent(work, environ), max_concurrent=DEFAULT_AT_ONCE)
-
-
-def _agent(work: Work, environ: Mapping[str, str]) -> AgentSpec:
-    if work.command is not None:
-        if work.agent is not None:
-            raise BadInput("both `--agent` and `--command`; one of them does the work")
-        return AgentSpec(name="command", adapter="command", command=_argv(work.command))
-    if work.agent is None:
-        raise BadInput(f"no agent; name one of {OWN_FILE} with `--agent`, or give a program with `--command`")
-    own = work.folder / OWN_FILE
-    if not own.is_file():
-        where = f"there is no {OWN_FILE} in {work.folder.resolve()} that could say what it is"
-        raise BadInput(f"no agent named {work.agent!r}: {where}; write one with `agents:`, or use `--command`")
+    tasks = _tasks(work)
+    workers = _workers(work)
+    rule = None if work.pattern is None else Rule.of(work.pattern)
     # Imported here and below: reading YAML takes as long to load as all the rest, and `--command` needs none of it.
-    from shoal.pipeline.load import load
-    from shoal.pipeline.plan import agent
+    from shoal.engine.assign import Usual, assert_order, assignment, named
+    from shoal.engine.roster import Roster
 
-    return agent(load(own), work.agent, environ=environ)
+    known = named(tasks, (f"task-{number}" for number in range(1, len(tasks) + 1)))
+    assert_order(known)
+    default = _command(work) if work.command is not None else None
+    roster = Roster(work.folder, environ, default, {}, remedy=REMEDY)
+    assigned: dict[tuple[str, str], Assignment] = {
+        (str(task.name), agent): assignment(replace(task, agent=agent) if agent else task, roster, Usual())
+        for task in known
+        for agent in workers
+    }
+    return adhoc(known, assigned, workers, rule)
+
+
+def _tasks(work: Work) -> list[Task]:
+    tasks = [Task.of(text) for text in work.tasks]
+    if work.source is not None:
+        tasks += read_tasks(work.source)
+    if not tasks:
+        raise BadInput("an agent without work; say what it is to do with `--task`, or `--tasks FILE`")
+    return tasks
+
+
+def _workers(work: Work) -> dict[str, int]:
+    """Read how many of which agents do each task; an empty name is whoever the task names, or the only one."""
+    if sum(one is not None for one in (work.agent, work.agents, work.command)) > 1:
+        raise BadInput("`--agent`, `--agents` and `--command` exclude each other; one of them says who does the work")
+    if work.agents is None:
+        return {work.agent or "": 1}
+    found: dict[str, int] = {}
+    for part in work.agents.split(","):
+        name, _, count = part.strip().partition(":")
+        if not name or not (count or "1").isdigit() or not 1 <= int(count or "1") <= MOST_OF_ONE or name in found:
+            raise BadInput(f"--agents {work.agents!r}: write names and numbers, like claude:3,codex:2")
+        found[name] = int(count or "1")
+    return found
+
+
+def _command(work: Work) -> AgentSpec:
+    return AgentSpec(name="command", adapter="command", command=_argv(work.command or ""))
 
 
 def _argv(command: str) -> tuple[str, ...]:

@@ -1,51 +1,37 @@
-"""`shoal run`: a pipeline, or tasks for one agent."""
+"""`shoal run`: a pipeline, or tasks for agents."""
 
 import asyncio
 import os
-from typing import Annotated, Literal
 
-import typer
-
+from shoal.cli import run_options as option
 from shoal.cli.face import Document, Events, Face, Lines
 from shoal.cli.following import asked, followed
 from shoal.cli.options import HERE, Repo
-from shoal.cli.planning import Manner, Work, planned
+from shoal.cli.planning import Manner, Work, duration, planned
 from shoal.errors import BadInput
-from shoal.model.task import Plan
+from shoal.model.assignment import Plan
 
 HEX = len("-3f9c1a")
 
 
 def command(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="PIPELINE|FILE", help="A file, or a pipeline of ./shoal.yaml.", show_default=False),
-    ] = None,
-    task: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="What an agent is to do; repeatable.")] = None,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="An agent of ./shoal.yaml, for --task.")] = None,
-    program: Annotated[
-        str | None,
-        typer.Option(
-            "--command", metavar="COMMAND", help="A program as the agent, for --task; the prompt is its stdin."
-        ),
-    ] = None,
-    base: Annotated[str | None, typer.Option(metavar="REF", help="The commit to start from; else HEAD.")] = None,
-    at_once: Annotated[
-        int | None,
-        typer.Option("-j", metavar="N", help="Agents at a time; 5 for --task, 10 for a file, unless it says."),
-    ] = None,
-    sandbox: Annotated[
-        Literal["bubblewrap", "landlock", "none"] | None, typer.Option(help="The wall; else bubblewrap.")
-    ] = None,
-    isolation: Annotated[
-        Literal["auto", "overlay", "worktree", "directory"] | None, typer.Option(help="The workspace; else auto.")
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option(metavar="SECONDS|10m", help="Time for each agent; else no end.")
-    ] = None,
-    network: Annotated[Literal["none", "host"] | None, typer.Option(help="Their network; else none.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, progress on stderr.")] = False,
-    events: Annotated[bool, typer.Option("--events", help="Every event on stdout, one JSON object per line.")] = False,
+    target: option.Target = None,
+    task: option.Task = None,
+    tasks: option.Tasks = None,
+    agent: option.Agent = None,
+    agents: option.Agents = None,
+    program: option.Program = None,
+    pattern: option.Pattern = None,
+    retries: option.Retries = None,
+    base: option.Base = None,
+    at_once: option.AtOnce = None,
+    sandbox: option.Wall = None,
+    isolation: option.Isolation = None,
+    timeout: option.Timeout = None,
+    deadline: option.Deadline = None,
+    network: option.Net = None,
+    json: option.Json = False,
+    events: option.EventLines = False,
     repo: Repo = HERE,
 ) -> int:
     """Run a pipeline or some tasks; the work comes back as branches.
@@ -54,11 +40,12 @@ def command(
     """
     if json and events:
         raise BadInput("both --json and --events; choose one")
-    work = Work(folder=repo, target=target, tasks=tuple(task or ()), agent=agent, command=program)
-    manner = Manner(at_once=at_once, sandbox=sandbox, isolation=isolation, timeout=timeout, network=network)
+    work = Work(repo, target, tuple(task or ()), tasks, agent, agents, program, pattern)
+    manner = Manner(at_once, sandbox, isolation, timeout, network, retries)
+    until = None if deadline is None else duration(deadline)
     plan = planned(work, manner, os.environ)
     face = _face(plan, json=json, events=events)
-    return asyncio.run(followed(plan, asked(plan, repo, base), face))
+    return asyncio.run(followed(plan, asked(plan, repo, base), face, until))
 
 
 def _face(plan: Plan, *, json: bool, events: bool) -> Face:

@@ -11,7 +11,7 @@ from shoal.cli import output
 from shoal.cli.document import text
 from shoal.cli.options import Json
 from shoal.cli.render.validate import verdict_lines
-from shoal.model.task import Plan
+from shoal.model.assignment import Plan
 from shoal.pipeline.load import Document, load
 from shoal.pipeline.plan import plan
 from shoal.pipeline.problems import BadDocument, Problem

@@ -14,10 +14,13 @@ from shoal.proc.namespace import Namespace, adopt
 from shoal.sandboxes.kind import Sandbox, wall_line
 
 Joiner = Callable[[Command], Command]
+Begun = Callable[[int], None]
+"""Is told the pid before anything that the command says."""
 
 START_SECONDS = 30.0
 EMPTY_SECONDS = 20.0
 FIRST_LINE_BYTES = 64 * 1024
+HELD_BYTES = 2 * 2**20  # the largest pipe, and what was read of it before
 
 
 class Gate:
@@ -28,15 +31,22 @@ class Gate:
         self._expected = wall_line(token)
         self._sink = sink
         self._first = b""
+        self._held = b""
         self.is_open = False
 
-    def feed(self, stream: Stream, data: bytes) -> None:
-        """Take a chunk; before the gate is open, only the start of stderr is kept."""
+    def feed(self, stream: Stream, data: bytes) -> float | None:
+        """Take a chunk; before the gate is open, the start of stderr is looked at and stdout is held back.
+
+        Our line is written before anything else, but on a busy host the other pipe may be read first.
+        """
         if self.is_open:
-            self._sink(stream, data)
-        elif stream is Stream.STDERR:
+            return self._sink(stream, data)
+        if stream is Stream.STDERR:
             self._first = (self._first + data)[:FIRST_LINE_BYTES]
             self._try_to_open()
+        else:
+            self._held = (self._held + data)[:HELD_BYTES]
+        return None
 
     def assert_open(self) -> None:
         """Raise `WallBroken` with what was said instead."""
@@ -49,8 +59,10 @@ class Gate:
         before, found, rest = self._first.partition(self._expected)
         if found and (not before or before.endswith(b"\n")):
             self.is_open = True
-            if rest:
-                self._sink(Stream.STDERR, rest)
+            for stream, held in ((Stream.STDOUT, self._held), (Stream.STDERR, rest)):
+                if held:
+                    self._sink(stream, held)
+            self._held = b""
 
 
 class Box:
@@ -89,7 +101,13 @@ class Box:
 
 @contextlib.asynccontextmanager
 async def boxed(
-    sandbox: Sandbox, command: Command, policy: Policy, *, sink: Sink, join: Joiner | None = None
+    sandbox: Sandbox,
+    command: Command,
+    policy: Policy,
+    *,
+    sink: Sink,
+    join: Joiner | None = None,
+    begun: Begun | None = None,
 ) -> AsyncIterator[Box]:
     """Start *command* behind *sandbox*, in the group that *join* puts it in before anything else of it runs.
 
@@ -98,6 +116,8 @@ async def boxed(
     gate = Gate(sandbox, policy.token, sink)
     wrapped = sandbox.wrap(command, policy)
     async with proc.started(join(wrapped) if join else wrapped, sink=gate.feed) as process:
+        if begun is not None:
+            begun(process.pid)
         namespace = await _namespace(process) if sandbox.mounts else None
         box = Box(process, gate, namespace)
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shoal.engine.leftovers import Finding, Sort, killed_runs, leftovers
 from shoal.engine.prepare import Ask, prepared
-from shoal.engine.session import prune
+from shoal.engine.quarters import prune
 from shoal.engine.sweep import sweep
 from shoal.git.lock import repository_locked
 from shoal.git.repository import dirt
@@ -43,6 +43,8 @@ class Broom:
     paths: StatePaths
     environ: Mapping[str, str] = field(repr=False)
     force: bool = False
+    older_than: float | None = None
+    """How many seconds old a log or a patch must be to go too; `None` leaves them all."""
 
 
 async def clean(broom: Broom) -> Cleaning:
@@ -50,7 +52,8 @@ async def clean(broom: Broom) -> Cleaning:
     lost = await _brought_in(broom)
     if broom.paths.bases.is_dir():
         await bases.swept(broom.repository, broom.paths.bases)
-    found = [one for one in await leftovers(broom.repository, broom.paths) if one.sort is not Sort.KILLED]
+    seen = await leftovers(broom.repository, broom.paths, broom.older_than)
+    found = [one for one in seen if one.sort is not Sort.KILLED]
     gone = [one for one in found if (broom.force or not one.needs_force) and await _removed(broom, one)]
     return Cleaning(brought_in=lost, gone=tuple(gone), left=tuple(one for one in found if one not in gone))
 
@@ -78,6 +81,8 @@ async def _removed(broom: Broom, finding: Finding) -> bool:
             return not finding.path.exists()
         case Sort.OPENED:
             return await _opened_removed(broom, finding.path)
+        case Sort.LOG | Sort.RESULT:
+            _record_removed(finding.path)
         case Sort.KILLED:
             return False
     return True
@@ -89,6 +94,11 @@ async def _workspace_removed(broom: Broom, path: Path) -> None:
     await forgotten(broom.repository, path)
     await removed(path)
     prune(path, broom.paths.workspaces if path.is_relative_to(broom.paths.workspaces) else path.parent)
+
+
+def _record_removed(path: Path) -> None:
+    for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        one.unlink(missing_ok=True)
 
 
 async def _pooled_removed(broom: Broom, path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from shoal import proc
 from shoal.engine.behind import boxed
 from shoal.errors import Broken, ShoalError, Unavailable, UnknownName, first_of
+from shoal.limits.disk import free_floor
 from shoal.model.command import Command
 from shoal.model.policy import Layers, Policy
 from shoal.sandboxes.choose import find, trials
@@ -21,11 +22,12 @@ from shoal.workspaces.directory import Directory
 from shoal.workspaces.kind import Kind
 from shoal.workspaces.mount import mount_overlay, unmount
 from shoal.workspaces.overlay import Overlay
-from shoal.workspaces.remove import removed
+from shoal.workspaces.quota import assert_available, unwritten_bytes
+from shoal.workspaces.remove import Trash, removed
 from shoal.workspaces.worktree import Worktree
 
 STRATEGIES = ("auto", "overlay", "worktree", "directory")
-TRIAL_SECONDS = 20.0
+TRIAL_SECONDS = 45.0  # some milliseconds, but on a host with a hundred busy processes
 
 
 async def wall(name: str) -> Sandbox:
@@ -44,7 +46,10 @@ async def _tried(name: str) -> Host:
 
 
 async def _trial(command: Command) -> Trial:
-    done = await proc.run(command, timeout=TRIAL_SECONDS)
+    try:
+        done = await proc.run(command, timeout=TRIAL_SECONDS)
+    except TimeoutError:
+        raise Broken(f"the wall did not come up within {TRIAL_SECONDS:g} s: is this host too busy?") from None
     return Trial(code=done.exit.code, stdout=done.stdout, stderr=done.stderr)
 
 
@@ -68,6 +73,24 @@ async def kind_of_workspace(strategy: str, sandbox: Sandbox, paths: StatePaths) 
     return Worktree(paths.pool)
 
 
+def assert_room(paths: StatePaths) -> None:
+    """Raise `Broken` where one more session would take the last of the host's disk."""
+    if short := free_floor(paths.root, coming_bytes=unwritten_bytes(paths.boxes)):
+        raise Broken(f"{short}; make room, or run `shoal clean`")
+
+
+async def assert_exact_disk(sandbox: Sandbox, paths: StatePaths) -> None:
+    """Try a disk of a size of its own; raise `Unavailable` where no agent could be held to one."""
+    if sandbox.name == "none":
+        why = "without a wall an agent can write on every disk"
+        raise Unavailable("`disk: exact`", why, "use the bubblewrap wall, or say `disk: polled`")
+    place = paths.boxes / f"trial-{secrets.token_hex(4)}"
+    try:
+        await assert_available(place)
+    finally:
+        await removed(place)
+
+
 async def _overlay(sandbox: Sandbox, paths: StatePaths) -> Overlay | None:
     with contextlib.ExitStack() as stack:
         place = paths.boxes / f"trial-{secrets.token_hex(4)}"
@@ -77,7 +100,9 @@ async def _overlay(sandbox: Sandbox, paths: StatePaths) -> Overlay | None:
                 return Overlay(by_host=True)
             return Overlay(by_host=False) if await _box_mounts(sandbox, layers) else None
         finally:
-            await removed(place)
+            trash = Trash(paths.root / "trash")
+            trash.throw(place)  # at once: a cancel can cut a removal off
+            await trash.emptied()
 
 
 @contextlib.contextmanager

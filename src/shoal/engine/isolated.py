@@ -4,112 +4,43 @@ import asyncio
 import contextlib
 import os
 import re
-import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from shoal.adapters.command import Command as CommandAdapter
-from shoal.engine.behind import boxed
+from shoal.engine.agent_box import note_grants
+from shoal.engine.grants import granted
+from shoal.engine.ground import assert_exact_disk, assert_room
+from shoal.engine.held import CommandResult, OpenSession
 from shoal.engine.job import Job
-from shoal.engine.lease import Lease
 from shoal.engine.prepare import Ask, prepared
-from shoal.engine.session import agent_box, bounded, bring_in, intent, opened, record
+from shoal.engine.quarters import opened
+from shoal.engine.session import intent, unmasked
 from shoal.engine.site import Site
 from shoal.engine.sweep import sweep
-from shoal.engine.touched import Fingerprint
-from shoal.engine.watch import Ending, watched
-from shoal.engine.words import Words
 from shoal.errors import BadInput
+from shoal.model.agent import AgentSpec
+from shoal.model.assignment import Assignment
 from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
 from shoal.model.limits import ResourceLimits
-from shoal.model.permissions import PermissionManager
+from shoal.model.masking import Mask
+from shoal.model.permissions import PermissionManager, Permissions
 from shoal.model.policy import Network
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.model.task import AgentSpec, Task
 from shoal.sandboxes.kind import Sandbox
-from shoal.workspaces.kind import Workspace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandResult:
-    """How a command in a session ended, and the end of what it said."""
-
-    exit_code: int | None
-    signal: int | None
-    output: str
-    error: str
-    timed_out: bool = False
-    limit: str | None = None
-    """The limit that it met, if it met one."""
-
-
-class OpenSession:
-    """An open session: everything in it is private to it until it is closed."""
-
-    def __init__(self, site: Site, job: Job, workspace: Workspace, lease: Lease, before: Fingerprint | None) -> None:
-        self._site = site
-        self._job = job
-        self._open = workspace
-        self._lease = lease
-        self._before = before
-        self.session_id = job.step
-        self.workspace = workspace.path
-        self.branch = job.branch
-        self.db_path = lease.database
-        self.sandbox: Sandbox = site.sandbox
-        self.permission_manager = PermissionManager(workspace.path)
-        self.result: WorkerResult | None = None
-
-    @property
-    def limits(self) -> ResourceLimits:
-        """What each command in it may spend."""
-        return self._job.limits
-
-    async def run(self, command: str | Sequence[str], *, timeout: float | None = None) -> CommandResult:
-        """Run *command* behind the session's wall, in its workspace; a string is given to `sh -c`."""
-        argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
-        if not argv:
-            raise BadInput("the command is empty; give a program")
-        boxed_command, policy = agent_box(self._site, self._job, self._open, self._lease, argv)
-        words = Words(self._site.run, self._job.session, self._site.ledger.note, self._site.mask)
-        with self._site.enforcer.group(f"{self._job.session}-{secrets.token_hex(2)}", self.limits) as group:
-            bounds = bounded(self._site, self._job, self._open, self._lease, group)
-            async with boxed(self._site.sandbox, boxed_command, policy, sink=words.feed, join=group.wrap) as box:
-                seconds = _least(timeout, self.limits.time_seconds)
-                seen = await watched(box, bounds, seconds, asyncio.Event(), self._site.grace)
-        exit_, timed_out = seen.exit, seen.ending is Ending.TIME
-        limit = "time" if timed_out else seen.limit or bounds.met(failed=exit_.code != 0)
-        words.close()
-        return CommandResult(
-            exit_code=exit_.code,
-            signal=exit_.signal,
-            output=words.output,
-            error=words.errors,
-            timed_out=timed_out,
-            limit=limit,
-        )
-
-    async def close(self) -> WorkerResult:
-        """Bring the work in; what could not be brought in stays on disk and is named."""
-        work = await bring_in(self._site, self._job, self._open, self._lease, self._before)
-        status = Status.FAILED if work.failure else Status.SUCCEEDED if work.commit else Status.NO_CHANGES
-        result = WorkerResult(index=0, session=self._job.session, status=status, error=work.failure)
-        self.result = work.on(replace(result, workspace=str(self.workspace)), self._lease.box)
-        await self._site.ledger.forget(self._job.session)
-        await self._site.ledger.append(*record(self._site, self._job, self.result))
-        return self.result
 
 
 class IsolatedAgentSession:
     """Seed 002's session: a workspace, branch, database and wall of its own; its work is kept on leaving.
 
     Its workspace can be read and written by the program that holds it open, whoever the user is, so it is a
-    linked worktree unless another strategy is asked for.
+    linked worktree unless another strategy is asked for. *secrets* are names of variables to take from the host's
+    environment; their values are masked wherever the session speaks. *permissions* are frozen when it is made.
     """
 
     def __init__(
@@ -123,6 +54,8 @@ class IsolatedAgentSession:
         base: str | None = None,
         limits: ResourceLimits | Mapping[str, object] | None = None,
         env: Mapping[str, str] | None = None,
+        secrets: Sequence[str] = (),
+        permissions: Permissions | Mapping[str, object] | None = None,
     ) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,47}", session_id):
             raise BadInput(f"session id {session_id!r} must be small letters, digits and dashes, 48 at most")
@@ -136,8 +69,16 @@ class IsolatedAgentSession:
             sandbox=sandbox,
         )
         agent = AgentSpec(name=session_id, adapter="command", command=("true",))
-        self._task = Task(
-            name=session_id, prompt="", agent=agent, network=Network(network), limits=self._limits, env=dict(env or {})
+        self._secrets = _taken(secrets, os.environ)
+        self._task = Assignment(
+            name=session_id,
+            prompt="",
+            agent=agent,
+            network=Network(network),
+            limits=self._limits,
+            env={**(env or {}), **self._secrets},
+            secrets=frozenset(self._secrets),
+            permissions=_permitted(permissions, self._secrets),
         )
         self.session_id = session_id
         self._stack: contextlib.AsyncExitStack | None = None
@@ -170,7 +111,12 @@ class IsolatedAgentSession:
     async def __aenter__(self) -> OpenSession:
         """Open the session."""
         async with contextlib.AsyncExitStack() as stack:
-            site = await stack.enter_async_context(prepared(self._ask))
+            ground = await stack.enter_async_context(prepared(self._ask))
+            site = replace(ground, mask=Mask.of(self._secrets))
+            granted(site, self._task, CommandAdapter())
+            assert_room(site.paths)
+            if self._task.limits is not None and self._task.limits.is_exact:
+                await assert_exact_disk(site.sandbox, site.paths)
             await sweep(site)
             job = Job(
                 step=self.session_id,
@@ -186,6 +132,7 @@ class IsolatedAgentSession:
             if not workspace.is_visible:
                 raise BadInput("an overlay of an ordinary user is seen only in its box; use `worktree` here")
             self._session = OpenSession(site, job, workspace, lease, before)
+            note_grants(site, job)
             stack.push_async_callback(self._session.close)
             self._stack = stack.pop_all()
         return self._session
@@ -197,9 +144,11 @@ class IsolatedAgentSession:
         if self._stack is not None:
             await self._stack.__aexit__(kind, error, trace)
 
-    def run(self, command: str | Sequence[str], *, timeout: float | None = None) -> CommandResult:
+    def run(
+        self, command: str | Sequence[str], *, timeout: float | None = None, stdin: bytes | None = None
+    ) -> CommandResult:
         """Run *command* behind the session's wall and wait for it."""
-        return self._loop.run(self._opened.run(command, timeout=timeout))
+        return self._loop.run(self._opened.run(command, timeout=timeout, stdin=stdin))
 
     async def _run_ended(self, site: Site, began: float) -> None:
         result = self._session.result if self._session else None
@@ -259,8 +208,23 @@ class IsolatedAgentSession:
         return self._runner
 
 
-def _least(*seconds: float | None) -> float | None:
-    return min((one for one in seconds if one is not None), default=None)
+def _taken(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Take variables from the host by their names."""
+    missing = [name for name in names if name not in environ]
+    if isinstance(names, str) or missing:
+        wrong = f"the host has no variable {missing[0]!r}" if missing else "secrets are a list of names"
+        raise BadInput(f"{wrong}; name variables that are set")
+    return {name: environ[name] for name in names}
+
+
+def _permitted(given: Permissions | Mapping[str, object] | None, secrets: Mapping[str, str]) -> Permissions:
+    """Say what is permitted; where no variables are listed, those that were asked for are."""
+    permissions = given if isinstance(given, Permissions) else Permissions.of(given or {})
+    if permissions.env is None:
+        return replace(permissions, env=tuple(secrets))
+    if unlisted := [name for name in secrets if name not in permissions.env]:
+        raise BadInput(f"{unlisted[0]!r} may not be taken from the host; add it to the permissions' `env`")
+    return permissions
 
 
 def _is_in_loop() -> bool:
@@ -281,7 +245,7 @@ async def _announced(site: Site, job: Job) -> Path:
         wall=site.sandbox.name,
         workspace=site.kind.name,
         owner=os.getpid(),
-        notes=site.sandbox.gaps,
+        notes=(*site.sandbox.gaps, *unmasked(site.mask)),
     )
     step = StepStarted(run=site.run, step=job.step, workers=1, on_failure="fail_fast")
     await site.ledger.append(started, step, intent(site, job, path))

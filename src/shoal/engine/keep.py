@@ -1,5 +1,6 @@
 """Keeping an ended agent's work: sealed in a box, taken in as a pack, held by a ref; or its raw files stay."""
 
+import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from shoal.model.executable import executable_paths
 from shoal.model.results import WorkerResult
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.overlay import is_empty
+
+AT_ONCE = 500
+FLAGGED_AT_MOST = 100
+FLAGGED_SIGNS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,5 +91,18 @@ async def _taken(site: Site, seal: Seal, ref: str, here: str | None) -> Kept:
         commit=seal.tip if has_work else None,
         files_changed=taken.files_changed,
         refs=tuple(extras),
-        executable=executable_paths(taken.paths),
+        executable=await _flagged(taken.paths),
     )
+
+
+async def _flagged(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Name what could run programs later: some of each folder, then how many more, and never hold the others up."""
+    found: list[str] = []
+    for first in range(0, len(paths), AT_ONCE):
+        found += executable_paths(paths[first : first + AT_ONCE])
+        await asyncio.sleep(0)
+    # One of each folder first, so that a thousand files of one kind do not keep another out of sight.
+    one_of_each = {path.rpartition("/")[0]: path for path in reversed(found)}
+    named = [*dict.fromkeys((*sorted(one_of_each.values()), *found))] if len(found) > FLAGGED_AT_MOST else found
+    more = (f"and {len(found) - FLAGGED_AT_MOST} more",) if len(found) > FLAGGED_AT_MOST else ()
+    return (*(path[:FLAGGED_SIGNS] for path in named[:FLAGGED_AT_MOST]), *more)

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -11,8 +12,11 @@ from pathlib import Path
 from shoal.errors import Broken
 
 PORTS_PER_SESSION = 10
-FIRST_PORT = 21_000
-BLOCKS = 1_000
+FIRST_PORT = 12_000
+BLOCKS = 2_000  # up to 32,000: above that lie the ports that the kernel gives to anybody
+_blocks = itertools.cycle([(os.getpid() * 7 + turn) % BLOCKS for turn in range(BLOCKS)])
+"""Each session tries the one after the last that was had, so that many of them need not try all that are held."""
+
 SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -29,6 +33,8 @@ class Lease:
     """The private folder of a session and what lies in it."""
 
     box: Path
+    disk: Path
+    """Where all lies that the agent can write: the same folder, or a disk of its own below it."""
     session: str
     port: int
     database_name: str | None = None
@@ -36,12 +42,12 @@ class Lease:
     @property
     def own(self) -> Path:
         """The folder that the agent may write, and in which all of the following lies."""
-        return self.box / "own"
+        return self.disk / "own"
 
     @property
     def git(self) -> Path:
         """The agent's own gitdir, a mount by itself: in a folder that the agent may write it could become a link."""
-        return self.box / "git"
+        return self.disk / "git"
 
     @property
     def home(self) -> Path:
@@ -60,7 +66,7 @@ class Lease:
 
     @property
     def inputs(self) -> Path:
-        """What it is given to read: the prompts, and the files that are laid over others (passwd, group, `.git`)."""
+        """What it is given to read: prompts, permissions, and files to lay over others (passwd, group, `.git`)."""
         return self.box / "input"
 
     @property
@@ -95,15 +101,15 @@ class Lease:
 
 @contextlib.contextmanager
 def leased(
-    box: Path, session: str, prompts: Mapping[str, str], user: User, *, database: str | None = None
+    box: Path, session: str, prompts: Mapping[str, str], user: User, *, disk: Path, database: str | None = None
 ) -> Iterator[Lease]:
-    """Make the session's private folder and hold its ports; who sealed the session removes the folder."""
+    """Fill the session's private folder and hold its ports; who made the folder removes it."""
     with _ports_held() as port:
-        lease = Lease(box=box, session=session, port=port, database_name=database)
-        box.mkdir(mode=0o700)
+        lease = Lease(box=box, disk=disk, session=session, port=port, database_name=database)
         for folder in (lease.own, lease.home, lease.tmp, lease.database.parent, lease.inputs):
             folder.mkdir()
         for title, text in prompts.items():
+            (lease.inputs / title).parent.mkdir(exist_ok=True)
             (lease.inputs / title).write_text(text, errors="replace")
         (lease.inputs / "passwd").write_text(
             f"agent:x:{user.uid}:{user.gid}:agent:{lease.home}:/bin/sh\n", errors="surrogateescape"
@@ -117,9 +123,7 @@ def leased(
 def _ports_held() -> Iterator[int]:
     """Hold a block of ten ports against every other Shoal of this user, by a lock that a kill frees."""
     folder = _ports_folder()
-    start = os.getpid() * 7
-    for turn in range(BLOCKS):
-        block = (start + turn) % BLOCKS
+    for block in itertools.islice(_blocks, BLOCKS):
         fd = os.open(folder / str(block), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,5 +1,7 @@
 """What lies below `.shoal` without a live run that needs it, and whether anything else holds its work."""
 
+import contextlib
+import math
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +32,8 @@ class Sort(StrEnum):
     BASE = "base checkout"
     RAW = "raw files"
     OPENED = "opened worktree"
+    LOG = "log"
+    RESULT = "patch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +49,27 @@ class Finding:
         """Say whether removing it could lose work."""
         return self.sort in (Sort.RAW, Sort.OPENED)
 
+    @property
+    def is_record(self) -> bool:
+        """Say whether it is what a session left to be read: that goes by its age, and only when asked for."""
+        return self.sort in (Sort.LOG, Sort.RESULT)
 
-async def leftovers(repository: Repository, paths: StatePaths) -> list[Finding]:
-    """Look at everything; nothing is changed."""
+
+async def leftovers(repository: Repository, paths: StatePaths, older_than: float | None = None) -> list[Finding]:
+    """Look at everything, at logs and patches only if they are so many seconds old; nothing is changed."""
     # Listed before the ledger is read: what a new run makes from now on is not in the list, and what is in the
     # list was announced in the ledger before it was made.
     entries = [*_children(paths.boxes), *sorted(paths.workspaces.glob("*/*/worker_*"))]
+    noted = [] if older_than is None else _records(paths, time.time() - older_than)
     found = [*_killed(paths), *await _sorted_out(repository, paths, entries), *_kept_for_later(paths)]
     sizes = await _sizes(one.path for one in found if one.sort is not Sort.KILLED)
-    return [replace(one, size_bytes=sizes.get(one.path, 0)) for one in found]
+    sized = [replace(one, size_bytes=sizes.get(one.path, 0)) for one in found]
+    return [*sized, *await _ended(repository, paths, noted)]
+
+
+def records(paths: StatePaths) -> list[Finding]:
+    """Find the logs and patches of all sessions, of whatever age."""
+    return _records(paths, math.inf)
 
 
 def killed_runs(paths: StatePaths) -> list[RunState]:
@@ -88,6 +104,31 @@ async def _sorted_out(repository: Repository, paths: StatePaths, entries: Iterab
         entry: await _sort(repository, entry, claims.get(entry)) for entry in entries if not _is_of(entry, claims, busy)
     }
     return [Finding(sort=sort, path=entry) for entry, sort in sorts.items() if sort is not None]
+
+
+def _records(paths: StatePaths, before: float) -> list[Finding]:
+    places = ((Sort.LOG, paths.sessions, ".db"), (Sort.RESULT, paths.results, ".patch"))
+    named = [(sort, path) for sort, folder, end in places for path in _children(folder) if path.name.endswith(end)]
+    found = []
+    for sort, path in named:
+        with contextlib.suppress(FileNotFoundError):  # another `clean` may be at work
+            seen = path.lstat()
+            # Counted here and not by `du`: there may be more of them than fit into a command.
+            found += [Finding(sort=sort, path=path, size_bytes=seen.st_blocks * 512)] if seen.st_mtime < before else []
+    return found
+
+
+async def _ended(repository: Repository, paths: StatePaths, noted: Iterable[Finding]) -> list[Finding]:
+    """Leave out what a run still needs, and a patch whose work no ref holds."""
+    claims = _claims(paths)
+    busy = {path.stem for path in _locks(paths)}
+    ended = [one for one in noted if not _is_of(paths.box(one.path.stem), claims, busy)]
+    return [one for one in ended if one.sort is Sort.LOG or await _has_ref(repository, paths, one, claims)]
+
+
+async def _has_ref(repository: Repository, paths: StatePaths, finding: Finding, claims: Mapping[Path, _Claim]) -> bool:
+    claim = claims.get(paths.box(finding.path.stem))
+    return claim is not None and await _is_held(repository, claim.result)
 
 
 def _is_of(entry: Path, claims: Mapping[Path, _Claim], runs: Container[str]) -> bool:

@@ -10,6 +10,7 @@ from shoal.git.lock import repository_locked
 from shoal.git.refs import value
 from shoal.git.run import git
 from shoal.model.repository import Repository
+from shoal.store.paths import StatePaths
 from shoal.workspaces.remove import removed
 from shoal.workspaces.worktree import admin_of, forgotten
 
@@ -40,13 +41,19 @@ async def open_branch(repository: Repository, branch: str, path: Path) -> Opened
 
 
 def opened_at(repository: Repository, branch: str) -> Path | None:
-    """Find the checkout or the linked worktree that is on *branch*."""
+    """Find the checkout or the linked worktree of the person's that is on *branch*.
+
+    An agent's own workspace, which stays where something could not be kept, is none: what lies there beside the files
+    of the branch, such as the configuration of a nested repository, was never looked at.
+    """
     wanted = f"ref: {HEADS}{branch}"
+    workspaces = StatePaths.of(repository.home).workspaces
     if _first_line(repository.git / "HEAD") == wanted:
         return repository.home
     for head in (repository.git / "worktrees").glob("*/HEAD"):
-        if _first_line(head) == wanted:
-            return Path(_first_line(head.with_name("gitdir"))).parent
+        place = Path(_first_line(head.with_name("gitdir"))).parent
+        if _first_line(head) == wanted and not place.is_relative_to(workspaces):
+            return place
     return None
 
 
@@ -58,7 +65,8 @@ async def _added(repository: Repository, branch: str, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     async with repository_locked(repository.git):
         # Not checked out by git: that would run the user's hooks and filters on an agent's files.
-        add = ("worktree", "add", "--quiet", "--no-checkout")
+        # Forced, because the agent's own workspace may still be on the branch.
+        add = ("worktree", "add", "--quiet", "--no-checkout", "--force")
         await git(repository.git, *add, str(path), branch)
         admin = admin_of(repository, path)
     if admin is None:

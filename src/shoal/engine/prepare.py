@@ -11,10 +11,11 @@ from pathlib import Path
 
 from shoal.engine.ground import kind_of_workspace, wall
 from shoal.engine.lease import User
+from shoal.engine.pins import pin, unpinned
 from shoal.engine.site import Site
 from shoal.engine.unfinished import unfinished
 from shoal.errors import BadInput, Unavailable
-from shoal.git.refs import ABSENT, Move, move, refuse_blocked_names, value
+from shoal.git.refs import refuse_blocked_names
 from shoal.git.repository import inspect, resolve
 from shoal.git.snapshot import snapshot
 from shoal.limits.choose import choose
@@ -59,7 +60,7 @@ async def prepared(ask: Ask) -> AsyncIterator[Site]:
     async with (
         ledger.opened(paths) as book,
         _owned(paths, run),
-        _pinned(repository, run, commit),
+        _pinned(repository, paths, run, commit),
         base_ready(repository, commit, paths.bases) as base,
         _trash(paths) as trash,
     ):
@@ -150,12 +151,14 @@ async def _owned(paths: StatePaths, run: str) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _pinned(repository: Repository, run: str, commit: str) -> AsyncIterator[None]:
-    """Hold the base by a ref, so that no gc can take its objects away from the agents that borrow them."""
-    ref = f"refs/shoal/base/{run}"
-    await move(repository, [Move(ref, commit, ABSENT)])
+async def _pinned(repository: Repository, paths: StatePaths, run: str, commit: str) -> AsyncIterator[None]:
+    """Hold the base by a ref, so that no gc can take its objects away from the agents that borrow them.
+
+    What a second cancel cut off is brought in by the next start, which needs its bases until then.
+    """
     try:
+        await pin(repository, run, commit)
         yield
     finally:
-        if await value(repository, ref) is not None:
-            await move(repository, [Move(ref, ABSENT, commit)])
+        if not unfinished(paths, run):
+            await unpinned(repository, run)

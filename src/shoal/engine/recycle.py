@@ -10,6 +10,7 @@ from shoal.engine.behind import boxed
 from shoal.engine.inner import git_environment
 from shoal.engine.lease import Lease
 from shoal.engine.site import Site
+from shoal.engine.touched import has_attributes
 from shoal.errors import ShoalError
 from shoal.git.gitdir import write_gitdir
 from shoal.model.command import Command
@@ -18,7 +19,8 @@ from shoal.workspaces.kind import Workspace
 SECONDS = 120.0
 
 # Whatever was touched since the opening in any way (content, mode, attributes: all change the ctime) is deleted
-# and checked out again; git then finds only what is missing.
+# and checked out again; git then finds only what is missing. A folder stays, so one with attributes is not used again:
+# an agent could leave word there for the next, or a default access list.
 SCRIPT = """
 set -eu
 find . -xdev -type d ! -perm 755 -exec chmod 755 {} \\;
@@ -45,4 +47,4 @@ async def recycled(site: Site, workspace: Workspace, lease: Lease) -> Path | Non
                 done = await box.wait()
     except (ShoalError, TimeoutError):
         return None
-    return gitdir / "index" if done.code == 0 else None
+    return gitdir / "index" if done.code == 0 and not has_attributes(workspace.path) else None

@@ -1,65 +1,54 @@
-"""A whole run: its steps at once, its workers under one limit, and a report at the end."""
+"""A whole run: its steps at once, its workers by their rules under one limit, and a report at the end."""
 
 import asyncio
-import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 
 from shoal.adapters.host import this_host
 from shoal.adapters.kind import Adapter
-from shoal.adapters.registry import adapter
-from shoal.engine.bounds import spelt
+from shoal.engine.admission import Admission, admitting
+from shoal.engine.announce import announced
+from shoal.engine.dispatch import Dispatch
 from shoal.engine.job import Job
+from shoal.engine.muster import adapters_for, assert_ready, mask_of
 from shoal.engine.prepare import Ask, prepared
 from shoal.engine.room import carried
-from shoal.engine.session import run_session
+from shoal.engine.schedule import Jobs, in_turn
 from shoal.engine.site import Site
 from shoal.engine.sweep import sweep
-from shoal.engine.toolchain import toolchain
+from shoal.engine.together import together, verdict
 from shoal.errors import first_of
-from shoal.git.refs import refuse_blocked_steps
-from shoal.git.repository import dirt
-from shoal.model.events import Recorded, RunEnded, RunStarted, StepEnded, StepStarted
-from shoal.model.limits import ResourceLimits
-from shoal.model.masking import Mask
-from shoal.model.policy import Network
+from shoal.git.repository import resolve
+from shoal.model.assignment import Plan, Step
+from shoal.model.events import Recorded, RunEnded, StepEnded, StepStarted
 from shoal.model.results import RunReport, StepResult, WorkerResult
+from shoal.model.rule import Rule
 from shoal.model.status import Status
-from shoal.model.task import Plan, Step
-
-STATUS_SECONDS = 3.0
 
 Listener = Callable[[Recorded], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """What the steps of a run share: its site, its limit, and the event that stops it."""
-
-    site: Site
-    slots: asyncio.Semaphore
-    stop: asyncio.Event
-
-
 async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | None = None) -> RunReport:
     """Run *plan* and report; setting *stop* ends the agents, keeps their work and reports what there is."""
-    host = this_host()
-    adapters = {step.name: adapter(step.task.agent.adapter, host) for step in plan.steps}
-    _assert_programs(plan, adapters, ask)
+    adapters = adapters_for(plan, this_host(), ask.environ)
     began = time.monotonic()
     async with prepared(ask) as ground:
-        site = replace(ground, mask=_mask(plan))
+        site = replace(ground, mask=mask_of(plan))
         if listen is not None:
             site.ledger.subscribe(listen)
-        await refuse_blocked_steps(site.repository, [step.name for step in plan.steps])
+        await assert_ready(site, plan, adapters)
+        jobs = {step.name: _jobs(step, adapters[step.name], await _base(site, step)) for step in plan.steps}
         await sweep(site)
-        started = await _announced(site, plan)
+        started = await announced(site, plan)
+        admission = Admission(site.paths.root)
+        limiter = admitting(site, admission, min(plan.max_concurrent, carried()))
+        dispatch = Dispatch(site, limiter, admission)
         status = Status.CANCELLED
         try:
-            slots = asyncio.Semaphore(min(plan.max_concurrent, carried()))
-            steps = await _steps(Running(site, slots, stop), plan, adapters)
-            status = _run_status(steps)
+            await _until(stop, dispatch, _worked(dispatch, plan, jobs))
+            steps = await _concluded(dispatch, plan, jobs)
+            status = _run_status(plan, steps)
         finally:
             seconds = round(time.monotonic() - began, 3)
             await site.ledger.append(RunEnded(run=site.run, status=status, duration_seconds=seconds))
@@ -76,150 +65,97 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
     )
 
 
-def _mask(plan: Plan) -> Mask:
-    """Know the values that were taken from the host's environment: they are secrets."""
-    holders = [holder for step in plan.steps for holder in (step.task, step.task.agent)]
-    return Mask.of(*({name: holder.env[name] for name in holder.secrets} for holder in holders))
+def _jobs(step: Step, adapter: Adapter, base: str | None) -> tuple[Job, ...]:
+    return tuple(
+        Job(
+            step=step.name,
+            index=index,
+            count=step.workers,
+            task=step.task,
+            adapter=adapter,
+            base=base,
+            needs=step.needs,
+            is_stacked=step.is_stacked,
+            wish=step.wish,
+        )
+        for index in range(step.workers)
+    )
 
 
-def _assert_programs(plan: Plan, adapters: Mapping[str, Adapter], ask: Ask) -> None:
-    """An agent whose program is not on this host is refused before anything starts."""
-    for step in plan.steps:
-        argv = adapters[step.name].invocation(step.task).argv
-        toolchain(argv[0], search=ask.environ.get("PATH", ""), private=())
+async def _until(stop: asyncio.Event, dispatch: Dispatch, work: Coroutine[None, None, None]) -> None:
+    """Do *work* to its end, or cancel it when *stop* is set: each session keeps what its agent did.
 
-
-async def _steps(running: Running, plan: Plan, adapters: Mapping[str, Adapter]) -> tuple[StepResult, ...]:
+    Cancelled after that, it ends the sessions at once: task groups that are ending already would not pass that on.
+    """
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_step(running, step, adapters[step.name])) for step in plan.steps]
+            doing, told = group.create_task(work), group.create_task(stop.wait())
+            await asyncio.wait((doing, told), return_when=asyncio.FIRST_COMPLETED)
+            doing.cancel()
+            told.cancel()
+            try:
+                await asyncio.wait((doing,))
+            except asyncio.CancelledError:
+                dispatch.end_at_once()
+                raise
     except BaseExceptionGroup as errors:
         raise first_of(errors) from None
-    return tuple(task.result() for task in tasks)
 
 
-async def _announced(site: Site, plan: Plan) -> RunStarted:
-    dirty = await _dirty(site)
-    started = RunStarted(
-        run=site.run,
-        name=plan.name,
-        base=site.base.commit,
-        wall=site.sandbox.name,
-        workspace=site.kind.name,
-        owner=os.getpid(),
-        notes=(*plan.notes, *dirty, *_gaps(site, plan), *_unmasked(site.mask)),
-        limits=_limits(site, plan),
+async def _worked(dispatch: Dispatch, plan: Plan, jobs: Jobs) -> None:
+    """Run all jobs: by the plan's own rule if it has one, else each step by its own."""
+    run = dispatch.site.run
+    await dispatch.site.ledger.append(
+        *(StepStarted(run=run, step=step.name, workers=step.workers, on_failure=step.on_failure) for step in plan.steps)
     )
-    await site.ledger.append(started)
-    return started
+    if plan.rule is not None:
+        await together(dispatch, [job for step in plan.steps for job in jobs[step.name]], plan.rule)
+        return
+    known = {step.name: step for step in plan.steps}
+
+    async def work(own: tuple[Job, ...]) -> None:
+        await together(dispatch, own, Rule.on_failure(known[own[0].step].on_failure))
+        await _step_ended(dispatch, _step_result(dispatch, plan, known[own[0].step], own))
+
+    await in_turn(dispatch, jobs, work, lambda name, results: _is_met(known[name], results))
 
 
-async def _dirty(site: Site) -> tuple[str, ...]:
-    """Say what of the user's checkout is not in the base; a huge one is not waited for."""
-    if not (site.repository.top / ".git").exists():
-        return ()
-    try:
-        async with asyncio.timeout(STATUS_SECONDS):
-            uncommitted = await dirt(site.repository)
-    except TimeoutError:
-        return ("whether your checkout has uncommitted changes is not known: `git status` takes long here",)
-    if uncommitted == 1:
-        return ("1 uncommitted change is not in the base: agents do not see it",)
-    return (f"{uncommitted} uncommitted changes are not in the base: agents do not see them",) if uncommitted else ()
+def _is_met(step: Step, results: Sequence[WorkerResult]) -> bool:
+    """Say whether those that need *step* may start: it ended well, or partly so where that was asked for."""
+    ended = verdict(Rule.on_failure(step.on_failure), results)
+    return step.is_optional or ended in (Status.SUCCEEDED, Status.DEGRADED)
 
 
-def _limits(site: Site, plan: Plan) -> str:
-    """Say in one line what holds the agents, and to what."""
-    each = {spelt(step.task.limits or ResourceLimits.unnamed()) for step in plan.steps}
-    name = f"{site.enforcer.name} (not exact, docs/limits.md says why)" if site.enforcer.gaps else site.enforcer.name
-    return f"{name}: {'; or '.join(sorted(each))} each"
+async def _step_ended(dispatch: Dispatch, step: StepResult) -> None:
+    await dispatch.site.ledger.append(StepEnded(run=dispatch.site.run, step=step.step, status=step.status))
 
 
-def _unmasked(mask: Mask) -> tuple[str, ...]:
-    return tuple(f"the value of {name} is too short to be masked in output" for name in mask.unmasked)
+async def _base(site: Site, step: Step) -> str | None:
+    return None if step.base is None else await resolve(site.repository, step.base)
 
 
-def _gaps(site: Site, plan: Plan) -> tuple[str, ...]:
-    """What the wall does not hold, as far as this run has to do with it."""
-    on_host = any(Network.HOST in (step.task.network, step.task.agent.network) for step in plan.steps)
-    return site.sandbox.gaps if on_host or site.sandbox.name != "bubblewrap" else ()
+async def _concluded(dispatch: Dispatch, plan: Plan, jobs: Jobs) -> tuple[StepResult, ...]:
+    """Say how each step ended; one that was stopped or never began is recorded only here."""
+    steps = tuple(_step_result(dispatch, plan, step, jobs[step.name]) for step in plan.steps)
+    for one in steps:
+        if plan.rule is not None or one.status in (Status.CANCELLED, Status.SKIPPED):
+            await _step_ended(dispatch, one)
+    return steps
 
 
-async def _step(running: Running, step: Step, kind: Adapter) -> StepResult:
-    """Run all workers of a step; with `fail_fast` the first failure stops the others, whose work is kept."""
-    site = running.site
-    await site.ledger.append(
-        StepStarted(run=site.run, step=step.name, workers=step.workers, on_failure=step.on_failure)
-    )
-    stop = _Stop(running.stop)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_worker(running, step, kind, index, stop)) for index in range(step.workers)]
-    results = tuple(task.result() for task in tasks)
-    status = _step_status(step, results)
-    await site.ledger.append(StepEnded(run=site.run, step=step.name, status=status))
-    return StepResult(step=step.name, on_failure=step.on_failure, status=status, worker_results=results)
+def _step_result(dispatch: Dispatch, plan: Plan, step: Step, jobs: tuple[Job, ...]) -> StepResult:
+    results = tuple(dispatch.result(job) for job in jobs)
+    # By the plan's own rule a step is not judged alone: its workers were stopped for the sake of others.
+    rule = Rule("settled") if plan.rule else Rule.on_failure(step.on_failure)
+    return StepResult(step=step.name, on_failure=step.on_failure, status=verdict(rule, results), worker_results=results)
 
 
-class _Stop:
-    """A step's own stop, which the run's stop sets too."""
-
-    def __init__(self, outer: asyncio.Event) -> None:
-        self._outer = outer
-        self._events: set[asyncio.Event] = set()
-        self._is_set = False
-
-    def event(self) -> asyncio.Event:
-        """Give one worker an event of its own, set already where the step has been stopped."""
-        event = asyncio.Event()
-        self._events.add(event)
-        if self._is_set:
-            event.set()
-        return event
-
-    def set(self) -> None:
-        """Stop the workers of this step."""
-        self._is_set = True
-        for event in self._events:
-            event.set()
-
-
-async def _worker(running: Running, step: Step, kind: Adapter, index: int, stop: _Stop) -> WorkerResult:
-    own = stop.event()
-    async with running.slots:
-        job = Job(step=step.name, index=index, count=step.workers, task=step.task, adapter=kind)
-        if own.is_set() or running.stop.is_set():
-            return WorkerResult(index=index, session=job.session, status=Status.CANCELLED, attempts=0)
-        result = await _until_stopped(running, job, own)
-    if step.on_failure == "fail_fast" and not result.status.is_good and result.status is not Status.CANCELLED:
-        stop.set()
-    return result
-
-
-async def _until_stopped(running: Running, job: Job, own: asyncio.Event) -> WorkerResult:
-    async with asyncio.TaskGroup() as group:
-        relay = group.create_task(_relay(running.stop, own))
-        try:
-            return await run_session(running.site, job, own)
-        finally:
-            relay.cancel()
-
-
-async def _relay(source: asyncio.Event, target: asyncio.Event) -> None:
-    await source.wait()
-    target.set()
-
-
-def _step_status(step: Step, results: tuple[WorkerResult, ...]) -> Status:
-    good = sum(result.status.is_good for result in results)
-    if good == len(results):
-        return Status.SUCCEEDED
-    if any(result.status not in (Status.CANCELLED,) and not result.status.is_good for result in results):
-        return Status.DEGRADED if good and step.on_failure == "best_effort" else Status.FAILED
-    return Status.CANCELLED
-
-
-def _run_status(steps: tuple[StepResult, ...]) -> Status:
-    statuses = {step.status for step in steps}
+def _run_status(plan: Plan, steps: tuple[StepResult, ...]) -> Status:
+    if plan.rule is not None:
+        results = [worker for step in steps for worker in step.worker_results]
+        return verdict(plan.rule, results)
+    optional = {step.name for step in plan.steps if step.is_optional}
+    statuses = {step.status for step in steps if step.step not in optional}
     if statuses <= {Status.SUCCEEDED}:
         return Status.SUCCEEDED
     if Status.SUCCEEDED in statuses or Status.DEGRADED in statuses:

@@ -25,6 +25,7 @@ from shoal.workspaces.kind import Workspace
 SEAL_SECONDS = 300.0
 NAMED_AT_MOST = 50
 MOST_HEADER_BYTES = 4 * 2**20
+MAX_WALK_BYTES = 128 * 2**20  # git's tables of 16 million objects, or one commit or tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,7 @@ def _command(site: Site, workspace: Workspace, lease: Lease, wish: Wish, gitdir:
         "SQUASH": "yes" if wish.squash else "no",
         "JOIN": wish.join,
         "MAX_KIB": str(MAX_BLOB_BYTES // 1024),
+        "MAX_ALLOC": str(MAX_WALK_BYTES),
     }
     return Command(argv=("/bin/sh", "-c", _script(), "seal"), cwd=workspace.path, env=env)
 

@@ -1,21 +1,33 @@
 # Runs in the second, short box of a session: turns the files an ended agent left into one commit and a thin pack.
 # stdout: lines of facts, the line `pack`, the pack. Nothing of the agent's own configuration is read.
-# Given: WS CHANGES BASE AGENT_GIT SQUASH JOIN MAX_KIB, and GIT_DIR, GIT_WORK_TREE, GIT_INDEX_FILE of a fresh gitdir.
+# Given: WS CHANGES BASE AGENT_GIT SQUASH JOIN MAX_KIB MAX_ALLOC, and GIT_DIR, GIT_WORK_TREE, GIT_INDEX_FILE of a fresh gitdir.
 set -u
+STATE=.shoal
 exec 3>&1 1>&2
 say() { printf '%s\n' "$*" >&3; }
 die() { say "failed $*"; exit 1; }
-git() { command git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.quotePath=true -c core.protectHFS=true -c core.protectNTFS=true -c advice.addEmbeddedRepo=false -c gc.auto=0 "$@"; }
-links_in() { grep -q '^:[0-7]* 160000 '; }
+git() { command git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.quotePath=true -c core.protectHFS=true -c core.protectNTFS=true -c advice.addEmbeddedRepo=false -c gc.auto=0 -c core.safecrlf=false -c core.bigFileThreshold=16m -c pack.threads=2 -c pack.windowMemory=64m "$@"; }
+# A commit or a tree is read whole: one of gigabytes, packed to nothing, is to end the git that looks, and no more.
+bounded() { export GIT_ALLOC_LIMIT="$MAX_ALLOC"; }
+# Nested repositories, and our own folder: git takes ignored files for expendable, so that a checkout of the branch
+# would put an agent's ledger in the place of ours.
+barred_in() { grep -q -e '^:[0-7]* 160000 ' -e '^:[^	]*	"\{0,1\}[.]shoal\([/"]\|$\)'; }
+large_below() {
+  find . -xdev -type f -size "+${MAX_KIB}k" ! -path ./.git ! -path './.git/*' -exec sh -c \
+    'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}" || exit 1; done >> "$0"' "$1" {} +
+}
 
 # A folder that cannot be opened is told by git too, and named; everything else that stops `find` is a failure.
 only_shut() { [ -s "$GIT_DIR/find" ] && ! grep -v 'Permission denied$' "$GIT_DIR/find"; }
 
-# A history is taken along when it is whole, and no commit of it adds a nested repository.
-is_clean() {
-  git rev-list --objects --quiet "$1" "^$BASE" || return 1
-  ! git rev-list "$1" "^$BASE" | git diff-tree --stdin -r -m --root --raw --no-renames | links_in
-}
+# A history is taken along when it is whole, no file of it is too large, and no commit of it adds what is barred.
+is_clean() (
+  bounded
+  git rev-list --objects --no-object-names --filter="blob:limit=$((MAX_KIB * 1024 + 1))" --filter-print-omitted \
+    "$1" "^$BASE" > "$GIT_DIR/walked" || return 1
+  ! grep -q '^~' "$GIT_DIR/walked" || return 1
+  ! git rev-list "$1" "^$BASE" | git diff-tree --stdin -r -m --root --raw --no-renames | barred_in
+)
 
 is_commit() {
   case $1 in '' | *[!0-9a-f]*) return 1 ;; esac
@@ -23,7 +35,8 @@ is_commit() {
 }
 
 # The agent's HEAD, read from its files: its configuration may say anything.
-agent_head() {
+agent_head() (
+  bounded
   [ -f "$AGENT_GIT/HEAD" ] || return 1
   h=$(head -c 4096 "$AGENT_GIT/HEAD" | head -n 1)
   case $h in
@@ -35,13 +48,16 @@ agent_head() {
       fi ;;
   esac
   is_commit "$h" && git merge-base --is-ancestor "$BASE" "$h" && printf '%s\n' "$h"
-}
+)
 
 # A nested repository becomes plain files: as the root of a work tree of its own, its .git is passed over by git.
 take_nested() {
-  rm -f "$GIT_DIR/nested"
+  case $1 in "$STATE" | "$STATE"/*) return 1 ;; esac
+  rm -f "$GIT_DIR/nested"; printf '.\0' > "$GIT_DIR/nested-where" || return 1
   t=$(cd "$WS/$1" && GIT_WORK_TREE="$WS/$1" GIT_INDEX_FILE="$GIT_DIR/nested" && export GIT_WORK_TREE GIT_INDEX_FILE &&
-    { git add -A --ignore-errors . || : > "$GIT_DIR/partly"; git write-tree; }) || return 1
+    { large_below "$GIT_DIR/nested-where" || : > "$GIT_DIR/partly"; } &&
+    { git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/nested-where" --pathspec-file-nul || : > "$GIT_DIR/partly"; } &&
+    git write-tree) || return 1
   git update-index --force-remove -- "$1" && git read-tree --prefix="$1/" "$t"
 }
 
@@ -74,9 +90,14 @@ if [ -n "$AGENT_GIT" ] && find "$AGENT_GIT" ! -type f ! -type d | grep -q .; the
   mv "$GIT_DIR/lenders" "$GIT_DIR/objects/info/alternates"
   AGENT_GIT=; say squashed
 fi
-# 1. What is too large is named, and left out before a byte of it is hashed.
-(cd "$CHANGES" && find . -xdev -type p \( -name .gitignore -o -name .gitattributes \) -exec sh -c \
-  'cd "$0" && for f; do (while :; do : > "$f"; done) 3>&- & done' "$WS" {} + -o \
+# 1. Pipes and sockets, which git passes over in silence, are named: spelled so that no name can be another fact.
+# What is too large is named too, and left out before a byte of it is hashed.
+(cd "$CHANGES" && find . -xdev \( -type p -o -type s \) -exec sh -c \
+  'n=0; for f; do [ $n -lt 50 ] || exit 0; n=$((n + 1)); printf "special %s\n" "$(printf %s "${f#./}" | LC_ALL=C tr -c " -~" "?")" >&3; done' \
+  sh {} + -type p \( -name .gitignore -o -name .gitattributes \) -exec sh -c \
+  'cd "$0" && seal=$1 && shift && for f; do
+    (while true > "$f"; do :; done; echo "a pipe stands where git looks for its rules, and cannot be fed"; kill "$seal") 3>&- &
+  done' "$WS" "$$" {} + -o \
   -type f -size "+${MAX_KIB}k" ! -path ./.git -exec sh -c \
   'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}" || exit 1; done >> "$0"' "$GIT_DIR/large" {} +) 2> "$GIT_DIR/find" || only_shut || die "the files cannot be listed; the disk may be full"
 
@@ -87,17 +108,19 @@ if [ "$CHANGES" != "$WS" ]; then
   set --
   for f in "$CHANGES"/* "$CHANGES"/.[!.]* "$CHANGES"/..?*; do
     [ -e "$f" ] || [ -L "$f" ] || continue
-    [ "$f" = "$CHANGES/.git" ] || set -- "$@" ":(top,literal)${f#"$CHANGES"/}"
+    [ $# -lt 500 ] || break  # each `set` copies all: 40,000 entries would take minutes
+    [ "$f" = "$CHANGES/.git" ] || [ "$f" = "$CHANGES/$STATE" ] || set -- "$@" ":(top,literal)${f#"$CHANGES"/}"
   done
   # A layer that cannot be listed, or is too long for a command, is looked at as a whole.
   [ $# -gt 0 ] && [ $# -lt 500 ] || set -- .
 fi
-printf '%s\0' "$@" > "$GIT_DIR/where" || die "the disk is full"
+printf '%s\0' "$@" ":(top,exclude,literal)$STATE" > "$GIT_DIR/where" || die "the disk is full"
 [ ! -s "$GIT_DIR/large" ] || { cat "$GIT_DIR/large" >> "$GIT_DIR/where" && : > "$GIT_DIR/partly"; } || die "the disk is full"
 git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/where" --pathspec-file-nul 2> "$GIT_DIR/said"; added=$?
 if [ -s "$GIT_DIR/said" ]; then
   cat "$GIT_DIR/said"
-  sed -n "s/^warning: could not open directory '\(.*\)': .*/unkept \1/p" "$GIT_DIR/said" | head -n 100 >&3
+  # git cuts off a long line of its own, with the reason: a name is all that surely follows.
+  sed -n "/^warning: could not open directory '/{s///;s/': [^']*\$//;s/^/unkept /p;}" "$GIT_DIR/said" | head -n 100 | cut -b 1-1000 >&3
 fi
 [ $added -le 1 ] || die "git add ended with $added"
 git ls-files -o -i --exclude-standard --directory -- "$@" > "$GIT_DIR/ignored"
@@ -114,6 +137,7 @@ if [ -e "$GIT_DIR/partly" ]; then
     if [ -p "$WS/$p" ] || [ -S "$WS/$p" ]; then say "special $p"; else say "unkept $p"; fi
   done
 fi
+{ [ -e "$WS/$STATE" ] || [ -L "$WS/$STATE" ]; } && [ -n "$(git ls-files -o -m -- "$STATE" | head -n 1)" ] && say "unkept $STATE"
 # git passes over what lies below a submodule's entry.
 if [ -e "$WS/.gitmodules" ]; then
   git ls-files -s | grep '^160000 ' | while IFS='	' read -r facts path; do
@@ -152,9 +176,9 @@ if [ -n "$AGENT_GIT" ]; then
       head -n 2000
     [ -f "$AGENT_GIT/logs/refs/stash" ] && head -c 65536 "$AGENT_GIT/logs/refs/stash" | cut -d ' ' -f 2
     [ -f "$AGENT_GIT/packed-refs" ] && head -c 1048576 "$AGENT_GIT/packed-refs" | sed -n 's/^\([0-9a-f]*\) refs.*/\1/p'; } 2>/dev/null |
-    sort -u | head -n 1000 | while read -r x; do
+    sort -u | head -n 1000 | { bounded; while read -r x; do
       is_commit "$x" && x=$(git rev-parse "$x^{commit}") && ! git merge-base --is-ancestor "$x" "$tip" && is_clean "$x" && printf '%s\n' "$x"
-    done > "$GIT_DIR/extras"
+    done; } > "$GIT_DIR/extras"
 fi
 if [ "$tip" = "$BASE" ] && [ ! -s "$GIT_DIR/extras" ]; then
   say none; exit 0

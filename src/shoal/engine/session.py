@@ -1,100 +1,106 @@
 """One session, from intent to end: workspace, private gitdir, wall, agent, seal, import, branch."""
 
 import asyncio
-import contextlib
-import secrets
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
+from shoal.engine.agent_box import agent_box, bounded, note_grants
 from shoal.engine.behind import boxed
-from shoal.engine.bounds import Bounds
 from shoal.engine.job import Job
 from shoal.engine.keep import Kept, kept
-from shoal.engine.lease import SYSTEM_PATH, Lease, leased
+from shoal.engine.lease import Lease
 from shoal.engine.patch import patch
+from shoal.engine.quarters import opened
 from shoal.engine.recycle import recycled
 from shoal.engine.site import Site
-from shoal.engine.toolchain import toolchain
+from shoal.engine.threads import thread_run
 from shoal.engine.touched import Fingerprint, fingerprint
-from shoal.engine.watch import Ending, watched
+from shoal.engine.watch import Ended, Ending, watched
 from shoal.engine.words import Words
-from shoal.errors import ShoalError, Unavailable
-from shoal.git.gitdir import user_config, write_gitdir
-from shoal.limits.kind import Group
-from shoal.model.command import Command
+from shoal.errors import BadInput, ShoalError, Unavailable, first_of
 from shoal.model.events import AgentEnded, AgentStarted, Imported, SessionEnded, SessionStarted
 from shoal.model.masking import Mask
-from shoal.model.policy import Bind, Policy
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.proc import Exit
-from shoal.workspaces.kind import Order, Workspace
+from shoal.workspaces.kind import Workspace
 from shoal.workspaces.overlay import Overlay
 
 # What goes wrong with one session is that session's failure, and never the end of the others.
 FAULTS = (ShoalError, OSError, TimeoutError, ValueError)
+PROMPT_SIGNS = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How the agent's process ended, and what it had said."""
+async def run_session(site: Site, job: Job, *, told: Callable[[WorkerResult], None] | None = None) -> WorkerResult:
+    """Run one agent to its end and keep its work; the agent's failure is a value, and *told* to who wants to know.
 
-    ending: Ending
-    exit: Exit
-    words: Words
-    limit: str | None = None
-
-
-async def run_session(site: Site, job: Job, stop: asyncio.Event) -> WorkerResult:
-    """Run one agent to its end and keep its work; the agent's failure is a value.
-
-    When *stop* is set, or the task is cancelled, the agent is ended and its work kept all the same.
+    Cancelled, it asks the agent to stop, keeps its work and tells the result before it goes on being cancelled;
+    cancelled once more it ends at once, and the next start brings in what was left.
     """
+    stop = asyncio.Event()
+    try:
+        async with asyncio.TaskGroup() as group:
+            body = group.create_task(_session(site, job, stop, told))
+            try:
+                await asyncio.wait((body,))
+            except asyncio.CancelledError:
+                stop.set()
+                await asyncio.wait((body,))
+                raise
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
+    return body.result()
+
+
+async def _session(
+    site: Site, job: Job, stop: asyncio.Event, told: Callable[[WorkerResult], None] | None
+) -> WorkerResult:
     began = time.monotonic()
     path = site.paths.workspace(site.run, job.step, job.index)
     await site.ledger.append(intent(site, job, path))
-    cancelled = False
     try:
-        result, cancelled = await _worked(site, job, path, stop)
+        result = await _worked(site, job, path, stop)
     except FAULTS as error:
         result = WorkerResult(index=job.index, session=job.session, status=Status.FAILED, error=_said(error))
     result = masked(_dated(result, path, time.monotonic() - began), site.mask)
+    result = replace(result, prompt=asked(site, job))
     try:
         await site.ledger.forget(job.session)
     except ShoalError as error:
         result = replace(result, error=result.error or f"its log is not whole: {error}")
     await site.ledger.append(*record(site, job, result))
-    if cancelled:
-        raise asyncio.CancelledError
+    if told is not None:
+        told(result)
     return result
 
 
-async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> tuple[WorkerResult, bool]:
+async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> WorkerResult:
     async with opened(site, job, path) as (workspace, lease, before):
-        words = Words(site.run, job.session, site.ledger.note, site.mask)
-        cancelled = False
+        words = Words(site.run, job.session, site.ledger.note, site.mask, site.flood)
         # From here on the files stay, until a ref holds them.
         workspace.keep = True
+        work_in = _way_to_work(job)
         try:
-            ended = await _agent_run(site, job, workspace, lease, words, stop)
-        except Unavailable:
+            ended = await work_in(site, job, workspace, lease, words, stop)
+        except (BadInput, Unavailable):
             workspace.keep = False  # the agent never ran
             raise
-        except asyncio.CancelledError:
-            # The agent is gone; what it wrote is brought in before the cancellation goes on.
-            cancelled = True
-            _uncancel()
-            ended = Ended(ending=Ending.STOP, exit=Exit(None, None), words=words)
         except FAULTS as error:
-            return _raw(job, lease, error), False
+            return _raw(job, lease, error)
         try:
             work = await bring_in(site, job, workspace, lease, before)
         except FAULTS as error:
-            return _raw(job, lease, error), cancelled
-        result = replace(_result(job, ended, work, lease), artifacts=await patch(site, job.session, work))
-        return result, cancelled
+            return _raw(job, lease, error)
+        return replace(_result(job, ended, work, lease), artifacts=await patch(site, job.session, work))
+
+
+def _way_to_work(job: Job) -> Callable[..., Awaitable[Ended]]:
+    if job.task.agent.adapter == "python":
+        from shoal.engine.inprocess import in_process_run  # brings in pydantic-ai, which only its users pay for
+
+        return in_process_run
+    return thread_run if job.function else _agent_run
 
 
 def _said(error: Exception) -> str:
@@ -108,48 +114,19 @@ def _raw(job: Job, lease: Lease, error: Exception) -> WorkerResult:
     )
 
 
-@contextlib.asynccontextmanager
-async def opened(site: Site, job: Job, path: Path) -> AsyncIterator[tuple[Workspace, Lease, Fingerprint | None]]:
-    """Open everything private to a session; on leaving it is removed, unless the raw files must stay."""
-    box = site.paths.box(job.session)
-    prompts = {"prompt.md": job.task.prompt, "system_prompt.md": job.task.system_prompt}
-    with leased(box, job.session, prompts, site.user, database=job.database) as lease:
-        order = Order(repository=site.repository, base=site.base, path=path, box=box, branch=job.branch)
-        # So that git works in any other repository that the agent makes, too.
-        (lease.home / ".gitconfig").write_text(user_config(site.repository.identity), errors="surrogateescape")
-        workspace: Workspace | None = None
-        try:
-            async with site.kind.opened(order) as workspace:
-                _private_gitdir(site, job, workspace, lease)
-                lease.opened.touch()
-                yield workspace, lease, fingerprint(lease.git)
-        finally:
-            if workspace is None or not workspace.keep:
-                site.trash.throw(box)
-            prune(path, site.paths.workspaces)
-
-
-def _private_gitdir(site: Site, job: Job, workspace: Workspace, lease: Lease) -> None:
-    ref = f"refs/heads/{job.branch}"
-    named = {f"refs/heads/{site.repository.branch}": site.base.commit} if site.repository.branch else {}
-    refs = {ref: site.base.commit, **named}
-    write_gitdir(lease.git, site.repository, head=f"ref: {ref}", refs=refs, index=workspace.index)
-    if not site.sandbox.mounts:
-        # A wall that cannot lay a pointer over `.git` needs it in the workspace itself.
-        pointer = workspace.path / ".git"
-        pointer.unlink(missing_ok=True)
-        pointer.write_text(f"gitdir: {lease.git}\n", errors="surrogateescape")
-
-
 async def _agent_run(
     site: Site, job: Job, workspace: Workspace, lease: Lease, words: Words, stop: asyncio.Event
 ) -> Ended:
     command, policy = agent_box(site, job, workspace, lease)
+    note_grants(site, job)
     with site.enforcer.group(job.session, job.limits) as group:
         bounds = bounded(site, job, workspace, lease, group)
+
+        def begun(pid: int) -> None:
+            site.ledger.note(AgentStarted(run=site.run, session=job.session, pid=pid))
+
         try:
-            async with boxed(site.sandbox, command, policy, sink=words.feed, join=group.wrap) as box:
-                site.ledger.note(AgentStarted(run=site.run, session=job.session, pid=box.pid))
+            async with boxed(site.sandbox, command, policy, sink=words.feed, join=group.wrap, begun=begun) as box:
                 seen = await watched(box, bounds, job.seconds, stop, site.grace)
         finally:
             words.close()
@@ -160,57 +137,11 @@ async def _agent_run(
     return Ended(ending=ending, exit=exit_, words=words, limit=limit)
 
 
-def bounded(site: Site, job: Job, workspace: Workspace, lease: Lease, group: Group) -> Bounds:
-    """Say what a session is held to; a workspace that is a whole checkout does not count for its base."""
-    given = 0 if workspace.is_overlay else site.base.bytes
-    folders = (workspace.changes, lease.git, lease.own)
-    return Bounds(group=group, limits=job.limits, folders=folders, given_bytes=given)
-
-
-def agent_box(
-    site: Site, job: Job, workspace: Workspace, lease: Lease, argv: tuple[str, ...] | None = None
-) -> tuple[Command, Policy]:
-    """Say what runs in the agent's box, and what that box may see; *argv* stands in for the adapter's."""
-    invocation = job.adapter.invocation(job.task)
-    argv = argv or invocation.argv
-    tools = toolchain(argv[0], search=site.environ.get("PATH", ""), private=site.private)
-    network = job.task.network or job.task.agent.network or job.adapter.default_network
-    covers = (
-        Bind(lease.inputs / "passwd", Path("/etc/passwd")),
-        Bind(lease.inputs / "group", Path("/etc/group")),
-        Bind(lease.inputs / "git", workspace.path / ".git"),
-    )
-    policy = site.policy(
-        token=secrets.token_hex(8),
-        read=(lease.inputs, *tools.read, *invocation.needs),
-        write=(workspace.path, lease.git, lease.own),
-        covers=covers,
-        layers=workspace.layers,
-        network=network,
-    )
-    env = {**_environment(site, job, workspace, lease, tools.path), **job.task.agent.env, **job.task.env}
-    return Command(argv=argv, cwd=workspace.path, env=env, stdin=invocation.stdin), policy
-
-
-def _environment(site: Site, job: Job, workspace: Workspace, lease: Lease, path: tuple[Path, ...]) -> dict[str, str]:
-    return {
-        **lease.environment(),
-        "PATH": ":".join((*map(str, path), *SYSTEM_PATH)),
-        "SHOAL_RUN": site.run,
-        "SHOAL_STEP": job.step,
-        "SHOAL_WORKER_INDEX": str(job.index),
-        "SHOAL_WORKER_COUNT": str(job.count),
-        "SHOAL_WORKSPACE_PATH": str(workspace.path),
-        "SHOAL_ROOT_PATH": str(site.repository.top),
-        "SHOAL_BRANCH": job.branch,
-    }
-
-
 async def bring_in(site: Site, job: Job, workspace: Workspace, lease: Lease, before: Fingerprint | None) -> Kept:
     """Keep the work, and decide whether the files may go: no workspace is removed before a ref holds it."""
     workspace.keep = True
     has_history = before is None or fingerprint(lease.git) != before
-    message = site.mask.text(job.message)
+    message = job.message(site.mask.text)
     work = await kept(site, workspace, lease, branch=job.branch, message=message, has_history=has_history)
     if not work.must_stay and site.cleanup:
         workspace.keep = False
@@ -230,6 +161,7 @@ def _result(job: Job, ended: Ended, work: Kept, lease: Lease) -> WorkerResult:
         output=ended.words.output,
         attempts=job.attempt,
         limit="time" if ended.ending is Ending.TIME else ended.limit if ended.ending is Ending.LIMIT else None,
+        usage=ended.usage,
         error=error,
     )
     return work.on(result, lease.box)
@@ -241,9 +173,9 @@ def _verdict(job: Job, ended: Ended, work: Kept) -> tuple[Status, str | None]:
     if ended.ending is Ending.LIMIT:
         return Status.OVER_LIMIT, work.failure or f"over_limit: {ended.limit}"
     if ended.ending is Ending.TIME:
-        return Status.TIMED_OUT, work.failure or f"it was still running after {job.seconds:g} s"
-    if work.failure:
-        return Status.FAILED, work.failure
+        return Status.TIMED_OUT, work.failure or ended.failure or f"it was still running after {job.seconds:g} s"
+    if work.failure or ended.failure:
+        return Status.FAILED, work.failure or ended.failure
     if ended.exit.signal is not None:
         return Status.FAILED, f"it was ended by signal {ended.exit.signal}"
     if ended.exit.code != 0:
@@ -270,7 +202,13 @@ def intent(site: Site, job: Job, path: Path) -> SessionStarted:
         workspace=str(path),
         attempt=job.attempt,
         by_host=isinstance(site.kind, Overlay) and site.kind.by_host,
+        prompt=asked(site, job),
     )
+
+
+def asked(site: Site, job: Job) -> str:
+    """Give the beginning of the prompt on one line; masked before it is cut, or half of a secret could pass."""
+    return " ".join(site.mask.text(job.task.prompt).split())[:PROMPT_SIGNS]
 
 
 def record(site: Site, job: Job, result: WorkerResult) -> tuple[Imported | SessionEnded, ...]:
@@ -299,24 +237,10 @@ def masked(result: WorkerResult, mask: Mask) -> WorkerResult:
     )
 
 
+def unmasked(mask: Mask) -> tuple[str, ...]:
+    """Say which secrets cannot be taken out of anything."""
+    return tuple(f"the value of {name} is too short to be masked in output" for name in mask.unmasked)
+
+
 def _dated(result: WorkerResult, path: Path, seconds: float) -> WorkerResult:
     return replace(result, workspace=str(path), duration_seconds=round(seconds, 3))
-
-
-def prune(path: Path, root: Path) -> None:
-    """Remove the workspace's folder and its parents as far as they are empty."""
-    for folder in (path, *path.parents):
-        if folder == root:
-            return
-        try:
-            folder.rmdir()
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return
-
-
-def _uncancel() -> None:
-    task = asyncio.current_task()
-    if task is not None:
-        task.uncancel()

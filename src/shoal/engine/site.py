@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal.engine.flood import Flood
 from shoal.engine.lease import User
+from shoal.engine.pace import Pace
 from shoal.limits.kind import Enforcer
 from shoal.model.masking import Mask
 from shoal.model.policy import Bind, Layers, Network, Policy
@@ -34,6 +36,8 @@ class Site:
     mask: Mask = field(default_factory=Mask, repr=False)
     grace: float = 5.0
     cleanup: bool = True
+    flood: Flood = field(default_factory=Flood, repr=False)
+    pace: Pace = field(default_factory=Pace, repr=False)
 
     @property
     def private(self) -> tuple[Path, ...]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from shoal.engine.keep import Kept, kept
 from shoal.engine.lease import Lease
-from shoal.engine.session import prune
+from shoal.engine.pins import abandoned, unpinned
+from shoal.engine.quarters import prune
 from shoal.engine.site import Site
 from shoal.engine.unfinished import unfinished
 from shoal.errors import Broken, ShoalError, Unavailable
@@ -25,8 +26,11 @@ from shoal.workspaces import base as bases
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.mount import mount_overlay, mounted_below, unmount
 from shoal.workspaces.overlay import sealing
+from shoal.workspaces.quota import remounted
 from shoal.workspaces.remove import removed
 from shoal.workspaces.worktree import admin_of, forgotten
+
+WORKSPACE_DEPTH = 3  # run, step, worker
 
 
 async def sweep(site: Site) -> list[WorkerResult]:
@@ -34,6 +38,7 @@ async def sweep(site: Site) -> list[WorkerResult]:
     await bases.swept(site.repository, site.paths.bases)
     if left := quarantines_left(site.repository):
         await removed(*left)
+    await abandoned(site.repository, site.paths.runs)
     found: list[WorkerResult] = []
     for lock in sorted(site.paths.runs.glob("*.lock")):
         if lock.stem != site.run and not is_locked(lock):
@@ -63,9 +68,8 @@ async def _run_swept(site: Site, run: str) -> list[WorkerResult]:
     state = fold(events(site.paths, run)).runs.get(run)
     if state is not None and not state.status.is_ended:
         await site.ledger.append(RunEnded(run=run, status=_status(state), duration_seconds=0.0))
-    ref = f"refs/shoal/base/{run}"
-    if not unfinished(site.paths, run) and (pinned := await value(site.repository, ref)) is not None:
-        await move(site.repository, [Move(ref, ABSENT, pinned)])
+    if not unfinished(site.paths, run):
+        await unpinned(site.repository, run)
     return results
 
 
@@ -76,8 +80,10 @@ def _status(state: RunState) -> Status:
 
 async def _session_swept(site: Site, step: str, session: SessionState) -> WorkerResult:
     box = site.paths.box(session.session)
-    path = Path(session.workspace)
+    path = _assert_ours(site, Path(session.workspace))
     work = await _salvaged(site, session, box, path)
+    for place in mounted_below(box):
+        unmount(place)
     error = work.failure or "Shoal was killed while this agent worked"
     result = WorkerResult(index=session.index, session=session.session, status=Status.LOST, error=error)
     result = work.on(replace(result, workspace=session.workspace), box)
@@ -88,6 +94,14 @@ async def _session_swept(site: Site, step: str, session: SessionState) -> Worker
     ended = SessionEnded(run=site.run, step=step, session=session.session, result=result)
     await site.ledger.append(*_imported(site, session, work), ended)
     return result
+
+
+def _assert_ours(site: Site, path: Path) -> Path:
+    """Let nothing be unmounted, sealed or removed that is not a workspace of ours, whatever a ledger says."""
+    parts = path.parts[len(site.paths.workspaces.parts) :]
+    if not path.is_relative_to(site.paths.workspaces) or len(parts) != WORKSPACE_DEPTH or ".." in parts:
+        raise Unavailable("what a killed session left", f"{path} is no workspace of this repository", "look at it")
+    return path
 
 
 def _imported(site: Site, session: SessionState, work: Kept) -> tuple[Imported, ...]:
@@ -111,22 +125,27 @@ async def _salvaged(site: Site, session: SessionState, box: Path, path: Path) ->
     here = await value(site.repository, f"refs/heads/{session.branch}")
     if here not in (None, session.base) and await _is_sealed(site, session, here):
         return Kept(branch=session.branch, commit=here)
-    if not (box / "git").is_dir():
-        await _branch_dropped(site, session, here)
-        return Kept()
-    lease = Lease(box=box, session=session.session, port=0)
-    message = f"{session.branch.split('/')[1]}: work of an agent that was cut off\n\nShoal-Session: {session.session}\n"
     try:
-        async with (
-            bases.base_ready(site.repository, session.base, site.paths.bases) as base,
-            _reopened(replace(site, base=base), session, box, path) as workspace,
-        ):
-            there = replace(site, base=base)
-            return await kept(there, workspace, lease, branch=session.branch, message=message, has_history=True)
+        async with remounted(box, None if session.strategy == "overlay" else path) as disk:
+            lease = Lease(box=box, disk=disk, session=session.session, port=0)
+            if lease.git.is_dir():
+                return await _sealed(site, session, lease, path)
+            await _branch_dropped(site, session, here)
+            return Kept()
     except Unavailable:
         raise
     except (ShoalError, OSError, TimeoutError) as error:
         return Kept(failure=str(error) or "it took too long to seal")
+
+
+async def _sealed(site: Site, session: SessionState, lease: Lease, path: Path) -> Kept:
+    message = f"{session.branch.split('/')[1]}: work of an agent that was cut off\n\nShoal-Session: {session.session}\n"
+    async with (
+        bases.base_ready(site.repository, session.base, site.paths.bases) as base,
+        _reopened(replace(site, base=base), session, lease.disk, path) as workspace,
+    ):
+        there = replace(site, base=base)
+        return await kept(there, workspace, lease, branch=session.branch, message=message, has_history=True)
 
 
 async def _is_sealed(site: Site, session: SessionState, commit: str | None) -> bool:
@@ -144,7 +163,7 @@ async def _branch_dropped(site: Site, session: SessionState, here: str | None) -
 
 
 @contextlib.asynccontextmanager
-async def _reopened(site: Site, session: SessionState, box: Path, path: Path) -> AsyncIterator[Workspace]:
+async def _reopened(site: Site, session: SessionState, disk: Path, path: Path) -> AsyncIterator[Workspace]:
     """Look at a killed session's files again, read-only."""
     if session.strategy != "overlay":
         admin = admin_of(site.repository, path) if session.strategy == "worktree" else None
@@ -152,8 +171,8 @@ async def _reopened(site: Site, session: SessionState, box: Path, path: Path) ->
         yield Workspace(path=path, index=index, changes=path)
         return
     path.mkdir(parents=True, exist_ok=True)
-    layers = sealing(Layers(lower=(site.base.tree,), upper=box / "upper", work=box / "work", target=path))
-    workspace = Workspace(path=path, index=site.base.index, changes=box / "upper")
+    layers = sealing(Layers(lower=site.base.trees, upper=disk / "upper", work=disk / "work", target=path))
+    workspace = Workspace(path=path, index=site.base.index, changes=disk / "upper")
     if not session.by_host:
         workspace.sealing = layers
         yield workspace

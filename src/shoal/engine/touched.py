@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 MOST_ENTRIES = 500
+DEEPEST = 32  # of what we write, nothing lies deeper than refs do; and each level costs a descriptor
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
@@ -32,6 +33,29 @@ def _entries(folder: Path) -> Fingerprint | None:
     return tuple(sorted(found))
 
 
+def has_attributes(folder: Path) -> bool:
+    """Say whether *folder* or one below it has extended attributes other than the system's own, or cannot be told."""
+    try:
+        return _any_attributes(folder)
+    except OSError:
+        return True
+
+
+def _any_attributes(folder: Path) -> bool:
+    rest = [str(folder)]
+    while rest:
+        place = rest.pop()
+        fd = os.open(place, FOLDER)
+        try:
+            if any(not name.startswith("security.") for name in os.listxattr(fd)):
+                return True
+            with os.scandir(fd) as entries:
+                rest += [f"{place}/{entry.name}" for entry in entries if entry.is_dir(follow_symlinks=False)]
+        finally:
+            os.close(fd)
+    return False
+
+
 class _TooMany(Exception):
     """There is more than we wrote."""
 
@@ -39,7 +63,7 @@ class _TooMany(Exception):
 def _look(fd: int, place: str, found: list[tuple[str, int, int, int]]) -> None:
     with os.scandir(fd) as entries:
         for entry in entries:
-            if len(found) >= MOST_ENTRIES:
+            if len(found) >= MOST_ENTRIES or place.count("/") > DEEPEST:
                 raise _TooMany
             seen = entry.stat(follow_symlinks=False)
             found.append((f"{place}/{entry.name}", seen.st_ino, seen.st_size, seen.st_ctime_ns))

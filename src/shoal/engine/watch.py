@@ -1,11 +1,13 @@
 """Watching a running agent until the first thing that ends it."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from shoal.engine.behind import Box
 from shoal.engine.bounds import Bounds, passed
+from shoal.engine.words import Words
 from shoal.errors import first_of
 from shoal.proc import Exit
 
@@ -17,6 +19,20 @@ class Ending(Enum):
     TIME = "time"
     STOP = "stop"
     LIMIT = "limit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How an agent ended, and what it had said."""
+
+    ending: Ending
+    exit: Exit
+    words: Words
+    limit: str | None = None
+    failure: str | None = None
+    """Why it could not finish, where there is a better word than its exit code."""
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """What it spent on its model, by the names of a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,7 @@ async def _ended(
 ) -> Watched:
     if done.done():
         return Watched(Ending.BY_ITSELF, await done)
+    done.cancel()  # who is ended before its wall stood was ended: that is not a broken wall
     if over.done():
         # Who is over a limit gets no grace: it would only spend more.
         return Watched(Ending.LIMIT, await box.end(0), await over)

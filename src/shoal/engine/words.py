@@ -1,34 +1,49 @@
 """An agent's words: its output as numbered events, and the end of it for the result."""
 
-from collections import deque
+import json
 from collections.abc import Callable
 
+from shoal.engine.flood import Flood
 from shoal.model.events import Output
 from shoal.model.masking import Mask
-from shoal.proc import Budget, Lines, Stream
+from shoal.proc import Budget, Passages, Stream
 
 LOG_BYTES = 64 * 2**20
-TAIL_BYTES = 64 * 2**10
+EVENT_BYTES = 512  # what an event takes beside its text
+LINE_BYTES = 256 * 2**10
+TAIL_SIGNS = 64 * 2**10
 
 
 class Words:
-    """A sink that turns chunks into `Output` events, bounded, and remembers the last of stdout."""
+    """A sink that turns chunks into `Output` events, bounded, and remembers the last of stdout.
 
-    def __init__(self, run: str, session: str, note: Callable[[Output], None], mask: Mask) -> None:
+    Past `LOG_BYTES` nothing more is kept; how much that was is said at the end.
+    """
+
+    def __init__(
+        self, run: str, session: str, note: Callable[[Output], None], mask: Mask, flood: Flood | None = None
+    ) -> None:
+        flood = flood or Flood()
+        self._flows = {stream: flood.flow() for stream in Stream}
         self._masks = {stream: mask.stream() for stream in Stream}
         self._run = run
         self._session = session
         self._note = note
         self._budget = Budget(LOG_BYTES)
+        self._dropped = 0
         self._waiting: dict[Stream, list[str]] = {stream: [] for stream in Stream}
         self._missing = dict.fromkeys(Stream, 0)
         self._tails = {stream: _Tail() for stream in Stream}
-        self._lines = {stream: Lines(self._emitter(stream)) for stream in Stream}
+        self._lines = {stream: Passages(self._emitter(stream), cap=LINE_BYTES) for stream in Stream}
 
-    def feed(self, stream: Stream, data: bytes) -> None:
-        """Take a chunk; secrets are masked before anything is cut, or half of one could pass."""
+    def feed(self, stream: Stream, data: bytes) -> float:
+        """Take a chunk, and say for how many seconds no more is wanted.
+
+        Secrets are masked before anything is cut, or half of one could pass.
+        """
         self._lines[stream].feed(self._masks[stream].feed(data))
         self._told(stream)
+        return self._flows[stream].rest(data)
 
     def close(self) -> None:
         """Say the unfinished last lines, and how much was not kept."""
@@ -36,8 +51,8 @@ class Words:
             lines.feed(self._masks[stream].close())
             lines.close()
             self._told(stream)
-        if self._budget.dropped:
-            self._say(Stream.STDERR, "", self._budget.dropped)
+        if self._dropped:
+            self._say(Stream.STDERR, "", self._dropped)
 
     @property
     def output(self) -> str:
@@ -58,18 +73,25 @@ class Words:
     def _emitter(self, stream: Stream) -> Callable[[str, int], None]:
         def emit(text: str, dropped: int) -> None:
             self._tails[stream].add(text)
-            if self._budget.admit(len(text) + 1):
-                self._waiting[stream].append(text)
-                self._missing[stream] += dropped
+            self._waiting[stream].append(text)
+            self._missing[stream] += dropped
 
         return emit
 
     def _told(self, stream: Stream) -> None:
         """Make one event of all lines of a chunk: an event for each would cost a chatty agent minutes."""
         if self._waiting[stream]:
-            self._say(stream, "\n".join(self._waiting[stream]), self._missing[stream])
+            text, missing = "\n".join(self._waiting[stream]), self._missing[stream]
             self._waiting[stream].clear()
             self._missing[stream] = 0
+            if self._has_room(text):
+                self._say(stream, text, missing)
+            else:
+                self._dropped += len(text.encode(errors="replace")) + 1 + missing
+
+    def _has_room(self, text: str) -> bool:
+        """Say whether the log still takes *text*, by what it takes there: once it does not, it takes no more."""
+        return not self._dropped and self._budget.admit(len(json.dumps(text)) + EVENT_BYTES)
 
     def _say(self, stream: Stream, text: str, dropped: int) -> None:
         event = Output(run=self._run, session=self._session, stream=stream.value, text=text, dropped=dropped)
@@ -80,19 +102,25 @@ class _Tail:
     """The last lines of a stream, up to a bound."""
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque()
+        self._texts: list[str] = []
         self._size = 0
-        self._cut = False
+        self._is_cut = False
 
-    def add(self, line: str) -> None:
-        line = line[-TAIL_BYTES:]
-        self._lines.append(line)
-        self._size += len(line) + 1
-        while self._size > TAIL_BYTES and len(self._lines) > 1:
-            self._size -= len(self._lines.popleft()) + 1
-            self._cut = True
+    def add(self, text: str) -> None:
+        self._texts.append(f"{text}\n")
+        self._size += len(text) + 1
+        if self._size > 2 * TAIL_SIGNS:  # trimmed by halves, so that each sign moves once on average
+            self._trim()
 
     @property
     def text(self) -> str:
-        body = "".join(f"{line}\n" for line in self._lines)
-        return f"[earlier output left out]\n{body}" if self._cut else body
+        self._trim()
+        return f"[earlier output left out]\n{self._texts[0]}" if self._is_cut else "".join(self._texts)
+
+    def _trim(self) -> None:
+        whole = "".join(self._texts)
+        if len(whole) > TAIL_SIGNS:
+            self._is_cut = True
+            kept = whole[-TAIL_SIGNS:]
+            whole = kept.partition("\n")[2] or kept  # whole lines, unless one alone is too long
+        self._texts, self._size = [whole], len(whole)

@@ -33,6 +33,14 @@ async def patch(gitdir: Path, base: str, commit: str, form: str = "--patch") -> 
     return done.stdout
 
 
+async def changed_paths(gitdir: Path, base: str, commit: str) -> tuple[str, ...]:
+    """Name the files that differ."""
+    done = await git(gitdir, "diff-tree", *SAFE, "-z", "--no-renames", "--name-only", base, commit, limit=MOST_BYTES)
+    if done.dropped:
+        raise Broken("more files differ than can be looked at; look at them with git itself")
+    return tuple(done.stdout.decode(errors="surrogateescape").split("\0")[:-1])
+
+
 async def changed_files(gitdir: Path, base: str, commit: str) -> tuple[ChangedFile, ...]:
     """List the files that differ."""
     done = await git(gitdir, "diff-tree", *SAFE, "-z", "--no-renames", "--numstat", base, commit, limit=MOST_BYTES)

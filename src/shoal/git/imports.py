@@ -19,7 +19,14 @@ from shoal.model.repository import Repository
 MAX_PACK_BYTES = 512 * 2**20
 MAX_BLOB_BYTES = 100 * 2**20
 UNPACK_BELOW_OBJECTS = 100
+UNPACK_BELOW_BYTES = 8 * 2**20
+OVER_LIMIT = b"attempting to allocate"
+# Names of changed files, which are looked at in memory: some 400,000 of them, or fewer where they are long.
+MAX_LISTED_BYTES = 64 * 2**20
+# The most that git may ask for at once, so that an object of gigabytes, packed to nothing, does not fill the memory.
+MAX_ALLOC_BYTES = 512 * 2**20
 GITLINK = "160000"
+STATE = re.compile(r'"?\.shoal(?:[/"]|\Z)')
 QUARANTINE = "tmp_objdir-shoal-"
 
 
@@ -53,7 +60,7 @@ async def take(repository: Repository, pack: Path, *, base: str, tips: tuple[str
         if not re.fullmatch(rf"[0-9a-f]{{{repository.digits}}}", tip):
             return Refused(f"its tip is not an object name: {tip[:80]!r}")
     with _quarantine(repository) as aside:
-        alone = {"GIT_OBJECT_DIRECTORY": str(aside)}
+        alone = {"GIT_OBJECT_DIRECTORY": str(aside), "GIT_ALLOC_LIMIT": str(MAX_ALLOC_BYTES)}
         env = {**alone, "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(repository.lenders[0], ":")}
         if refusal := await _unpacked(repository, pack, env):
             return Refused(refusal)
@@ -68,7 +75,7 @@ async def take(repository: Repository, pack: Path, *, base: str, tips: tuple[str
         refusal = whole.result() or related.result() or _too_large(brought.result()) or change.result().refusal
         commits = [one.name for one in brought.result() if one.kind == "commit"]
         if not refusal and len(commits) > 1:
-            refusal = await _new_gitlink(repository, commits, env)
+            refusal = await _barred(repository, commits, env)
         if refusal:
             return Refused(refusal)
         _migrate(aside, repository.lenders[0])
@@ -95,20 +102,22 @@ async def _unpacked(repository: Repository, pack: Path, env: Mapping[str, str]) 
     if start[:4] != b"PACK" or len(start) < 32:
         return "what came out of the box is not a pack"
     few = int.from_bytes(start[8:12], "big") < UNPACK_BELOW_OBJECTS
-    bound = f"--max-input-size={MAX_PACK_BYTES}"
-    args = (
-        ("unpack-objects", "-q", "--strict", bound)
-        if few
-        else ("index-pack", "--stdin", "--fix-thin", "--strict", bound)
-    )
+    # Unpacking keeps every commit and tree in memory until the last is checked: only small ones, then.
+    small = {**env, "GIT_ALLOC_LIMIT": str(UNPACK_BELOW_BYTES)}
+    done = await _fed(repository, pack, ("unpack-objects", "-q"), small) if few else None
+    if done is None or OVER_LIMIT in done.stderr:
+        done = await _fed(repository, pack, ("index-pack", "--stdin", "--fix-thin"), env)
+    return None if done.ok else f"git does not take its objects: {_first_error(done.stderr)}"
+
+
+async def _fed(repository: Repository, pack: Path, verb: tuple[str, ...], env: Mapping[str, str]) -> proc.Completed:
     command = Command(
-        argv=("git", *FLAGS, *args),
+        argv=("git", *FLAGS, *verb, "--strict", f"--max-input-size={MAX_PACK_BYTES}"),
         cwd=Path("/"),
         env={**ENVIRONMENT, "GIT_DIR": str(repository.git), **env},
         stdin=pack,
     )
-    done = await proc.run(command, timeout=TIMEOUT)
-    return None if done.ok else f"git does not take its objects: {_last_line(done.stderr)}"
+    return await proc.run(command, timeout=TIMEOUT)
 
 
 async def _not_whole(repository: Repository, base: str, tips: tuple[str, ...], env: Mapping[str, str]) -> str | None:
@@ -156,15 +165,15 @@ class _Change:
 
 async def _changed(repository: Repository, base: str, tip: str, env: Mapping[str, str]) -> _Change:
     options = ("-r", "-z", "--raw", "--no-renames")
-    done = await git(repository.git, "diff-tree", *options, base, tip, env=env, accept=(0, 128), limit=2**30)
+    done = await git(repository.git, "diff-tree", *options, base, tip, env=env, accept=(0, 128), limit=MAX_LISTED_BYTES)
     if done.dropped:
-        raise Broken("a pack changed more files than can be looked at")
+        return _Change((), "it changes more files than can be looked at")
     words = done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
     pairs = list(zip(words[::2], words[1::2], strict=False))
-    return _Change(tuple(path for _, path in pairs), _gitlink_in([f"{facts}\t{path}" for facts, path in pairs]))
+    return _Change(tuple(path for _, path in pairs), _barred_in([f"{facts}\t{path}" for facts, path in pairs]))
 
 
-async def _new_gitlink(repository: Repository, commits: list[str], env: Mapping[str, str]) -> str | None:
+async def _barred(repository: Repository, commits: list[str], env: Mapping[str, str]) -> str | None:
     """Look at each commit by itself: what one added, a later one may have taken away again."""
     raw = await git(
         repository.git,
@@ -172,13 +181,17 @@ async def _new_gitlink(repository: Repository, commits: list[str], env: Mapping[
         env=env,
         stdin="".join(f"{commit}\n" for commit in commits).encode(),
     )
-    return "too much changes in it" if raw.dropped else _gitlink_in(raw.stdout.decode(errors="replace").splitlines())
+    return "too much changes in it" if raw.dropped else _barred_in(raw.stdout.decode(errors="replace").splitlines())
 
 
-def _gitlink_in(lines: list[str]) -> str | None:
+def _barred_in(lines: list[str]) -> str | None:
     for line in lines:
-        if line.startswith(":") and line.split(" ")[1] == GITLINK:
-            return f"it adds or changes a nested repository: {line.split(chr(9), 1)[-1]}"
+        facts, _, path = line.partition("\t")
+        if facts.startswith(":") and facts.split(" ")[1] == GITLINK:
+            return f"it adds or changes a nested repository: {path}"
+        # git takes ignored files for expendable: a checkout of it would put an agent's ledger in the place of ours.
+        if facts.startswith(":") and STATE.match(path):
+            return f"it changes what is Shoal's own: {path}"
     return None
 
 
@@ -192,6 +205,12 @@ def _migrate(aside: Path, objects: Path) -> None:
         target.parent.mkdir(exist_ok=True)
         if not target.exists():
             os.rename(path, target)  # noqa: PTH104 - rename, not replace: an object that exists is the same object
+
+
+def _first_error(stderr: bytes) -> str:
+    """Give the line that says which object is bad and why; git's last line only says that one is."""
+    lines = stderr.decode(errors="replace").splitlines()
+    return next((line[:300] for line in lines if line.startswith("error")), _last_line(stderr))
 
 
 def _last_line(stderr: bytes) -> str:

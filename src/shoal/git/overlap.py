@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.git.run import git
+from shoal.git.difference import changed_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Overlap:
 
 async def changes(gitdir: Path, base: str, commits: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """Name the files that each branch changed since *base*; *commits* are by their branch."""
-    return {branch: await _paths(gitdir, base, commit) for branch, commit in commits.items()}
+    return {branch: await changed_paths(gitdir, base, commit) for branch, commit in commits.items()}
 
 
 def overlaps(changed: Mapping[str, Sequence[str]]) -> tuple[Overlap, ...]:
@@ -27,9 +27,3 @@ def overlaps(changed: Mapping[str, Sequence[str]]) -> tuple[Overlap, ...]:
         for path in paths:
             branches.setdefault(path, []).append(branch)
     return tuple(Overlap(path, tuple(found)) for path, found in sorted(branches.items()) if len(found) > 1)
-
-
-async def _paths(gitdir: Path, base: str, commit: str) -> tuple[str, ...]:
-    wanted = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=all")
-    done = await git(gitdir, "diff-tree", *wanted, base, commit)
-    return tuple(done.stdout.decode(errors="surrogateescape").split("\0")[:-1])

@@ -1,6 +1,6 @@
 """Moving refs of the user's repository: always whole names, always compare-and-swap."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from shoal.errors import BadRepository, GitFailed
@@ -58,7 +58,11 @@ async def refuse_blocked_names(repository: Repository) -> None:
 
 async def refuse_blocked_steps(repository: Repository, steps: list[str]) -> None:
     """A branch `agent/<step>` would stand where that step's branches must go."""
-    taken = await listed(repository, "refs/heads/agent")
+    assert_unblocked(repository, steps, await listed(repository, "refs/heads/agent"))
+
+
+def assert_unblocked(repository: Repository, steps: Iterable[str], taken: Container[str]) -> None:
+    """Refuse steps whose branches cannot be made among the refs that are *taken*."""
     for step in steps:
         if f"refs/heads/agent/{step}" in taken:
             why = f"its branch 'agent/{step}' stands where the branches of step {step!r} go"

@@ -20,6 +20,7 @@ CHECKOUT_SETTINGS = (
     "core.ignorecase",
     "core.precomposeunicode",
 )
+STATE = ".shoal"
 NO_ONE = Identity(name="shoal", email="shoal@localhost")
 FACTS = (
     "--is-bare-repository",
@@ -37,6 +38,7 @@ async def inspect(path: Path, environ: Mapping[str, str]) -> Repository:
     *environ* is the user's own: their configuration decides line endings and identity.
     """
     top, common, object_format, is_shallow = await _facts(path.resolve(), environ)
+    await _refuse_foreign_state(_home(top, common))
     settings = await _settings(top, environ)
     if settings.get("extensions.refstorage", "files") != "files":
         raise BadRepository(path, "its refs are kept as reftable, which Shoal cannot work on yet")
@@ -118,6 +120,22 @@ async def _facts(path: Path, environ: Mapping[str, str]) -> tuple[Path, Path, st
         raise BadRepository(path, _why_not(lines, done.stderr.decode(errors="replace")))
     common, top = Path(lines[3]), Path(lines[4])
     return top.resolve(), common.resolve(), lines[2], lines[1] == "true"
+
+
+async def _refuse_foreign_state(home: Path) -> None:
+    """A `.shoal` that came with the repository was written by somebody else: its ledger could name any folder."""
+    place = home / STATE
+    if place.is_symlink():
+        raise BadInput(f"{place} is a link, and Shoal keeps its own state there; remove it")
+    if not place.exists():
+        return
+    anywhere = {"GIT_WORK_TREE": str(home), "GIT_LITERAL_PATHSPECS": "0"}
+    listed = await git(await _own_gitdir(home), "ls-files", "-z", "--", f":(top,icase){STATE}", env=anywhere)
+    if listed.stdout:
+        raise BadInput(
+            f"{place} is tracked by git, so somebody else wrote what Shoal would take for its own state; look at it, "
+            "then `git rm -r --cached .shoal` and remove it"
+        )
 
 
 def _why_not(lines: list[str], stderr: str) -> str:

@@ -42,13 +42,14 @@ def measured(*folders: Path, pids: Iterable[int] = ()) -> Generator[Used, None, 
     yield tally.used(is_whole=True)
 
 
-def free_floor(path: Path) -> str | None:
+def free_floor(path: Path, *, coming_bytes: int = 0) -> str | None:
     """Say that the disk of *path* is too full for any agent to go on, or `None`.
 
+    *coming_bytes* are those that were written already and that the disk has yet to take.
     The floor is 2 GiB, on a small disk 5 % of it: 5 % of a large one would be more than many people ever have free.
     """
     disk = os.statvfs(path)
-    free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    free, size = disk.f_bavail * disk.f_frsize - coming_bytes, disk.f_blocks * disk.f_frsize
     floor = min(FLOOR_BYTES, int(size * FLOOR_PART))
     if free >= floor:
         return None

@@ -55,13 +55,17 @@ class KernelGroup:
         """Say what was spent."""
         if self._final is not None:
             return self._final.usage
-        spent = self._read(self._dialect.cpu)
         return Usage(
             memory_peak_bytes=self._read(self._dialect.memory_peak),
-            cpu_seconds=None if spent is None else spent * self._dialect.cpu_unit_seconds,
+            cpu_seconds=self.spent(),
             pids=self._read(self._dialect.pids),
             forks_refused=self._read(self._dialect.forks_refused),
         )
+
+    def spent(self) -> float | None:
+        """Say the seconds of CPU so far."""
+        spent = self._read(self._dialect.cpu)
+        return None if spent is None else spent * self._dialect.cpu_unit_seconds
 
     def pids(self) -> tuple[int, ...]:
         """Give who is in it now."""

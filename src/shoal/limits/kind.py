@@ -40,6 +40,9 @@ class Group(Protocol):
     def usage(self) -> Usage:
         """Say what was spent."""
 
+    def spent(self) -> float | None:
+        """Say how many seconds of CPU it had so far, at little cost; `None` where a small step would not show."""
+
     def pids(self) -> tuple[int, ...]:
         """Give the processes that are in it now."""
 

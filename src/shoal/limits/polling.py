@@ -77,6 +77,10 @@ class PolledGroup:
         now = self._look()
         return Usage(memory_peak_bytes=self._peak, cpu_seconds=self._cpu, pids=sum(one.threads for one in now))
 
+    def spent(self) -> float | None:
+        """Give nothing: /proc counts in ticks, in which much can be done."""
+        return None
+
     def pids(self) -> tuple[int, ...]:
         """Give the processes that there are now."""
         return tuple(one.pid for one in descent(self._roots()))

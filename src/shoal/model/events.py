@@ -45,6 +45,8 @@ class SessionStarted:
     attempt: int = 1
     by_host: bool = False
     """Whether the host mounted its layers, which are then read only so."""
+    prompt: str = ""
+    """How its prompt begins, on one line and without secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +119,16 @@ class RunEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """No agent is started for now, because of *reason*; an empty one says that this is over."""
+
+    run: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionDecided:
-    """A session asked for *subject*, and *rule* decided."""
+    """A session was granted or denied *subject* by *rule*: when it started, or because somebody asked."""
 
     run: str
     session: str
@@ -138,6 +148,7 @@ Event = (
     | SessionEnded
     | StepEnded
     | RunEnded
+    | Waiting
     | PermissionDecided
 )
 

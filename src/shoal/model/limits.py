@@ -15,11 +15,12 @@ BREACHES = ("memory", "time", "disk", "pids")
 
 
 class BadLimit(BadInput):
-    """A limit that has no meaning; *key* is the one that was written."""
+    """A limit that has no meaning; *key* is the one that was written, and it or its value is what is wrong."""
 
-    def __init__(self, key: str, why: str) -> None:
+    def __init__(self, key: str, why: str, *, is_about_key: bool = False) -> None:
         super().__init__(f"limit `{_printable(key)}` {why}")
         self.key = key
+        self.is_about_key = is_about_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,9 @@ RANGES: Mapping[str, Range] = {
     "disk_mb": Range(1, 2**40),
     "pids": Range(2, 2**22, is_whole=True),
 }
+DISK = ("polled", "exact")
+"""How the disk is held: looked at each second, or by a file system of that size for each agent."""
+
 SPELLINGS: Mapping[str, str] = {
     "max_memory": "memory_mb",
     "max_cpu_percent": "cpu_percent",
@@ -59,18 +63,25 @@ SPELLINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceLimits:
-    """What one agent may spend; `None` means no bound. 50 % of CPU is half of one core; a MB is 2**20 bytes."""
+    """What one agent may spend; `None` means no bound. 50 % of CPU is half of one core; a MB is 2**20 bytes.
+
+    *disk* says how `disk_mb` is held: `polled`, or `exact`, where the kernel itself refuses the first byte too much.
+    """
 
     memory_mb: float | None = 1024
     cpu_percent: float | None = 50
     time_seconds: float | None = 3600
     disk_mb: float | None = 5120
     pids: int | None = 1024
+    disk: str = "polled"
 
     def __post_init__(self) -> None:
         """Raise `BadLimit` for what cannot be meant."""
         for name, allowed in RANGES.items():
             _refuse(name, getattr(self, name), allowed)
+        _refuse_way(self.disk)
+        if self.is_exact and self.disk_mb is None:
+            raise BadLimit("disk", "is exact, which needs a size: give `disk_mb` too")
 
     @classmethod
     def of(cls, given: Mapping[str, object]) -> "ResourceLimits":
@@ -80,12 +91,13 @@ class ResourceLimits:
         for key, value in given.items():
             name = SPELLINGS.get(key, key)
             if name not in known:
-                raise BadLimit(key, _unknown(key, (*known, *SPELLINGS)))
+                raise BadLimit(key, _unknown(key, (*known, *SPELLINGS)), is_about_key=True)
             if name in values:
-                raise BadLimit(key, f"is given twice: it is the same as `{name}`")
-            _refuse(key, value, RANGES[name])
+                raise BadLimit(key, f"is given twice: it is the same as `{name}`", is_about_key=True)
+            if name in RANGES:
+                _refuse(key, value, RANGES[name])
             values[name] = value
-        return cls(**values)  # type: ignore[arg-type]  # each was held against its range
+        return cls(**values)  # type: ignore[arg-type]  # each was held against its range, or is now
 
     @classmethod
     def unnamed(cls) -> "ResourceLimits":
@@ -102,17 +114,26 @@ class ResourceLimits:
         """The disk in bytes."""
         return None if self.disk_mb is None else int(self.disk_mb * MIB)
 
+    @property
+    def is_exact(self) -> bool:
+        """Say whether the agent is to have a disk of its own."""
+        return self.disk == "exact"
+
 
 def _refuse(key: str, value: object, allowed: Range) -> None:
     if value is not None and (problem := allowed.problem(value)):
         raise BadLimit(key, problem)
 
 
+def _refuse_way(disk: object) -> None:
+    if disk not in DISK:
+        raise BadLimit("disk", f"must be {' or '.join(f'`{way}`' for way in DISK)}, not {_shown(disk)}")
+
+
 def _unknown(key: str, known: tuple[str, ...]) -> str:
-    if key == "disk":
-        return "comes later: `disk: exact` cannot be asked for yet, `disk_mb` is polled"
     near = difflib.get_close_matches(str(key)[:SHOWN_DIGITS].lower(), known, n=1)
-    return f"is not known; did you mean `{near[0]}`?" if near else f"is not known; known: {', '.join(sorted(RANGES))}"
+    hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(sorted({*RANGES, 'disk'}))}"
+    return f"is not known; {hint}"
 
 
 def _shown(value: object) -> str:

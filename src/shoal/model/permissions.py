@@ -4,8 +4,8 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass, fields, replace
+from pathlib import Path, PurePosixPath
 from typing import Self
 
 from shoal.errors import BadInput, ShoalError, UnknownName
@@ -60,25 +60,28 @@ class ToolRule:
 class Permissions:
     """What a persona or a session may use and touch.
 
-    Without *allowed_tools* every tool is allowed that *deny* does not name. All else is what is listed and no more:
-    *readable* and *writable* folders and files (relative ones lie in the workspace; each is asked about on its own),
-    names of variables that may be taken from the host (*env*), and *hosts* (`example.org`, `*.example.org`).
+    Without *allowed_tools* every tool is allowed that *deny* does not name; an empty list allows none. All else is
+    what is listed and no more: *readable* and *writable* folders and files (relative ones lie in the workspace; each is
+    asked about on its own), names of variables that may be taken from the host (*env*), and *hosts* (`example.org`,
+    `*.example.org`). `None` is a list that nobody gave.
     """
 
-    allowed_tools: tuple[str, ...] = ()
+    allowed_tools: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     readable: tuple[str, ...] = (".",)
     writable: tuple[str, ...] = (".",)
-    env: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
+    env: tuple[str, ...] | None = None
+    hosts: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            object.__setattr__(self, one.name, _texts(one.name, getattr(self, one.name)))
-        for pattern in (*self.allowed_tools, *self.deny):
+            given = getattr(self, one.name)
+            if given is not None or one.default is not None:
+                object.__setattr__(self, one.name, _texts(one.name, given))
+        for pattern in (*(self.allowed_tools or ()), *self.deny):
             ToolRule.of(pattern)
-        _check("env", self.env, _NAME)
-        _check("hosts", self.hosts, _HOST)
+        _check("env", self.env or (), _NAME)
+        _check("hosts", self.hosts or (), _HOST)
 
     @classmethod
     def of(cls, mapping: Mapping[str, object]) -> Self:
@@ -88,6 +91,31 @@ class Permissions:
             if name not in known:
                 raise UnknownName("permission", str(name), known)
         return cls(**{name: _texts(name, value) for name, value in mapping.items()})
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """The readable paths that do not lie in the workspace."""
+        return tuple(path for path in self.readable if PurePosixPath(path).is_absolute())
+
+    def in_session(self) -> Self:
+        """Give what a wall holds: the workspace is always readable; raise `BadInput` for what no wall could hold."""
+        for path in self.readable:
+            if not PurePosixPath(path).is_absolute() and os.path.normpath(path) != ".":
+                why = "an agent can read all of its workspace, by git if not by name"
+                raise BadInput(f"permissions: readable {path!r} cannot be held: {why}; name absolute paths only")
+        for path in self.writable:
+            if reason := _unwritable(path):
+                raise BadInput(f"permissions: writable {path!r} {reason}; name a path in the workspace, from its top")
+        return replace(self, readable=(".", *self.outside))
+
+
+def effective(*nearest_first: Permissions | None) -> Permissions | None:
+    """Let the nearest one win as a whole, and let every deny stand: no nearer one can undo it."""
+    given = [one for one in nearest_first if one is not None]
+    if not given:
+        return None
+    deny = dict.fromkeys(pattern for one in reversed(given) for pattern in one.deny)
+    return replace(given[0], deny=tuple(deny))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +144,8 @@ class PermissionManager:
         self.permissions = permissions or Permissions()
         self._tell = tell
         self._audit: deque[Decision] = deque(maxlen=MOST_DECISIONS)
-        self._allow = tuple(map(ToolRule.of, self.permissions.allowed_tools))
+        allowed = self.permissions.allowed_tools
+        self._allow = None if allowed is None else tuple(map(ToolRule.of, allowed))
         self._deny = tuple(map(ToolRule.of, self.permissions.deny))
         self._readable = tuple(map(self._root, self.permissions.readable))
         self._writable = tuple(map(self._root, self.permissions.writable))
@@ -131,20 +160,20 @@ class PermissionManager:
         subject = f"{tool}({argument})" if argument else tool
         if denied := _first(self._deny, tool, argument):
             return self._decided(False, denied.pattern, subject)
-        if not self._allow:
+        if self._allow is None:
             return self._decided(True, NO_RULE, subject)
         allowed = _first(self._allow, tool, argument)
         return self._decided(allowed is not None, allowed.pattern if allowed else NOT_LISTED, subject)
 
     def env_allowed(self, name: str) -> Decision:
         """Say whether the variable *name* may be taken from the host."""
-        listed = name in self.permissions.env
+        listed = name in (self.permissions.env or ())
         return self._decided(listed, name if listed else NOT_LISTED, f"env {name}")
 
     def host_allowed(self, host: str) -> Decision:
         """Say whether *host* may be spoken to; `*.example.org` is every name below `example.org`."""
         name = host.lower().removesuffix(".")
-        rule = next((rule for rule in self.permissions.hosts if _host_fits(rule.lower(), name)), None)
+        rule = next((rule for rule in self.permissions.hosts or () if _host_fits(rule.lower(), name)), None)
         return self._decided(rule is not None, rule or NOT_LISTED, f"host {host}")
 
     def is_allowed(self, path: str | Path, write: bool = False) -> bool:
@@ -220,6 +249,16 @@ def _fits(glob: str, text: str) -> bool:
 
 def _host_fits(rule: str, host: str) -> bool:
     return host.endswith(rule.removeprefix("*")) if rule.startswith("*.") else host == rule.removesuffix(".")
+
+
+def _unwritable(path: str) -> str | None:
+    """Say why agents can never write *path*."""
+    named = PurePosixPath(path)
+    if named.is_absolute():
+        return "lies outside of the workspace, and agents write only in it"
+    if ".." in named.parts or "\0" in path:
+        return "does not say where it leads"
+    return "is git's own, and never open" if named.parts[:1] == (".git",) else None
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

@@ -41,10 +41,19 @@ class Repository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """One commit, checked out once: *tree* is never written again, *index* holds its stat data."""
+    """One commit, checked out once: *tree* is never written again, *index* holds its stat data.
+
+    Where *below* is not empty, *tree* is only a layer over those.
+    """
 
     commit: str
     tree: Path
     index: Path
     files: int
     bytes: int = 0
+    below: tuple[Path, ...] = ()
+
+    @property
+    def trees(self) -> tuple[Path, ...]:
+        """All layers, the topmost first."""
+        return (self.tree, *self.below)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shoal.errors import ShoalError
 from shoal.model.status import Status
 
 
@@ -35,6 +36,8 @@ class WorkerResult:
     """Changed files that run code on a person's machine later: hooks, editor tasks, CI, attributes."""
     raw: str | None = None
     """Where the raw files still lie, when they could not be brought in."""
+    prompt: str = ""
+    """How its prompt begins, on one line and without secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,3 +85,13 @@ class RunReport:
     """What held the agents to their limits, and the limits of each step."""
     notes: tuple[str, ...] = ()
     """Sentences that a person must know: uncommitted changes left out, a clamp, a gap in the wall."""
+
+
+class AgentFailed(ShoalError):
+    """An agent that had to succeed did not; its *result* says how it ended and what is kept of its work."""
+
+    exit_code = 1
+
+    def __init__(self, result: WorkerResult) -> None:
+        super().__init__(f"{result.session} {result.status.value}: {result.error or 'it gave no reason'}")
+        self.result = result

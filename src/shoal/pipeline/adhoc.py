@@ -1,41 +1,52 @@
 """A plan for work that was named on the command line, without any file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from shoal.errors import BadInput
-from shoal.model.task import AgentSpec, Plan, Step, Task
+from shoal.model.assignment import Assignment, Plan, Step
+from shoal.model.rule import Rule
+from shoal.model.task import Task
+from shoal.pipeline.names import LONGEST, slug
 
 DEFAULT_AT_ONCE = 5
 
 
 def adhoc(
-    tasks: Sequence[str], agent: AgentSpec, *, max_concurrent: int = DEFAULT_AT_ONCE, timeout: float | None = None
+    tasks: Sequence[Task],
+    assigned: Mapping[tuple[str, str], Assignment],
+    workers: Mapping[str, int],
+    rule: Rule | None = None,
 ) -> Plan:
-    """Make one independent step per task, `task-1` and on; *timeout* is nearer than the agent's own.
+    """Make one step per task, or one per task and agent where several agents do the same work.
 
-    The sandbox and the like are the plan's defaults: lay others over them with `dataclasses.replace`.
+    *workers* says how many of each agent; *assigned* is by the names of task and agent. The sandbox and the like are
+    the plan's defaults: lay others over them with `dataclasses.replace`.
     """
-    if not tasks:
-        raise BadInput("no task; give at least one `--task`")
-    if max_concurrent < 1:
-        raise BadInput(f"{max_concurrent} agents at once cannot work; give at least 1")
-    steps = tuple(_step(number, prompt, agent, timeout) for number, prompt in enumerate(tasks, start=1))
-    return Plan(name="adhoc", steps=steps, max_concurrent=max_concurrent)
-
-
-def _step(number: int, prompt: str, agent: AgentSpec, timeout: float | None) -> Step:
-    name = f"task-{number}"
-    if not prompt.strip():
-        raise BadInput(f"{name} is empty; say what the agent is to do")
-    if "\0" in prompt:
-        raise BadInput(f"{name} has a NUL in it; take it out")
-    task = Task(
-        name=name,
-        prompt=prompt,
-        agent=agent,
-        network=agent.network,
-        timeout=timeout or agent.timeout,
-        env=agent.env,
-        secrets=agent.secrets,
+    many = len(workers) > 1
+    steps = tuple(
+        Step(
+            name=_name(str(task.name), agent, many=many),
+            task=assigned[str(task.name), agent],
+            workers=count,
+            on_failure="best_effort",
+            needs=tuple(task.deps),
+            base=task.base if isinstance(task.base, str) else None,
+            wish=task,
+        )
+        for task in tasks
+        for agent, count in workers.items()
     )
-    return Step(name=name, task=task, on_failure="best_effort")
+    _assert_rule(rule, steps)
+    return Plan(name="adhoc", steps=steps, max_concurrent=DEFAULT_AT_ONCE, rule=rule)
+
+
+def _name(task: str, agent: str, *, many: bool) -> str:
+    return slug(f"{task}-{agent}"[:LONGEST]) if many else task
+
+
+def _assert_rule(rule: Rule | None, steps: Sequence[Step]) -> None:
+    total = sum(step.workers for step in steps)
+    if rule is not None and rule.needed(total) > total:
+        raise BadInput(f"a quorum of {rule.wanted} cannot be had of {total} agents")
+    if rule is not None and any(step.needs for step in steps):
+        raise BadInput("tasks with `deps` go without --pattern: they cannot all run at once")

@@ -3,8 +3,11 @@
 The checks read the tree and pass over what has the wrong shape, so that all problems come out at once.
 """
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 
+from shoal.model.graph import drawn_cycle
+from shoal.model.mind import SCRIPTED
 from shoal.pipeline.names import is_name, slug
 from shoal.pipeline.problems import Position, Problem, key, nearest, shown
 from shoal.pipeline.tree import Fields, Items, Node, Scalar, entries, find, items, key_position, text
@@ -17,6 +20,14 @@ def meaning_problems(tree: Node, name: str) -> Iterator[Problem]:
     yield from check.agents()
     yield from check.personas()
     yield from check.pipelines()
+
+
+NEEDS = ("needs", "dependencies", "depends_on")
+OWN_KEYS = {
+    "command": ("command",),
+    "scripted": ("script", "script_file"),
+    "python": ("model", "tools", "budget", "replies"),
+}
 
 
 class _Check:
@@ -54,23 +65,66 @@ class _Check:
         adapter = text(find(agent, "adapter"))
         if adapter == "command":
             yield from self._needed(agent, ("command",), "say what to run")
-            yield from self._foreign(agent, ("script", "script_file"), "scripted")
         if adapter == "scripted":
             yield from self._needed(agent, ("script", "script_file"), "list its actions")
             yield from self._exclusive(agent, "script", "script_file")
-            yield from self._foreign(agent, ("command",), "command")
+        if adapter == "python":
+            yield from self._needed(agent, ("model",), "name one, like anthropic:claude-sonnet-5")
+            yield from self._replies(agent)
+        for other, keys in OWN_KEYS.items() if adapter in OWN_KEYS else ():
+            yield from self._foreign(agent, keys, other) if other != adapter else ()
+
+    def _replies(self, agent: Node) -> Iterator[Problem]:
+        model, replies = given(agent, "model"), given(agent, "replies")
+        is_scripted = text(model) == SCRIPTED
+        if model is not None and is_scripted and replies is None:
+            yield self._at(model.at, f"`model: {SCRIPTED}` says what it is told to; list its `replies`")
+        if replies is not None and not is_scripted:
+            at = key_position(agent, ["replies"])
+            yield self._at(at, f"`replies` go with `model: {SCRIPTED}` only; remove them")
 
     def _steps(self, steps: Node | None) -> Iterator[Problem]:
         found = [one for one in items(steps) if isinstance(one, Fields)]
         yield from self._names("step", [given(one, "name") or given(one, "id") for one in found])
         for one in found:
             yield from self._step(one)
+        yield from self._needs({title: one for one in found if (title := _title(one)) is not None})
+
+    def _needs(self, steps: Mapping[str, Fields]) -> Iterator[Problem]:
+        """Find needs that are not there, and steps that wait for each other for ever."""
+        waits: dict[str, list[str]] = {}
+        for title, step in steps.items():
+            needs = [node for node in _needed_steps(step) if text(node) is not None]
+            waits[title] = [need for node in needs if (need := text(node)) in steps and need is not None]
+            for node in needs:
+                if text(node) not in steps:
+                    written = str(text(node))
+                    yield self._at(node.at, f"no step named {shown(written)} to need; {nearest(written, steps)}")
+            yield from self._base(step, steps, waits[title])
+        if cycle := drawn_cycle(waits):
+            first = steps[cycle.split(" → ")[0]]
+            key_at = next(iter(_needed_steps(first))).at
+            yield self._at(key_at, f"these steps wait for each other for ever: {cycle}; take one need out")
+
+    def _base(self, step: Fields, steps: Mapping[str, Fields], needs: list[str]) -> Iterator[Problem]:
+        base = find(step, "base")
+        if base is None or text(base) != "needs":
+            return
+        if not needs:
+            yield self._at(base.at, "`base: needs` on a step that needs nothing; use `run`, or say what it needs")
+        for need in needs:
+            workers = find(steps[need], "concurrency")
+            if isinstance(workers, Scalar) and workers.value not in (None, 1):
+                what = f"{key(need)} has several workers, and none of them is the one to build on"
+                yield self._at(base.at, f"`base: needs`: {what}; use `auto` or `run`")
 
     def _step(self, step: Node) -> Iterator[Problem]:
         yield from self._needed(step, ("name", "id"), "name the step")
         yield from self._exclusive(step, "name", "id")
         yield from self._needed(step, ("prompt", "exec"), "say what the agent is to do")
         yield from self._exclusive(step, "prompt", "exec")
+        for first, second in itertools.combinations(NEEDS, 2):
+            yield from self._exclusive(step, first, second)
         yield from self._not_blank(find(step, "prompt"))
         yield from self._not_blank(find(step, "exec", "source"))
         yield from self._needed(step, ("persona", "agent"), "name one of yours")
@@ -145,6 +199,15 @@ class _Check:
 
     def _at(self, at: Position, what: str) -> Problem:
         return Problem(self.name, at, what)
+
+
+def _title(step: Fields) -> str | None:
+    return text(given(step, "name") or given(step, "id"))
+
+
+def _needed_steps(step: Fields) -> tuple[Node, ...]:
+    named = next((node for name in NEEDS if (node := given(step, name)) is not None), None)
+    return (named,) if isinstance(named, Scalar) else tuple(items(named))
 
 
 def given(node: Node | None, name: str) -> Node | None:

@@ -1,7 +1,7 @@
 """Kinds of field that the shapes of documents are made of."""
 
 import shlex
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, LiteralString, Self
 
 from pydantic import (
     AfterValidator,
@@ -41,9 +41,9 @@ class Shape(BaseModel):
             raise ValidationError.from_exception_data(error.title, lines) from None
 
 
-def wrong(sentence: str) -> PydanticCustomError:
-    """Make an error whose whole text is *sentence*."""
-    return PydanticCustomError(OURS, "{sentence}", {"sentence": sentence})
+def wrong(sentence: str, kind: LiteralString = OURS) -> PydanticCustomError:
+    """Make an error whose whole text is *sentence*; of the kind `UNKNOWN_KEY`, it is told where the key stands."""
+    return PydanticCustomError(kind, "{sentence}", {"sentence": sentence})
 
 
 def one_of(what: str, *names: str, later: tuple[str, ...] = ()) -> AfterValidator:

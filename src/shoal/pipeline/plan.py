@@ -5,15 +5,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import UnknownName
+from shoal.model.agent import AgentSpec
+from shoal.model.assignment import Assignment, Plan, Step
 from shoal.model.limits import ResourceLimits
+from shoal.model.mind import TOOLS, Mind
+from shoal.model.permissions import Permissions, effective
 from shoal.model.policy import Network
-from shoal.model.task import AgentSpec, Plan, Step, Task
+from shoal.model.rule import Rule
 from shoal.pipeline.load import Document
+from shoal.pipeline.mind import canonical_replies
 from shoal.pipeline.names import slug
 from shoal.pipeline.problems import BadDocument, Position, Problem, key
-from shoal.pipeline.shape import FromHost, PersonaShape, StepShape, Surroundings
+from shoal.pipeline.shape import AgentShape, FromHost, PersonaShape, StepShape, Surroundings
 from shoal.pipeline.tree import Scalar, find, position
 
+STACKED = ("auto", "needs")
 MAX_SUB_AGENTS = 10  # what the clients themselves cap at (seed 001)
 
 
@@ -46,6 +52,7 @@ def agent(document: Document, name: str, *, environ: Mapping[str, str]) -> Agent
         raise UnknownName("agent", name, document.shape.agents)
     planner = _Planner(document=document, environ=environ)
     spec = planner.agent(name)
+    planner.assert_permitted(spec.permissions, planner.variables(document.shape.agents[name], ("agents", name)))
     if planner.problems:
         raise BadDocument(planner.problems)
     return spec
@@ -59,14 +66,26 @@ class _Chosen:
 
 
 @dataclass(frozen=True, slots=True)
+class _Taken:
+    """A variable of the host, and where it was asked for."""
+
+    variable: str
+    at: Position
+
+
+@dataclass(frozen=True, slots=True)
 class _Variables:
     values: dict[str, str]
-    secrets: frozenset[str]
+    taken: dict[str, _Taken]
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        return frozenset(self.taken)
 
     def under(self, nearer: "_Variables") -> "_Variables":
         """Lay *nearer* over these: a literal in place of a secret is a secret no more."""
-        kept = self.secrets - frozenset(nearer.values)
-        return _Variables(self.values | nearer.values, kept | nearer.secrets)
+        kept = {name: one for name, one in self.taken.items() if name not in nearer.values}
+        return _Variables(self.values | nearer.values, kept | nearer.taken)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,11 +100,13 @@ class _Planner:
     def step(self, shape: StepShape, path: tuple[str | int, ...]) -> Step:
         persona = self.document.shape.personas[shape.persona] if shape.persona else PersonaShape()
         spec = self.agent(shape.agent or persona.agent or "")
-        variables = self._variables(self.document.shape.agents[spec.name], ("agents", spec.name))
+        variables = self.variables(self.document.shape.agents[spec.name], ("agents", spec.name))
         if shape.persona:
-            variables = variables.under(self._variables(persona, ("personas", shape.persona)))
-        variables = variables.under(self._variables(shape, path))
-        task = Task(
+            variables = variables.under(self.variables(persona, ("personas", shape.persona)))
+        variables = variables.under(self.variables(shape, path))
+        permissions = effective(_permissions(shape), _permissions(persona), spec.permissions)
+        self.assert_permitted(permissions, variables)
+        task = Assignment(
             name=shape.title,
             prompt=self._prompt(shape),
             agent=spec,
@@ -96,12 +117,23 @@ class _Planner:
             env=variables.values,
             secrets=variables.secrets,
             expect=shape.expect,
+            permissions=permissions,
+            retry=shape.retry,
         )
-        return Step(name=shape.title, task=task, workers=self._workers(shape), on_failure=shape.on_failure)
+        return Step(
+            name=shape.title,
+            task=task,
+            workers=self._workers(shape),
+            on_failure=shape.on_failure,
+            needs=shape.wanted,
+            base=None if shape.base in STACKED or shape.base == "run" else shape.base,
+            is_stacked=shape.base in STACKED,
+            is_optional=shape.optional,
+        )
 
     def agent(self, name: str) -> AgentSpec:
         shape = self.document.shape.agents[name]
-        variables = self._variables(shape, ("agents", name))
+        variables = self.variables(shape, ("agents", name))
         return AgentSpec(
             name=name,
             adapter=shape.adapter,
@@ -111,7 +143,18 @@ class _Planner:
             env=variables.values,
             secrets=variables.secrets,
             timeout=shape.timeout,
+            limits=shape.limits,
+            permissions=_permissions(shape),
+            mind=_mind(shape),
         )
+
+    def assert_permitted(self, permissions: Permissions | None, variables: _Variables) -> None:
+        """Find the variables of the host that *permissions* do not list."""
+        listed = permissions.env if permissions else None
+        for one in variables.taken.values() if listed is not None else ():
+            if one.variable not in (listed or ()):
+                what = f"{key(one.variable)} may not be taken from the host; add it to `permissions.env`, or remove it"
+                self.problems.append(Problem(self.document.name, one.at, what))
 
     def _network(self, step: StepShape, persona: PersonaShape, spec: AgentSpec) -> Network | None:
         nearest = step.network or persona.network or spec.network or self.document.shape.runtime.network
@@ -125,7 +168,10 @@ class _Planner:
         most = self.document.shape.runtime.max_concurrent_workers
         if shape.concurrency > most:
             self._note(shape, f"concurrency {shape.concurrency} clamped to {most} (runtime.max_concurrent_workers)")
-        return min(shape.concurrency, most)
+        workers = min(shape.concurrency, most)
+        if (rule := Rule.on_failure(shape.on_failure)).needed(workers) > workers:
+            self._note(shape, f"a quorum of {rule.wanted} cannot be had of {workers} workers: it will fail")
+        return workers
 
     def _prompt(self, shape: StepShape) -> str:
         if "{{" in shape.words:
@@ -142,10 +188,14 @@ class _Planner:
         hint = f"You may spawn up to {offered} concurrent sub-agents or workers for this step."
         return f"{words.rstrip()}\n\n{hint}" if words.strip() else hint
 
-    def _variables(self, shape: Surroundings, path: tuple[str | int, ...]) -> _Variables:
+    def variables(self, shape: Surroundings, path: tuple[str | int, ...]) -> _Variables:
         values = {name: self._value(value, (*path, "env", name)) for name, value in shape.env.items()}
-        secrets = (name for name, value in shape.env.items() if isinstance(value, FromHost))
-        return _Variables(values, frozenset(secrets))
+        taken = {
+            name: _Taken(value.variable, position(self.document.tree, [*path, "env", name, "from"]))
+            for name, value in shape.env.items()
+            if isinstance(value, FromHost)
+        }
+        return _Variables(values, taken)
 
     def _value(self, value: str | FromHost, path: tuple[str | int, ...]) -> str:
         if not isinstance(value, FromHost):
@@ -159,6 +209,21 @@ class _Planner:
 
     def _note(self, shape: StepShape, what: str) -> None:
         self.notes.append(f"step {shape.title}: {what}")
+
+
+def _mind(shape: AgentShape) -> Mind | None:
+    if shape.model is None:
+        return None
+    return Mind(
+        model=shape.model,
+        tools=tuple(TOOLS) if shape.tools is None else tuple(shape.tools),
+        replies=None if shape.replies is None else canonical_replies(shape.replies),
+        budget=shape.budget.given if shape.budget else None,
+    )
+
+
+def _permissions(shape: Surroundings) -> Permissions | None:
+    return shape.permissions.given if shape.permissions else None
 
 
 def _chosen(document: Document, pipeline: str | None) -> _Chosen:

@@ -7,19 +7,24 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
+from pydantic_core import InitErrorDetails
 
+from shoal.errors import UnknownName
 from shoal.model.limits import BadLimit, ResourceLimits
-from shoal.pipeline.fields import UNSUPPORTED, Argv, Duration, NetworkName, Shape, one_of, wrong
+from shoal.model.retry import KEYS, BadRetry, Retry
+from shoal.model.rule import FAILURE_RULES
+from shoal.pipeline.fields import OURS, UNKNOWN_KEY, Argv, Duration, NetworkName, Shape, one_of, wrong
+from shoal.pipeline.mind import BudgetShape, Replies, Tools
+from shoal.pipeline.permissions import PermissionsShape
 from shoal.pipeline.problems import key, nearest, shown
 from shoal.pipeline.script import Action
 
-ADAPTERS = ("command", "scripted")
+ADAPTERS = ("command", "scripted", "python")
 LATER_ADAPTERS = ("claude", "codex", "goose", "gemini", "opencode", "copilot", "aider", "acp")
 DEFAULT_WORKERS = 10
 LATER_STEP_KEYS = frozenset(
-    {"needs", "dependencies", "depends_on", "base", "if", "optional", "select", "vary", "strategy", "retry"}
-    | {"contract", "output_artifacts", "isolation_strategy", "sandbox"}
+    {"if", "select", "vary", "strategy", "contract", "output_artifacts", "isolation_strategy", "sandbox"}
 )
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -28,13 +33,37 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def _limits(value: object) -> ResourceLimits:
     if not isinstance(value, dict):
         raise wrong(f"limits must be a mapping such as {{memory_mb: 1024}}, not {shown(value)}")
+    alone = {name: bad for name, given in value.items() if (bad := _bad_limit({name: given}))}
+    together = _bad_limit({name: given for name, given in value.items() if name not in alone})
+    if problems := [_limit_line(bad, value) for bad in (*alone.values(), together) if bad]:
+        raise ValidationError.from_exception_data("limits", problems)
+    return ResourceLimits.of(value)
+
+
+def _bad_limit(given: dict[str, object]) -> BadLimit | None:
     try:
-        return ResourceLimits.of(value)
+        ResourceLimits.of(given)
     except BadLimit as error:
-        raise wrong(str(error)) from error
+        return error
+    return None
+
+
+def _limit_line(bad: BadLimit, value: dict[str, object]) -> InitErrorDetails:
+    kind = wrong(str(bad), UNKNOWN_KEY if bad.is_about_key else OURS)
+    return InitErrorDetails(type=kind, loc=(bad.key,), input=value[bad.key])
+
+
+def _fleet(value: object) -> ResourceLimits:
+    limits = _limits(value)
+    if limits.is_exact:
+        where = "`disk: exact` gives each agent a disk of its own; say it in `resource_limits` or `limits`"
+        line = InitErrorDetails(type=wrong(where), loc=("disk",), input="exact")
+        raise ValidationError.from_exception_data("limits", [line])
+    return limits
 
 
 Limits = Annotated[ResourceLimits, PlainValidator(_limits)]
+FleetLimits = Annotated[ResourceLimits, PlainValidator(_fleet)]
 MISPLACED = {"limits": "limits belong to `runtime.resource_limits`, or to a step, persona or agent as `limits`"}
 ELSEWHERE = {"resource_limits": "`resource_limits` is the name in `runtime`; here it is `limits`"}
 
@@ -85,14 +114,44 @@ def _not_merging(value: object) -> object:
 
 
 def _failure_rule(value: object) -> object:
-    known = ("fail_fast", "best_effort")
-    if value == "any" or (isinstance(value, dict) and "quorum" in value):
-        said = "any" if value == "any" else "{quorum: n}"
-        raise wrong(f"`on_failure: {said}` {UNSUPPORTED}; use {' or '.join(known)}")
-    if value not in known:
-        hint = nearest(value, known) if isinstance(value, str) else f"use {' or '.join(known)}"
+    if isinstance(value, dict):
+        return _quorum(value)
+    if value not in FAILURE_RULES:
+        known = f"use {', '.join(FAILURE_RULES)} or {{quorum: n}}"
+        hint = nearest(value, FAILURE_RULES) if isinstance(value, str) else known
         raise wrong(f"`on_failure` cannot be {shown(value)}; {hint}")
     return value
+
+
+def _quorum(value: dict[object, object]) -> str:
+    match value:
+        case {"quorum": int(number), **rest} if not rest and not isinstance(number, bool) and number >= 1:
+            return f"quorum={number}"
+        case _:
+            raise wrong("`on_failure` as a mapping is `{quorum: n}`, with a whole number of at least 1")
+
+
+def _retry(value: object) -> Retry:
+    if not isinstance(value, dict | int) or isinstance(value, bool):
+        raise wrong(f"`retry` must be a number of further attempts or a mapping, not {shown(value)}")
+    try:
+        return Retry.of(value)
+    except BadRetry as error:
+        if error.key is None or not isinstance(value, dict):
+            raise wrong(str(error)) from None
+        line = InitErrorDetails(type=wrong(str(error)), loc=(error.key,), input=value.get(error.key))
+        raise ValidationError.from_exception_data("retry", [line]) from None
+    except UnknownName as error:
+        name = next(one for one in value if one not in KEYS) if isinstance(value, dict) else ""
+        line = InitErrorDetails(type=wrong(str(error), UNKNOWN_KEY), loc=(str(name),), input=value)
+        raise ValidationError.from_exception_data("retry", [line]) from None
+
+
+def _names(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Names = Annotated[list[str], BeforeValidator(_names)]
 
 
 class RuntimeShape(Shape):
@@ -104,7 +163,7 @@ class RuntimeShape(Shape):
     }
 
     resource_limits: Limits | None = None
-    fleet_limits: Limits | None = None
+    fleet_limits: FleetLimits | None = None
     max_concurrent_workers: int = Field(default=DEFAULT_WORKERS, ge=1, le=1000)
     isolation_strategy: Annotated[str, one_of("isolation_strategy", "auto", "overlay", "worktree", "directory")] = (
         "auto"
@@ -127,6 +186,7 @@ class Surroundings(Shape):
     network: NetworkName | None = None
     env: Env = Field(default_factory=dict)
     timeout: Duration | None = None
+    permissions: PermissionsShape | None = None
 
 
 class AgentShape(Surroundings):
@@ -138,12 +198,16 @@ class AgentShape(Surroundings):
     command: Argv | None = None
     script: list[Action] | None = None
     script_file: str | None = None
+    model: str | None = None
+    tools: Tools | None = None
+    budget: BudgetShape | None = None
+    replies: Replies | None = None
 
 
 class PersonaShape(Surroundings):
     """A role that an agent plays."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"isolation_strategy", "sandbox", "permissions"})
+    later: ClassVar[frozenset[str]] = frozenset({"isolation_strategy", "sandbox"})
 
     agent: str | None = None
     system_prompt: str | None = None
@@ -170,6 +234,12 @@ class StepShape(Surroundings):
     exec: ExecShape | None = None
     concurrency: int = Field(default=1, ge=1)
     max_concurrent_agents: int = 1
+    needs: Names | None = None
+    dependencies: Names | None = None
+    depends_on: Names | None = None
+    base: str = "auto"
+    optional: bool = False
+    retry: Annotated[Retry, PlainValidator(_retry)] = Field(default_factory=Retry)
     on_failure: Annotated[str, BeforeValidator(_failure_rule)] = "fail_fast"
     expect: Annotated[str, one_of("expect", "any", "changes")] = "any"
 
@@ -177,6 +247,11 @@ class StepShape(Surroundings):
     def title(self) -> str:
         """Return the step's name, however it was spelt."""
         return self.name or self.id or ""
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Return the steps that must end well first, however they were spelt."""
+        return tuple(dict.fromkeys(self.needs or self.dependencies or self.depends_on or ()))
 
     @property
     def words(self) -> str:

@@ -3,7 +3,7 @@
 from shoal.proc.completed import Completed, run, run_into
 from shoal.proc.exit import Exit, pidfd_ended
 from shoal.proc.kept import Budget
-from shoal.proc.lines import Lines
+from shoal.proc.lines import Lines, Passages
 from shoal.proc.process import Process, Sink, started
 from shoal.proc.spawn import Stream
 
@@ -12,6 +12,7 @@ __all__ = [
     "Completed",
     "Exit",
     "Lines",
+    "Passages",
     "Process",
     "Sink",
     "Stream",

@@ -15,7 +15,7 @@ from shoal.proc.kept import Head
 from shoal.proc.spawn import Child, Stream, spawn
 from shoal.proc.tap import Outlet, Tap
 
-Sink = Callable[[Stream, bytes], None]
+Sink = Callable[[Stream, bytes], float | None]
 
 RATE_BYTES = 64 * 2**20
 REPORT_BYTES = 64 * 1024
@@ -32,7 +32,8 @@ async def started(
     """Run *command* in a session and process group of its own, and leave nothing of it behind.
 
     On leaving (normal, error, cancel) the group gets TERM, *grace*, KILL. *sink* gets the raw chunks on the loop's
-    thread and must not block; if it raises, the group is killed and `wait` and the leaving raise that error.
+    thread and must not block; it may answer for how many seconds it wants no more of that stream, whose writer then
+    blocks. If it raises, the group is killed and `wait` and the leaving raise that error.
     """
     process = Process(spawn(command), grace)
     with contextlib.ExitStack() as undo:
@@ -110,7 +111,7 @@ class Process:
             tap.open()
         self._loop.add_reader(self._child.pidfd, self._note_exit)
 
-    def _tap(self, fd: int, pour: Callable[[bytes], None], rate_bytes: int) -> Tap:
+    def _tap(self, fd: int, pour: Callable[[bytes], float | None], rate_bytes: int) -> Tap:
         tap = Tap(fd, Outlet(pour=pour, closed=self._note_closed, failed=self._fail), rate_bytes)
         self._taps.append(tap)
         return tap
@@ -127,6 +128,8 @@ class Process:
         self._loop.remove_reader(self._child.pidfd)
         self._gone.set()
         self._exited_at = self._loop.time()
+        for tap in self._taps:
+            tap.wake()
         self._drain()
 
     def _drain(self) -> None:

@@ -9,13 +9,14 @@ PIPE = 64 * 1024  # what a pipe holds by default: one read empties it
 SLICE = 0.02
 TURN = 0.002  # of a slice, what one stream's sink may take: eight floods then leave the loop its half
 SMALLEST = 512  # `yes` makes 64 KiB into 32,768 lines: whole pipes of it held the loop for 0.9 s
+LARGEST_PIPE = 2**20  # what an ordinary user may make of one
 
 
 @dataclass(frozen=True, slots=True)
 class Outlet:
-    """Where a tap's bytes go, and who hears of its end."""
+    """Where a tap's bytes go, and who hears of its end; *pour* may answer for how many seconds it wants no more."""
 
-    pour: Callable[[bytes], None]
+    pour: Callable[[bytes], float | None]
     closed: Callable[[], None]
     failed: Callable[[Exception], None]
 
@@ -32,6 +33,7 @@ class Tap:
         self._left = 0
         self._time_left = 0.0
         self._bite = 8 * SMALLEST
+        self._unwanted = 0.0
         self._rest: asyncio.TimerHandle | None = None
         self.touched = 0.0
         self.closed = asyncio.Event()
@@ -42,10 +44,17 @@ class Tap:
         self._slice_ends = 0.0  # a timer may come a clock tick early, and a read of 0 bytes would look like the end
         self._loop.add_reader(self._fd, self._draw)
 
+    def wake(self) -> None:
+        """End a rest: who wrote is gone, and its last words are wanted now."""
+        if self._rest is not None and not self.closed.is_set():
+            self._rest.cancel()
+            self.open()
+
     def drain(self) -> None:
         """Take what the pipe still holds and close it, whoever else may hold its other end."""
-        if not self.closed.is_set():
-            self._read(PIPE)
+        left = LARGEST_PIPE
+        while left > 0 and not self.closed.is_set() and (taken := self._read(min(PIPE, left))):
+            left -= taken
         self.close()
 
     def close(self) -> None:
@@ -68,15 +77,23 @@ class Tap:
             self.touched = self._loop.time()
             self._left -= taken
             self._spend(self.touched - now)
-        if min(self._left, self._time_left) <= 0 and not self.closed.is_set():
+        if not self.closed.is_set():
+            self._pause(now)
+
+    def _pause(self, now: float) -> None:
+        """Rest until the next slice when this one's share is spent, and for as long as the sink wants no more."""
+        is_spent = min(self._left, self._time_left) <= 0
+        until = max(self._slice_ends if is_spent else 0.0, now + self._unwanted if self._unwanted else 0.0)
+        self._unwanted = 0.0
+        if until > 0:
             self._loop.remove_reader(self._fd)
-            self._rest = self._loop.call_at(self._slice_ends, self.open)
+            self._rest = self._loop.call_at(until, self.open)
 
     def _spend(self, seconds: float) -> None:
         self._time_left -= seconds
         if seconds > TURN / 2:
             self._bite = max(SMALLEST, self._bite // 2)
-        elif seconds < TURN / 8:
+        elif seconds < TURN / 4:
             self._bite = min(PIPE, self._bite * 2)
 
     def _read(self, most: int) -> int:
@@ -92,6 +109,6 @@ class Tap:
 
     def _pour(self, chunk: bytes) -> None:
         try:
-            self._outlet.pour(chunk)
+            self._unwanted = self._outlet.pour(chunk) or 0.0
         except Exception as error:  # a raise here would end in the loop's log, and the bytes in nothing
             self._outlet.failed(error)

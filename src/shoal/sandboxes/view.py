@@ -183,7 +183,8 @@ def _asked(policy: Policy) -> dict[Path, Show]:
         map(_checked, policy.write), Show.WRITE
     )
     if policy.layers:
-        asked[_checked(policy.layers.target)] = Show.WRITE if policy.layers.upper else Show.READ
+        # Layers with an upper may all the same be asked for read-only, with only parts below them to be written.
+        asked.setdefault(_checked(policy.layers.target), Show.WRITE if policy.layers.upper else Show.READ)
     return asked
 
 

@@ -29,6 +29,7 @@ class SessionState:
     by_host: bool
     attempt: int
     status: Status
+    prompt: str
     result: WorkerResult | None
     started_at: float
     seq: int
@@ -116,12 +117,15 @@ def _step_result(step: StepState) -> StepResult:
 
 
 def _worker_result(session: SessionState) -> WorkerResult:
-    return session.result or WorkerResult(
+    if session.result is not None:  # what was brought in after a kill does not know its prompt
+        return replace(session.result, prompt=session.result.prompt or session.prompt)
+    return WorkerResult(
         index=session.index,
         session=session.session,
         status=session.status,
         attempts=session.attempt,
         workspace=session.workspace,
+        prompt=session.prompt,
     )
 
 
@@ -192,6 +196,7 @@ class _Draft:
             by_host=event.by_host,
             attempt=event.attempt,
             status=Status.RUNNING,
+            prompt=event.prompt,
             result=None,
             started_at=recorded.at,
             seq=recorded.seq,
@@ -223,6 +228,7 @@ def _without_start(event: SessionEnded, recorded: Recorded) -> SessionState:
         by_host=False,
         attempt=result.attempts,
         status=result.status,
+        prompt=result.prompt,
         result=result,
         started_at=recorded.at,
         seq=recorded.seq,

@@ -64,6 +64,12 @@ class Ledger:
             return ()
         return await self._appended(tuple(_entry(event) for event in events))
 
+    def post(self, event: Event) -> None:
+        """Record *event* like `append`, some time soon and without anybody who waits for it."""
+        waiter: asyncio.Future[tuple[Recorded, ...]] = self._loop.create_future()
+        waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._backlog.append(Append((_entry(event),), waiter))
+
     def note(self, event: Event) -> None:
         """Record *event* in its session's own database, some time soon.
 

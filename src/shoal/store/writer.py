@@ -81,10 +81,13 @@ class Writer:
         if notes.mark is None:
             return ()
         if notes.mark.is_last:
-            self._shelf.rest(notes.session)
-        error = self._failures.pop(notes.session, None)
-        if error is not None:
-            return (partial(_refuse, notes.mark.waiter, error),)
+            try:
+                self._shelf.rest(notes.session)
+            except Exception as error:  # raised here, it would end the thread, and all who wait would wait for ever
+                self._failures.setdefault(notes.session, error)
+        failure = self._failures.pop(notes.session, None)
+        if failure is not None:
+            return (partial(_refuse, notes.mark.waiter, failure),)
         return (partial(_answer, notes.mark.waiter, None),)
 
 

@@ -22,15 +22,15 @@ async def base_ready(
     repository: Repository, commit: str, bases: Path, *, budget: int = BUDGET_BYTES
 ) -> AsyncIterator[Base]:
     """Hold the checkout of *commit*, made now if it is not there; while held, nobody removes it."""
-    folder = bases / f"{commit}-{_settings_digest(repository)}"
+    folder = bases / f"{commit}-{settings_digest(repository)}"
     async with repository_locked(repository.git):
         if not (folder / "ready").exists():
             await _made(repository, commit, folder)
-        hold = _held(folder)
+        hold = held_base(folder)
     try:
         os.utime(folder / "ready")
         await _evict(repository, bases, budget)
-        noted = _noted(folder)
+        noted = noted_base(folder)
         tree, index = folder / "tree", folder / "index"
         yield Base(commit=commit, tree=tree, index=index, files=noted["files"], bytes=noted["bytes"])
     finally:
@@ -45,17 +45,24 @@ async def _made(repository: Repository, commit: str, folder: Path) -> None:
     files = await check_out(repository, commit, tree=tree, index=aside / "index", shadow=aside / "git")
     # The gitdir pointer of each agent is laid over this empty file, so the agent's own layer stays empty.
     (tree / ".git").touch()
-    (aside / "ready").write_text(json.dumps({"files": files, "bytes": _bytes(tree)}))
+    write_note(aside, tree, files=files)
     await removed(folder, aside / "git")
     aside.rename(folder)
 
 
-def _settings_digest(repository: Repository) -> str:
+def write_note(folder: Path, tree: Path, *, files: int) -> None:
+    """Note that a base is whole, and how large."""
+    (folder / "ready").write_text(json.dumps({"files": files, "bytes": _bytes(tree)}))
+
+
+def settings_digest(repository: Repository) -> str:
+    """Name the settings that a checkout depends on."""
     text = json.dumps(sorted(repository.settings.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _held(folder: Path, mode: int = fcntl.LOCK_SH) -> int:
+def held_base(folder: Path, mode: int = fcntl.LOCK_SH) -> int:
+    """Hold a base against being removed, by the returned descriptor."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, mode | fcntl.LOCK_NB)
@@ -65,19 +72,28 @@ def _held(folder: Path, mode: int = fcntl.LOCK_SH) -> int:
     return fd
 
 
-def _noted(folder: Path) -> dict[str, int]:
+def noted_base(folder: Path) -> dict[str, int]:
+    """Read what was noted when the base was made."""
     noted: dict[str, int] = json.loads((folder / "ready").read_text())
     return noted
 
 
 def _bytes(tree: Path) -> int:
-    return sum(os.lstat(f"{place}/{name}").st_blocks * 512 for place, _, names in os.walk(tree) for name in names)
+    total, rest = 0, [os.fspath(tree)]
+    while rest:  # not by os.walk, which calls itself for each level of a tree
+        with os.scandir(rest.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    rest.append(entry.path)
+                else:
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
 
 
 async def _evict(repository: Repository, bases: Path, budget: int) -> None:
     """Remove the longest unused bases until the rest is within the budget; bases in use stay."""
     ready = sorted(bases.glob("*/ready"), key=lambda path: path.stat().st_mtime)
-    total = sum(_noted(path.parent)["bytes"] for path in ready)
+    total = sum(noted_base(path.parent)["bytes"] for path in ready)
     for path in ready:
         if total <= budget:
             return
@@ -92,11 +108,11 @@ async def evicted(repository: Repository, folder: Path) -> int:
 
 async def _evicted(folder: Path) -> int:
     try:
-        hold = _held(folder, fcntl.LOCK_EX)
+        hold = held_base(folder, fcntl.LOCK_EX)
     except (BlockingIOError, FileNotFoundError):
         return 0
     try:
-        size = _noted(folder)["bytes"]
+        size = noted_base(folder)["bytes"]
         aside = folder.with_name(f"gone-{secrets.token_hex(4)}")
         folder.rename(aside)
         await removed(aside)

@@ -31,7 +31,7 @@ class Directory:
             await _copied(order.base.tree, order.path)
             yield workspace
         finally:
-            if not workspace.keep:
+            if not workspace.keep and not order.has_own_disk:
                 await removed(order.path)
 
 

@@ -18,6 +18,8 @@ class Order:
     path: Path
     box: Path
     branch: str
+    has_own_disk: bool = False
+    """Whether all of it lies on a disk that goes as a whole: then nothing has to be removed, or can serve again."""
 
 
 @dataclass(slots=True, kw_only=True)

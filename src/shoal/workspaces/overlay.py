@@ -26,7 +26,7 @@ class Overlay:
         upper, work = order.box / "upper", order.box / "work"
         for folder in (upper, work, order.path):
             folder.mkdir(parents=True, exist_ok=True)
-        layers = Layers(lower=(order.base.tree,), upper=upper, work=work, target=order.path)
+        layers = Layers(lower=order.base.trees, upper=upper, work=work, target=order.path)
         workspace = Workspace(path=order.path, index=order.base.index, changes=upper)
         if not self.by_host:
             workspace.layers = layers

@@ -36,7 +36,7 @@ class Worktree:
         """Add a linked worktree, or take a warm one; only the adding is under the lock, not the checkout."""
         admin = await self._linked(order)
         workspace = Workspace(path=order.path, index=admin / "index", changes=order.path)
-        workspace.can_recycle = order.base.files > POOLED_ABOVE_FILES
+        workspace.can_recycle = order.base.files > POOLED_ABOVE_FILES and not order.has_own_disk
         try:
             shadow = order.box / f"checkout-{secrets.token_hex(3)}"
             await check_out(order.repository, order.base.commit, tree=order.path, index=admin / "index", shadow=shadow)
@@ -55,7 +55,7 @@ class Worktree:
     async def _linked(self, order: Order) -> Path:
         order.path.parent.mkdir(parents=True, exist_ok=True)
         async with repository_locked(order.repository.git):
-            return await self._taken(order) or await _added(order)
+            return (None if order.has_own_disk else await self._taken(order)) or await _added(order)
 
     async def _taken(self, order: Order) -> Path | None:
         """Take a warm worktree from the pool: a rename, three small files and a branch."""
@@ -78,7 +78,8 @@ class Worktree:
                 await self._pooled(order, admin, workspace.recycled)
                 return
             await _unlinked(order.repository, admin)
-        await removed(order.path)
+        if not order.has_own_disk:
+            await removed(order.path)
 
     async def _pooled(self, order: Order, admin: Path, index: Path) -> None:
         place = self.pool / secrets.token_hex(4)

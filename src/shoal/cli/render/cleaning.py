@@ -22,6 +22,14 @@ def prospect_lines(found: Sequence[Finding], *, force: bool) -> Iterator[str]:
     yield from _left(left)
 
 
+def records_line(kept: Sequence[Finding]) -> str:
+    """Say what logs and patches take, and how to be rid of the old ones."""
+    taken = size(sum(one.size_bytes for one in kept))
+    return (
+        f"logs and patches take {taken} ({count(len(kept), 'file')}); `--older-than 30d` removes those that are older"
+    )
+
+
 def cleaning_lines(done: Cleaning) -> Iterator[str]:
     """Say what was done."""
     yield from map(_brought_in, done.brought_in)
@@ -61,5 +69,18 @@ def _table(title: str, found: Sequence[Finding]) -> Iterator[str]:
     if not found:
         return
     yield title if title.endswith(":") else f"{title} {count(len(found), 'thing')}:"
-    rows = columns([(one.sort.value, size(one.size_bytes), plain(str(one.path))) for one in found])
-    yield from (f"  {joined(row)}" for row in rows)
+    rows = [_row(one) for one in found if not one.is_record]
+    yield from (f"  {joined(row)}" for row in columns([*rows, *_summed([one for one in found if one.is_record])]))
+
+
+def _row(one: Finding) -> tuple[str, str, str]:
+    return one.sort.value, size(one.size_bytes), plain(str(one.path))
+
+
+def _summed(records: Sequence[Finding]) -> Iterator[tuple[str, str, str]]:
+    """Count logs and patches by their folder: there can be thousands."""
+    folders: dict[tuple[Sort, str], list[Finding]] = {}
+    for one in records:
+        folders.setdefault((one.sort, str(one.path.parent)), []).append(one)
+    for (sort, folder), some in folders.items():
+        yield f"{sort.value}s", size(sum(one.size_bytes for one in some)), f"{len(some)} in {plain(folder)}"

@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from shoal.cli.output import Paint
+from shoal.cli.plain import plain
 from shoal.model.status import Status
 
 GAP = "  "
+SHOWN = 20
 TONES = {
     Status.SUCCEEDED: "good",
     Status.NO_CHANGES: "good",
@@ -51,6 +53,20 @@ def seconds(length: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def ago(length: float) -> str:
+    """Tell how long ago something was, roughly."""
+    for unit, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if length >= unit:
+            return f"{count(int(length // unit), name)} ago"
+    return "just now"
+
+
+def beginning(text: str, most: int) -> str:
+    """Show the beginning of a text of others, escaped, in at most so many signs."""
+    shown = plain(text)
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
 def size(number: int) -> str:
     """Tell a number of bytes."""
     amount = float(number)
@@ -59,3 +75,9 @@ def size(number: int) -> str:
             return f"{amount:.0f} {unit}"
         amount /= 1024
     return f"{amount:.1f} GiB"
+
+
+def some(names: Sequence[str], most: int = SHOWN) -> str:
+    """Name the first of them, escaped, and count the rest."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(plain, names[:most])) + more

@@ -4,12 +4,14 @@ import re
 
 from shoal.cli.output import Paint
 from shoal.cli.plain import plain
-from shoal.cli.render.columns import count, seconds, tone
-from shoal.model.events import AgentEnded, AgentStarted, Event, Output
+from shoal.cli.render.columns import beginning, count, seconds, tone
+from shoal.cli.render.why import why
+from shoal.model.events import AgentEnded, AgentStarted, Event, Output, PermissionDecided
 from shoal.model.results import WorkerResult
 
 # Taken out, not shown as an escape: many programs colour what they say, and a line of escapes cannot be read.
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+PROMPT = 80 - len("-- asked:  --")
 
 
 def log_line(event: Event, paint: Paint) -> str | None:
@@ -24,16 +26,28 @@ def log_line(event: Event, paint: Paint) -> str | None:
             return paint(f"-- {plain(session)} runs, pid {pid} --", "dim")
         case AgentEnded(exit_code=code, signal=number):
             return paint(f"-- ended by signal {number} --" if number else f"-- exited with {code} --", "dim")
+        case PermissionDecided(allowed=False, subject=subject, rule=rule):
+            return paint(f"-- denied: {plain(subject)} ({plain(rule)}) --", "warn")
         case _:
             return None
+
+
+def asked_line(prompt: str, paint: Paint) -> str:
+    """Say what the agent was asked to do."""
+    return paint(f"-- asked: {beginning(prompt, PROMPT)} --", "dim")
+
+
+def removed_line(session: str) -> str:
+    """Say that nothing is left of what the agent said."""
+    return f"shoal: the log of {plain(session)} is not there any more; `shoal clean --older-than` removes logs"
 
 
 def ended_line(result: WorkerResult, paint: Paint) -> str:
     """Say how the session ended."""
     status = paint(result.status.value, tone(result.status))
     branch = f", {plain(result.branch)}" if result.branch else ""
-    why = f": {plain(result.error)}" if result.error else ""
-    return f"-- {status} in {seconds(result.duration_seconds)}{branch}{why} --"
+    reason = f": {said}" if (said := why(result)) else ""
+    return f"-- {status} in {seconds(result.duration_seconds)}{branch}{reason} --"
 
 
 def _words(text: str, stream: str, paint: Paint) -> str:

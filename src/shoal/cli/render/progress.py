@@ -2,12 +2,15 @@
 
 from shoal.cli.output import Paint
 from shoal.cli.plain import plain
-from shoal.cli.render.columns import count, seconds, tone
-from shoal.model.events import AgentStarted, Event, Recorded, RunStarted, SessionEnded, SessionStarted
+from shoal.cli.render.columns import beginning, count, seconds, tone
+from shoal.cli.render.why import why
+from shoal.model.events import AgentStarted, Event, Recorded, RunStarted, SessionEnded, SessionStarted, Waiting
 from shoal.model.results import WorkerResult
 
 COMMIT = 7  # as git shortens it, and so that the line fits a terminal of 80 signs
 INDENT = " " * 10
+LINE = 80 - len(INDENT) - len("started") - 4  # what a terminal has left for a session and its prompt
+LEAST = 20
 
 
 class Progress:
@@ -31,8 +34,11 @@ class Progress:
         match event:
             case RunStarted():
                 return self._run_started(event)
-            case SessionStarted(session=session):
-                return f"started  {plain(session)}"
+            case Waiting(reason=reason):
+                return f"waiting  {plain(reason)}" if reason else "going on"
+            case SessionStarted(session=session, prompt=prompt):
+                asked = beginning(prompt, max(LEAST, LINE - max(len(session), self._width)))
+                return f"started  {plain(session).ljust(self._width)}  {self._paint(asked, 'dim')}".rstrip()
             case AgentStarted(session=session):
                 return f"running  {plain(session)}"
             case SessionEnded(result=result):
@@ -48,6 +54,8 @@ class Progress:
     def _result(self, result: WorkerResult) -> str:
         status = self._paint(result.status.value, tone(result.status))
         took = seconds(result.duration_seconds)
-        if result.branch is None:
-            return f"{status}  no branch, {took}"
-        return f"{status}  {plain(result.branch)}, {count(result.files_changed, 'file')}, {took}"
+        kept = (
+            "no branch" if result.branch is None else f"{plain(result.branch)}, {count(result.files_changed, 'file')}"
+        )
+        reason = why(result)
+        return f"{status}  {kept}, {took}" + (f"\n{INDENT}why: {reason}" if reason else "")

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from shoal.cli.output import Paint
 from shoal.cli.plain import plain
-from shoal.cli.render.columns import columns, count, heading, joined, seconds, tone
+from shoal.cli.render.columns import SHOWN, beginning, columns, count, heading, joined, seconds, some, tone
+from shoal.cli.render.why import why
 from shoal.git.overlap import overlaps
 from shoal.model.results import RunReport, WorkerResult
 from shoal.model.status import Status
 
-SHOWN = 20
 NAMED = 3
+PROMPT = 80 - len("    task: ")
 INDENT = "  "
 
 
@@ -36,9 +37,10 @@ def report_lines(report: RunReport, closing: Closing, paint: Paint) -> Iterator[
     yield from _overlap_lines(closing.changed, paint)
     yield ""
     yield from standing_lines(report)
-    yield ""
-    yield paint("next:", "bold")
-    yield from (f"{INDENT}{line}" for line in _next(_workers(report), closing))
+    if advice := list(_next(_workers(report), closing)):
+        yield ""
+        yield paint("next:", "bold")
+        yield from (f"{INDENT}{line}" for line in advice)
 
 
 def headline(report: RunReport, paint: Paint) -> str:
@@ -58,9 +60,13 @@ def worker_lines(report: RunReport, paint: Paint, changed: Mapping[str, Sequence
     rows = [_row(worker, (changed or {}).get(worker.branch or "", ())) for worker in workers]
     head, *padded = columns([("session", "status", "time", "branch", "changes"), *rows])
     yield INDENT + heading(head, paint)
+    told = ""
     for worker, row in zip(workers, padded, strict=True):
         row[1] = paint(row[1], tone(worker.status))
         yield INDENT + joined(row)
+        if worker.prompt != told:  # the workers of one step share it
+            yield f"{INDENT}{INDENT}{paint(f'task: {beginning(worker.prompt, PROMPT)}', 'dim')}"
+            told = worker.prompt
         yield from (f"{INDENT}{INDENT}{line}" for line in _remarks(worker))
 
 
@@ -86,20 +92,22 @@ def _changes(worker: WorkerResult, paths: Sequence[str]) -> str:
     if worker.branch is None:
         return "-"
     number = count(worker.files_changed, "file")
-    return f"{number}: {_some(paths, NAMED)}" if paths else number
+    return f"{number}: {some(paths, NAMED)}" if paths else number
 
 
 def _remarks(worker: WorkerResult) -> Iterator[str]:
-    if worker.error:
-        yield f"why: {plain(worker.error)}"
+    if reason := why(worker):
+        yield f"why: {reason}"
+    if worker.attempts > 1:
+        yield f"this was attempt {worker.attempts}"
     if worker.unkept:
-        yield f"not kept: {_some(worker.unkept)}"
+        yield f"not kept: {some(worker.unkept)}"
     if worker.executable:
-        yield f"look before you merge, it changes what runs on your machine: {_some(worker.executable)}"
+        yield f"look before you merge, it changes what runs on your machine: {some(worker.executable)}"
     if worker.ignored:
         yield f"left out by the ignore rules: {count(worker.ignored, 'file')}"
     if worker.kept_refs:
-        yield f"its other branches and stashes: {_some(worker.kept_refs)}"
+        yield f"its other branches and stashes: {some(worker.kept_refs)}"
     if worker.raw:
         yield f"its raw files are still in {plain(worker.raw)}"
 
@@ -141,10 +149,6 @@ def _next(workers: Sequence[WorkerResult], closing: Closing) -> Iterator[str]:
             yield f"git merge {plain(one.branch or '')}" if closing.can_merge else apply
         yield f"{closing.program} open {plain(one.session)}"
     talkers = [one for one in workers if one.attempts and (not one.status.is_good or not branched)]
+    talkers.sort(key=lambda one: one.status is Status.CANCELLED)  # who failed has more to tell than who was stopped
     for one in talkers[:1]:
         yield f"{closing.program} logs {plain(one.session)}"
-
-
-def _some(names: Sequence[str], most: int = SHOWN) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(plain, names[:most])) + more

@@ -1,10 +1,11 @@
 """How a run stands, and which others there are."""
 
+import time
 from collections.abc import Iterator, Sequence
 
 from shoal.cli.output import Paint
 from shoal.cli.plain import plain
-from shoal.cli.render.columns import tone
+from shoal.cli.render.columns import ago, columns, joined, tone
 from shoal.cli.render.report import headline, standing_lines, worker_lines
 from shoal.model.results import RunReport, WorkerResult
 from shoal.model.status import Status
@@ -17,15 +18,22 @@ def status_lines(report: RunReport, others: Sequence[RunState], *, paint: Paint)
     """Give the run's headline, its workers, what it stood on, and the names of the latest other runs."""
     yield headline(report, paint)
     yield ""
-    yield from worker_lines(report, paint)
-    yield ""
+    if lines := list(worker_lines(report, paint)):
+        yield from (*lines, "")
     yield from standing_lines(report)
     if any(_is_left(worker) for step in report.steps for worker in step.worker_results):
         yield "lost: its Shoal was killed; what is left of its work is brought in by `shoal clean`, or by the next run"
     if others:
-        named = (f"{plain(run.run)} ({paint(run.status.value, tone(run.status))})" for run in others[: -SHOWN - 1 : -1])
-        more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
-        yield f"other runs: {', '.join(named)}{more}"
+        more = f", {len(others) - SHOWN} more before them" if len(others) > SHOWN else ""
+        yield f"other runs (`shoal status RUN` shows one{more}):"
+        yield from _others(others[: -SHOWN - 1 : -1], paint)
+
+
+def _others(runs: Sequence[RunState], paint: Paint) -> Iterator[str]:
+    rows = columns([(plain(run.run), run.status.value, ago(time.time() - run.started_at)) for run in runs])
+    for run, row in zip(runs, rows, strict=True):
+        row[1] = paint(row[1], tone(run.status))
+        yield f"  {joined(row)}"
 
 
 def _is_left(worker: WorkerResult) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import traceback
+from collections.abc import Container, Sequence
 
 import typer
 
@@ -10,20 +11,39 @@ from shoal.errors import ShoalError
 from shoal.pipeline.problems import BadDocument
 
 LONGEST = 4000
+ELSEWHERE = {  # what other tools of this field call it
+    word: said
+    for words, said in (
+        ("list ls ps", "`shoal status` shows the runs and their agents"),
+        ("stop cancel kill", "Ctrl-C in the run's own terminal stops it"),
+        ("gc cleanup prune", "`shoal clean` removes what no run needs"),
+        ("attach tail watch log", "`shoal logs -f` follows an agent"),
+        ("merge", "an agent's work is a branch: `git merge BRANCH`"),
+        ("apply", "`shoal diff SESSION | git apply` does it"),
+        ("init", "nothing has to be set up: `shoal run --task TEXT --command PROGRAM` starts at once"),
+        ("start", "it is `shoal run`"),
+        ("check", "it is `shoal validate`"),
+    )
+    for word in words.split()
+}
 
 
 def sentence(error: ShoalError) -> str:
     """Say an error of ours; those of a document stand alone, as `file:line:column:`, so that editors find them."""
+    if isinstance(error, BadDocument):
+        return plain(str(error), keep="\n")  # it bounds itself, by whole problems
     text = plain(str(error)[:LONGEST], keep="\n")
-    return text if isinstance(error, BadDocument) else f"shoal: {' '.join(text.split())}"
+    return f"shoal: {' '.join(text.split())}"
 
 
-def usage(error: typer.TyperException) -> str:
-    """Say what was wrong with the words, and where to look."""
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "shoal"
-    said = plain(error.format_message()).rstrip(".")
-    return f"shoal: {said}{'' if said.endswith('?') else ';'} see `{plain(command)} --help`"
+def usage(error: typer.TyperException, words: Sequence[str], commands: Container[str]) -> str:
+    """Say what was wrong with *words*, and where to look; what other tools have is told by our name for it."""
+    first = words[0] if words else ""
+    if first in ELSEWHERE:
+        return f"shoal: no command {first!r}; {ELSEWHERE[first]}"
+    command = f"shoal {first}" if first in commands else "shoal"
+    said = plain(error.format_message()).rstrip(".").replace("Value error, ", "")
+    return f"shoal: {said}{'' if said.endswith('?') else ';'} see `{command} --help`"
 
 
 def bug(error: Exception) -> str:
@@ -37,6 +57,11 @@ def bug(error: Exception) -> str:
 def stopping() -> str:
     """Answer the first Ctrl-C."""
     return "shoal: stopping: the agents are asked to end, and their work is kept; once more ends them at once"
+
+
+def late() -> str:
+    """Say that the deadline has passed."""
+    return "shoal: the deadline has passed: the agents are asked to end, and their work is kept"
 
 
 def ended_at_once() -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from shoal.cli.plain import plain
 from shoal.cli.render.columns import count
-from shoal.model.task import Plan
+from shoal.model.assignment import Plan
 from shoal.pipeline.problems import Problem
 
 

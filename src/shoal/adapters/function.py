@@ -1,0 +1,31 @@
+"""A Python function as an agent, in a process of its own behind the wall."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.adapters.kind import Invocation
+from shoal.errors import BadInput
+from shoal.model.assignment import Assignment
+from shoal.model.policy import Network
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """Run *program* (`function_agent.py`) with *python*, the interpreter that the function belongs to."""
+
+    python: Path
+    program: Path
+    name: str = "function"
+    default_network: Network = Network.NONE
+
+    def invocation(self, task: Assignment) -> Invocation:
+        """Hand the function's source and the prompt over on stdin."""
+        if task.agent.script is None:
+            raise BadInput(f"agent {task.agent.name!r} has no function; give one from Python, as `agent=`")
+        order = json.loads(task.agent.script)
+        needs = tuple(map(Path, order["needs"]))
+        stdin = json.dumps({**order, "prompt": task.prompt}).encode()
+        # -B: what it imports from its workspace must not leave bytecode there, which would count as its work.
+        argv = (str(self.python), "-I", "-B", str(self.program))
+        return Invocation(argv=argv, stdin=stdin, needs=(self.program, *needs))

@@ -1,0 +1,24 @@
+"""An in-process agent: it has no process of its own, only commands that its tools run behind the wall."""
+
+from dataclasses import dataclass
+
+from shoal.adapters.kind import Invocation
+from shoal.errors import BadInput
+from shoal.model.assignment import Assignment
+from shoal.model.policy import Network
+
+SHELL = "/bin/sh"
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """The model is asked by this process; what is started in the box are its tools."""
+
+    name: str = "python"
+    default_network: Network = Network.NONE
+
+    def invocation(self, task: Assignment) -> Invocation:
+        """Name the shell that the tools need; it is never started by itself."""
+        if task.agent.mind is None and task.agent.made is None:
+            raise BadInput(f"agent {task.agent.name!r} has no model; name one, or give a `shoal.Agent`")
+        return Invocation(argv=(SHELL,), stdin=b"")

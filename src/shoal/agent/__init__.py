@@ -1,0 +1,53 @@
+"""The in-process agent, on pydantic-ai: prompt, fork, run_parallel_prompts, tools, events."""
+
+from shoal.errors import Unavailable
+
+try:
+    import pydantic_ai  # noqa: F401
+except ImportError as missing:
+    raise Unavailable("shoal.Agent", "pydantic-ai is not installed", "run: pip install 'shoal[agent]'") from missing
+
+from shoal.agent.agent import Agent
+from shoal.agent.events import (
+    AgentEvent,
+    ModelReplied,
+    TextArrived,
+    ToolCalled,
+    ToolReturned,
+    TurnEnded,
+    TurnStarted,
+    Warned,
+)
+from shoal.agent.limits import AgentLimits
+from shoal.agent.parallel import Answer, Outcome, Prompt
+from shoal.agent.reply import Reply
+from shoal.agent.sandboxed import sandboxed_tools
+from shoal.agent.scripted import After, Call, ScriptedModel
+from shoal.agent.workspace import CommandOutcome, OpenWorkspace, Workspace
+from shoal.patterns.outcome import Err, Ok
+
+__all__ = [
+    "After",
+    "Agent",
+    "AgentEvent",
+    "AgentLimits",
+    "Answer",
+    "Call",
+    "CommandOutcome",
+    "Err",
+    "ModelReplied",
+    "Ok",
+    "OpenWorkspace",
+    "Outcome",
+    "Prompt",
+    "Reply",
+    "ScriptedModel",
+    "TextArrived",
+    "ToolCalled",
+    "ToolReturned",
+    "TurnEnded",
+    "TurnStarted",
+    "Warned",
+    "Workspace",
+    "sandboxed_tools",
+]

@@ -1,0 +1,280 @@
+"""The in-process agent: one conversation with a model that may use tools."""
+
+import contextlib
+import copy
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models import Model
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import RunUsage
+
+from shoal.agent.events import Warned
+from shoal.agent.limits import AgentLimits, as_seconds
+from shoal.agent.parallel import Fanout, Outcome, Prompts
+from shoal.agent.reply import Reply
+from shoal.agent.setup import AgentTool, Setup, as_model, as_text
+from shoal.agent.subscribers import Handler, Post, Subscription
+from shoal.agent.telling import Telling
+from shoal.agent.turn import Turn, new_id, unfinished
+from shoal.agent.workspace import OpenWorkspace
+from shoal.errors import BadInput
+
+T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Agent:
+    """One conversation with *model*, which is a pydantic-ai model or the name of one.
+
+    An agent answers one prompt at a time; for several at once, `fork` it or use `run_parallel_prompts`. When a turn
+    fails, what was done stays in its history, and `continue_turn` goes on from there.
+    """
+
+    def __init__(
+        self,
+        model: Model | str,
+        *,
+        system_prompt: str | None = None,
+        tools: Sequence[AgentTool] = (),
+        name: str | None = None,
+        limits: AgentLimits | None = None,
+        settings: ModelSettings | None = None,
+        tool_retries: int = 3,
+    ) -> None:
+        setup = Setup(
+            model=as_model(model),
+            system_prompt=system_prompt,
+            name=name,
+            limits=limits or AgentLimits(),
+            settings=copy.deepcopy(settings) if settings else ModelSettings(),
+            tool_retries=tool_retries,
+        )
+        self._begin(setup.with_tools(tools))
+
+    def _begin(
+        self,
+        setup: Setup,
+        parent_id: str | None = None,
+        history: Iterable[ModelMessage] = (),
+        subscriptions: Iterable[Subscription] = (),
+    ) -> None:
+        self.id = new_id()
+        self.parent_id = parent_id
+        self.setup = setup
+        self._history = list(history)
+        self._subscriptions = list(subscriptions)
+        self._usage = RunUsage()
+        self._carried = RunUsage()  # what others have spent of the budget that it shares
+        self._is_priced = True
+        self._turn: Turn | None = None
+        self._fanouts: set[Fanout] = set()
+
+    async def prompt(self, text: str, *, timeout: float | None = None) -> Reply:
+        """Say *text* to the model, run the tools it asks for, and give its answer."""
+        async with self._turning(as_text(text), timeout) as turn:
+            return turn.reply(await turn.answer(text, str))
+
+    async def continue_turn(self, *, timeout: float | None = None) -> Reply:
+        """Go on from the conversation as it is, without saying more: after a failure, or after `append_message`.
+
+        An answer that was cut off is asked for again.
+        """
+        self._assert_idle()
+        self._history = unfinished(self._history)
+        async with self._turning(None, timeout) as turn:
+            return turn.reply(await turn.answer(None, str))
+
+    async def prompt_json(self, text: str, type: type[T], *, timeout: float | None = None) -> T:
+        """Say *text* to the model and give its answer as a checked value of *type*."""
+        async with self._turning(as_text(text), timeout) as turn:
+            return await turn.answer(text, type)
+
+    async def stream(self, text: str, *, timeout: float | None = None) -> AsyncGenerator[str, None]:
+        """Say *text* to the model and give its words as they come; leaving the loop early cancels the turn."""
+        async with self._turning(as_text(text), timeout) as turn, contextlib.aclosing(turn.pieces(text)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def __aenter__(self) -> "Agent":
+        """Keep the model's connections until the block is left; without one, the program's end closes them."""
+        await self.setup.model.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the model's connections."""
+        await self.setup.model.__aexit__(kind, error, trace)
+
+    def cancel(self) -> None:
+        """End what runs, with `AgentCancelled`: its turn, and the prompts of its `run_parallel_prompts`."""
+        for running in (self._turn, *self._fanouts):
+            if running is not None:
+                running.cancel()
+
+    def fork(self) -> "Agent":
+        """Make an agent that goes on alone from here: same model, tools, limits and subscribers, own conversation."""
+        return self._forked(self.setup)
+
+    async def run_parallel_prompts(
+        self,
+        prompts: Prompts,
+        max_parallel_runs: int = 3,
+        *,
+        timeout: float | None = None,
+        workspace: OpenWorkspace | None = None,
+    ) -> list[Outcome]:
+        """Answer each prompt on a fork, so many at once, and give `Ok` or `Err` for each, in the order of *prompts*.
+
+        A failure stays with its prompt. This conversation does not change; what the forks use is added to its usage.
+        With *workspace*, each fork works in one of its own, by the tools `read`, `write`, `edit`, `list`, `search`
+        and `shell` behind its wall.
+        """
+        outcomes = self.stream_parallel_prompts(prompts, max_parallel_runs, timeout=timeout, workspace=workspace)
+        return sorted([one async for one in outcomes], key=lambda one: one.index)
+
+    async def stream_parallel_prompts(
+        self,
+        prompts: Prompts,
+        max_parallel_runs: int = 3,
+        *,
+        timeout: float | None = None,
+        workspace: OpenWorkspace | None = None,
+    ) -> AsyncGenerator[Outcome, None]:
+        """Give the outcomes of `run_parallel_prompts` as they come; each says its index.
+
+        *prompts* are taken only as there is room, and the next one starts when an outcome is taken.
+        """
+        fanout = Fanout(self, timeout=as_seconds(timeout), workspace=workspace)
+        self._fanouts.add(fanout)
+        try:
+            width = await self._width(max_parallel_runs)
+            async with contextlib.aclosing(fanout.outcomes(prompts, width)) as outcomes:
+                async for outcome in outcomes:
+                    yield outcome
+        finally:
+            self._fanouts.discard(fanout)
+
+    @property
+    def messages(self) -> list[ModelMessage]:
+        """Copy the conversation."""
+        return copy.deepcopy(self._history)
+
+    def append_message(self, message: ModelMessage) -> None:
+        """Put *message* at the end of the conversation."""
+        self.replace_messages([*self._history, message])
+
+    def replace_messages(self, messages: Iterable[ModelMessage]) -> None:
+        """Make *messages* the whole conversation."""
+        self._assert_idle()
+        self._history = copy.deepcopy(list(messages))
+
+    def tool(self, function: Function) -> Function:
+        """Register *function* as a tool, as a decorator; its docstring tells the model what it does."""
+        self.add_tool(function)
+        return function
+
+    def add_tool(self, tool: AgentTool) -> None:
+        """Register a function or a pydantic-ai `Tool`, for this agent and for what is forked from it later."""
+        self.setup = self.setup.with_tools([tool])
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Name the tools."""
+        return tuple(tool.name for tool in self.setup.tools)
+
+    @property
+    def name(self) -> str | None:
+        """The name that it was given."""
+        return self.setup.name
+
+    def subscribe(self, handler: Handler) -> Callable[[], None]:
+        """Call *handler* with every event of this agent and its later forks; call what is returned to stop that.
+
+        A handler may be a coroutine function. It runs on the loop beside the turn, so a plain one must not block.
+        """
+        if not callable(handler):
+            raise BadInput(f"{handler!r:.60} is no handler; give a function that takes an event")
+        subscription = Subscription(handler)
+        self._subscriptions.append(subscription)
+        return subscription.cancel
+
+    @property
+    def dropped_events(self) -> int:
+        """Count the events that slow subscribers missed."""
+        return sum(one.dropped for one in self._subscriptions)
+
+    @property
+    def subscriber_errors(self) -> int:
+        """Count the errors that subscribers raised."""
+        return sum(one.errors for one in self._subscriptions)
+
+    @property
+    def usage(self) -> RunUsage:
+        """Copy what it has used so far, with that of the forks of `run_parallel_prompts`."""
+        return copy.copy(self._usage)
+
+    @property
+    def cost(self) -> Decimal | None:
+        """What it cost so far, in US dollars; `None` where the price of an answer is not known."""
+        return (self._usage.cost or Decimal(0)) if self._is_priced else None
+
+    @contextlib.contextmanager
+    def sharing(self, setup: Setup) -> Iterator["Agent"]:
+        """Give a fork that spends from this agent's budget."""
+        fork = self._forked(setup)
+        fork._carried = self._carried + self._usage
+        try:
+            yield fork
+        finally:
+            self._spend(fork._usage, is_priced=fork._is_priced)
+
+    def _forked(self, setup: Setup) -> "Agent":
+        twin = object.__new__(Agent)
+        twin._begin(setup, self.id, copy.deepcopy(self._history), self._subscriptions)
+        return twin
+
+    async def _width(self, max_parallel_runs: int) -> int:
+        """Take what makes no sense as 1, and say so."""
+        if not isinstance(max_parallel_runs, int):
+            raise BadInput(f"max_parallel_runs is {max_parallel_runs!r:.40}; give a whole number")
+        if max_parallel_runs >= 1:
+            return max_parallel_runs
+        text = f"max_parallel_runs is {max_parallel_runs}; one prompt at a time is run"
+        warnings.warn(text, stacklevel=3)
+        post = Post(self._subscriptions)
+        async with post.delivering():
+            self._telling(post).say(Warned, text=text)
+        return 1
+
+    def _telling(self, post: Post) -> Telling:
+        return Telling(post, run_id=new_id(), agent_id=self.id, parent_id=self.parent_id)
+
+    @contextlib.asynccontextmanager
+    async def _turning(self, text: str | None, timeout: float | None) -> AsyncIterator[Turn]:
+        self._assert_idle()
+        post = Post(self._subscriptions)
+        bounds = (as_seconds(timeout), self.setup.limits.seconds)
+        seconds = min((one for one in bounds if one is not None), default=None)
+        turn = Turn(self.setup, self._history, self._carried + self._usage, self._telling(post), timeout=seconds)
+        self._turn = turn
+        try:
+            async with turn.told(text, post):
+                yield turn
+        finally:
+            self._turn = None
+            self._history = turn.messages
+            self._spend(turn.usage, is_priced=turn.is_priced)
+
+    def _spend(self, usage: RunUsage, *, is_priced: bool) -> None:
+        self._usage = self._usage + usage
+        self._is_priced &= is_priced
+
+    def _assert_idle(self) -> None:
+        if self._turn is not None:
+            raise BadInput(f"agent {self.id} is in a turn; await it, or `fork` the agent to ask more at once")

@@ -1,0 +1,78 @@
+"""What an agent does, as small frozen events for its subscribers."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+SAID_CHARACTERS = 4_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEvent:
+    """The base of all events: which turn it is of, of which agent, and which agent that was forked from."""
+
+    run_id: str
+    agent_id: str
+    parent_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStarted(AgentEvent):
+    """A turn began; *prompt* is `None` where it goes on without one."""
+
+    prompt: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextArrived(AgentEvent):
+    """A piece of a streamed reply."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReplied(AgentEvent):
+    """The model answered one request."""
+
+    text: str
+    input_tokens: int
+    output_tokens: int
+    cost: Decimal | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCalled(AgentEvent):
+    """The model asked for a tool, and it runs."""
+
+    tool: str
+    call_id: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolReturned(AgentEvent):
+    """A tool ended; *error* is what went wrong."""
+
+    tool: str
+    call_id: str
+    content: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded(AgentEvent):
+    """A turn ended; *error* is the sentence of why it could not be finished."""
+
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(AgentEvent):
+    """Something was asked for that could not be had as it was said."""
+
+    text: str
+
+
+def said(value: object) -> str:
+    """Give *value* as text, cut to what an event carries."""
+    text = str(value)
+    return text if len(text) <= SAID_CHARACTERS else f"{text[:SAID_CHARACTERS]} [{len(text) - SAID_CHARACTERS} more]"

@@ -1,0 +1,107 @@
+"""How an agent is set up: a frozen value that its forks share, and the pydantic-ai agent made from it."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import pydantic_ai
+from pydantic_ai import exceptions as theirs
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import RunContext, Tool
+from pydantic_ai.toolsets import FunctionToolset, ToolsetTool, WrapperToolset
+
+from shoal.agent.limits import AgentLimits
+from shoal.errors import BadInput, ToolFailed, Unavailable
+
+FOR_THE_MODEL = (
+    theirs.ApprovalRequired,
+    theirs.CallDeferred,
+    theirs.ModelRetry,
+    theirs.RunCancelled,
+    theirs.SkipToolExecution,
+    theirs.ToolFailed,
+    theirs.ToolFailedError,
+    theirs.ToolRetryError,
+)
+
+AgentTool = Tool[None] | Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What makes an agent, apart from its conversation; a change makes a new value."""
+
+    model: Model
+    system_prompt: str | None = None
+    tools: tuple[Tool[None], ...] = ()
+    name: str | None = None
+    limits: AgentLimits = field(default_factory=AgentLimits)
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    tool_retries: int = 3
+
+    def __post_init__(self) -> None:
+        names = [tool.name for tool in self.tools]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise BadInput(f"two tools are named {sorted(twice)[0]!r}; give one of them another name")
+
+    def with_tools(self, tools: Sequence[AgentTool]) -> Self:
+        """Give the agent more tools."""
+        return replace(self, tools=(*self.tools, *map(as_tool, tools)))
+
+    @functools.cached_property
+    def core(self) -> pydantic_ai.Agent[None, str]:
+        """The pydantic-ai agent, which holds no conversation and so may serve all forks at once."""
+        return pydantic_ai.Agent(
+            self.model,
+            deps_type=type(None),
+            instructions=self.system_prompt,
+            toolsets=[_NamesFailures(FunctionToolset(self.tools))] if self.tools else None,
+            name=self.name,
+            model_settings=self.settings,
+            retries=self.tool_retries,
+        )
+
+
+def as_model(model: Model | str) -> Model:
+    """Find the model that is meant."""
+    if not isinstance(model, Model | str):
+        raise BadInput(f"{model!r:.60} is no model; give a pydantic-ai model, or the name of one")
+    try:
+        return infer_model(model)
+    except theirs.UserError as error:
+        raise BadInput(error.message) from error
+    except ImportError as error:
+        raise Unavailable(f"the model {model!r}", str(error), "install what it names") from error
+
+
+def as_tool(tool: AgentTool) -> Tool[None]:
+    """Make a tool of a function; its first argument may be a pydantic-ai `RunContext`."""
+    if not isinstance(tool, Tool) and not callable(tool):
+        raise BadInput(f"{tool!r:.60} is no tool; give a function, or a pydantic-ai `Tool`")
+    try:
+        return tool if isinstance(tool, Tool) else Tool(tool)
+    except theirs.UserError as error:
+        raise BadInput(error.message) from error
+
+
+def as_text(text: object) -> str:
+    """Refuse a prompt that is no text."""
+    if not isinstance(text, str):
+        raise BadInput(f"a prompt is a text, not {text!r:.60}")
+    return text
+
+
+class _NamesFailures(WrapperToolset[None]):
+    """Names the tool in an error that a tool raised and that is not meant for the model."""
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[None], tool: ToolsetTool[None]
+    ) -> Any:  # noqa: ANN401 -- as the base has it
+        try:
+            return await super().call_tool(name, tool_args, ctx, tool)
+        except FOR_THE_MODEL:
+            raise
+        except Exception as error:
+            raise ToolFailed(name, f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,194 @@
+"""One turn: the model and its tools run until there is an answer, and what they did is told."""
+
+import contextlib
+import copy
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_ai import CancellationToken
+from pydantic_ai.exceptions import ModelRetry, RunTimedOut, ToolRetryError, UnexpectedModelBehavior, UsageLimitExceeded
+from pydantic_ai.messages import ModelMessage, ModelResponse, PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
+from pydantic_ai.output import OutputSpec
+from pydantic_ai.usage import RunUsage
+from pydantic_graph import End
+
+from shoal.agent.events import TextArrived, TurnEnded, TurnStarted
+from shoal.agent.failures import typed
+from shoal.agent.reply import Reply
+from shoal.agent.setup import Setup
+from shoal.agent.subscribers import Post
+from shoal.agent.telling import Telling
+from shoal.errors import AgentTimedOut, BadInput, ShoalError, ToolFailed
+
+T = TypeVar("T")
+
+
+class Turn:
+    """One run of the model; *spent* is what its budget has lost before."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        history: Sequence[ModelMessage],
+        spent: RunUsage,
+        telling: Telling,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        self._setup = setup
+        self._history = history
+        self._spent = spent
+        self._total = copy.copy(spent)
+        self._telling = telling
+        self._timeout = timeout
+        self._token = CancellationToken()
+        self.messages = list(history)
+
+    def cancel(self) -> None:
+        """Ask it to stop; this may come from any thread."""
+        self._token.cancel()
+
+    @property
+    def usage(self) -> RunUsage:
+        """What it has used."""
+        return self._total - self._spent
+
+    @property
+    def is_priced(self) -> bool:
+        """Say whether the price of every answer in it is known."""
+        return all(one.usage.cost is not None for one in self._new() if isinstance(one, ModelResponse))
+
+    @property
+    def cost(self) -> Decimal | None:
+        """What it cost, in US dollars."""
+        return (self.usage.cost or Decimal(0)) if self.is_priced else None
+
+    def reply(self, text: str) -> Reply:
+        """Make the reply of a turn that ended well."""
+        told = self._telling
+        return Reply(
+            text=text,
+            run_id=told.run_id,
+            agent_id=told.agent_id,
+            usage=self.usage,
+            cost=self.cost,
+            _messages=tuple(self._new()),
+        )
+
+    @contextlib.asynccontextmanager
+    async def told(self, text: str | None, post: Post) -> AsyncIterator[None]:
+        """Tell the subscribers how it starts and ends, and make every error one of ours."""
+        async with post.delivering():
+            self._telling.say(TurnStarted, prompt=text)
+            try:
+                yield
+            except Exception as error:
+                failure = self._meaning(error)
+                self._telling.say(TurnEnded, error=str(failure))
+                if failure is error:
+                    raise
+                raise failure from error
+            except BaseException:
+                self._telling.say(TurnEnded, error="it was stopped from outside")
+                raise
+            self._telling.say(TurnEnded)
+
+    async def answer(self, text: str | None, kind: OutputSpec[T]) -> T:
+        """Run it to its end and give what the model came to."""
+        self._assert_affordable()
+        run = None
+        wanted: Any = None if kind is str else kind  # text is what the agent gives anyhow: no schema is made for it
+        try:
+            async with self._setup.core.iter(text, output_type=wanted, **self._terms()) as run:
+                node = run.next_node
+                while not isinstance(node, End) and run.result is None:
+                    node = await run.next(node)
+        finally:
+            if run is not None:
+                self.messages = run.all_messages()
+        if run.result is None:
+            raise RuntimeError("the run ended without a result")
+        output: T = run.result.output
+        return output
+
+    async def pieces(self, text: str) -> AsyncGenerator[str, None]:
+        """Run it to its end and give the text as it comes."""
+        self._assert_affordable()
+        events = None
+        try:
+            async with self._setup.core.run_stream_events(text, **self._terms()) as events:
+                async for event in events:
+                    if piece := _text_of(event):
+                        self._telling.say(TextArrived, text=piece)
+                        yield piece
+        finally:
+            with contextlib.suppress(Exception):  # it may never have started
+                if events is not None:
+                    self.messages = events.all_messages()
+
+    def _terms(self) -> dict[str, Any]:
+        """How a run of ours goes, whichever way it is driven."""
+        return {
+            "run_id": self._telling.run_id,
+            "message_history": self._history,
+            "usage": self._total,
+            "usage_limits": self._setup.limits.allowance(self._spent),
+            "cancellation_token": self._token,
+            "timeout": self._timeout,
+            "capabilities": [self._telling] if self._telling.is_heard else None,
+            "infer_name": False,
+        }
+
+    def _assert_affordable(self) -> None:
+        self._setup.limits.assert_can_be_held(self._setup.model)
+        if spent := self._setup.limits.spent_by(self._spent):
+            raise spent
+
+    def _meaning(self, error: Exception) -> ShoalError:
+        match error:
+            case UsageLimitExceeded():
+                return self._setup.limits.passed_by(self._total)
+            case RunTimedOut():
+                return AgentTimedOut(self._timeout)
+            case UnexpectedModelBehavior(__cause__=ModelRetry() | ToolRetryError() | ValidationError()) if (
+                tool := self._last_tool()
+            ):
+                return ToolFailed(tool, f"the model never got it right: {error.__cause__}")
+            case _:
+                return typed(error, self._setup.model.model_name)
+
+    def _last_tool(self) -> str | None:
+        answers = [one for one in self._new() if isinstance(one, ModelResponse)]
+        calls = [call.tool_name for call in answers[-1].tool_calls] if answers else []
+        return next((tool.name for tool in self._setup.tools if tool.name in calls), None)
+
+    def _new(self) -> list[ModelMessage]:
+        return self.messages[len(self._history) :]
+
+
+def unfinished(history: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Give the conversation without an answer that was cut off; raise `BadInput` where nothing is left to be said."""
+    found = list(history)
+    while found and isinstance(last := found[-1], ModelResponse) and last.state == "interrupted":
+        found.pop()
+    if not found:
+        raise BadInput("there is nothing to continue: the conversation is empty; use `prompt`")
+    if isinstance(last := found[-1], ModelResponse) and not last.tool_calls:
+        raise BadInput("there is nothing to continue: the model has answered; say more by `prompt`")
+    return found
+
+
+def new_id() -> str:
+    """Make an id for a turn or an agent."""
+    return uuid.uuid4().hex[:12]
+
+
+def _text_of(event: object) -> str:
+    match event:
+        case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            return text
+        case _:
+            return ""

@@ -1,0 +1,116 @@
+"""Letting an agent start only where the machine can carry one more: by what is free, never by the sum of limits."""
+
+import contextlib
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.engine.site import Site
+from shoal.limits.disk import free_floor
+from shoal.model.events import Waiting
+from shoal.patterns.limiter import Limiter
+
+MIB = 2**20
+FLOOR_BYTES = 512 * MIB
+FLOOR_PART = 0.05
+# An agent that was just let in has not yet taken what it will: for a few seconds so much is kept for it.
+EARLY_BYTES = 128 * MIB
+EARLY_SECONDS = 5.0
+SPARE_TASKS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Free:
+    """What the machine has now."""
+
+    memory_bytes: int
+    memory_total_bytes: int
+    tasks: int
+    most_tasks: int
+
+
+class Admission:
+    """Says why the next agent has to wait; *look* and *clock* are the machine's own unless others are given."""
+
+    def __init__(
+        self, state: Path, *, look: Callable[[], Free] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._state = state
+        self._look = look or free
+        self._clock = clock
+        self._promised: deque[float] = deque()
+        self._started: dict[int, float] = {}
+        self._numbers = itertools.count()
+
+    def reason(self) -> str | None:
+        """Say what is short; `None` promises that one more agent is carried, which counts from now on."""
+        now = self._look()
+        short = _memory(now, self._early() * EARLY_BYTES) or free_floor(self._state) or _tasks(now)
+        if short is None:
+            self._promised.append(self._clock())
+        return short
+
+    @contextlib.contextmanager
+    def carried(self) -> Iterator[None]:
+        """Carry the agent that runs in here; what it had not taken is free again when it ends."""
+        if self._promised:
+            self._promised.popleft()
+        number = next(self._numbers)
+        self._started[number] = self._clock()
+        try:
+            yield
+        finally:
+            self._started.pop(number, None)
+
+    def _early(self) -> int:
+        """Count those that were let in a short time ago."""
+        since = self._clock() - EARLY_SECONDS
+        while self._promised and self._promised[0] < since:
+            self._promised.popleft()
+        for number in list(itertools.takewhile(lambda one: self._started[one] < since, self._started)):
+            del self._started[number]
+        return len(self._promised) + len(self._started)
+
+
+def admitting(site: Site, admission: Admission, most: int) -> Limiter:
+    """Make a limiter that lets an agent start only where the machine can carry it, and says so when it cannot."""
+    is_waiting = False
+
+    def tell(reason: str | None) -> None:
+        nonlocal is_waiting
+        if is_waiting != (reason is not None):  # the numbers change at every look: said once, until it is over
+            is_waiting = reason is not None
+            site.ledger.post(Waiting(run=site.run, reason=reason or ""))
+
+    return Limiter(most, admit=admission.reason, told=tell)
+
+
+def free() -> Free:
+    """Look at this machine."""
+    memory = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    kernel = Path("/proc/sys/kernel")
+    bounds = (int((kernel / name).read_text()) for name in ("pid_max", "threads-max"))
+    return Free(
+        memory_bytes=int(memory["MemAvailable"].split()[0]) * 1024,
+        memory_total_bytes=int(memory["MemTotal"].split()[0]) * 1024,
+        tasks=int(Path("/proc/loadavg").read_text().split()[3].split("/")[1]),
+        most_tasks=min(bounds),
+    )
+
+
+def _memory(now: Free, kept_bytes: int) -> str | None:
+    floor = min(FLOOR_BYTES, int(now.memory_total_bytes * FLOOR_PART))
+    left = now.memory_bytes - kept_bytes
+    if left >= floor:
+        return None
+    kept = f", {kept_bytes // MIB} MB of them for agents that have just started" if kept_bytes else ""
+    return f"{now.memory_bytes // MIB} MB of memory are free{kept}, and {floor // MIB} MB must stay free"
+
+
+def _tasks(now: Free) -> str | None:
+    if now.tasks + SPARE_TASKS <= now.most_tasks:
+        return None
+    return f"this machine runs {now.tasks} of at most {now.most_tasks} processes and threads"

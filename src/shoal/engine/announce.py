@@ -1,0 +1,61 @@
+"""The first word of a run: what it stands on, what holds its agents, and what a person should know of it."""
+
+import asyncio
+import os
+
+from shoal.engine.bounds import spelt
+from shoal.engine.grants import outside_notes
+from shoal.engine.session import unmasked
+from shoal.engine.site import Site
+from shoal.git.repository import dirt
+from shoal.model.assignment import Plan
+from shoal.model.events import RunStarted
+from shoal.model.limits import ResourceLimits
+from shoal.model.policy import Network
+
+STATUS_SECONDS = 3.0
+
+
+async def announced(site: Site, plan: Plan, limits: ResourceLimits | None = None) -> RunStarted:
+    """Record that the run begins; *limits* are those of tasks that are not known yet."""
+    dirty = await _dirty(site)
+    started = RunStarted(
+        run=site.run,
+        name=plan.name,
+        base=site.base.commit,
+        wall=site.sandbox.name,
+        workspace=site.kind.name,
+        owner=os.getpid(),
+        notes=(*plan.notes, *dirty, *_gaps(site, plan), *outside_notes(plan), *unmasked(site.mask)),
+        limits=_limits(site, plan, limits),
+    )
+    await site.ledger.append(started)
+    return started
+
+
+async def _dirty(site: Site) -> tuple[str, ...]:
+    """Say what of the user's checkout is not in the base; a huge one is not waited for."""
+    if not (site.repository.top / ".git").exists():
+        return ()
+    try:
+        async with asyncio.timeout(STATUS_SECONDS):
+            uncommitted = await dirt(site.repository)
+    except TimeoutError:
+        return ("whether your checkout has uncommitted changes is not known: `git status` takes long here",)
+    if uncommitted == 1:
+        return ("1 uncommitted change is not in the base: agents do not see it",)
+    return (f"{uncommitted} uncommitted changes are not in the base: agents do not see them",) if uncommitted else ()
+
+
+def _limits(site: Site, plan: Plan, otherwise: ResourceLimits | None) -> str:
+    """Say in one line what holds the agents, and to what."""
+    asked = [step.task.limits for step in plan.steps] or [otherwise]
+    each = {spelt(limits or ResourceLimits.unnamed()) for limits in asked}
+    name = f"{site.enforcer.name} (not exact, docs/limits.md says why)" if site.enforcer.gaps else site.enforcer.name
+    return f"{name}: {'; or '.join(sorted(each))} each"
+
+
+def _gaps(site: Site, plan: Plan) -> tuple[str, ...]:
+    """What the wall does not hold, as far as this run has to do with it."""
+    on_host = any(Network.HOST in (step.task.network, step.task.agent.network) for step in plan.steps)
+    return site.sandbox.gaps if on_host or site.sandbox.name != "bubblewrap" else ()

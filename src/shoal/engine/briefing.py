@@ -1,0 +1,89 @@
+"""What an agent is told beside its prompt: files to look at, context, and the results of earlier work."""
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+
+from shoal.engine.job import Job
+from shoal.errors import BadInput
+from shoal.model.results import WorkerResult
+from shoal.model.task import Task
+
+FOLDER = "$SHOAL_INPUTS_DIR"
+TOLD_AGAIN = 2000
+SHOWN_BYTES = 4096
+"""Of each result in the prompt; the file beside it has all that the result itself kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Briefing:
+    """The whole prompt, and the *inputs* that lie beside it as files, by their names."""
+
+    prompt: str
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+
+def briefing(task: Task) -> Briefing:
+    """Tell all that *task* carries; a task that carries only its prompt is told as it stands."""
+    inputs = {f"{number}-{_label(one)}": _content(one) for number, one in enumerate(task.inputs, start=1)}
+    blocks = (
+        _block("Context", task.context or ""),
+        _block("Files to look at first", "\n".join(f"- {_inside(path)}" for path in task.files)),
+        _block(f"Results of earlier work (whole in {FOLDER})", _results(task, tuple(inputs))),
+    )
+    return Briefing(prompt="\n\n".join((task.prompt.rstrip("\n"), *filter(None, blocks))), inputs=inputs)
+
+
+def again(job: Job, number: int, before: WorkerResult) -> Job:
+    """Make the next attempt of *job*, told what became of the one *before*."""
+    where = f", on branch {before.branch}" if before.branch else ""
+    said = f"Attempt {number - 1} ended as {before.status.value}{where}: {before.error or 'it gave no reason'}"
+    output = _quoted(before.output, TOLD_AGAIN)
+    told = _block(f"This is attempt {number}", f"{said}\n\n{output}")
+    prompt = f"{job.task.prompt.rstrip()}\n\n{told}"
+    return replace(job, attempt=number, hex=secrets.token_hex(3), task=replace(job.task, prompt=prompt))
+
+
+def _block(title: str, text: str) -> str:
+    return f"## {title}\n\n{text.strip()}" if text.strip() else ""
+
+
+def _results(task: Task, names: tuple[str, ...]) -> str:
+    return "\n\n".join(_told(one, name) for one, name in zip(task.inputs, names, strict=True))
+
+
+def _told(one: WorkerResult | str, name: str) -> str:
+    """Quote what an agent said, line by line: it is material, and must not pass for our own headings."""
+    head = f"### {name}"
+    if isinstance(one, WorkerResult):
+        where = f", branch {one.branch} at {one.commit}" if one.branch else ""
+        head += f"\n\n{one.session}: {one.status.value}, {one.files_changed} files changed{where}"
+    quoted = _quoted(one if isinstance(one, str) else one.output, SHOWN_BYTES)
+    return f"{head}\n\n{quoted}" if quoted else head
+
+
+def _quoted(said: str, most: int) -> str:
+    shown = said[-most:]
+    cut = f"[{len(said) - len(shown)} signs before this are left out]\n" if len(shown) < len(said) else ""
+    return "\n".join(f"> {line}" for line in f"{cut}{shown}".splitlines())
+
+
+def _label(one: WorkerResult | str) -> str:
+    return f"{one.session}.json" if isinstance(one, WorkerResult) else "input.txt"
+
+
+def _content(one: WorkerResult | str) -> str:
+    if isinstance(one, str):
+        return one
+    fields = ("session", "exit_code", "output", "branch", "commit", "files_changed", "duration_seconds", "error")
+    told = {"status": one.status.value, **{name: getattr(one, name) for name in fields}}
+    return json.dumps(told, indent=1)
+
+
+def _inside(path: str) -> str:
+    pure = PurePosixPath(path)
+    if not isinstance(path, str) or pure.is_absolute() or ".." in pure.parts or not path.isprintable():
+        raise BadInput(f"{path!r:.80} is no path inside of the repository; write it from its top")
+    return str(pure)

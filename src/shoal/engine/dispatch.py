@@ -1,0 +1,128 @@
+"""Running jobs as sessions of one run: each in a slot of the limiter, on its own base, tried again where asked."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from shoal.engine.admission import Admission
+from shoal.engine.briefing import again
+from shoal.engine.job import Job
+from shoal.engine.pins import pin
+from shoal.engine.session import FAULTS, run_session
+from shoal.engine.site import Site
+from shoal.errors import Refused
+from shoal.model.repository import Base
+from shoal.model.results import WorkerResult
+from shoal.model.status import Status
+from shoal.patterns.limiter import Limiter
+from shoal.patterns.retry import retrying
+from shoal.workspaces.base import base_ready
+from shoal.workspaces.delta import delta_ready
+from shoal.workspaces.overlay import Overlay
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whose result it is: a worker of a step."""
+
+    step: str
+    index: int
+
+
+def is_good(result: WorkerResult) -> bool:
+    """Say whether a session ended well, for patterns that ask."""
+    return result.status.is_good
+
+
+class Dispatch:
+    """The sessions of one run; *active* are those that run now, *results* the last result of each worker."""
+
+    def __init__(self, site: Site, limiter: Limiter, admission: Admission) -> None:
+        self.site = site
+        self.limiter = limiter
+        self.active: dict[str, Job] = {}
+        self._tasks: dict[str, asyncio.Task[object]] = {}
+        self.results: dict[Place, WorkerResult] = {}
+        self._admission = admission
+
+    async def done(self, job: Job) -> WorkerResult:
+        """Run *job*, again while it fails and has attempts left; cancelled, its result is in `results` all the same."""
+        numbers = itertools.count(1)
+
+        async def attempt() -> WorkerResult:
+            # A fresh workspace and a new branch for each: what the former one wrote is kept on its own.
+            number = next(numbers)
+            return await self._attempt(job if number == 1 else again(job, number, self.result(job)))
+
+        retry = job.task.retry
+        if retry.max_attempts == 1:
+            return await attempt()
+        with contextlib.suppress(Refused):
+            return await retrying(
+                attempt,
+                attempts=retry.max_attempts,
+                wait_initial=retry.wait_seconds,
+                wait_max=retry.longest_seconds,
+                retry_on=(),
+                accept=is_good,
+            )
+        return self.result(job)
+
+    def result(self, job: Job) -> WorkerResult:
+        """Give the last result of the job's worker; one that never started was cancelled."""
+        return self.results.get(Place(job.step, job.index)) or job.unstarted(Status.CANCELLED)
+
+    def note(self, job: Job, result: WorkerResult) -> None:
+        """Keep the result of the job's worker."""
+        self.results[Place(job.step, job.index)] = result
+
+    def forget(self, job: Job) -> None:
+        """Let go of the result of a job that nobody will ask for again."""
+        self.results.pop(Place(job.step, job.index), None)
+
+    def end_at_once(self) -> None:
+        """Cancel every session once more: what it has not brought in yet, the next start does."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _attempt(self, job: Job) -> WorkerResult:
+        async with (
+            self.limiter.slot(run=self.site.run, priority=job.task.priority),
+            contextlib.AsyncExitStack() as held,
+        ):
+            try:
+                site = await held.enter_async_context(self._based(job))
+            except FAULTS as error:  # its base is gone: the trouble of this one alone
+                self.note(job, job.unstarted(Status.FAILED, f"it cannot start from {job.base}: {error}"))
+                return self.result(job)
+            return await self._session(site, job)
+
+    async def _session(self, site: Site, job: Job) -> WorkerResult:
+        self.active[job.session] = job
+        if (task := asyncio.current_task()) is not None:
+            self._tasks[job.session] = task
+        try:
+            with self._admission.carried():
+                return await run_session(site, job, told=lambda result: self.note(job, result))
+        finally:
+            del self.active[job.session]
+            self._tasks.pop(job.session, None)
+
+    @contextlib.asynccontextmanager
+    async def _based(self, job: Job) -> AsyncIterator[Site]:
+        site = self.site
+        if job.base in (None, site.base.commit):
+            yield site
+            return
+        await pin(site.repository, site.run, job.base)
+        async with self._base(job.base) as base:
+            yield replace(site, base=base)
+
+    def _base(self, commit: str) -> contextlib.AbstractAsyncContextManager[Base]:
+        """Check out only what differs from the run's base, where a layer over it will do."""
+        site = self.site
+        if isinstance(site.kind, Overlay):
+            return delta_ready(site.repository, commit, site.base, site.paths.bases)
+        return base_ready(site.repository, commit, site.paths.bases)

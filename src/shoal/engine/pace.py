@@ -1,0 +1,41 @@
+"""How often each session is looked at: seldom enough that all looks together leave the loop to other work."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+SHORTEST_SECONDS = 0.2
+LONGEST_SECONDS = 5.0
+SHARE = 0.03  # of one core, for all looks together; waking up for them costs about as much again
+DEAREST_SECONDS = 0.005  # what one look may count for, so that nobody's large tree slows the looks at others for long
+WEIGHT = 0.1
+
+
+class Pace:
+    """The common rhythm of all sessions of a run: their number, and what a look at one of them has cost of late."""
+
+    def __init__(self) -> None:
+        self._watched = 0
+        self._cost = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long to wait before the next look at a session."""
+        return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, self._watched * self._cost / SHARE))
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Count one more session."""
+        self._watched += 1
+        try:
+            yield
+        finally:
+            self._watched -= 1
+
+    @contextlib.contextmanager
+    def look(self) -> Iterator[None]:
+        """Count what one look costs."""
+        began = time.perf_counter()
+        yield
+        cost = min(time.perf_counter() - began, DEAREST_SECONDS)
+        self._cost += (cost - self._cost) * WEIGHT

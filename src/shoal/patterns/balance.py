@@ -1,0 +1,67 @@
+"""Work shared out among agents that can all do it."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal, TypeAlias, TypeVar, Unpack
+
+from shoal.errors import BadInput, UnknownName
+from shoal.patterns.how import Options
+from shoal.patterns.outcome import Outcome
+from shoal.patterns.settled import map as map_settled
+from shoal.patterns.source import Source
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+Strategy: TypeAlias = Literal["least_loaded", "round_robin"]
+
+
+async def balance(
+    items: Source[Item],
+    agents: Mapping[str, Callable[[Item], Awaitable[T]]],
+    *,
+    weights: Mapping[str, float] | None = None,
+    strategy: Strategy = "least_loaded",
+    **options: Unpack[Options[T]],
+) -> list[Outcome[T]]:
+    """Give each item to one of *agents* when its turn comes, and how each ended, in input order.
+
+    `least_loaded` takes the agent with the least work under way for its weight, `round_robin` lets them take turns in
+    proportion to their weights. An agent is chosen anew for each attempt of a retry.
+    """
+    for name in (weights or {}).keys() - agents.keys():
+        raise UnknownName("agent", name, agents)
+    desk = Desk(dict.fromkeys(agents, 1.0) | dict(weights or {}), strategy)
+
+    async def handled(item: Item) -> T:
+        with desk.chosen() as name:
+            return await agents[name](item)
+
+    return await map_settled(handled, items, **options)
+
+
+class Desk:
+    """Who gets the next item."""
+
+    def __init__(self, weights: Mapping[str, float], strategy: Strategy) -> None:
+        if not weights or min(weights.values()) <= 0:
+            raise BadInput("there must be at least one agent, and every weight must be above 0")
+        self._weights = dict(weights)
+        self._busy = dict.fromkeys(weights, 0)
+        self._served = dict.fromkeys(weights, 0)
+        self._by_turn = strategy == "round_robin"
+
+    @contextmanager
+    def chosen(self) -> Iterator[str]:
+        """Choose an agent and count it as busy meanwhile."""
+        name = min(self._weights, key=self._burden)
+        self._served[name] += 1
+        self._busy[name] += 1
+        try:
+            yield name
+        finally:
+            self._busy[name] -= 1
+
+    def _burden(self, name: str) -> tuple[float, float]:
+        busy = 0 if self._by_turn else (self._busy[name] + 1) / self._weights[name]
+        return busy, (self._served[name] + 1) / self._weights[name]

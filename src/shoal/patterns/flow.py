@@ -1,0 +1,144 @@
+"""The one engine of all patterns: calls pulled from a source, run in a sliding window, delivered as they end."""
+
+import asyncio
+from collections import deque
+from contextlib import aclosing
+from functools import partial
+from typing import Generic, Self, TypeVar
+
+from shoal.errors import TimedOut
+from shoal.patterns.call import ended
+from shoal.patterns.deadline import within
+from shoal.patterns.how import How
+from shoal.patterns.outcome import Cancelled, Outcome
+from shoal.patterns.progress import Meter
+from shoal.patterns.slot import Lending, live_below
+from shoal.patterns.source import Call, Source, each, size_of
+
+T = TypeVar("T")
+
+
+class Flow(Generic[T]):
+    """Calls under way: iterate for their outcomes; after the `async with` none of them runs any more.
+
+    At most `how.width()` calls are begun and not yet delivered, so memory is bounded by the window, not by the source.
+    No task of the group ever fails, so it never cancels the task it was entered in: a generator may yield inside.
+    """
+
+    def __init__(
+        self, calls: Source[Call[T]], how: How[T], *, meter: Meter | None = None, ordered: bool = False
+    ) -> None:
+        self.meter = meter or Meter(how.progress, size_of(calls))
+        self.is_cut = False  # whether the deadline kept it from pulling more
+        self.starts: deque[int] | None = None  # a deque when somebody wants to hear of starts as well
+        self._calls = calls
+        self._how = how
+        self._group = asyncio.TaskGroup()
+        self.lending = Lending()
+        self._running: set[asyncio.Task[Outcome[T]]] = set()
+        self._landed: deque[Outcome[T]] = deque()
+        self._early: dict[int, Outcome[T]] | None = {} if ordered else None
+        self._begun = self._in_order = self._delivered = 0
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._stopped = False
+        self._trouble: Exception | None = None  # what the source raised
+
+    async def __aenter__(self) -> Self:
+        self.lending.__enter__()
+        await self._group.__aenter__()
+        self._feeder = self._group.create_task(self._feed())
+        self._feeder.add_done_callback(lambda _: self._news.set())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop()
+        try:
+            # Told of no error: it would wrap the one that is under way, and `GeneratorExit` with it.
+            await self._group.__aexit__(None, None, None)
+        finally:
+            self.lending.__exit__(None, None, None)
+            self.meter.close()
+
+    def stop(self) -> None:
+        """Cancel what runs and pull no more; iterating on awaits them and gives those that ended otherwise."""
+        self._stopped = True
+        self._feeder.cancel()
+        for task in self._running:
+            task.cancel()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Outcome[T]:
+        while not self._landed:
+            if not await self.stirred():
+                raise StopAsyncIteration
+        outcome = self._landed.popleft()
+        self._delivered += 1
+        self._room.set()
+        await self.meter.count(outcome)
+        return outcome
+
+    def has_landed(self) -> bool:
+        """Say whether an outcome can be taken without waiting."""
+        return bool(self._landed)
+
+    async def stirred(self) -> bool:
+        """Wait until a call has started or ended, or say that all are over; raise what the source raised."""
+        while not self._landed and not self.starts:
+            if self._feeder.done() and not self._running:
+                if self._trouble is not None:
+                    raise self._trouble
+                return False
+            self._news.clear()
+            await self._news.wait()
+        return True
+
+    async def _feed(self) -> None:
+        live_below(self.lending.below)
+        try:
+            async with aclosing(each(self._calls)) as calls, within(self._how.seconds_left(), self._how.lateness):
+                await self._has_room()
+                async for call in calls:
+                    self._begin(call)
+                    await self._has_room()
+        except Exception as error:
+            self.is_cut = isinstance(error, TimedOut) and self._how.is_late()
+            if not self.is_cut:  # else what was begun ends by the same deadline
+                self._trouble = error
+                self.stop()
+
+    async def _has_room(self) -> None:
+        while self._begun - self._delivered >= self._how.width():
+            self._room.clear()
+            await self._room.wait()
+
+    def _begin(self, call: Call[T]) -> None:
+        index, self._begun = self._begun, self._begun + 1
+        task = self._group.create_task(ended(call, self._how, index, partial(self._started, index)))
+        self._running.add(task)
+        task.add_done_callback(partial(self._ended, index))
+
+    def _started(self, index: int) -> None:
+        if self.starts is not None:
+            self.starts.append(index)
+            self._news.set()
+
+    def _ended(self, index: int, task: asyncio.Task[Outcome[T]]) -> None:
+        """Land its outcome; this also runs for a task that was cancelled before it began."""
+        self._running.discard(task)
+        self._news.set()
+        if not task.cancelled():
+            if task.exception() is None:  # else it interrupts the whole program, and the group raises it
+                self._land(index, task.result())
+        elif not self._stopped:
+            self._land(index, Cancelled(index))
+
+    def _land(self, index: int, outcome: Outcome[T]) -> None:
+        if self._early is None:
+            self._landed.append(outcome)
+            return
+        self._early[index] = outcome
+        while (ready := self._early.pop(self._in_order, None)) is not None:
+            self._landed.append(ready)
+            self._in_order += 1

@@ -1,0 +1,234 @@
+"""Warm agents, at most so many, handed out one at a time."""
+
+import asyncio
+import inspect
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Generic, Self, TypeAlias, TypeVar
+
+from shoal.errors import BadInput
+from shoal.patterns.limiter import Limiter, default_limiter
+from shoal.patterns.slot import Lending, holds_slot, live_below
+
+A = TypeVar("A")
+
+Make: TypeAlias = Callable[[], Awaitable[A] | AbstractAsyncContextManager[A]]
+
+_held: ContextVar[frozenset[int]] = ContextVar(
+    "held", default=frozenset()
+)  # pools that the running call has an agent of
+
+
+class Kept(Generic[A]):
+    """One agent, from its making to its closing; both happen in the same task."""
+
+    agent: A
+    task: asyncio.Task[None]
+
+    def __init__(self) -> None:
+        self.ready = asyncio.Event()
+        self.retired = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.error: Exception | None = None
+        self.uses = 0
+        self.has_place = False
+        self.is_old = False
+
+    def retire(self) -> None:
+        """Have it closed, or its making broken off."""
+        self.retired.set()
+        if not self.ready.is_set():
+            self.task.cancel()
+
+
+class AgentPool(Generic[A]):
+    """At most *size* agents, made by *make* when they are needed and kept warm; use it with `async with`.
+
+    *make* is an async function, or gives an async context manager; an agent of the former is closed by *close*, or by
+    its own `cleanup`, `aclose` or `close`. An agent is closed after *max_uses*, when *healthy* says no or raises, when
+    the block that used it raised or was cancelled, and when the pool is left, which warns of what closing raised.
+
+    Who uses `agent()` holds a slot of the limiter, so whoever has an agent can go on, and then so can those that wait.
+    Asking a pool for an agent while using one of the same pool is refused: it could wait for itself for ever.
+    """
+
+    def __init__(
+        self,
+        make: Make[A],
+        *,
+        size: int,
+        max_uses: int | None = None,
+        healthy: Callable[[A], bool | Awaitable[bool]] | None = None,
+        close: Callable[[A], Awaitable[None] | None] | None = None,
+        limiter: Limiter | None = None,
+    ) -> None:
+        if size < 1 or (max_uses is not None and max_uses < 1):
+            raise BadInput("size and max_uses of a pool must be at least 1")
+        self._make = make
+        self._max_uses = max_uses
+        self._healthy = healthy
+        self._close = close
+        self._limiter = limiter or default_limiter()
+        # Guards the number of agents: held by each that is out, being made or being closed; idle ones hold none.
+        self._places = asyncio.Semaphore(size)
+        self._idle: list[Kept[A]] = []
+        self._all: set[Kept[A]] = set()
+        self._is_open = False
+        self._trouble: list[Exception] = []
+
+    async def __aenter__(self) -> Self:
+        self._group = asyncio.TaskGroup()
+        await self._group.__aenter__()
+        self._is_open = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_open = False
+        self._idle.clear()
+        for kept in self._all:
+            kept.retire()
+        # Told of no error: it would wrap the one that is under way.
+        await self._group.__aexit__(None, None, None)
+        trouble, self._trouble = self._trouble, []
+        for error in trouble:
+            warnings.warn(f"closing an agent raised {error!r}", RuntimeWarning, stacklevel=2)
+
+    @asynccontextmanager
+    async def agent(self) -> AsyncIterator[A]:
+        """Lend an agent for the block, waiting for one and for a slot where the caller holds none."""
+        async with nullcontext() if holds_slot() else self._limiter.slot():
+            kept = await self._taken()
+            held = _held.get()
+            _held.set(held | {id(self)})
+            failed = True
+            try:
+                yield kept.agent
+                failed = False
+            finally:
+                _held.set(held)
+                self._give_back(kept, failed=failed)
+
+    async def get_agent(self) -> A:
+        """Wait for an agent, to be given back with `release`; it comes without a slot, so prefer `agent()`."""
+        return (await self._taken()).agent
+
+    async def release(self, agent: A, *, failed: bool = False) -> None:
+        """Give back an agent that `get_agent` gave; a *failed* one is closed."""
+        for kept in self._all - set(self._idle):
+            if kept.ready.is_set() and kept.agent is agent:
+                self._give_back(kept, failed=failed)
+                return
+        raise BadInput(f"{agent!r} is not out of this pool")
+
+    async def cleanup(self) -> None:
+        """Close the agents that are idle and wait for that; those that are out are closed when they come back."""
+        for kept in self._all:
+            kept.is_old = True
+        closing: list[Kept[A]] = []
+        while self._idle and not self._places.locked():
+            await self._places.acquire()  # at once; the closing holds it
+            closing.append(self._idle.pop())
+            closing[-1].has_place = True
+            closing[-1].retire()
+        with Lending():
+            for kept in closing:
+                await kept.ended.wait()
+
+    async def _taken(self) -> Kept[A]:
+        if id(self) in _held.get():
+            raise BadInput(
+                "a call that uses an agent of a pool cannot wait for another of the same pool: make a second pool"
+            )
+        with Lending() as lending:
+            while True:
+                await self._places.acquire()
+                kept = self._next(lending)
+                try:
+                    if await self._is_fit(kept):
+                        kept.uses += 1
+                        return kept
+                except BaseException:
+                    kept.retire()
+                    raise
+                kept.retire()
+
+    def _next(self, lending: Lending) -> Kept[A]:
+        if not self._is_open:
+            self._places.release()
+            raise BadInput("this pool is not open: use it inside its `async with`")
+        kept = self._idle.pop() if self._idle else self._begun(lending)
+        kept.has_place = True
+        return kept
+
+    def _begun(self, lending: Lending) -> Kept[A]:
+        kept: Kept[A] = Kept()
+        self._all.add(kept)
+        kept.task = self._group.create_task(self._keep(kept, lending))
+        kept.task.add_done_callback(lambda _: self._ended(kept))
+        return kept
+
+    async def _keep(self, kept: Kept[A], lending: Lending) -> None:
+        live_below(lending.below)
+        try:
+            async with self._made() as kept.agent:
+                kept.ready.set()
+                await kept.retired.wait()
+        except Exception as error:
+            if kept.ready.is_set():
+                self._trouble.append(error)
+            else:
+                kept.error = error
+
+    def _ended(self, kept: Kept[A]) -> None:
+        """Free its place; this also runs for one that was cancelled before it began."""
+        self._all.discard(kept)
+        if not kept.ready.is_set():
+            kept.error = kept.error or BadInput("the pool was closed while the agent was being made")
+            kept.ready.set()
+        kept.ended.set()
+        if kept.has_place:
+            self._places.release()
+
+    @asynccontextmanager
+    async def _made(self) -> AsyncIterator[A]:
+        made = self._make()
+        if isinstance(made, AbstractAsyncContextManager):
+            async with made as agent:
+                yield agent
+            return
+        agent = await made
+        try:
+            yield agent
+        finally:
+            closing = self._close(agent) if self._close else _closed_by_itself(agent)
+            if inspect.isawaitable(closing):
+                await closing
+
+    async def _is_fit(self, kept: Kept[A]) -> bool:
+        await kept.ready.wait()
+        if kept.error is not None:
+            raise kept.error
+        if kept.uses == 0 or self._healthy is None or kept.is_old:
+            return not kept.is_old
+        try:
+            answer = self._healthy(kept.agent)
+            return bool(await answer if inspect.isawaitable(answer) else answer)
+        except Exception:
+            return False
+
+    def _give_back(self, kept: Kept[A], *, failed: bool) -> None:
+        if failed or kept.is_old or not self._is_open or kept.uses == self._max_uses:
+            kept.retire()
+            return
+        kept.has_place = False
+        self._idle.append(kept)
+        self._places.release()
+
+
+def _closed_by_itself(agent: object) -> object:
+    for name in ("cleanup", "aclose", "close"):
+        if (close := getattr(agent, name, None)) is not None:
+            return close()
+    return None

@@ -1,0 +1,38 @@
+"""The shape of `permissions:`, each wrong item told at its own place."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from shoal.errors import BadInput
+from shoal.model.permissions import Permissions
+from shoal.pipeline.fields import Shape, wrong
+
+
+def _item_of(name: str) -> AfterValidator:
+    """Accept what may stand in the list *name*, and what a wall can hold."""
+
+    def check(value: str) -> str:
+        try:
+            Permissions.of({name: [value]}).in_session()
+        except BadInput as error:
+            raise wrong(str(error)) from None
+        return value
+
+    return AfterValidator(check)
+
+
+class PermissionsShape(Shape):
+    """What an agent may use and touch."""
+
+    allowed_tools: list[Annotated[str, _item_of("allowed_tools")]] = Field(default_factory=list)
+    deny: list[Annotated[str, _item_of("deny")]] = Field(default_factory=list)
+    readable: list[Annotated[str, _item_of("readable")]] = Field(default_factory=list)
+    writable: list[Annotated[str, _item_of("writable")]] = Field(default_factory=list)
+    env: list[Annotated[str, _item_of("env")]] = Field(default_factory=list)
+    hosts: list[Annotated[str, _item_of("hosts")]] = Field(default_factory=list)
+
+    @property
+    def given(self) -> Permissions:
+        """What was written: a list that was left out is not an empty one."""
+        return Permissions.of({name: getattr(self, name) for name in self.model_fields_set})

@@ -1,0 +1,153 @@
+"""A disk of its own for a session: a file system of a fixed size, so that the kernel itself says when it is full."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from shoal import proc
+from shoal.errors import Broken, Unavailable
+from shoal.model.command import Command
+from shoal.workspaces.mount import mount_bind, mount_image, unmount, unmount_image
+
+IMAGE = "disk.img"
+MOUNTED = "disk"
+TREE = "tree"
+BALLAST = "ballast"
+
+BLOCK_BYTES = 4096
+# A large write is refused as a whole: 2 MiB of 700 were left when writes of 4 MiB met the end (Linux 6.18).
+FULL_BYTES = 2 * 2**20 + 64 * 1024
+FULL_PART = 8
+SPARE_BYTES = 32 * 2**20
+MOST_BYTES = 8 * 2**40
+MAKE_SECONDS = 120.0
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# An inode for each block, so that many small files fill the disk no sooner than one large; no journal, because what
+# counts of it is in a ref long before the machine could crash; the tables stay sparse.
+MAKE = (
+    *("mkfs.ext4", "-q", "-F", "-b", str(BLOCK_BYTES), "-i", str(BLOCK_BYTES), "-m", "0"),
+    *("-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"),
+)
+
+
+@contextlib.asynccontextmanager
+async def sized(box: Path, room_bytes: int, path: Path | None = None) -> AsyncIterator[Path]:
+    """Make a disk in the folder *box* with room for more than *room_bytes*, and give where it is mounted.
+
+    It is sparse: what it takes of the host's disk is what is written. A workspace that is a whole checkout lies on
+    it too, and is shown at *path*. On leaving, the disk is unmounted and its image stays: who owns *box* removes it.
+    """
+    disk, fresh = box / MOUNTED, box / f"{IMAGE}.new"
+    disk.mkdir()
+    with fresh.open("xb") as image:
+        # No more than the host has: the floor of its free space is met first. Tables and reserve take up to 9 %.
+        image.truncate(min(room_bytes, _size(box), MOST_BYTES) * 9 // 8 + SPARE_BYTES)
+    await _formatted(fresh)
+    fresh.rename(box / IMAGE)  # an image by that name is whole
+    async with _mounted(box, path):
+        yield disk
+
+
+@contextlib.asynccontextmanager
+async def remounted(box: Path, path: Path | None = None) -> AsyncIterator[Path]:
+    """Give the folder in which the files of a killed session lie: on a disk of its own, or *box* itself."""
+    if not (box / IMAGE).exists():
+        yield box
+        return
+    if os.geteuid() != 0:
+        raise Unavailable("the disk of a killed session", "only root can mount it", "run Shoal as the user who ran it")
+    async with _mounted(box, path) as disk:
+        yield disk
+
+
+@contextlib.asynccontextmanager
+async def _mounted(box: Path, path: Path | None) -> AsyncIterator[Path]:
+    disk = box / MOUNTED
+    try:
+        if not disk.is_mount():
+            await mount_image(box / IMAGE, disk)
+        with _shown(disk / TREE, path) if path else contextlib.nullcontext():
+            yield disk
+    finally:
+        await unmount_image(disk)
+
+
+@contextlib.contextmanager
+def _shown(tree: Path, path: Path) -> Iterator[None]:
+    for folder in (tree, path):
+        folder.mkdir(parents=True, exist_ok=True)
+    mount_bind(tree, path)
+    try:
+        yield
+    finally:
+        unmount(path)
+
+
+def settle(disk: Path, free_bytes: int) -> None:
+    """Leave just *free_bytes* free, whatever lies there already; a file that is never written takes up the rest."""
+    spare = _free(disk) - min(free_bytes, _size(disk.parent), MOST_BYTES) // BLOCK_BYTES * BLOCK_BYTES
+    if spare < 0:
+        raise Broken(f"the disk at {disk} is {-spare} bytes too small for what the agent is to have")
+    if spare:
+        with (disk / BALLAST).open("xb") as ballast:
+            os.posix_fallocate(ballast.fileno(), 0, spare)
+
+
+def is_full(disk: Path, size_bytes: int) -> bool:
+    """Say whether next to nothing is left of the *size_bytes* that were free at first."""
+    there = os.statvfs(disk)
+    return there.f_bavail * there.f_frsize < min(FULL_BYTES, size_bytes // FULL_PART) or there.f_favail == 0
+
+
+def unwritten_bytes(boxes: Path) -> int:
+    """Add up what agents have written to disks of their own, and the host's disk has yet to take."""
+    return sum(_unwritten(image.parent) for image in boxes.glob(f"*/{IMAGE}"))
+
+
+def _unwritten(box: Path) -> int:
+    disk = box / MOUNTED
+    try:
+        if not disk.is_mount():
+            return 0
+        there = os.statvfs(disk)
+        never = (disk / BALLAST).stat().st_blocks * 512 if (disk / BALLAST).exists() else 0
+        taken = (box / IMAGE).stat().st_blocks * 512
+    except OSError:  # it went while we looked
+        return 0
+    return max(0, (there.f_blocks - there.f_bfree) * there.f_frsize - never - taken)
+
+
+async def assert_available(place: Path) -> None:
+    """Make a small disk at *place*, which must not exist, and raise `Unavailable` where that cannot be done."""
+    what = "`disk: exact`"
+    if os.geteuid() != 0:
+        why = "only root can mount a file system that outlives its agent, so that its work can be kept"
+        raise Unavailable(what, why, "run as root, or say `disk: polled`")
+    if shutil.which(MAKE[0], path=SYSTEM_PATH) is None:
+        raise Unavailable(what, f"there is no `{MAKE[0]}`", "`apt install e2fsprogs`, or say `disk: polled`")
+    try:
+        place.mkdir(mode=0o700)
+        async with sized(place, 2**20) as disk:
+            settle(disk, 2**20)
+    except (Broken, OSError) as error:
+        raise Unavailable(what, str(error), "load the `loop` module, or say `disk: polled`") from error
+
+
+async def _formatted(image: Path) -> None:
+    env = {"PATH": SYSTEM_PATH, "LC_ALL": "C"}
+    done = await proc.run(Command(argv=(*MAKE, str(image)), cwd=Path("/"), env=env), timeout=MAKE_SECONDS)
+    if not done.ok:
+        raise Broken(f"cannot make a file system in {image}: {done.stderr.decode(errors='replace').strip()[-300:]}")
+
+
+def _free(folder: Path) -> int:
+    there = os.statvfs(folder)
+    return there.f_bavail * there.f_frsize
+
+
+def _size(folder: Path) -> int:
+    there = os.statvfs(folder)
+    return there.f_blocks * there.f_frsize

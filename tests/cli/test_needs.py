@@ -1,0 +1,147 @@
+"""Steps that need others: order, base, rules and retries, as a file says them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shoal
+from tests.conftest import git
+
+Results = dict[str, dict[str, object]]
+
+
+def sh(script: str) -> dict[str, object]:
+    return {"adapter": "command", "command": ["sh", "-c", script]}
+
+
+def written(repo: Path, agents: dict[str, str], *steps: dict[str, object]) -> str:
+    listed = [{"prompt": "go", "agent": step.get("name"), **step} for step in steps]
+    document = {"agents": {name: sh(script) for name, script in agents.items()}, "steps": listed}
+    (repo / "p.yaml").write_text(json.dumps(document, indent=1))
+    return "p.yaml"
+
+
+def results(out: str) -> Results:
+    return {step["step"]: {**step, **step["worker_results"][0]} for step in json.loads(out)["steps"]}
+
+
+def test_a_step_starts_from_the_merged_work_of_its_needs(shoal: Shoal, repo: Path) -> None:
+    agents = {"a": "echo a > a", "b": "echo b > b", "c": "cat a b > c; test ! -e d0/new", "d": "ls > d"}
+    file = written(
+        repo,
+        agents,
+        {"name": "d", "depends_on": "c", "base": "run"},
+        {"name": "c", "needs": ["a", "b"]},
+        {"name": "a"},
+        {"name": "b", "dependencies": []},
+    )
+
+    said = shoal("run", file, "--json")
+
+    assert said.code == 0, said
+    found = results(said.out)
+    assert git(repo, "show", f"{found['c']['branch']}:c") == "a\nb"
+    assert "c" not in git(repo, "show", f"{found['d']['branch']}:d").split()
+
+
+def test_what_needs_a_failed_step_is_skipped_and_an_optional_one_stops_nobody(shoal: Shoal, repo: Path) -> None:
+    agents = {"bad": "exit 1", "after": "echo x > x", "maybe": "exit 1", "on": "echo y > y"}
+    file = written(
+        repo,
+        agents,
+        {"name": "bad"},
+        {"name": "after", "needs": ["bad"]},
+        {"name": "maybe", "optional": True},
+        {"name": "on", "needs": ["maybe"]},
+    )
+
+    said = shoal("run", file, "--json")
+
+    assert said.code == 1
+    found = results(said.out)
+    assert {name: one["status"] for name, one in found.items()} == {
+        "bad": "failed",
+        "after": "skipped",
+        "maybe": "failed",
+        "on": "succeeded",
+    }
+    assert found["after"]["error"] == "it needs bad, which did not end well"
+    only = written(repo, agents, {"name": "maybe", "optional": True}, {"name": "on"})
+    assert shoal("run", only).code == 0
+
+
+def test_any_and_quorum_are_enough_and_the_rest_is_stopped(shoal: Shoal, repo: Path) -> None:
+    agents = {
+        "one": '[ "$SHOAL_WORKER_INDEX" = 1 ] && echo w > w || { [ "$SHOAL_WORKER_INDEX" = 0 ] && exit 1; sleep 99; }'
+    }
+    any_ = written(repo, agents, {"name": "one", "concurrency": 3, "on_failure": "any"})
+    first = json.loads(shoal("run", any_, "--json").out)["steps"][0]
+    quorum = written(repo, agents, {"name": "one", "concurrency": 2, "on_failure": {"quorum": 2}})
+    second = json.loads(shoal("run", quorum, "--json").out)["steps"][0]
+
+    assert first["status"] == "succeeded"
+    assert [one["status"] for one in first["worker_results"]] == ["failed", "succeeded", "cancelled"]
+    assert (first["success_count"], first["fail_count"], first["cancelled_count"]) == (1, 1, 1)
+    assert (second["status"], second["on_failure"]) == ("failed", {"quorum": 2})
+
+
+def test_a_retry_is_told_what_went_wrong_and_each_attempt_is_kept(shoal: Shoal, repo: Path) -> None:
+    agents = {"one": 'cp "$SHOAL_PROMPT_FILE" told; grep -q "attempt 2" told || { echo so it is; exit 3; }'}
+    file = written(repo, agents, {"name": "one", "retry": {"policy": "aggressive", "max_attempts": 2}})
+
+    said = shoal("run", file, "--json")
+
+    assert said.code == 0, said
+    found = results(said.out)["one"]
+    told = git(repo, "show", f"{found['branch']}:told")
+    assert found["attempts"] == 2
+    assert "Attempt 1 ended as failed, on branch agent/one/" in told
+    assert "it exited with 3" in told
+    assert "> so it is" in told
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (
+            "[{name: a, agent: x, prompt: p, needs: [b]}, {name: b, agent: x, prompt: p, needs: [a]}]",
+            "wait for each other",
+        ),
+        (
+            "[{name: a, agent: x, prompt: p, needs: [ab]}, {name: aa, agent: x, prompt: p}]",
+            "p.yaml:2:48: no step named",
+        ),
+        ("[{name: a, agent: x, prompt: p, needs: [a]}]", "a → a"),
+        ("[{name: a, agent: x, prompt: p, needs: [], depends_on: []}]", "both `needs` and `depends_on`"),
+        ("[{name: a, agent: x, prompt: p, base: needs}]", "p.yaml:2:46: `base: needs` on a step that needs nothing"),
+        (
+            "[{name: a, agent: x, prompt: p, concurrency: 2}, {name: b, agent: x, prompt: p, needs: a, base: needs}]",
+            "several",
+        ),
+        ("[{name: a, agent: x, prompt: p, retry: {max_attemps: 2}}]", "p.yaml:2:48: "),
+        ("[{name: a, agent: x, prompt: p, retry: {max_attempts: 0}}]", "from 1 to 100"),
+        ("[{name: a, agent: x, prompt: p, retry: -1}]", "0 or more"),
+        ("[{name: a, agent: x, prompt: p, retry: {policy: wild}}]", "standard"),
+        ("[{name: a, agent: x, prompt: p, on_failure: {quorum: 0}}]", "at least 1"),
+        ("[{name: a, agent: x, prompt: p, on_failure: anny}]", "any"),
+        ("[{name: a, agent: x, prompt: p, optional: perhaps}]", "p.yaml:2:"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_with_its_place(shoal: Shoal, repo: Path, steps: str, told: str) -> None:
+    (repo / "p.yaml").write_text(f"agents: {{x: {{adapter: command, command: 'true'}}}}\nsteps: {steps}\n")
+
+    said = shoal("run", "p.yaml")
+
+    assert said.code == 2
+    assert told in said.err, said.err
+    assert not (repo / ".shoal").exists()
+
+
+def test_a_base_that_git_does_not_know_is_told(shoal: Shoal, repo: Path) -> None:
+    file = written(repo, {"a": "true"}, {"name": "a", "base": "nowhere"})
+
+    said = shoal("run", file)
+
+    assert said.code == 2
+    assert "nowhere" in said.err

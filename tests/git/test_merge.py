@@ -1,0 +1,53 @@
+"""Merging beside the checkout: both sides or the files in conflict, and nobody's programs."""
+
+from pathlib import Path
+
+from shoal.git.merge import Conflicted, Merged, combined, merged
+from shoal.git.repository import inspect
+from tests.conftest import git
+
+
+def committed(repo: Path, start: str, **files: str) -> str:
+    git(repo, "checkout", "-q", "--detach", start)
+    for name, text in files.items():
+        (repo / name).write_text(text)
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "side")
+    return git(repo, "rev-parse", "HEAD")
+
+
+async def test_two_sides_become_one_commit_and_a_conflict_is_named(repo: Path) -> None:
+    one, two = committed(repo, "main", a="1\n"), committed(repo, "main", b="2\n")
+    other = committed(repo, "main", a="3\n")
+    repository = await inspect(repo, {})
+
+    whole = await combined(repository, (one, two), "both")
+    clash = await combined(repository, (one, two, other), "all")
+
+    assert isinstance(whole, Merged)
+    assert git(repo, "show", f"{whole.commit}:a") == "1"
+    assert git(repo, "show", f"{whole.commit}:b") == "2"
+    assert git(repo, "log", "-1", "--format=%P", whole.commit).split() == [one, two]
+    assert clash == Conflicted(("a",))
+
+
+async def test_a_side_that_holds_the_other_is_the_answer(repo: Path) -> None:
+    base = git(repo, "rev-parse", "HEAD")
+    one = committed(repo, "main", a="1\n")
+    repository = await inspect(repo, {})
+
+    assert await merged(repository, base, one, "m") == Merged(one)
+    assert await merged(repository, one, base, "m") == Merged(one)
+
+
+async def test_no_driver_of_the_users_runs(repo: Path, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    git(repo, "config", "merge.evil.driver", f"touch {canary}")
+    (repo / ".git/info/attributes").write_text("* merge=evil\n")
+    start = committed(repo, "main", **{".gitattributes": "* merge=evil\n", "a": "0\n" * 9})
+    one, two = committed(repo, start, a="1\n" + "0\n" * 8), committed(repo, start, a="0\n" * 8 + "2\n")
+    repository = await inspect(repo, {})
+
+    await merged(repository, one, two, "m")
+
+    assert not canary.exists()
