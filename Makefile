@@ -7,7 +7,7 @@ AT_ONCE = -n 4 --dist worksteal
 # what is started a thousand times is compiled once
 unexport PYTHONDONTWRITEBYTECODE
 RIGHTS = $(addprefix tests/,cli engine limits proc sandboxes workspaces agent/test_sandboxed.py)
-SCRIPTS = scripts/no_skips.py $(wildcard scripts/bench*.py)
+SCRIPTS = scripts/no_skips.py scripts/reference.py $(wildcard scripts/bench*.py)
 
 setup:
 	@sh scripts/setup

@@ -9,7 +9,8 @@ from pathlib import Path
 from shoal.engine.prepare import Ask
 from shoal.engine.run import Listener, run
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment, Plan, Step
+from shoal.model.assignment import Assignment
+from shoal.model.plan import Plan, Step
 from shoal.model.results import RunReport, WorkerResult
 from tests.conftest import git
 

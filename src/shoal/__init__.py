@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from shoal.model.agent import AgentSpec
-    from shoal.model.assignment import Plan, Step
     from shoal.model.limits import ResourceLimits
     from shoal.model.permissions import AccessDenied, PermissionManager, Permissions
+    from shoal.model.plan import Plan, Step
     from shoal.model.policy import Network
     from shoal.model.results import AgentFailed, RunReport, StepResult, WorkerResult
     from shoal.model.retry import Retry

@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.model.assignment import Step
 from shoal.model.limits import ResourceLimits
+from shoal.model.plan import Step
 from shoal.model.results import RunReport
 from shoal.model.status import Status
 from tests.acting import assert_nothing_left, ran, shown, step

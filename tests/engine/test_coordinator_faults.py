@@ -20,10 +20,10 @@ from shoal import AgentCoordinator, Task, patterns
 from shoal.adapters.command import Command
 from shoal.engine import admission
 from shoal.engine.admission import MIB, Admission, Free
+from shoal.engine.chart import charted
 from shoal.engine.dispatch import Dispatch
 from shoal.engine.job import Job
 from shoal.engine.prepare import Ask, prepared
-from shoal.engine.schedule import in_turn
 from shoal.errors import BadInput, Broken
 from shoal.model.agent import AgentSpec
 from shoal.model.assignment import Assignment
@@ -399,17 +399,17 @@ def test_each_task_runs_after_its_needs_and_what_cannot_run_is_skipped(
     async def scheduled() -> dict[str, WorkerResult]:
         async with prepared(Ask(folder=shared_repo, environ=os.environ)) as site:
             dispatch = Dispatch(site, Limiter(5), Admission(site.paths.root))
-            jobs = {name: (job(name, needs[name]),) for name in needs}
+            jobs = {name: job(name, needs[name]) for name in needs}
 
-            async def work(own: tuple[Job, ...]) -> None:
+            async def work(own: Job) -> None:
                 await asyncio.sleep(dice.random() / 1000)
-                order.append(own[0].step)
-                status = Status.FAILED if own[0].step in bad else Status.NO_CHANGES
-                dispatch.note(own[0], own[0].unstarted(status))
+                order.append(own.step)
+                status = Status.FAILED if own.step in bad else Status.NO_CHANGES
+                dispatch.note(own, own.unstarted(status))
 
-            shuffled = dict(dice.sample(list(jobs.items()), len(jobs)))
-            await in_turn(dispatch, shuffled, work)
-            return {name: dispatch.result(jobs[name][0]) for name in needs}
+            shuffled = dice.sample(list(jobs.values()), len(jobs))
+            await charted(dispatch, shuffled, work)
+            return {name: dispatch.result(jobs[name]) for name in needs}
 
     results = asyncio.run(scheduled())
 

@@ -24,8 +24,8 @@ from shoal.engine.run import run
 from shoal.errors import Broken, Unavailable
 from shoal.git.repository import inspect
 from shoal.limits.choose import choose
-from shoal.model.assignment import Plan
 from shoal.model.limits import ResourceLimits
+from shoal.model.plan import Plan
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.store.fold import fold

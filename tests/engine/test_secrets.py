@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment, Step
+from shoal.model.assignment import Assignment
+from shoal.model.plan import Step
 from shoal.store.paths import StatePaths
 from tests.acting import ran, shown, worked
 

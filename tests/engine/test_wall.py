@@ -190,7 +190,8 @@ async def test_a_wall_that_cannot_be_had_is_refused_and_nothing_starts(
 
 async def test_a_program_that_is_not_there_is_refused_before_anything_starts(repo: Path) -> None:
     from shoal.model.agent import AgentSpec
-    from shoal.model.assignment import Assignment, Step
+    from shoal.model.assignment import Assignment
+    from shoal.model.plan import Step
 
     agent = AgentSpec(name="x", adapter="command", command=("no-such-agent-client",))
     with pytest.raises(Unavailable, match="not on PATH"):

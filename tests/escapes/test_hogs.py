@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.model.assignment import Step
 from shoal.model.events import AgentEnded, Output
 from shoal.model.limits import ResourceLimits
+from shoal.model.plan import Step
 from shoal.model.results import RunReport, WorkerResult
 from shoal.model.status import Status
 from shoal.store.paths import StatePaths

@@ -30,14 +30,6 @@ def in_agents(keys: str) -> list[str]:
     return wrong(f"agents:\n  x: {{{keys}}}\nsteps: [{{name: a, agent: x, prompt: x}}]\n")
 
 
-LATER = "strategy contract output_artifacts select if vary"
-
-
-@pytest.mark.parametrize("key", [*LATER.split(), "isolation_strategy", "sandbox"])
-def test_a_key_of_the_later_language_is_never_ignored(key: str) -> None:
-    assert in_step(f"{key}: x") == [f"f.yaml:3:36: `{key}` is not supported yet in this version; remove it"]
-
-
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
@@ -200,11 +192,10 @@ def test_concurrency_and_matrix_exclude_each_other() -> None:
     text = f"{AGENT}pipelines:\n  - name: my-pipeline\n    steps:\n      - name: implement\n        agent: x\n"
     keys = "        prompt: hi\n        concurrency: 2\n        strategy: {matrix: {k: [1, 2]}}\n"
 
-    first, second = wrong(text + keys)
+    (first,) = wrong(text + keys)
 
     what = "`concurrency` and `strategy.matrix` (line 9, column 20) exclude each other; keep one of them"
     assert first == f"f.yaml:8:9: {what}"
-    assert second.startswith("f.yaml:9:9: `strategy` is not supported yet")
 
 
 def test_all_problems_of_all_kinds_come_at_once() -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from shoal.model.assignment import Assignment, Plan
+from shoal.model.assignment import Assignment
 from shoal.model.permissions import Permissions
+from shoal.model.plan import Plan
 from shoal.pipeline.load import parse
 from shoal.pipeline.plan import agent, plan
 from shoal.pipeline.problems import BadDocument
@@ -24,7 +25,7 @@ def planned(text: str, **environ: str) -> Plan:
 
 
 def permitted(text: str, **environ: str) -> Permissions | None:
-    (step,) = planned(text, **environ).steps
+    (step,) = planned(text, **environ).working
     return step.task.permissions
 
 
@@ -110,13 +111,13 @@ def test_a_variable_of_the_host_that_is_not_listed_is_refused_where_it_is_asked_
 def test_a_variable_that_a_nearer_literal_replaces_is_not_taken() -> None:
     text = document(step=", env: {A: plain}, permissions: {env: []}", spec=", env: {A: {from: TOKEN}}")
 
-    (step,) = planned(text, TOKEN="t").steps
+    (step,) = planned(text, TOKEN="t").working
 
     assert step.task.env == {"A": "plain"}
 
 
 def test_without_a_list_a_variable_is_taken_by_its_name_alone() -> None:
-    (step,) = planned(document(step=", env: {A: {from: T}}, permissions: {deny: [Write]}"), T="t").steps
+    (step,) = planned(document(step=", env: {A: {from: T}}, permissions: {deny: [Write]}"), T="t").working
 
     assert (step.task.env, step.task.secrets) == ({"A": "t"}, frozenset({"A"}))
 

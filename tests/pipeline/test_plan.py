@@ -4,7 +4,8 @@ import pytest
 
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment, Plan
+from shoal.model.assignment import Assignment
+from shoal.model.plan import Plan
 from shoal.model.policy import Network
 from shoal.model.rule import Rule
 from shoal.model.task import Task
@@ -43,7 +44,7 @@ def planned(text: str, pipeline: str | None = None, **environ: str) -> Plan:
 
 
 def only_task(text: str, **environ: str) -> Assignment:
-    (step,) = planned(text, **environ).steps
+    (step,) = planned(text, **environ).working
     return step.task
 
 
@@ -54,7 +55,7 @@ def with_step(keys: str) -> str:
 def test_the_shape_of_seed_000_is_planned_and_clamped_visibly() -> None:
     made = planned(SEED_000)
 
-    (step,) = made.steps
+    (step,) = made.working
     assert (made.name, made.max_concurrent, step.name, step.workers) == ("a-file", 2, "process-items", 2)
     assert made.notes == ("step process-items: concurrency 3 clamped to 2 (runtime.max_concurrent_workers)",)
     assert step.on_failure == "fail_fast"
@@ -65,7 +66,7 @@ def test_the_shape_of_seed_000_is_planned_and_clamped_visibly() -> None:
 def test_without_a_runtime_ten_at_once_is_the_cap() -> None:
     made = planned(with_step("concurrency: 11"))
 
-    assert (made.max_concurrent, made.steps[0].workers) == (10, 10)
+    assert (made.max_concurrent, made.working[0].workers) == (10, 10)
     assert made.notes == ("step a: concurrency 11 clamped to 10 (runtime.max_concurrent_workers)",)
     assert (made.isolation_strategy, made.sandbox, made.cleanup_on_complete) == ("auto", "bubblewrap", True)
 
@@ -79,14 +80,14 @@ def test_the_runtime_reaches_the_plan() -> None:
     made = planned(runtime + with_step("expect: any"))
 
     assert (made.isolation_strategy, made.sandbox, made.cleanup_on_complete) == ("worktree", "landlock", False)
-    assert made.steps[0].task.network is Network.HOST
+    assert made.working[0].task.network is Network.HOST
 
 
 def test_the_shape_of_seed_001_gives_the_hint() -> None:
-    (step,) = planned(SEED_001, "my-pipeline").steps
+    (step,) = planned(SEED_001, "my-pipeline").working
 
     hint = "You may spawn up to 3 concurrent sub-agents or workers for this step."
-    assert step.task.system_prompt == f"You build.\n\n{hint}"
+    assert step.task.system_prompt == f"You build.\n\n## Concurrency\n\n{hint}"
     assert step.task.prompt == "hi"
     assert step.task.agent.command == ("run", "--fast", "two words")
 
@@ -100,12 +101,12 @@ def test_the_hint_is_capped_at_ten_and_says_so() -> None:
     made = planned(with_step("max_concurrent_agents: 50"))
 
     hint = "You may spawn up to 10 concurrent sub-agents or workers for this step."
-    assert made.steps[0].task.system_prompt == hint
+    assert made.working[0].task.system_prompt == f"## Concurrency\n\n{hint}"
     assert made.notes == ("step a: max_concurrent_agents 50 capped to 10",)
 
 
 def test_synonyms_are_the_same_thing() -> None:
-    (step,) = planned(SEED_001, "other").steps
+    (step,) = planned(SEED_001, "other").working
 
     assert (step.name, step.task.name, step.task.prompt) == ("look", "look", "look around")
     assert (step.on_failure, step.task.expect) == ("best_effort", "changes")
@@ -151,7 +152,7 @@ steps:
 
 
 def test_the_nearest_wins() -> None:
-    tasks = [step.task for step in planned(NEAREST, KEY="secret").steps]
+    tasks = [step.task for step in planned(NEAREST, KEY="secret").working]
 
     assert [task.network for task in tasks] == [Network.HOST, Network.NONE, Network.HOST, Network.HOST]
     assert [task.timeout for task in tasks] == [5.0, 600.0, 90.0, 90.0]
@@ -173,7 +174,7 @@ def test_an_exact_disk_reaches_the_agent() -> None:
 def test_values_of_the_host_are_marked_secret_and_not_in_any_repr() -> None:
     made = planned(NEAREST, KEY="hunter2")
 
-    assert [step.task.secrets for step in made.steps] == [frozenset(), {"C"}, {"C"}, {"C"}]
+    assert [step.task.secrets for step in made.working] == [frozenset(), {"C"}, {"C"}, {"C"}]
     assert "hunter2" not in repr(made)
 
 
@@ -194,11 +195,30 @@ def test_every_missing_variable_of_the_host_is_told_with_its_place() -> None:
     ]
 
 
-def test_a_template_is_literal_and_that_is_said() -> None:
-    made = planned("agents: {x: {adapter: command, command: a}}\nsteps: [{name: a, agent: x, prompt: '{{ x }}'}]")
+def test_sections_of_the_system_prompt_stand_in_their_order() -> None:
+    (step,) = planned(
+        "agents: {x: {adapter: command, command: a}}\npersonas: {p: {agent: x, system_prompt: You build.}}\n"
+        "steps: [{name: a, persona: p, prompt: hi, max_concurrent_agents: 3, permissions: {deny: [Bash]},"
+        " contract: {type: command, command: make}}]"
+    ).working
 
-    assert made.steps[0].task.prompt == "{{ x }}"
-    assert made.notes[0].startswith("step a: `{{ … }}` in the prompt is given to the agent as it stands")
+    heads = [line for line in step.task.system_prompt.splitlines() if line.startswith("#")]
+    assert step.task.system_prompt.startswith("You build.\n\n")
+    assert heads == ["## Contract compliance", "## Concurrency", "## Restrictions"]
+
+
+def test_a_template_stays_as_it_is_until_its_step_starts() -> None:
+    made = planned("agents: {x: {adapter: command, command: a}}\nsteps: [{name: a, agent: x, prompt: '{{ run.id }}'}]")
+
+    assert made.working[0].task.prompt == "{{ run.id }}"
+    assert made.working[0].is_template
+
+
+def test_an_input_that_was_not_given_is_told_where_it_is_used() -> None:
+    text = "agents: {x: {adapter: command, command: a}}\nsteps: [{name: a, agent: x, prompt: '{{ input.title }}'}]"
+
+    with pytest.raises(BadDocument, match=r"2:37: the text uses `input`, and there is none; give it with `--input`"):
+        planned(text)
 
 
 def test_adhoc_makes_one_step_per_task_or_one_per_task_and_agent() -> None:
@@ -209,12 +229,12 @@ def test_adhoc_makes_one_step_per_task_or_one_per_task_and_agent() -> None:
     alone = adhoc(tasks, given, {"": 1})
     several = adhoc(tasks[:1], given, {"x": 3, "y": 2}, Rule("quorum", 5))
 
-    assert [(step.name, step.workers, step.on_failure, step.needs) for step in alone.steps] == [
+    assert [(step.name, step.workers, step.on_failure, step.needs) for step in alone.working] == [
         ("a", 1, "best_effort", ()),
         ("b", 1, "best_effort", ("a",)),
     ]
     assert alone.max_concurrent == 5
-    assert [(step.name, step.workers) for step in several.steps] == [("a-x", 3), ("a-y", 2)]
+    assert [(step.name, step.workers) for step in several.working] == [("a-x", 3), ("a-y", 2)]
     with pytest.raises(BadInput, match="quorum of 6 cannot be had of 5"):
         adhoc(tasks[:1], given, {"x": 3, "y": 2}, Rule("quorum", 6))
     with pytest.raises(BadInput, match="without --pattern"):

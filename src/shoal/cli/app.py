@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-COMMANDS = ("run", "status", "logs", "diff", "open", "clean", "validate", "doctor", "demo")
+COMMANDS = ("init", "run", "status", "logs", "diff", "open", "approve", "clean", "validate", "schema", "doctor", "demo")
 
 
 def called(words: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from shoal.cli.render.demo import fallback_note, greeting, parting
 from shoal.engine.ground import wall
 from shoal.errors import Unavailable
 from shoal.git.scratch import scratch_repository
-from shoal.model.assignment import Plan
+from shoal.model.plan import Plan
 from shoal.pipeline.load import load
 from shoal.pipeline.plan import plan
 

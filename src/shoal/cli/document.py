@@ -43,7 +43,7 @@ def run_document(report: RunReport) -> dict[str, object]:
 def _step(step: StepResult) -> dict[str, object]:
     return {
         "step": step.step,
-        "on_failure": _rule(step.on_failure),
+        "on_failure": rule(step.on_failure),
         "status": step.status.value,
         "total_workers": step.total_workers,
         "success_count": step.success_count,
@@ -51,10 +51,15 @@ def _step(step: StepResult) -> dict[str, object]:
         "cancelled_count": step.cancelled_count,
         "worker_workspaces": [worker.workspace for worker in step.worker_results],
         "worker_results": [worker_document(worker) for worker in step.worker_results],
+        "error": step.error,
+        "selected": step.selected,
+        "ranking": [{"index": row.index, "eligible": row.is_eligible, "reasons": row.reasons} for row in step.ranking],
+        "rounds": step.rounds,
+        "artifacts": dict(step.artifacts),
     }
 
 
-def _rule(on_failure: str) -> object:
+def rule(on_failure: str) -> object:
     """Spell a rule as a file does."""
     name, is_quorum, number = on_failure.partition("quorum=")
     return {"quorum": int(number)} if is_quorum else name
@@ -64,6 +69,7 @@ def worker_document(worker: WorkerResult) -> dict[str, object]:
     """Give one worker's part of the report."""
     return {
         "index": worker.index,
+        "item": worker.item,
         "session": worker.session,
         "prompt": worker.prompt,
         "status": worker.status.value,
@@ -71,6 +77,7 @@ def worker_document(worker: WorkerResult) -> dict[str, object]:
         "output": worker.output,
         "branch": worker.branch,
         "commit": worker.commit,
+        "base": worker.base,
         "files_changed": worker.files_changed,
         "attempts": worker.attempts,
         "duration_seconds": worker.duration_seconds,
@@ -78,6 +85,10 @@ def worker_document(worker: WorkerResult) -> dict[str, object]:
         "artifacts": dict(worker.artifacts),
         "limit": worker.limit,
         "error": worker.error,
+        "contracts": [
+            {"type": one.type, "passed": one.is_met, "warning": one.is_warning, "message": one.message}
+            for one in worker.checks
+        ],
         "unkept": list(worker.unkept),
         "executable_config": list(worker.executable),
         "ignored": worker.ignored,

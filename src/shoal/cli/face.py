@@ -97,5 +97,10 @@ class Events:
 
 async def _changed(report: RunReport, repository: Repository) -> dict[str, tuple[str, ...]]:
     workers = [worker for step in report.steps for worker in step.worker_results]
-    commits = {worker.branch: worker.commit for worker in workers if worker.branch and worker.commit}
-    return await changes(repository.git, report.base, commits)
+    found: dict[str, tuple[str, ...]] = {}
+    # What a worker built on is not its own change: steps that stand on each other do not overlap by that.
+    for base in dict.fromkeys(worker.base or report.base for worker in workers):
+        own = [worker for worker in workers if (worker.base or report.base) == base]
+        commits = {worker.branch: worker.commit for worker in own if worker.branch and worker.commit}
+        found |= await changes(repository.git, base, commits)
+    return found

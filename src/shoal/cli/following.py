@@ -10,7 +10,7 @@ from shoal.cli.interrupt import Interrupt, interruptible
 from shoal.cli.render import trouble
 from shoal.engine.prepare import Ask
 from shoal.engine.run import run
-from shoal.model.assignment import Plan
+from shoal.model.plan import Plan
 from shoal.model.results import RunReport
 from shoal.model.status import Status
 
@@ -29,7 +29,7 @@ async def followed(plan: Plan, ask: Ask, face: Face, deadline: float | None = No
     return _code(report, interrupt)
 
 
-def asked(plan: Plan, folder: Path, base: str | None = None) -> Ask:
+def asked(plan: Plan, folder: Path, base: str | None = None, *, approve_all: bool = False) -> Ask:
     """Ask for *plan* to be run on *folder*, in the way it says itself."""
     return Ask(
         folder=folder,
@@ -40,6 +40,7 @@ def asked(plan: Plan, folder: Path, base: str | None = None) -> Ask:
         sandbox=plan.sandbox,
         cleanup=plan.cleanup_on_complete,
         fleet=plan.fleet_limits,
+        approve_all=approve_all,
     )
 
 

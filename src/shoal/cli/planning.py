@@ -1,5 +1,6 @@
 """From what was typed to a plan: a file, a pipeline by its name, or tasks for agents."""
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,7 +9,8 @@ from pathlib import Path
 from shoal.cli.tasks import read_tasks
 from shoal.errors import BadInput
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment, Plan, Step
+from shoal.model.assignment import Assignment
+from shoal.model.plan import Group, Plan, Stage, Step
 from shoal.model.policy import Network
 from shoal.model.retry import Retry
 from shoal.model.rule import Rule
@@ -18,6 +20,7 @@ from shoal.pipeline.duration import BadDuration, seconds
 
 OWN_FILE = "shoal.yaml"
 MOST_OF_ONE = 100
+_PART = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<text>.*)", re.DOTALL)
 REMEDY = f"name one of {OWN_FILE} with `--agent`, or give a program with `--command`"
 
 
@@ -34,6 +37,8 @@ class Work:
     agents: str | None = None
     command: str | None = None
     pattern: str | None = None
+    inputs: tuple[str, ...] = ()
+    """What `{{ input }}` stands for: one text, or parts like `name=text`."""
 
     @property
     def is_adhoc(self) -> bool:
@@ -63,7 +68,7 @@ def planned(work: Work, manner: Manner, environ: Mapping[str, str]) -> Plan:
     made = _adhoc(work, environ) if work.is_adhoc else _from_file(work, environ)
     return replace(
         made,
-        steps=tuple(_nearer(step, manner, timeout) for step in made.steps),
+        steps=tuple(_nearer(stage, manner, timeout) for stage in made.steps),
         max_concurrent=manner.at_once or made.max_concurrent,
         sandbox=manner.sandbox or made.sandbox,
         isolation_strategy=manner.isolation or made.isolation_strategy,
@@ -80,15 +85,26 @@ def duration(written: str) -> float:
         return seconds(written)
 
 
-def _nearer(step: Step, manner: Manner, timeout: float | None) -> Step:
-    task = step.task
+def _nearer(stage: Stage, manner: Manner, timeout: float | None) -> Stage:
+    if isinstance(stage, Group):
+        return replace(stage, stages=tuple(_nearer(inner, manner, timeout) for inner in stage.stages))
+    if not isinstance(stage, Step):
+        return stage
+    task = stage.task
     network = None if manner.network is None else Network(manner.network)
     retry = task.retry if manner.retries is None else Retry.of(manner.retries)
     nearer = replace(task, timeout=timeout or task.timeout, network=network or task.network, retry=retry)
-    return replace(step, task=nearer)
+    return replace(
+        stage,
+        task=nearer,
+        sandbox=None if manner.sandbox else stage.sandbox,
+        isolation_strategy=None if manner.isolation else stage.isolation_strategy,
+    )
 
 
 def _adhoc(work: Work, environ: Mapping[str, str]) -> Plan:
+    if work.inputs:
+        raise BadInput("--input goes with a pipeline, whose texts name it; write it into the task itself")
     if work.target is not None:
         raise BadInput(f"both {work.target!r} and tasks of your own; give a pipeline or `--task`, not both")
     tasks = _tasks(work)
@@ -150,20 +166,31 @@ def _argv(command: str) -> tuple[str, ...]:
 
 def _from_file(work: Work, environ: Mapping[str, str]) -> Plan:
     own = work.folder / OWN_FILE
+    given = _given(work.inputs)
     if work.target is not None and _is_file(work.target):
-        return _read(Path(work.target), None, environ)
+        return _read(Path(work.target), None, environ, given)
     if own.is_file():
-        return _read(own, work.target, environ)
+        return _read(own, work.target, environ, given)
     if work.target is None:
         raise BadInput(f"nothing to run: give a file, or `--task` with `--command` or `--agent` (there is no {own})")
     raise BadInput(f"there is no file {work.target!r}, and no {own} with a pipeline of that name")
 
 
-def _read(file: Path, pipeline: str | None, environ: Mapping[str, str]) -> Plan:
+def _read(file: Path, pipeline: str | None, environ: Mapping[str, str], given: Mapping[str, str] | str | None) -> Plan:
     from shoal.pipeline.load import load
     from shoal.pipeline.plan import plan
 
-    return plan(load(file), pipeline, environ=environ)
+    return plan(load(file), pipeline, environ=environ, given=given)
+
+
+def _given(inputs: tuple[str, ...]) -> Mapping[str, str] | str | None:
+    """Read `--input`: parts like `name=text`, or one text."""
+    parts = [_PART.fullmatch(one) for one in inputs]
+    if inputs and all(parts):
+        return {part["name"]: part["text"] for part in parts if part}
+    if len(inputs) > 1:
+        raise BadInput("several --input have names, like --input title=… --input body=…; one alone may be a plain text")
+    return inputs[0] if inputs else None
 
 
 def _is_file(target: str) -> bool:

@@ -3,13 +3,14 @@
 import asyncio
 import os
 
+from shoal.cli import document, output
 from shoal.cli import run_options as option
 from shoal.cli.face import Document, Events, Face, Lines
 from shoal.cli.following import asked, followed
 from shoal.cli.options import HERE, Repo
 from shoal.cli.planning import Manner, Work, duration, planned
 from shoal.errors import BadInput
-from shoal.model.assignment import Plan
+from shoal.model.plan import Plan, everything
 
 HEX = len("-3f9c1a")
 
@@ -30,6 +31,9 @@ def command(
     timeout: option.Timeout = None,
     deadline: option.Deadline = None,
     network: option.Net = None,
+    inputs: option.Input = None,
+    yes: option.Yes = False,
+    dry_run: option.Dry = False,
     json: option.Json = False,
     events: option.EventLines = False,
     repo: Repo = HERE,
@@ -40,16 +44,28 @@ def command(
     """
     if json and events:
         raise BadInput("both --json and --events; choose one")
-    work = Work(repo, target, tuple(task or ()), tasks, agent, agents, program, pattern)
+    work = Work(repo, target, tuple(task or ()), tasks, agent, agents, program, pattern, tuple(inputs or ()))
     manner = Manner(at_once, sandbox, isolation, timeout, network, retries)
     until = None if deadline is None else duration(deadline)
     plan = planned(work, manner, os.environ)
+    if dry_run:
+        return _shown(plan, json=json)
     face = _face(plan, json=json, events=events)
-    return asyncio.run(followed(plan, asked(plan, repo, base), face, until))
+    return asyncio.run(followed(plan, asked(plan, repo, base, approve_all=yes), face, until))
+
+
+def _shown(plan: Plan, *, json: bool) -> int:
+    from shoal.cli.outline import outlined, plan_document
+    from shoal.cli.render.plan import plan_lines
+
+    outline = outlined(plan)
+    shown = document.text(plan_document(outline)) if json else "\n".join(plan_lines(outline, output.paint()))
+    output.say(shown)
+    return 0
 
 
 def _face(plan: Plan, *, json: bool, events: bool) -> Face:
     if events:
         return Events()
-    width = max(len(step.name) for step in plan.steps) + HEX
+    width = max(len(stage.name) for stage in everything(plan.steps)) + HEX
     return Document(width=width) if json else Lines(width=width)

@@ -41,5 +41,11 @@ Deadline = Annotated[
     str | None, typer.Option(metavar="SECONDS|10m", help="Time for the whole run; then it ends with 124.")
 ]
 Net = Annotated[Literal["none", "host"] | None, typer.Option(help="Their network; else none.")]
+Input = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="TEXT|NAME=TEXT", help="What `{{ input }}` in a pipeline stands for; repeatable."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve every gate.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Print the plan, and run nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, progress on stderr.")]
 EventLines = Annotated[bool, typer.Option("--events", help="Every event on stdout, one JSON object per line.")]

@@ -11,7 +11,7 @@ from shoal.cli import output
 from shoal.cli.document import text
 from shoal.cli.options import Json
 from shoal.cli.render.validate import verdict_lines
-from shoal.model.assignment import Plan
+from shoal.model.plan import Plan
 from shoal.pipeline.load import Document, load
 from shoal.pipeline.plan import plan
 from shoal.pipeline.problems import BadDocument, Problem
@@ -58,7 +58,8 @@ def judged(file: Path) -> Verdict:
     try:
         document = load(file)
         return Verdict(
-            str(file), plans=tuple(plan(document, name, environ=os.environ) for name in _pipelines(document))
+            str(file),
+            plans=tuple(plan(document, name, environ=os.environ, is_trial=True) for name in _pipelines(document)),
         )
     except BadDocument as error:
         return Verdict(str(file), problems=error.problems)

@@ -8,9 +8,9 @@ from shoal.engine.grants import outside_notes
 from shoal.engine.session import unmasked
 from shoal.engine.site import Site
 from shoal.git.repository import dirt
-from shoal.model.assignment import Plan
 from shoal.model.events import RunStarted
 from shoal.model.limits import ResourceLimits
+from shoal.model.plan import Plan
 from shoal.model.policy import Network
 
 STATUS_SECONDS = 3.0
@@ -49,7 +49,7 @@ async def _dirty(site: Site) -> tuple[str, ...]:
 
 def _limits(site: Site, plan: Plan, otherwise: ResourceLimits | None) -> str:
     """Say in one line what holds the agents, and to what."""
-    asked = [step.task.limits for step in plan.steps] or [otherwise]
+    asked = [task.limits for task in plan.assignments] or [otherwise]
     each = {spelt(limits or ResourceLimits.unnamed()) for limits in asked}
     name = f"{site.enforcer.name} (not exact, docs/limits.md says why)" if site.enforcer.gaps else site.enforcer.name
     return f"{name}: {'; or '.join(sorted(each))} each"
@@ -57,5 +57,5 @@ def _limits(site: Site, plan: Plan, otherwise: ResourceLimits | None) -> str:
 
 def _gaps(site: Site, plan: Plan) -> tuple[str, ...]:
     """What the wall does not hold, as far as this run has to do with it."""
-    on_host = any(Network.HOST in (step.task.network, step.task.agent.network) for step in plan.steps)
+    on_host = any(Network.HOST in (task.network, task.agent.network) for task in plan.assignments)
     return site.sandbox.gaps if on_host or site.sandbox.name != "bubblewrap" else ()

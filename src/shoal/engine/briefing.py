@@ -2,12 +2,14 @@
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from shoal.engine.job import Job
 from shoal.errors import BadInput
+from shoal.model.artifact import Produced
+from shoal.model.assignment import Assignment
 from shoal.model.results import WorkerResult
 from shoal.model.task import Task
 
@@ -44,6 +46,16 @@ def again(job: Job, number: int, before: WorkerResult) -> Job:
     told = _block(f"This is attempt {number}", f"{said}\n\n{output}")
     prompt = f"{job.task.prompt.rstrip()}\n\n{told}"
     return replace(job, attempt=number, hex=secrets.token_hex(3), task=replace(job.task, prompt=prompt))
+
+
+def with_artifacts(assignment: Assignment, parts: Mapping[str, Sequence[Produced]]) -> Assignment:
+    """Hand on what earlier steps left, by their names: as files, and listed in the prompt without any content."""
+    files = {f"{step}/{one.file}": one for step, those in parts.items() for one in those}
+    lines = (f"- {FOLDER}/{place} ({one.type.value}, {len(one.content)} bytes)" for place, one in files.items())
+    told = _block("Artifacts of earlier steps", "\n".join(lines))
+    prompt = f"{assignment.prompt.rstrip()}\n\n{told}" if told else assignment.prompt
+    contents = {place: one.content for place, one in files.items()}
+    return replace(assignment, prompt=prompt, inputs={**assignment.inputs, **contents})
 
 
 def _block(title: str, text: str) -> str:

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from shoal.engine.chart import charted
 from shoal.engine.crew import Crew, crewed
 from shoal.engine.dispatch import is_good
 from shoal.engine.held import OpenSession
 from shoal.engine.job import Job
 from shoal.engine.run import Listener
-from shoal.engine.schedule import in_turn
 from shoal.engine.settings import Settings
 from shoal.engine.together import room_for, together
 from shoal.errors import AllFailed, BadInput, QuorumMissed, Refused
@@ -108,7 +108,7 @@ class AgentCoordinator:
             jobs = await crew.charted(_listed(tasks))
             try:
                 async with asyncio.timeout(deadline) as clock:
-                    await in_turn(crew.dispatch, {job.step: (job,) for job in jobs}, crew.alone)
+                    await charted(crew.dispatch, jobs, crew.dispatch.done)
             except TimeoutError:
                 if not clock.expired():
                     raise

@@ -26,9 +26,9 @@ from shoal.engine.sweep import sweep
 from shoal.errors import BadInput
 from shoal.git.refs import assert_unblocked, listed
 from shoal.git.repository import resolve
-from shoal.model.assignment import Plan, Step
 from shoal.model.events import Recorded, RunEnded, StepEnded, StepStarted
 from shoal.model.masking import Mask
+from shoal.model.plan import Plan, Step
 from shoal.model.results import RunReport, WorkerResult
 from shoal.model.status import Status
 from shoal.model.task import AgentLike, Task, TaskLike
@@ -71,10 +71,6 @@ class Crew:
         finally:
             await self.ended([job])
             self.dispatch.forget(job)  # a stream may be endless
-
-    async def alone(self, jobs: Sequence[Job]) -> WorkerResult:
-        """Run the only job of a step."""
-        return await self.dispatch.done(jobs[0])
 
     async def by(self, agent: AgentLike, task: TaskLike) -> WorkerResult:
         """Run a single task by *agent*."""
@@ -174,7 +170,7 @@ class Crew:
 
     def _know_secrets(self, plan: Plan) -> None:
         """Mask what came from the host, in all sessions from now on."""
-        new = [plan_secrets for step in plan.steps for plan_secrets in step.task.secret_values if plan_secrets]
+        new = [plan_secrets for step in plan.working for plan_secrets in step.task.secret_values if plan_secrets]
         if new:
             self._secrets += new
             self.dispatch.site = replace(self.dispatch.site, mask=Mask.of(*self._secrets))

@@ -112,17 +112,17 @@ class Dispatch:
 
     @contextlib.asynccontextmanager
     async def _based(self, job: Job) -> AsyncIterator[Site]:
-        site = self.site
+        site = job.site(self.site)
         if job.base in (None, site.base.commit):
             yield site
             return
         await pin(site.repository, site.run, job.base)
-        async with self._base(job.base) as base:
+        async with _base(site, job.base) as base:
             yield replace(site, base=base)
 
-    def _base(self, commit: str) -> contextlib.AbstractAsyncContextManager[Base]:
-        """Check out only what differs from the run's base, where a layer over it will do."""
-        site = self.site
-        if isinstance(site.kind, Overlay):
-            return delta_ready(site.repository, commit, site.base, site.paths.bases)
-        return base_ready(site.repository, commit, site.paths.bases)
+
+def _base(site: Site, commit: str) -> contextlib.AbstractAsyncContextManager[Base]:
+    """Check out only what differs from the run's base, where a layer over it will do."""
+    if isinstance(site.kind, Overlay):
+        return delta_ready(site.repository, commit, site.base, site.paths.bases)
+    return base_ready(site.repository, commit, site.paths.bases)

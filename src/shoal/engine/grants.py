@@ -12,9 +12,10 @@ from pathlib import Path
 from shoal.adapters.kind import Adapter
 from shoal.engine.site import Site
 from shoal.errors import BadInput, Unavailable
-from shoal.model.assignment import Assignment, Plan
+from shoal.model.assignment import Assignment
 from shoal.model.command import Command
 from shoal.model.permissions import NO_RULE, NOT_LISTED, Decision, Permissions
+from shoal.model.plan import Plan
 from shoal.model.policy import Network
 
 # Sockets and devices of the host: to see one is to be able to speak to it, read-only or not.
@@ -67,7 +68,7 @@ def granted(site: Site, task: Assignment, adapter: Adapter) -> Grant:
 
 def assert_grants(site: Site, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
     """Refuse a run of which one step cannot have what it may have, or cannot be held to it."""
-    for step in plan.steps:
+    for step in plan.working:
         try:
             granted(site, step.task, adapters[step.name])
         except BadInput as error:
@@ -78,7 +79,7 @@ def outside_notes(plan: Plan) -> tuple[str, ...]:
     """Say which agents see something of the host, for every face of the run."""
     return tuple(
         f"step {step.name}: may read {path}, outside of its workspace"
-        for step in plan.steps
+        for step in plan.working
         for path in step.task.permitted.outside
     )
 

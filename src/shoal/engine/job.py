@@ -1,15 +1,20 @@
 """One worker of a step, as a value: its names, its task and what it may spend."""
 
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from shoal.adapters.kind import Adapter
+from shoal.engine.site import Site
+from shoal.model.artifact import Artifact
 from shoal.model.assignment import Assignment
+from shoal.model.contract import Contract, Passes
 from shoal.model.limits import ResourceLimits
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.model.task import Task
+from shoal.sandboxes.kind import Sandbox
+from shoal.workspaces.kind import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,27 @@ class Job:
     """What was asked for, where its inputs may name its needs."""
     function: Callable[..., object] | None = None
     """What does the work in a thread of this process, for code that is trusted."""
+    item: str | None = None
+    """The item of a matrix that it works on."""
+    artifacts: tuple[Artifact, ...] = ()
+    """Files that it has to leave."""
+    contracts: tuple[Contract, ...] = ()
+    """What its work must meet before it counts as good."""
+    trial: Passes | None = None
+    """What is run on its work to compare it with that of its siblings."""
+    reviewers: Mapping[str, Assignment] = field(default_factory=dict, repr=False)
+    """Who reviews work, by the names that contracts use."""
+    sandbox: Sandbox | None = None
+    """Its wall, where that is not the run's."""
+    kind: Kind | None = None
+    """Its kind of workspace, where that is not the run's."""
     hex: str = field(default_factory=lambda: secrets.token_hex(3))
+
+    def site(self, ground: Site) -> Site:
+        """Give what it stands on: the run's own *ground*, but for its wall and its kind of workspace."""
+        if self.sandbox is None and self.kind is None:
+            return ground
+        return replace(ground, sandbox=self.sandbox or ground.sandbox, kind=self.kind or ground.kind)
 
     @property
     def session(self) -> str:
@@ -48,7 +73,9 @@ class Job:
 
     def unstarted(self, status: Status, why: str | None = None) -> WorkerResult:
         """Make the result of a job that never began."""
-        return WorkerResult(index=self.index, session=self.session, status=status, attempts=0, error=why)
+        return WorkerResult(
+            index=self.index, session=self.session, status=status, attempts=0, error=why, item=self.item
+        )
 
     @property
     def limits(self) -> ResourceLimits:
@@ -57,7 +84,7 @@ class Job:
 
     def message(self, masked: Callable[[str], str]) -> str:
         """Say what the sealing commit says: masked before it is cut, or half of a secret could pass."""
-        subject = " ".join(masked(self.task.prompt).split())[:72]
+        subject = " ".join(masked(self.task.title or self.task.prompt).split())[:72]
         return f"{self.step}: {subject or 'work of an agent'}\n\nShoal-Session: {self.session}\n"
 
     @property

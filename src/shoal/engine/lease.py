@@ -101,7 +101,7 @@ class Lease:
 
 @contextlib.contextmanager
 def leased(
-    box: Path, session: str, prompts: Mapping[str, str], user: User, *, disk: Path, database: str | None = None
+    box: Path, session: str, prompts: Mapping[str, str | bytes], user: User, *, disk: Path, database: str | None = None
 ) -> Iterator[Lease]:
     """Fill the session's private folder and hold its ports; who made the folder removes it."""
     with _ports_held() as port:
@@ -109,8 +109,8 @@ def leased(
         for folder in (lease.own, lease.home, lease.tmp, lease.database.parent, lease.inputs):
             folder.mkdir()
         for title, text in prompts.items():
-            (lease.inputs / title).parent.mkdir(exist_ok=True)
-            (lease.inputs / title).write_text(text, errors="replace")
+            (lease.inputs / title).parent.mkdir(parents=True, exist_ok=True)
+            (lease.inputs / title).write_bytes(text if isinstance(text, bytes) else text.encode(errors="replace"))
         (lease.inputs / "passwd").write_text(
             f"agent:x:{user.uid}:{user.gid}:agent:{lease.home}:/bin/sh\n", errors="surrogateescape"
         )

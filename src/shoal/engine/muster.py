@@ -1,45 +1,79 @@
 """Everything about a plan that can be refused before any of its agents starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from shoal.adapters.host import Host
 from shoal.adapters.kind import Adapter
 from shoal.adapters.registry import adapter
 from shoal.engine.grants import assert_grants
-from shoal.engine.ground import assert_exact_disk
+from shoal.engine.ground import assert_exact_disk, kind_of_workspace, wall
+from shoal.engine.jobs import Equipment
 from shoal.engine.site import Site
 from shoal.engine.toolchain import toolchain
 from shoal.git.refs import refuse_blocked_steps
-from shoal.model.assignment import Plan
+from shoal.git.repository import resolve
 from shoal.model.masking import Mask
+from shoal.model.plan import Group, Plan, Stage
+from shoal.model.repository import Repository
+from shoal.sandboxes.kind import Sandbox
+from shoal.workspaces.kind import Kind
 
 
 def adapters_for(plan: Plan, host: Host, environ: Mapping[str, str]) -> dict[str, Adapter]:
     """Find the adapter of each step; one whose program is not on this host is refused."""
-    found = {step.name: adapter(step.task.agent.adapter, host) for step in plan.steps}
-    for step in plan.steps:
-        argv = found[step.name].invocation(step.task).argv
+    for task in plan.assignments:
+        argv = adapter(task.agent.adapter, host).invocation(task).argv
         toolchain(argv[0], search=environ.get("PATH", ""), private=())
-        if step.task.agent.adapter == "python":
+        if task.agent.adapter == "python":
             from shoal.engine.inprocess import assert_agent  # brings in pydantic-ai, which only its users pay for
 
-            assert_agent(step.task.agent)
+            assert_agent(task.agent)
+    return {step.name: adapter(step.task.agent.adapter, host) for step in plan.working}
+
+
+async def equipped(site: Site, plan: Plan, adapters: Mapping[str, Adapter]) -> dict[str, Equipment]:
+    """Find the wall and the kind of workspace of each step that asks for others than the run's."""
+    walls: dict[str, Sandbox] = {}
+    kinds: dict[tuple[str, str], Kind] = {}
+    found: dict[str, Equipment] = {}
+    for step in plan.working:
+        sandbox, kind = None, None
+        if step.sandbox not in (None, site.sandbox.name):
+            walls[step.sandbox] = sandbox = walls.get(step.sandbox) or await wall(step.sandbox)
+        if step.isolation_strategy is not None or sandbox is not None:
+            strategy, behind = step.isolation_strategy or plan.isolation_strategy, sandbox or site.sandbox
+            key = (strategy, behind.name)
+            kinds[key] = kind = kinds.get(key) or await kind_of_workspace(strategy, behind, site.paths)
+        found[step.name] = Equipment(adapter=adapters[step.name], sandbox=sandbox, kind=kind)
     return found
+
+
+async def with_commits(repository: Repository, stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Resolve what stages start from once, for all of the run; a name that git does not know is refused."""
+    found: list[Stage] = []
+    for stage in stages:
+        if stage.base is not None:
+            stage = replace(stage, base=await resolve(repository, stage.base))
+        if isinstance(stage, Group):
+            stage = replace(stage, stages=await with_commits(repository, stage.stages))
+        found.append(stage)
+    return tuple(found)
 
 
 async def assert_ready(site: Site, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
     """Refuse a plan that stands in the way of branches, or asks for what cannot be held here."""
-    await refuse_blocked_steps(site.repository, [step.name for step in plan.steps])
+    await refuse_blocked_steps(site.repository, [step.name for step in plan.working])
     await assert_holdable(site, plan, adapters)
 
 
 async def assert_holdable(site: Site, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
     """Refuse a plan that asks for what cannot be held here."""
     assert_grants(site, plan, adapters)
-    if any(step.task.limits is not None and step.task.limits.is_exact for step in plan.steps):
+    if any(task.limits is not None and task.limits.is_exact for task in plan.assignments):
         await assert_exact_disk(site.sandbox, site.paths)
 
 
 def mask_of(plan: Plan) -> Mask:
     """Know the values that were taken from the host's environment: they are secrets."""
-    return Mask.of(*(values for step in plan.steps for values in step.task.secret_values))
+    return Mask.of(*(values for task in plan.assignments for values in task.secret_values))

@@ -44,6 +44,8 @@ class Ask:
     cleanup: bool = True
     fleet: ResourceLimits | None = None
     grace: float = 5.0
+    approve_all: bool = False
+    """Whether every gate is approved as soon as it is reached."""
 
 
 @contextlib.asynccontextmanager

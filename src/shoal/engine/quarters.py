@@ -21,7 +21,7 @@ async def opened(site: Site, job: Job, path: Path) -> AsyncIterator[tuple[Worksp
     """Open everything private to a session; on leaving it is removed, unless the raw files must stay."""
     assert_room(site.paths)
     box = site.paths.box(job.session)
-    prompts = {
+    prompts: dict[str, str | bytes] = {
         "prompt.md": job.task.prompt,
         "system_prompt.md": job.task.system_prompt,
         "permissions.json": as_json(job.task.permitted),

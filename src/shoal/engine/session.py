@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from shoal.engine.agent_box import agent_box, bounded, note_grants
+from shoal.engine.artifacts import Collected, collected
+from shoal.engine.artifacts import kept as kept_artifacts
 from shoal.engine.behind import boxed
+from shoal.engine.contracts.hold import held_to_contracts
 from shoal.engine.job import Job
 from shoal.engine.keep import Kept, kept
 from shoal.engine.lease import Lease
@@ -64,7 +67,7 @@ async def _session(
     except FAULTS as error:
         result = WorkerResult(index=job.index, session=job.session, status=Status.FAILED, error=_said(error))
     result = masked(_dated(result, path, time.monotonic() - began), site.mask)
-    result = replace(result, prompt=asked(site, job))
+    result = replace(result, prompt=asked(site, job), base=site.base.commit)
     try:
         await site.ledger.forget(job.session)
     except ShoalError as error:
@@ -88,11 +91,24 @@ async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> Work
             raise
         except FAULTS as error:
             return _raw(job, lease, error)
+        left = await collected(site, workspace, job.artifacts)  # before the workspace is taken for another agent
         try:
             work = await bring_in(site, job, workspace, lease, before)
         except FAULTS as error:
             return _raw(job, lease, error)
-        return replace(_result(job, ended, work, lease), artifacts=await patch(site, job.session, work))
+        result = await _with_artifacts(site, job, _result(job, ended, work, lease), left, work)
+        return await held_to_contracts(site, job, result, lease.box, stop, _way_to_work, left.produced)
+
+
+async def _with_artifacts(site: Site, job: Job, result: WorkerResult, left: Collected, work: Kept) -> WorkerResult:
+    """Keep the files that it had to leave; without them its work is not good."""
+    try:
+        files = {**kept_artifacts(site, job.session, left.produced), **await patch(site, job.session, work)}
+    except FAULTS as error:  # the branch holds the work all the same
+        return replace(result, status=Status.FAILED, error=_said(error), item=job.item)
+    if left.problems and result.status.is_good:
+        result = replace(result, status=Status.FAILED, error="\n".join(left.problems))
+    return replace(result, artifacts=files, item=job.item)
 
 
 def _way_to_work(job: Job) -> Callable[..., Awaitable[Ended]]:
@@ -208,7 +224,7 @@ def intent(site: Site, job: Job, path: Path) -> SessionStarted:
 
 def asked(site: Site, job: Job) -> str:
     """Give the beginning of the prompt on one line; masked before it is cut, or half of a secret could pass."""
-    return " ".join(site.mask.text(job.task.prompt).split())[:PROMPT_SIGNS]
+    return " ".join(site.mask.text(job.task.title or job.task.prompt).split())[:PROMPT_SIGNS]
 
 
 def record(site: Site, job: Job, result: WorkerResult) -> tuple[Imported | SessionEnded, ...]:
@@ -234,6 +250,7 @@ def masked(result: WorkerResult, mask: Mask) -> WorkerResult:
         error=None if result.error is None else mask.text(result.error),
         unkept=tuple(mask.text(name) for name in result.unkept),
         executable=tuple(mask.text(name) for name in result.executable),
+        checks=tuple(replace(one, message=mask.text(one.message)) for one in result.checks),
     )
 
 

@@ -22,6 +22,7 @@ from shoal.model.status import Status
 from shoal.store.fold import RunState, SessionState, fold
 from shoal.store.lock import held, is_locked
 from shoal.store.read import events
+from shoal.store.requests import forget_dead
 from shoal.workspaces import base as bases
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.mount import mount_overlay, mounted_below, unmount
@@ -39,6 +40,7 @@ async def sweep(site: Site) -> list[WorkerResult]:
     if left := quarantines_left(site.repository):
         await removed(*left)
     await abandoned(site.repository, site.paths.runs)
+    forget_dead(site.paths)
     found: list[WorkerResult] = []
     for lock in sorted(site.paths.runs.glob("*.lock")):
         if lock.stem != site.run and not is_locked(lock):

@@ -12,10 +12,12 @@ from shoal.model.status import Status
 from shoal.patterns import Call, Err, Limiter, gather, quorum, race, settled
 
 
-async def together(dispatch: Dispatch, jobs: Sequence[Job], rule: Rule) -> tuple[WorkerResult, ...]:
-    """Run *jobs* by *rule*, and give all their results in the order of the jobs, those that were stopped included."""
+async def together(
+    dispatch: Dispatch, jobs: Sequence[Job], rule: Rule, most: int | None = None
+) -> tuple[WorkerResult, ...]:
+    """Run *jobs* by *rule*, at most *most* at once, and give all results in their order, those of stopped ones too."""
     calls = [partial(dispatch.done, job) for job in jobs]
-    limiter = room_for(jobs)
+    limiter = room_for(jobs) if most is None else Limiter(most)
     try:
         match rule.pattern:
             case "gather":

@@ -1,8 +1,11 @@
 """Facts: small frozen events, of which all state is a fold."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from shoal.model.gate import Verdict
 from shoal.model.results import WorkerResult
+from shoal.model.select import Row
 from shoal.model.status import Status
 
 
@@ -102,11 +105,16 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnded:
-    """A step ended."""
+    """A step ended; what is said of it beside its status is as in its result."""
 
     run: str
     step: str
     status: Status
+    error: str | None = None
+    selected: int | None = None
+    ranking: tuple[Row, ...] = ()
+    rounds: int = 1
+    artifacts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +145,38 @@ class PermissionDecided:
     allowed: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOpened:
+    """A person is asked; without an answer within *timeout* seconds, *on_timeout* is taken for one."""
+
+    run: str
+    step: str
+    message: str
+    timeout: float | None = None
+    on_timeout: Verdict = Verdict.REJECT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateAnswered:
+    """A gate was answered, by *request* where somebody left one; nobody is named where its time was over."""
+
+    run: str
+    step: str
+    answer: Verdict
+    by: str = ""
+    message: str = ""
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestIgnored:
+    """A file among the requests to a run is none."""
+
+    run: str
+    file: str
+    why: str
+
+
 Event = (
     RunStarted
     | StepStarted
@@ -150,6 +190,9 @@ Event = (
     | RunEnded
     | Waiting
     | PermissionDecided
+    | GateOpened
+    | GateAnswered
+    | RequestIgnored
 )
 
 

@@ -34,3 +34,4 @@ class Mind:
     tools: tuple[str, ...] = tuple(TOOLS)
     replies: str | None = None
     budget: Budget | None = None
+    temperature: float | None = None

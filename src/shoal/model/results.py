@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shoal.errors import ShoalError
+from shoal.model.contract import Checked
+from shoal.model.select import Row
 from shoal.model.status import Status
 
 
@@ -38,6 +40,12 @@ class WorkerResult:
     """Where the raw files still lie, when they could not be brought in."""
     prompt: str = ""
     """How its prompt begins, on one line and without secrets."""
+    base: str | None = None
+    """The commit that it started from."""
+    item: str | None = None
+    """The item of a matrix that it worked on."""
+    checks: tuple[Checked, ...] = ()
+    """What became of the contracts of its step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +56,16 @@ class StepResult:
     on_failure: str
     status: Status
     worker_results: tuple[WorkerResult, ...]
+    error: str | None = None
+    """Why it failed or was skipped, where that was not the doing of one of its workers."""
+    selected: int | None = None
+    """The worker whose work was chosen from among all."""
+    ranking: tuple[Row, ...] = ()
+    """All workers from the best to the worst, where one was to be chosen."""
+    rounds: int = 1
+    """How often it was done, where it is a loop; the results are of the last round."""
+    artifacts: Mapping[str, str] = field(default_factory=dict)
+    """Where the files lie that it hands on, by their names."""
 
     @property
     def total_workers(self) -> int:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from shoal.errors import BadInput
-from shoal.model.assignment import Assignment, Plan, Step
+from shoal.model.assignment import Assignment
+from shoal.model.plan import Plan, Step
 from shoal.model.rule import Rule
 from shoal.model.task import Task
 from shoal.pipeline.names import LONGEST, slug

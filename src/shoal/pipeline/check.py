@@ -8,9 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from shoal.model.graph import drawn_cycle
 from shoal.model.mind import SCRIPTED
+from shoal.pipeline.artifacts import injection_problems
+from shoal.pipeline.contract_check import contract_problems
+from shoal.pipeline.gates import gate_problems
 from shoal.pipeline.names import is_name, slug
 from shoal.pipeline.problems import Position, Problem, key, nearest, shown
+from shoal.pipeline.select import select_problems
+from shoal.pipeline.step_nodes import NEEDS, given, needed_steps, title
+from shoal.pipeline.strategy import matrix_problems
+from shoal.pipeline.text_names import text_problems
 from shoal.pipeline.tree import Fields, Items, Node, Scalar, entries, find, items, key_position, text
+from shoal.pipeline.vary import vary_problems
 
 
 def meaning_problems(tree: Node, name: str) -> Iterator[Problem]:
@@ -22,7 +30,12 @@ def meaning_problems(tree: Node, name: str) -> Iterator[Problem]:
     yield from check.pipelines()
 
 
-NEEDS = ("needs", "dependencies", "depends_on")
+KINDS = ("prompt", "exec", "command", "gate", "pipeline")
+AGENT_KEYS = (
+    "agent", "persona", "concurrency", "max_concurrent_agents", "retry", "on_failure", "expect", "contract",
+    "contracts", "output_artifacts", "inject_artifacts", "select", "vary", "strategy", "sandbox",
+    "isolation_strategy", "limits", "network", "env", "timeout", "permissions",
+)  # fmt: skip
 OWN_KEYS = {
     "command": ("command",),
     "scripted": ("script", "script_file"),
@@ -60,6 +73,7 @@ class _Check:
         for one in found:
             yield from self._not_empty(one, "steps")
             yield from self._steps(find(one, "steps"))
+        yield from self._inside()
 
     def _agent(self, agent: Node) -> Iterator[Problem]:
         adapter = text(find(agent, "adapter"))
@@ -88,22 +102,27 @@ class _Check:
         yield from self._names("step", [given(one, "name") or given(one, "id") for one in found])
         for one in found:
             yield from self._step(one)
-        yield from self._needs({title: one for one in found if (title := _title(one)) is not None})
+        titled = {label: one for one in found if (label := title(one)) is not None}
+        yield from self._needs(titled)
+        yield from text_problems(titled, self.tree, self.name)
 
     def _needs(self, steps: Mapping[str, Fields]) -> Iterator[Problem]:
         """Find needs that are not there, and steps that wait for each other for ever."""
         waits: dict[str, list[str]] = {}
-        for title, step in steps.items():
-            needs = [node for node in _needed_steps(step) if text(node) is not None]
-            waits[title] = [need for node in needs if (need := text(node)) in steps and need is not None]
+        for label, step in steps.items():
+            needs = [node for node in needed_steps(step) if text(node) is not None]
+            waits[label] = [need for node in needs if (need := text(node)) in steps and need is not None]
             for node in needs:
                 if text(node) not in steps:
                     written = str(text(node))
                     yield self._at(node.at, f"no step named {shown(written)} to need; {nearest(written, steps)}")
-            yield from self._base(step, steps, waits[title])
+            yield from self._base(step, steps, waits[label])
+            needed = {need: steps[need] for need in waits[label]}
+            yield from injection_problems(step, needed, self._at)
+            yield from matrix_problems(step, needed, self._at)
         if cycle := drawn_cycle(waits):
             first = steps[cycle.split(" → ")[0]]
-            key_at = next(iter(_needed_steps(first))).at
+            key_at = next(iter(needed_steps(first))).at
             yield self._at(key_at, f"these steps wait for each other for ever: {cycle}; take one need out")
 
     def _base(self, step: Fields, steps: Mapping[str, Fields], needs: list[str]) -> Iterator[Problem]:
@@ -121,17 +140,72 @@ class _Check:
     def _step(self, step: Node) -> Iterator[Problem]:
         yield from self._needed(step, ("name", "id"), "name the step")
         yield from self._exclusive(step, "name", "id")
-        yield from self._needed(step, ("prompt", "exec"), "say what the agent is to do")
-        yield from self._exclusive(step, "prompt", "exec")
         for first, second in itertools.combinations(NEEDS, 2):
             yield from self._exclusive(step, first, second)
+        yield from self._kind(step)
         yield from self._not_blank(find(step, "prompt"))
         yield from self._not_blank(find(step, "exec", "source"))
-        yield from self._needed(step, ("persona", "agent"), "name one of yours")
         yield from self._known(step, "agent", "agents")
         yield from self._known(step, "persona", "personas")
-        yield from self._has_agent(step)
-        yield from self._matrix(step)
+        yield from contract_problems(self.tree, step, self.name)
+        yield from vary_problems(step, self._at)
+        yield from select_problems(step, self._at)
+        yield from self._judge(step)
+        if isinstance(step, Fields):
+            yield from gate_problems(step, self.name)
+
+    def _kind(self, step: Node) -> Iterator[Problem]:
+        """A step is work for an agent, a plain command, a gate, or a whole pipeline."""
+        for first, second in itertools.combinations(KINDS, 2):
+            yield from self._exclusive(step, first, second)
+        is_command = given(step, "command") or text(find(step, "exec", "type")) == "command"
+        if given(step, "pipeline"):
+            yield from self._sub_pipeline(step)
+        elif not given(step, "gate"):
+            if given(step, "input"):
+                yield self._at(key_position(step, ["input"]), "`input` goes with `pipeline` only; remove it")
+            if is_command:
+                yield from self._without_agent(step, "command", ("agent", "persona", "max_concurrent_agents", "vary"))
+                return
+            yield from self._needed(step, ("prompt", "exec"), "say what the agent is to do")
+            yield from self._needed(step, ("persona", "agent"), "name one of yours")
+            yield from self._has_agent(step)
+
+    def _sub_pipeline(self, step: Node) -> Iterator[Problem]:
+        yield from self._without_agent(step, "pipeline", AGENT_KEYS)
+        label = find(step, "pipeline")
+        wanted = text(label)
+        known = [name for one in items(find(self.tree, "pipelines")) if (name := text(find(one, "name")))]
+        if label is not None and wanted is not None and wanted not in known:
+            yield self._at(label.at, f"no pipeline named {shown(wanted)} in this file; {nearest(wanted, known)}")
+
+    def _without_agent(self, step: Node, kind: str, keys: Iterable[str]) -> Iterator[Problem]:
+        for one in keys:
+            if given(step, one):
+                what = f"`{one}` does not go with `{kind}`, which has no agent of its own; remove it"
+                yield self._at(key_position(step, [one]), what)
+
+    def _inside(self) -> Iterator[Problem]:
+        """Find pipelines that would contain themselves."""
+        uses: dict[str, list[str]] = {}
+        places: dict[str, Node] = {}
+        for one in items(find(self.tree, "pipelines")):
+            for step in items(find(one, "steps")):
+                name, inner = text(find(one, "name")), find(step, "pipeline")
+                if name is not None and inner is not None and text(inner) is not None:
+                    uses.setdefault(name, []).append(str(text(inner)))
+                    places[name] = inner
+        known = {name: [inner for inner in inners if inner in uses] for name, inners in uses.items()}
+        if cycle := drawn_cycle(known):
+            at = places[cycle.split(" → ")[0]].at
+            yield self._at(at, f"these pipelines contain each other for ever: {cycle}; take one out")
+
+    def _judge(self, step: Node) -> Iterator[Problem]:
+        select = find(step, "select")
+        if select is not None:
+            yield from self._known(select, "agent", "agents")
+            yield from self._known(select, "persona", "personas")
+            yield from self._has_agent(select)
 
     def _has_agent(self, step: Node) -> Iterator[Problem]:
         label = text(find(step, "persona"))
@@ -139,13 +213,6 @@ class _Check:
         if label is not None and persona is not None and not given(step, "agent") and not given(persona, "agent"):
             what = f"neither the step nor its persona {key(label)} names an agent; add `agent`"
             yield self._at(key_position(step, ["persona"]), what)
-
-    def _matrix(self, step: Node) -> Iterator[Problem]:
-        strategy = find(step, "strategy")
-        if strategy is not None and find(strategy, "matrix") and find(step, "concurrency"):
-            matrix = key_position(strategy, ["matrix"])
-            what = f"`concurrency` and `strategy.matrix` (line {matrix.line}, column {matrix.column})"
-            yield self._at(key_position(step, ["concurrency"]), f"{what} exclude each other; keep one of them")
 
     def _needed(self, node: Node, keys: tuple[str, ...], remedy: str) -> Iterator[Problem]:
         if isinstance(node, Fields) and not any(given(node, one) for one in keys):
@@ -199,18 +266,3 @@ class _Check:
 
     def _at(self, at: Position, what: str) -> Problem:
         return Problem(self.name, at, what)
-
-
-def _title(step: Fields) -> str | None:
-    return text(given(step, "name") or given(step, "id"))
-
-
-def _needed_steps(step: Fields) -> tuple[Node, ...]:
-    named = next((node for name in NEEDS if (node := given(step, name)) is not None), None)
-    return (named,) if isinstance(named, Scalar) else tuple(items(named))
-
-
-def given(node: Node | None, name: str) -> Node | None:
-    """Return the value under *name*, unless it is not there or is null."""
-    found = find(node, name)
-    return None if isinstance(found, Scalar) and found.value is None else found

@@ -10,6 +10,7 @@ from pathlib import Path
 from shoal.errors import BadInput
 from shoal.pipeline.check import meaning_problems
 from shoal.pipeline.compose import MAX_BYTES, compose
+from shoal.pipeline.contract_check import Schemas
 from shoal.pipeline.problems import BadDocument, Position, Problem
 from shoal.pipeline.script import canonical, script
 from shoal.pipeline.shape import FileShape
@@ -26,7 +27,8 @@ Reader = Callable[[str, int], bytes]
 class Document:
     """A checked file: its shape, its places, and the texts that stood in files beside it.
 
-    *system_prompts* are by the name of their persona, *scripts* (canonical JSON) by the name of their agent.
+    *system_prompts* are by the name of their persona, *scripts* (canonical JSON) by the name of their agent, *schemas*
+    by the name of their file.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Document:
     shape: FileShape
     system_prompts: Mapping[str, str]
     scripts: Mapping[str, str]
+    schemas: Mapping[str, str]
 
 
 def load(path: Path) -> Document:
@@ -55,7 +58,8 @@ def parse(content: str, name: str, *, read: Reader | None = None) -> Document:
         raise BadDocument([*composed.problems, wrong])
     beside = _Beside(tree, name, read or _nowhere)
     system_prompts, scripts = beside.system_prompts(), beside.scripts()
-    checks = (shape_problems(FileShape, tree, name), meaning_problems(tree, name), beside.problems)
+    schemas = Schemas(tree, name, read or _nowhere)
+    checks = (shape_problems(FileShape, tree, name), meaning_problems(tree, name), beside.problems, schemas.problems)
     if problems := [*composed.problems, *itertools.chain(*checks)]:
         raise BadDocument(problems)
     shape = FileShape.model_validate(plain(tree))
@@ -65,6 +69,7 @@ def parse(content: str, name: str, *, read: Reader | None = None) -> Document:
         shape=shape,
         system_prompts=_inline_prompts(shape) | system_prompts,
         scripts=_inline_scripts(shape) | scripts,
+        schemas=schemas.found,
     )
 
 

@@ -56,8 +56,11 @@ class BudgetShape(Shape):
     """What an in-process agent may spend on its model."""
 
     turns: Annotated[int, Field(ge=1)] | None = None
+    """Questions to the model."""
     tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens, in and out together."""
     dollars: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Dollars, by the list price of the model."""
 
     @property
     def given(self) -> Budget:

@@ -41,7 +41,9 @@ class FileText(Shape):
     """A file, and the text that goes into it."""
 
     path: FilePath
+    """The file, from the workspace."""
     content: str
+    """The text."""
 
 
 class Action(Shape):
@@ -50,14 +52,23 @@ class Action(Shape):
     verbs: ClassVar[tuple[str, ...]] = ("write", "append", "delete", "run", "sleep", "say", "fail", "exit")
 
     write: FileText | None = None
+    """Write a file, in place of what was there."""
     append: FileText | None = None
+    """Add a text to the end of a file."""
     delete: FilePath | None = None
+    """Remove a file."""
     run: Run | None = None
+    """Run a program, given as a list, or as a line for the shell."""
     sleep: Annotated[float, Field(ge=0, le=LONGEST_SLEEP, allow_inf_nan=False)] | None = None
+    """Wait so many seconds."""
     say: str | None = None
+    """Print a line."""
     fail: str | None = None
+    """Print why, and end as failed."""
     exit: Annotated[int, Field(ge=0, le=255)] | None = None
+    """End with this exit code."""
     ignore_failure: bool = False
+    """With `run`: go on when the program fails."""
 
     @model_validator(mode="after")
     def _one_verb(self) -> Self:

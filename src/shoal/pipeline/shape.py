@@ -3,155 +3,45 @@
 What the values mean together (names, references, exclusions) is asked in `check`.
 """
 
-import re
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
-from pydantic_core import InitErrorDetails
+from pydantic import Field
 
-from shoal.errors import UnknownName
-from shoal.model.limits import BadLimit, ResourceLimits
-from shoal.model.retry import KEYS, BadRetry, Retry
-from shoal.model.rule import FAILURE_RULES
-from shoal.pipeline.fields import OURS, UNKNOWN_KEY, Argv, Duration, NetworkName, Shape, one_of, wrong
+from shoal.model.plan import Loop
+from shoal.model.retry import Retry
+from shoal.pipeline.artifacts import InjectArtifacts, OutputArtifacts
+from shoal.pipeline.contracts import Contracted
+from shoal.pipeline.fields import Argv, Duration, NetworkName, Shape, one_of
+from shoal.pipeline.gates import GateField
+from shoal.pipeline.kinds import (
+    ELSEWHERE,
+    MISPLACED,
+    CommandLine,
+    Condition,
+    DatabaseName,
+    Env,
+    FailureRule,
+    FleetLimits,
+    Input,
+    IsolationName,
+    Limits,
+    Merging,
+    Names,
+    Retrying,
+    SandboxName,
+)
 from shoal.pipeline.mind import BudgetShape, Replies, Tools
 from shoal.pipeline.permissions import PermissionsShape
-from shoal.pipeline.problems import key, nearest, shown
 from shoal.pipeline.script import Action
+from shoal.pipeline.select import SelectShape
+from shoal.pipeline.strategy import StrategyShape
+from shoal.pipeline.vary import Vary
 
 ADAPTERS = ("command", "scripted", "python")
 LATER_ADAPTERS = ("claude", "codex", "goose", "gemini", "opencode", "copilot", "aider", "acp")
 DEFAULT_WORKERS = 10
-LATER_STEP_KEYS = frozenset(
-    {"if", "select", "vary", "strategy", "contract", "output_artifacts", "isolation_strategy", "sandbox"}
-)
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def _limits(value: object) -> ResourceLimits:
-    if not isinstance(value, dict):
-        raise wrong(f"limits must be a mapping such as {{memory_mb: 1024}}, not {shown(value)}")
-    alone = {name: bad for name, given in value.items() if (bad := _bad_limit({name: given}))}
-    together = _bad_limit({name: given for name, given in value.items() if name not in alone})
-    if problems := [_limit_line(bad, value) for bad in (*alone.values(), together) if bad]:
-        raise ValidationError.from_exception_data("limits", problems)
-    return ResourceLimits.of(value)
-
-
-def _bad_limit(given: dict[str, object]) -> BadLimit | None:
-    try:
-        ResourceLimits.of(given)
-    except BadLimit as error:
-        return error
-    return None
-
-
-def _limit_line(bad: BadLimit, value: dict[str, object]) -> InitErrorDetails:
-    kind = wrong(str(bad), UNKNOWN_KEY if bad.is_about_key else OURS)
-    return InitErrorDetails(type=kind, loc=(bad.key,), input=value[bad.key])
-
-
-def _fleet(value: object) -> ResourceLimits:
-    limits = _limits(value)
-    if limits.is_exact:
-        where = "`disk: exact` gives each agent a disk of its own; say it in `resource_limits` or `limits`"
-        line = InitErrorDetails(type=wrong(where), loc=("disk",), input="exact")
-        raise ValidationError.from_exception_data("limits", [line])
-    return limits
-
-
-Limits = Annotated[ResourceLimits, PlainValidator(_limits)]
-FleetLimits = Annotated[ResourceLimits, PlainValidator(_fleet)]
-MISPLACED = {"limits": "limits belong to `runtime.resource_limits`, or to a step, persona or agent as `limits`"}
-ELSEWHERE = {"resource_limits": "`resource_limits` is the name in `runtime`; here it is `limits`"}
-
-
-@dataclass(frozen=True, slots=True)
-class FromHost:
-    """An environment variable whose value is taken from the host when the plan is made."""
-
-    variable: str
-
-
-def _variable(value: object) -> str | FromHost:
-    match value:
-        case bool() | str() | int() | float():
-            return shown(value) if isinstance(value, bool) else str(value)
-        case {"from": str(variable), **rest} if not rest and _VARIABLE.fullmatch(variable):
-            return FromHost(variable)
-        case _:
-            raise wrong(f"a variable must be text, a number, true, false or {{from: HOST_NAME}}, not {shown(value)}")
-
-
-def _named_variables(value: object) -> object:
-    if isinstance(value, dict):
-        for name in value:
-            if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-                raise wrong(f"{key(str(name))} is no name for a variable; use letters, digits and `_`")
-            if name.startswith("SHOAL_"):
-                raise wrong(f"{key(name)} is set by Shoal itself; choose a name that does not start with SHOAL_")
-    return value
-
-
-Env = Annotated[
-    dict[str, Annotated[str | FromHost, PlainValidator(_variable)]],
-    BeforeValidator(_named_variables),
-]
-
-
-def _per_agent(value: str) -> str:
-    if value == "shared":
-        raise wrong("database_strategy: shared comes later; use per_agent")
-    return value
-
-
-def _not_merging(value: object) -> object:
-    if value is True:
-        raise wrong("auto_merge: merging is not there yet; remove it or say false")
-    return value
-
-
-def _failure_rule(value: object) -> object:
-    if isinstance(value, dict):
-        return _quorum(value)
-    if value not in FAILURE_RULES:
-        known = f"use {', '.join(FAILURE_RULES)} or {{quorum: n}}"
-        hint = nearest(value, FAILURE_RULES) if isinstance(value, str) else known
-        raise wrong(f"`on_failure` cannot be {shown(value)}; {hint}")
-    return value
-
-
-def _quorum(value: dict[object, object]) -> str:
-    match value:
-        case {"quorum": int(number), **rest} if not rest and not isinstance(number, bool) and number >= 1:
-            return f"quorum={number}"
-        case _:
-            raise wrong("`on_failure` as a mapping is `{quorum: n}`, with a whole number of at least 1")
-
-
-def _retry(value: object) -> Retry:
-    if not isinstance(value, dict | int) or isinstance(value, bool):
-        raise wrong(f"`retry` must be a number of further attempts or a mapping, not {shown(value)}")
-    try:
-        return Retry.of(value)
-    except BadRetry as error:
-        if error.key is None or not isinstance(value, dict):
-            raise wrong(str(error)) from None
-        line = InitErrorDetails(type=wrong(str(error)), loc=(error.key,), input=value.get(error.key))
-        raise ValidationError.from_exception_data("retry", [line]) from None
-    except UnknownName as error:
-        name = next(one for one in value if one not in KEYS) if isinstance(value, dict) else ""
-        line = InitErrorDetails(type=wrong(str(error), UNKNOWN_KEY), loc=(str(name),), input=value)
-        raise ValidationError.from_exception_data("retry", [line]) from None
-
-
-def _names(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-Names = Annotated[list[str], BeforeValidator(_names)]
+MOST_ROUNDS = 100
+USUAL_ROUNDS = 10
 
 
 class RuntimeShape(Shape):
@@ -163,18 +53,23 @@ class RuntimeShape(Shape):
     }
 
     resource_limits: Limits | None = None
+    """What each agent may spend, where no step, persona or agent says otherwise."""
     fleet_limits: FleetLimits | None = None
+    """What all agents of the run may spend together."""
     max_concurrent_workers: int = Field(default=DEFAULT_WORKERS, ge=1, le=1000)
-    isolation_strategy: Annotated[str, one_of("isolation_strategy", "auto", "overlay", "worktree", "directory")] = (
-        "auto"
-    )
-    database_strategy: Annotated[str, one_of("database_strategy", "per_agent"), BeforeValidator(_per_agent)] = (
-        "per_agent"
-    )
-    auto_merge: Annotated[bool, BeforeValidator(_not_merging)] = False
+    """Agents at once in this run; `concurrency` is clamped to it, visibly."""
+    isolation_strategy: IsolationName = "auto"
+    """What a workspace is: `overlay`, a git `worktree`, a plain `directory`, or `auto`: overlay, else worktree."""
+    database_strategy: DatabaseName = "per_agent"
+    """Where an agent's database lies: `per_agent` gives each one its own SQLite file."""
+    auto_merge: Merging = False
+    """Whether good work is merged by itself; today every branch is left for you to review."""
     cleanup_on_complete: bool = True
-    sandbox: Annotated[str, one_of("sandbox", "bubblewrap", "landlock", "none")] = "bubblewrap"
+    """Whether workspaces are removed when their work is on a branch."""
+    sandbox: SandboxName = "bubblewrap"
+    """The wall around each agent; a weaker one than bubblewrap has to be asked for."""
     network: NetworkName | None = None
+    """Which network agents are on where nobody nearer says: `none`, or `host`."""
 
 
 class Surroundings(Shape):
@@ -183,65 +78,150 @@ class Surroundings(Shape):
     refused: ClassVar[dict[str, str]] = ELSEWHERE
 
     limits: Limits | None = None
+    """What each of its agents may spend; of step, persona, agent and runtime, the nearest holds as a whole."""
     network: NetworkName | None = None
+    """Which network it is on: `none`, or `host`; `none` where nobody says."""
     env: Env = Field(default_factory=dict)
+    """Variables of its environment: a value, or `{from: HOST_NAME}`, which is masked everywhere."""
     timeout: Duration | None = None
+    """Time for each attempt, in seconds or like `10m`; its limit of time holds as well."""
     permissions: PermissionsShape | None = None
+    """What its agent may use and touch."""
+    sandbox: SandboxName | None = None
+    """The wall around it, where that is not the run's."""
+    isolation_strategy: IsolationName | None = None
+    """What its workspace is, where that is not what the run says."""
 
 
 class AgentShape(Surroundings):
     """An agent: its adapter, and what that needs."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"isolation_strategy", "sandbox"})
-
     adapter: Annotated[str, one_of("adapter", *ADAPTERS, later=LATER_ADAPTERS)]
+    """The kind of agent: a `command` of yours, a `scripted` one, or `python`, which asks a model itself."""
     command: Argv | None = None
+    """With `command`: the program and its arguments, as a list or as one line; the prompt is its stdin."""
     script: list[Action] | None = None
+    """With `scripted`: the actions, one after the other."""
     script_file: str | None = None
+    """With `scripted`: a YAML file of actions, beside this one."""
     model: str | None = None
+    """With `python`: the model by its name, like `anthropic:claude-sonnet-5`, or `scripted`."""
     tools: Tools | None = None
+    """With `python`: the tools that it has in its workspace; all where nothing is said."""
     budget: BudgetShape | None = None
+    """With `python`: what it may spend on its model."""
     replies: Replies | None = None
+    """With `model: scripted`: what the model says, turn by turn: a text, a call, or a list of calls."""
 
 
 class PersonaShape(Surroundings):
     """A role that an agent plays."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"isolation_strategy", "sandbox"})
-
     agent: str | None = None
+    """Who plays the role, where the step does not say."""
     system_prompt: str | None = None
+    """Words that stand before every prompt."""
     system_prompt_file: str | None = None
+    """A file with those words, beside this one."""
 
 
 class ExecShape(Shape):
-    """Another way to write a prompt."""
+    """Another way to write a prompt or a command."""
 
-    type: Annotated[str, one_of("type", "prompt", later=("command", "slash_command"))] = "prompt"
+    type: Annotated[str, one_of("type", "prompt", "command", later=("slash_command",))] = "prompt"
+    """What the source is: a `prompt` for an agent, or a `command` for the shell."""
     source: str
+    """The prompt, or the command."""
 
 
-class StepShape(Surroundings):
+class LoopShape(Shape):
+    """A step that is done again, each round on the work of the one before."""
+
+    until: Condition
+    """An expression that is asked after each round; the first round after which it holds is the last."""
+    max: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
+    """Rounds at most; 10 where nothing is said."""
+    max_iterations: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
+    """Another word for `max`."""
+    on_exhausted: Annotated[str, one_of("on_exhausted", "fail", "continue")] = "fail"
+    """What it is when the condition does not hold after the last round: `fail`, or `continue`."""
+
+    @property
+    def given(self) -> Loop:
+        """Give it as a value."""
+        most = self.max or self.max_iterations or USUAL_ROUNDS
+        return Loop(until=self.until, most=most, must_hold=self.on_exhausted == "fail")
+
+
+class StepShape(Surroundings, Contracted):
     """A step."""
 
-    later: ClassVar[frozenset[str]] = LATER_STEP_KEYS
-
     name: str | None = None
+    """Its name: small letters, digits and dashes; branches and folders are named after it."""
     id: str | None = None
+    """Another word for `name`."""
     persona: str | None = None
+    """The role that its agent plays, one of `personas`."""
     agent: str | None = None
+    """Who does it, one of `agents`; else the persona's."""
     prompt: str | None = None
+    """What the agent is to do."""
     exec: ExecShape | None = None
+    """Another way to write the prompt or the command."""
     concurrency: int = Field(default=1, ge=1)
+    """So many agents with the same prompt, each in its own workspace; clamped to the run's `max_concurrent_workers`."""
     max_concurrent_agents: int = 1
+    """How many helpers of its own the agent is told that it may start; 10 at most."""
     needs: Names | None = None
+    """Steps that must end well first; it starts the moment they have."""
     dependencies: Names | None = None
+    """Another word for `needs`."""
     depends_on: Names | None = None
+    """Another word for `needs`."""
     base: str = "auto"
+    """What it starts from: `auto` or `needs` (the merged work of its needs), `run` (the run's base), or a git ref."""
     optional: bool = False
-    retry: Annotated[Retry, PlainValidator(_retry)] = Field(default_factory=Retry)
-    on_failure: Annotated[str, BeforeValidator(_failure_rule)] = "fail_fast"
+    """Whether the run, and who needs it, go on when it fails."""
+    retry: Retrying = Field(default_factory=Retry)
+    """How often an agent that fails is tried again, in a fresh workspace, and told why."""
+    on_failure: FailureRule = "fail_fast"
+    """What a failure means: `fail_fast` stops the rest, `best_effort` does not, `any` wants one success, a quorum n."""
     expect: Annotated[str, one_of("expect", "any", "changes")] = "any"
+    """With `changes`, an agent that changes nothing has failed."""
+    command: CommandLine | None = None
+    """A command in place of an agent: a text for the shell, or a list of words."""
+    condition: Condition | None = Field(default=None, alias="if")
+    """An expression; where it does not hold, the step is skipped, and who needs it goes on."""
+    output_artifacts: OutputArtifacts = Field(default_factory=list)
+    """Files that each agent has to leave, for later steps."""
+    inject_artifacts: InjectArtifacts | None = None
+    """Which artifacts of earlier steps it is given; all of its needs where nothing is said."""
+    select: SelectShape | None = None
+    """How one winner is picked from several agents, for later steps to build on."""
+    vary: Vary = ()
+    """What differs between the workers: a mapping for each, or a list for each key."""
+    strategy: StrategyShape | None = None
+    """One worker for each cell of a matrix, or for each item that an earlier step left."""
+    gate: GateField | None = None
+    """Wait for a person's approval; no agent works here."""
+    pipeline: str | None = None
+    """A pipeline of this file that is run as this step."""
+    input: Input | None = None
+    """What the inner pipeline sees as `input`; without it, what this one sees."""
+    loop: LoopShape | None = None
+    """Do it again, each round on the work of the one before, until something holds."""
+
+    @property
+    def has_agent(self) -> bool:
+        """Say whether it is work for an agent, and no command, gate or pipeline."""
+        is_command = self.command is not None or (self.exec is not None and self.exec.type == "command")
+        return not is_command and self.gate is None and self.pipeline is None
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Return the plain command, however it was spelt; a text is for the shell."""
+        written = self.command if self.command is not None else self.exec.source if self.exec else ""
+        return ("/bin/sh", "-c", written) if isinstance(written, str) else tuple(written)
 
     @property
     def title(self) -> str:
@@ -256,14 +236,18 @@ class StepShape(Surroundings):
     @property
     def words(self) -> str:
         """Return the prompt, however it was spelt."""
-        return self.prompt if self.prompt is not None else self.exec.source if self.exec else ""
+        if self.prompt is not None or not self.has_agent:
+            return self.prompt or ""
+        return self.exec.source if self.exec else ""
 
 
 class PipelineShape(Shape):
     """Steps under a name."""
 
     name: str
+    """Its name, for `shoal run NAME`."""
     steps: list[StepShape]
+    """What is done; each step starts the moment its own needs are met."""
 
 
 class FileShape(Shape):
@@ -272,7 +256,12 @@ class FileShape(Shape):
     refused: ClassVar[dict[str, str]] = MISPLACED | {"resource_limits": MISPLACED["limits"]}
 
     runtime: RuntimeShape = Field(default_factory=RuntimeShape)
+    """How the whole run is to be run."""
     agents: dict[str, AgentShape] = Field(default_factory=dict)
+    """Who does the work, by name."""
     personas: dict[str, PersonaShape] = Field(default_factory=dict)
+    """Roles that agents play, by name."""
     steps: list[StepShape] | None = None
+    """What is done, where the file has one pipeline only."""
     pipelines: list[PipelineShape] | None = None
+    """Several pipelines, each with steps of its own."""

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from shoal.model.events import (
+    GateAnswered,
+    GateOpened,
     Recorded,
     RunEnded,
     RunStarted,
@@ -12,6 +14,7 @@ from shoal.model.events import (
     StepEnded,
     StepStarted,
 )
+from shoal.model.gate import Answer, Verdict
 from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
 
@@ -37,6 +40,19 @@ class SessionState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateState:
+    """What a person was asked, and the answer where there is one."""
+
+    message: str
+    opened_at: float
+    seq: int
+    """The number of the event that asked: an answer names it."""
+    timeout: float | None = None
+    on_timeout: Verdict = Verdict.REJECT
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepState:
     """One step with its sessions in the order of their start, earlier attempts among them."""
 
@@ -44,7 +60,14 @@ class StepState:
     workers: int = 0
     on_failure: str = ""
     status: Status = Status.RUNNING
+    ended: StepEnded | None = None
     sessions: Mapping[str, SessionState] = field(default_factory=dict)
+    gate: GateState | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Say whether a person is to answer."""
+        return self.gate is not None and self.gate.answer is None and not self.status.is_ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +86,11 @@ class RunState:
     started_at: float = 0.0
     duration_seconds: float = 0.0
     steps: Mapping[str, StepState] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> tuple[StepState, ...]:
+        """The steps that wait for a person."""
+        return () if self.status.is_ended else tuple(step for step in self.steps.values() if step.is_waiting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +136,22 @@ def _step_result(step: StepState) -> StepResult:
     last: dict[int, SessionState] = {}
     for session in sorted(step.sessions.values(), key=lambda one: one.seq):
         last[session.index] = session
-    return StepResult(
+    ended = step.ended
+    told = StepResult(
         step=step.step,
         on_failure=step.on_failure,
         status=step.status,
         worker_results=tuple(_worker_result(last[index]) for index in sorted(last)),
+    )
+    if ended is None:
+        return told
+    return replace(
+        told,
+        error=ended.error,
+        selected=ended.selected,
+        ranking=ended.ranking,
+        rounds=ended.rounds,
+        artifacts=ended.artifacts,
     )
 
 
@@ -145,12 +184,16 @@ class _Draft:
                 self._runs[run] = replace(self._run(run, recorded.at), status=status, duration_seconds=seconds)
             case StepStarted() as event:
                 self._step_started(event, recorded.at)
-            case StepEnded(run=run, step=step, status=status):
-                self._steps[run, step] = replace(self._step(run, step, recorded.at), status=status)
+            case StepEnded(run=run, step=step, status=status) as event:
+                self._steps[run, step] = replace(self._step(run, step, recorded.at), status=status, ended=event)
             case SessionStarted() as event:
                 self._session_started(event, recorded)
             case SessionEnded() as event:
                 self._session_ended(event, recorded)
+            case GateOpened() as event:
+                self._gate_opened(event, recorded)
+            case GateAnswered() as event:
+                self._gate_answered(event, recorded)
             case _:  # what an agent does on its way changes no state; neither does what we do not know
                 pass
 
@@ -207,6 +250,22 @@ class _Draft:
         key = (event.run, event.step, event.session)
         started = self._sessions.get(key) or _without_start(event, recorded)
         self._sessions[key] = replace(started, status=event.result.status, result=event.result)
+
+    def _gate_opened(self, event: GateOpened, recorded: Recorded) -> None:
+        gate = GateState(
+            message=event.message,
+            opened_at=recorded.at,
+            seq=recorded.seq,
+            timeout=event.timeout,
+            on_timeout=event.on_timeout,
+        )
+        self._steps[event.run, event.step] = replace(self._step(event.run, event.step, recorded.at), gate=gate)
+
+    def _gate_answered(self, event: GateAnswered, recorded: Recorded) -> None:
+        step = self._step(event.run, event.step, recorded.at)
+        gate = step.gate or GateState(message="", opened_at=recorded.at, seq=recorded.seq)
+        answer = Answer(verdict=event.answer, by=event.by, message=event.message)
+        self._steps[event.run, event.step] = replace(step, gate=replace(gate, answer=answer))
 
     def _run(self, run: str, at: float) -> RunState:
         return self._runs.setdefault(run, RunState(run=run, started_at=at))

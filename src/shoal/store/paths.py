@@ -63,6 +63,15 @@ class StatePaths:
         """The folder of what belongs to single runs."""
         return self.root / "runs"
 
+    @property
+    def requests(self) -> Path:
+        """The folder of what other processes ask of runs."""
+        return self.root / "requests"
+
+    def requests_of(self, run: str) -> Path:
+        """Name the folder of what is asked of *run*."""
+        return self.requests / _component(run)
+
     def session_db(self, session: str) -> Path:
         """Name the database of *session*."""
         return self.sessions / f"{_component(session)}.db"

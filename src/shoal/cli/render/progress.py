@@ -2,9 +2,21 @@
 
 from shoal.cli.output import Paint
 from shoal.cli.plain import plain
+from shoal.cli.render.approve import answered_line, opened_line
 from shoal.cli.render.columns import beginning, count, seconds, tone
 from shoal.cli.render.why import why
-from shoal.model.events import AgentStarted, Event, Recorded, RunStarted, SessionEnded, SessionStarted, Waiting
+from shoal.model.events import (
+    AgentStarted,
+    Event,
+    GateAnswered,
+    GateOpened,
+    Recorded,
+    RequestIgnored,
+    RunStarted,
+    SessionEnded,
+    SessionStarted,
+    Waiting,
+)
 from shoal.model.results import WorkerResult
 
 COMMIT = 7  # as git shortens it, and so that the line fits a terminal of 80 signs
@@ -36,6 +48,12 @@ class Progress:
                 return self._run_started(event)
             case Waiting(reason=reason):
                 return f"waiting  {plain(reason)}" if reason else "going on"
+            case GateOpened():
+                return opened_line(event, INDENT)
+            case GateAnswered():
+                return answered_line(event)
+            case RequestIgnored(file=file, why=reason):
+                return f"ignored  a request, {beginning(file, LEAST)}: {plain(reason)}"
             case SessionStarted(session=session, prompt=prompt):
                 asked = beginning(prompt, max(LEAST, LINE - max(len(session), self._width)))
                 return f"started  {plain(session).ljust(self._width)}  {self._paint(asked, 'dim')}".rstrip()

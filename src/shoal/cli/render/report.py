@@ -10,7 +10,8 @@ from shoal.cli.plain import plain
 from shoal.cli.render.columns import SHOWN, beginning, columns, count, heading, joined, seconds, some, tone
 from shoal.cli.render.why import why
 from shoal.git.overlap import overlaps
-from shoal.model.results import RunReport, WorkerResult
+from shoal.model.contract import warnings
+from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
 
 NAMED = 3
@@ -34,6 +35,7 @@ def report_lines(report: RunReport, closing: Closing, paint: Paint) -> Iterator[
     yield headline(report, paint)
     yield ""
     yield from worker_lines(report, paint, closing.changed)
+    yield from step_lines(report, paint)
     yield from _overlap_lines(closing.changed, paint)
     yield ""
     yield from standing_lines(report)
@@ -45,7 +47,7 @@ def report_lines(report: RunReport, closing: Closing, paint: Paint) -> Iterator[
 
 def headline(report: RunReport, paint: Paint) -> str:
     """Say in one line how the run ended."""
-    workers = _workers(report)
+    workers = [worker for worker in _workers(report) if worker.status is not Status.SKIPPED]
     good = sum(worker.status.is_good for worker in workers)
     status = paint(report.status.value, tone(report.status))
     took = f" in {seconds(report.duration_seconds)}" if report.duration_seconds else ""
@@ -68,6 +70,28 @@ def worker_lines(report: RunReport, paint: Paint, changed: Mapping[str, Sequence
             yield f"{INDENT}{INDENT}{paint(f'task: {beginning(worker.prompt, PROMPT)}', 'dim')}"
             told = worker.prompt
         yield from (f"{INDENT}{INDENT}{line}" for line in _remarks(worker))
+
+
+def step_lines(report: RunReport, paint: Paint) -> Iterator[str]:
+    """Say of each step what none of its workers can say: that it waited, was passed over, looped, or chose one."""
+    for step in report.steps:
+        lines = list(_step_remarks(step))
+        if not step.worker_results or lines:
+            status = paint(step.status.value, tone(step.status))
+            yield f"{INDENT}step {plain(step.step)}: {status}{'; ' if lines else ''}{'; '.join(lines)}"
+
+
+def _step_remarks(step: StepResult) -> Iterator[str]:
+    if step.error and step.error not in {worker.error for worker in step.worker_results}:
+        yield plain(step.error)
+    if step.rounds > 1:
+        yield f"done {step.rounds} times"
+    if step.selected is not None:
+        yield f"worker {step.selected} was chosen"
+    for place, row in enumerate(step.ranking, start=1):
+        yield f"{place}. worker {row.index} ({', '.join(map(plain, row.reasons)) or 'no reason'})"
+    if step.artifacts:
+        yield f"left {', '.join(map(plain, step.artifacts))}"
 
 
 def standing_lines(report: RunReport) -> Iterator[str]:
@@ -100,6 +124,8 @@ def _remarks(worker: WorkerResult) -> Iterator[str]:
         yield f"why: {reason}"
     if worker.attempts > 1:
         yield f"this was attempt {worker.attempts}"
+    for one in warnings(worker.checks):
+        yield plain(one.splitlines()[0])
     if worker.unkept:
         yield f"not kept: {some(worker.unkept)}"
     if worker.executable:

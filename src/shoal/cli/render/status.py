@@ -14,12 +14,16 @@ from shoal.store.fold import RunState
 SHOWN = 5
 
 
-def status_lines(report: RunReport, others: Sequence[RunState], *, paint: Paint) -> Iterator[str]:
-    """Give the run's headline, its workers, what it stood on, and the names of the latest other runs."""
+def status_lines(
+    report: RunReport, others: Sequence[RunState], *, paint: Paint, waiting: Sequence[str] = ()
+) -> Iterator[str]:
+    """Give the run's headline, its workers, what it is *waiting* for, what it stood on, and the latest other runs."""
     yield headline(report, paint)
     yield ""
     if lines := list(worker_lines(report, paint)):
         yield from (*lines, "")
+    if waiting:
+        yield from (*waiting, "")
     yield from standing_lines(report)
     if any(_is_left(worker) for step in report.steps for worker in step.worker_results):
         yield "lost: its Shoal was killed; what is left of its work is brought in by `shoal clean`, or by the next run"

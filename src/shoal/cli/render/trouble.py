@@ -20,7 +20,6 @@ ELSEWHERE = {  # what other tools of this field call it
         ("attach tail watch log", "`shoal logs -f` follows an agent"),
         ("merge", "an agent's work is a branch: `git merge BRANCH`"),
         ("apply", "`shoal diff SESSION | git apply` does it"),
-        ("init", "nothing has to be set up: `shoal run --task TEXT --command PROGRAM` starts at once"),
         ("start", "it is `shoal run`"),
         ("check", "it is `shoal validate`"),
     )

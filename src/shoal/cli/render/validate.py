@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from shoal.cli.plain import plain
 from shoal.cli.render.columns import count
-from shoal.model.assignment import Plan
+from shoal.model.plan import Plan
 from shoal.pipeline.problems import Problem
 
 
@@ -18,5 +18,5 @@ def verdict_lines(file: str, plans: Sequence[Plan], problems: Sequence[Problem])
 
 
 def _pipeline(plan: Plan) -> str:
-    workers = sum(step.workers for step in plan.steps)
+    workers = sum(step.workers for step in plan.working)
     return f"{plain(plan.name)} ({count(len(plan.steps), 'step')}, {count(workers, 'agent')})"

@@ -5,6 +5,7 @@ from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 
 NOT_FOUND = 127
+MOST_LINES = 8
 UNSEEN = "agents see the system's programs and the first word of their command, nothing else of your PATH"
 
 
@@ -14,4 +15,11 @@ def why(worker: WorkerResult) -> str | None:
         return f"it passed its limit of {plain(worker.limit or '')}, which `limits:` in shoal.yaml sets"
     if worker.error and worker.exit_code == NOT_FOUND and worker.status is Status.FAILED:
         return f"{plain(worker.error)} ({UNSEEN})"
-    return plain(worker.error) if worker.error else None
+    return _lines(worker.error) if worker.error else None
+
+
+def _lines(error: str) -> str:
+    """Give the first lines, each below the other."""
+    shown, *rest = error.splitlines() or [""]
+    more = [f"      {plain(line)}" for line in rest[:MOST_LINES]]
+    return "\n".join([plain(shown), *more, *(["      …"] if len(rest) > MOST_LINES else [])])

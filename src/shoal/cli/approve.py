@@ -1,0 +1,215 @@
+"""`shoal approve`: answer a run that waits for a person."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from shoal.cli import output
+from shoal.cli.document import text
+from shoal.cli.options import HERE, Json, Repo
+from shoal.cli.place import found
+from shoal.cli.render.approve import how_to_answer, one_line, quoted
+from shoal.errors import BadInput
+from shoal.model.events import GateAnswered, RunEnded, StepEnded
+from shoal.model.gate import Answer, Verdict
+from shoal.store.find import find_run
+from shoal.store.fold import GateState, RunState, State, StepState, latest
+from shoal.store.lock import is_locked
+from shoal.store.paths import StatePaths
+from shoal.store.read import events
+from shoal.store.requests import Request, post, user_name, withdraw
+
+TAKEN_SECONDS = 3.0
+SHOWN = 5
+SHORT = 60
+
+Run = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="A run that waits, its pipeline, or the beginning or end; else the latest."),
+]
+Step = Annotated[str | None, typer.Argument(metavar="STEP", help="The gate; needed only where several wait.")]
+Reject = Annotated[bool, typer.Option("--reject", help="Say no: the step fails, and what needs it is skipped.")]
+Message = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="What to say with it, for the record.")]
+
+
+def command(
+    run: Run = None,
+    step: Step = None,
+    reject: Reject = False,
+    message: Message = "",
+    json: Json = False,
+    repo: Repo = HERE,
+) -> int:
+    """Answer a run that waits for a person: it goes on, or with --reject it does not.
+
+    `shoal status` shows what is asked. Whoever may write the repository's `.shoal` may answer.
+    """
+    place = asyncio.run(found(repo))
+    question = _question(place.state(), run, step)
+    verdict = Verdict.REJECT if reject else Verdict.APPROVE
+    request = Request(
+        kind="answer",
+        run=question.run,
+        step=question.step,
+        about=question.gate.seq,
+        answer=verdict.value,
+        message=message,
+        by=user_name(),
+    )
+    post(place.paths, request)
+    is_taken = _is_taken(place.paths, request)
+    output.say(text(_document(request, question, is_taken)) if json else _told(verdict, question, is_taken))
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A gate that waits, and where."""
+
+    run: str
+    step: str
+    gate: GateState
+
+
+def _question(state: State, run: str | None, step: str | None) -> _Question:
+    """Find the one gate that is meant, or say why it cannot be answered and what can."""
+    waiting = State({name: one for name, one in state.runs.items() if one.waiting})
+    if run is not None and step is None and not _fits(waiting, run):
+        run, step = _step_alone(waiting, run) or (run, None)
+    if run is None and not waiting.runs:
+        raise BadInput(f"no run waits for an answer{_last_words(state)}")
+    owner = find_run(waiting if run is None or _fits(waiting, run) else state, run)
+    if step is not None:
+        return _asked(owner, _step(owner, step, waiting), waiting)
+    if not owner.waiting:
+        raise _refusal(_why_not(owner), waiting)
+    if len(owner.waiting) > 1:
+        raise BadInput(f"{len(owner.waiting)} gates wait in {owner.run}; name one: {_listed(State({'': owner}))}")
+    return _asked(owner, owner.waiting[0], waiting)
+
+
+def _fits(waiting: State, word: str) -> bool:
+    """Say whether *word* means a run that waits, or several."""
+    runs = waiting.runs.values()
+    return any(one.name == word or one.run.startswith(word) or one.run.endswith(f"-{word}") for one in runs)
+
+
+def _step_alone(waiting: State, word: str) -> tuple[str, str] | None:
+    """Take a word alone for a gate of the latest run that waits there, where it means no run that waits."""
+    runs = [run.run for run in waiting.runs.values() if any(one.step == word for one in run.waiting)]
+    return (runs[-1], word) if runs else None
+
+
+def _step(owner: RunState, word: str, waiting: State) -> StepState:
+    if word in owner.steps:
+        return owner.steps[word]
+    begun = [one for one in owner.waiting if word and one.step.startswith(word)]
+    if len(begun) != 1:
+        raise _refusal(f"no step named {word!r} waits in {owner.run}", waiting)
+    return begun[0]
+
+
+def _asked(owner: RunState, step: StepState, waiting: State) -> _Question:
+    gate = step.gate
+    if gate is None:
+        raise _refusal(f"{step.step} of {owner.run} has asked nothing", waiting)
+    if gate.answer is not None:
+        raise _refusal(f"{step.step} of {owner.run} was {one_line(gate.answer.told)} already", waiting)
+    if step not in owner.waiting:
+        raise _refusal(_why_not(owner), waiting)
+    return _Question(owner.run, step.step, gate)
+
+
+def _why_not(owner: RunState) -> str:
+    if not owner.status.is_ended:
+        return f"{owner.run} waits for no answer"
+    if any(step.gate is not None and step.gate.answer is None for step in owner.steps.values()):
+        return f"{owner.run} is not alive any more ({owner.status.value}), so nobody can take an answer; run it again"
+    return f"{owner.run} has ended ({owner.status.value}), and waits for no answer"
+
+
+def _last_words(state: State) -> str:
+    """Say what became of a run that waited last, if one did and was ended meanwhile."""
+    last = latest(state)
+    if last is None or not any(step.gate is not None for step in last.steps.values()):
+        return ""
+    return f": {_why_not(last)}"
+
+
+def _refusal(why: str, waiting: State) -> BadInput:
+    there = f"what waits: {_listed(waiting)}" if waiting.runs else "nothing else waits"
+    return BadInput(f"{why}; {there}")
+
+
+def _listed(waiting: State) -> str:
+    said = [
+        f"`{how_to_answer(run.run, step.step)}` {quoted(one_line(step.gate.message, SHORT))}"
+        for run in waiting.runs.values()
+        for step in run.waiting
+        if step.gate is not None
+    ]
+    more = f" and {len(said) - SHOWN} before them" if len(said) > SHOWN else ""
+    return ", ".join(said[: -SHOWN - 1 : -1]) + more
+
+
+def _is_taken(paths: StatePaths, request: Request) -> bool:
+    """Wait until the run has recorded the answer; raise where it never will, or has taken another's."""
+    for pause in _pauses():
+        is_alive = is_locked(paths.run_lock(request.run))  # asked first: an end is recorded before the lock goes
+        if (recorded := _outcome(paths, request)) is not None:
+            return _assert_ours(recorded, paths, request)
+        if not is_alive:
+            withdraw(paths, request)
+            raise BadInput(f"{request.run} was ended before it took the answer, so nothing is answered; run it again")
+        time.sleep(pause)
+    return False
+
+
+def _pauses() -> Iterator[float]:
+    end, pause = time.monotonic() + TAKEN_SECONDS, 0.02
+    while time.monotonic() < end:
+        yield pause
+        pause = min(pause * 1.5, 0.2)
+
+
+def _outcome(paths: StatePaths, request: Request) -> GateAnswered | StepEnded | RunEnded | None:
+    for recorded in events(paths, request.run, request.about):
+        match recorded.event:
+            case RunEnded() as event:
+                return event
+            case (GateAnswered(step=request.step) | StepEnded(step=request.step)) as event:
+                return event
+    return None
+
+
+def _assert_ours(recorded: GateAnswered | StepEnded | RunEnded, paths: StatePaths, request: Request) -> bool:
+    if isinstance(recorded, GateAnswered) and recorded.request == request.id:
+        return True
+    withdraw(paths, request)
+    if isinstance(recorded, GateAnswered):
+        told = Answer(verdict=recorded.answer, by=recorded.by, message=recorded.message).told
+        raise BadInput(f"{request.step} of {request.run} was {one_line(told)} before your answer came")
+    raise BadInput(f"{request.step} of {request.run} ended ({recorded.status.value}) before it took the answer")
+
+
+def _told(verdict: Verdict, question: _Question, is_taken: bool) -> str:
+    asked = f"{one_line(question.step)} of {one_line(question.run)}: {quoted(question.gate.message)}"
+    return (
+        f"{verdict.done} {asked}" if is_taken else f"left the answer ({verdict.value}) to {asked}; it is not taken yet"
+    )
+
+
+def _document(request: Request, question: _Question, is_taken: bool) -> dict[str, object]:
+    return {
+        "run": request.run,
+        "step": request.step,
+        "gate": question.gate.message,
+        "answer": request.answer,
+        "message": request.message,
+        "by": request.by,
+        "taken": is_taken,
+    }

@@ -1,0 +1,192 @@
+"""A plan laid out before anything is started: which stages there are, in which waves, and how many agents at once."""
+
+import graphlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from shoal.adapters.host import this_host
+from shoal.adapters.registry import adapter
+from shoal.cli.document import rule
+from shoal.engine.grants import network_of
+from shoal.model.limits import ResourceLimits
+from shoal.model.matrix import Matrix, expanded
+from shoal.model.plan import INNER, Approval, Group, Plan, Stage, Step
+from shoal.model.policy import Network
+from shoal.pipeline.width import width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A stage by its whole name; *needs* are whole names too, and *wave* counts from 1."""
+
+    name: str
+    stage: Stage
+    needs: tuple[str, ...]
+    starts_from: tuple[str, ...]
+    """Stages whose merged work it starts from; without any, its own `base` or the run's."""
+    wave: int = 1
+
+    @property
+    def workers(self) -> int | None:
+        """How many agents it has in all; `None` where an artifact says so, when there is one."""
+        match self.stage:
+            case Step(matrix=None, workers=workers):
+                return workers
+            case Step(matrix=Matrix(source=None) as matrix):
+                return len(expanded(matrix))
+            case Step():
+                return None
+            case _:
+                return 0
+
+    def together(self, most: int) -> int:
+        """How many of them can be at work at once, where the run allows *most*."""
+        parallel = self.stage.matrix.most if isinstance(self.stage, Step) and self.stage.matrix else None
+        bounds = [one for one in (self.workers, parallel) if one is not None]
+        return min(bounds, default=most)
+
+    @property
+    def kind(self) -> str:
+        """Name what kind of stage it is."""
+        match self.stage:
+            case Approval():
+                return "gate"
+            case Group():
+                return "pipeline"
+            case Step(is_command=True):
+                return "command"
+            case _:
+                return "agents"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A plan as rows in the order of their waves; *at_once* is the most agents that can ever work together."""
+
+    plan: Plan
+    rows: tuple[Row, ...]
+    at_once: int
+
+    @property
+    def total(self) -> int | None:
+        """How many agents there are in all, each counted once; `None` where nobody knows."""
+        numbers = [row.workers for row in self.rows]
+        return None if None in numbers else sum(number or 0 for number in numbers)
+
+
+def outlined(plan: Plan) -> Outline:
+    """Lay out *plan*; nothing is looked at but the plan."""
+    rows = list(_rows(plan.steps))
+    waits = _waits(rows)
+    waves = _waves(waits)
+    ordered = sorted((replace(row, wave=waves[row.name]) for row in rows), key=lambda row: row.wave)
+    workers = {row.name: row.together(plan.max_concurrent) for row in rows}
+    return Outline(plan=plan, rows=tuple(ordered), at_once=min(plan.max_concurrent, width(waits, workers)))
+
+
+def _rows(stages: Sequence[Stage]) -> Iterator[Row]:
+    """Give each stage, and behind a group what is inside of it."""
+    known = {stage.name: stage for stage in stages}
+    for stage in stages:
+        built = [need for need in stage.needs if stage.is_stacked and gives_tree(known[need])]
+        yield Row(name=stage.name, stage=stage, needs=stage.needs, starts_from=() if stage.base else tuple(built))
+        if isinstance(stage, Group):
+            yield from _rows(stage.stages)
+
+
+def gives_tree(stage: Stage) -> bool:
+    """Say whether a step can build on the work of *stage*: of several workers, one has to be selected first."""
+    if not isinstance(stage, Step):
+        return True
+    return stage.select is not None or stage.matrix is not None or stage.workers == 1
+
+
+def _waits(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Give what each row waits for: who is inside of a group for that group, who needs it for all of those."""
+    groups = [row.name for row in rows if isinstance(row.stage, Group)]
+    inside = {group: [row.name for row in rows if row.name.startswith(f"{group}{INNER}")] for group in groups}
+    waits = {row.name: [one for need in row.needs for one in (need, *inside.get(need, ()))] for row in rows}
+    for group, members in inside.items():
+        for member in members:
+            waits[member].append(group)
+    return waits
+
+
+def _waves(waits: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    waves: dict[str, int] = {}
+    for name in graphlib.TopologicalSorter(waits).static_order():
+        waves[name] = 1 + max((waves[need] for need in waits[name]), default=0)
+    return waves
+
+
+def network(step: Step) -> Network:
+    """Say which network the agents of *step* will be on."""
+    return network_of(step.task, adapter(step.task.agent.adapter, this_host()))
+
+
+def plan_document(outline: Outline) -> dict[str, object]:
+    """Give the plan for `shoal run --dry-run --json`."""
+    plan = outline.plan
+    return {
+        "plan": plan.name,
+        "dry_run": True,
+        "steps": [_row_document(row) for row in outline.rows],
+        "total_workers": outline.total,
+        "max_concurrent": plan.max_concurrent,
+        "agents_at_once": outline.at_once,
+        "wall": plan.sandbox,
+        "workspace": plan.isolation_strategy,
+        "merge": None,
+        "notes": list(plan.notes),
+    }
+
+
+def _row_document(row: Row) -> dict[str, object]:
+    stage = row.stage
+    common: dict[str, object] = {
+        "step": row.name,
+        "kind": row.kind,
+        "wave": row.wave,
+        "workers": row.workers,
+        "needs": list(row.needs),
+        "starts_from": list(row.starts_from) or stage.base or "run",
+        "optional": stage.is_optional,
+        "if": stage.condition,
+        "loop": None if stage.loop is None else asdict(stage.loop),
+    }
+    match stage:
+        case Step():
+            return common | _step_document(stage)
+        case Approval(gate=gate):
+            return common | {"gate": asdict(gate)}
+        case _:
+            return common
+
+
+def _step_document(step: Step) -> dict[str, object]:
+    task = step.task
+    return {
+        "agent": task.agent.name,
+        "adapter": task.agent.adapter,
+        "prompt": task.prompt,
+        "network": network(step).value,
+        "sandbox": step.sandbox,
+        "isolation_strategy": step.isolation_strategy,
+        "limits": asdict(task.limits or ResourceLimits.unnamed()),
+        "timeout": task.timeout,
+        "on_failure": rule(step.on_failure),
+        "retry": asdict(task.retry),
+        "expect": task.expect,
+        "env": sorted(task.env),
+        "artifacts": [one.name for one in step.artifacts],
+        "contracts": [{"type": one.type, "promise": one.promise} for one in step.contracts],
+        "select": None if step.select is None else list(step.select.by),
+        "vary": len(step.vary),
+        "matrix": None if step.matrix is None else _matrix_document(step.matrix),
+    }
+
+
+def _matrix_document(matrix: Matrix) -> dict[str, object]:
+    cells = None if matrix.source is not None else [cell.id for cell in expanded(matrix)]
+    source = None if matrix.source is None else {"step": matrix.source.step, "artifact": matrix.source.artifact}
+    return {"cells": cells, "items_source": source, "max_parallel": matrix.most}

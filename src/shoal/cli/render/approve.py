@@ -1,0 +1,69 @@
+"""Gates in words: what is asked, how to answer it, and what was answered."""
+
+from collections.abc import Iterator
+
+from shoal.cli.output import Paint
+from shoal.cli.plain import plain
+from shoal.cli.program import program
+from shoal.cli.render.columns import beginning, seconds
+from shoal.model.events import GateAnswered, GateOpened
+from shoal.model.gate import Answer, Verdict
+from shoal.store.fold import GateState, RunState
+
+MESSAGE = 400
+INDENT = "  "
+
+
+def waiting_lines(run: RunState, paint: Paint) -> Iterator[str]:
+    """Say which steps of *run* wait for a person, and what that person types."""
+    for step in run.waiting:
+        if step.gate is not None:
+            told = f"{plain(step.step)} {quoted(step.gate.message)}{_in_time(step.gate.timeout, step.gate.on_timeout)}"
+            yield f"{paint('waiting for approval:', 'warn')} {told}"
+            yield f"{INDENT}{how_to_answer(run.run, step.step)}"
+
+
+def waiting_document(run: RunState) -> list[dict[str, object]]:
+    """Give the same as a document."""
+    return [_gate(step.step, step.gate) for step in run.waiting if step.gate is not None]
+
+
+def opened_line(event: GateOpened, indent: str) -> str:
+    """Say that a gate waits, and how to answer it."""
+    told = f"{plain(event.step)} {quoted(event.message)}{_in_time(event.timeout, event.on_timeout)}"
+    return f"waiting for approval: {told}\n{indent}{how_to_answer(event.run, event.step)}"
+
+
+def answered_line(event: GateAnswered) -> str:
+    """Say that a gate was answered, by whom and in which words."""
+    answer = Answer(verdict=event.answer, by=event.by, message=event.message)
+    return f"{plain(event.step)} {one_line(answer.told)}"
+
+
+def how_to_answer(run: str, step: str) -> str:
+    """Give the command that answers, as it can be typed."""
+    return f"{program()} approve {plain(run)} {plain(step)}"
+
+
+def quoted(message: str) -> str:
+    """Show what is asked, which may be made of an agent's words, on one line."""
+    return f'"{one_line(message)}"'
+
+
+def one_line(text: str, most: int = MESSAGE) -> str:
+    """Show a text of others on one line, escaped and cut."""
+    return beginning(" ".join(text.split()), most)
+
+
+def _in_time(timeout: float | None, on_timeout: Verdict) -> str:
+    return "" if timeout is None else f" ({on_timeout.done} without an answer in {seconds(timeout)})"
+
+
+def _gate(step: str, gate: GateState) -> dict[str, object]:
+    return {
+        "step": step,
+        "message": gate.message,
+        "opened_at": gate.opened_at,
+        "timeout_seconds": gate.timeout,
+        "on_timeout": gate.on_timeout.value,
+    }

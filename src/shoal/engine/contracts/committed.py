@@ -1,0 +1,192 @@
+"""The work of one session on the bench: read from the repository, and worked on in boxes of its own."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from shoal.adapters.command import Command
+from shoal.adapters.kind import Adapter
+from shoal.engine.contracts.bench import Change, Ran
+from shoal.engine.contracts.reading import blob, changes, patch
+from shoal.engine.grants import network_of
+from shoal.engine.job import Job
+from shoal.engine.lease import Lease
+from shoal.engine.quarters import opened
+from shoal.engine.site import Site
+from shoal.engine.watch import Ended, Ending
+from shoal.engine.words import Words
+from shoal.model.assignment import Assignment
+from shoal.model.contract import AgentReview
+from shoal.model.events import Event, Output
+from shoal.model.repository import Base
+from shoal.store.paths import StatePaths
+from shoal.workspaces.base import base_ready
+from shoal.workspaces.delta import delta_ready
+from shoal.workspaces.directory import Directory
+from shoal.workspaces.kind import Workspace
+from shoal.workspaces.overlay import Overlay
+
+Work = Callable[[Site, Job, Workspace, Lease, Words, asyncio.Event], Awaitable[Ended]]
+"""How a job is worked on in its box: a session's own way."""
+
+TAIL_SIGNS = 64 * 1024
+STOPPED = "it was stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewer:
+    """Who reviews: its persona's system prompt, agent and limits, and the adapter that starts it."""
+
+    task: Assignment
+    adapter: Adapter
+
+
+@dataclass(frozen=True, slots=True)
+class _Within(StatePaths):
+    """The places of a repository, but boxes lie inside of that of the session whose work is looked at.
+
+    Whatever a kill leaves of a check is then unmounted and removed with that session, which has not ended before it.
+    """
+
+    inside: Path
+
+    def box(self, session: str) -> Path:
+        del session
+        return self.inside
+
+    @property
+    def workspaces(self) -> Path:
+        return self.inside.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedBench:
+    """What *job* left as *commit* on the base of *site*; `None` where it changed nothing.
+
+    *box* is the private folder of its session, which must still be there. Told to *stop*, whatever runs is ended. The
+    commands are worked on by *way*, and what is said there goes to the log of the session.
+    """
+
+    site: Site
+    job: Job
+    commit: str | None
+    box: Path
+    stop: asyncio.Event
+    way: Callable[[Job], Work]
+    reviewers: Mapping[str, Reviewer] = field(default_factory=dict)
+    artifacts: Mapping[str, bytes] = field(default_factory=dict)
+
+    async def read(self, path: str, limit: int) -> bytes | None:
+        """Give the beginning of a plain file of the work."""
+        return await blob(self.site.repository.git, self.commit or self.site.base.commit, path, limit)
+
+    async def read_before(self, path: str, limit: int) -> bytes | None:
+        """Give the beginning of a plain file of the base."""
+        return await blob(self.site.repository.git, self.site.base.commit, path, limit)
+
+    async def artifact(self, name: str, limit: int) -> bytes | None:
+        """Give the beginning of what was brought out."""
+        content = self.artifacts.get(name)
+        return None if content is None else content[:limit]
+
+    async def changes(self) -> tuple[Change, ...]:
+        """List the files that differ from the base."""
+        if self.commit is None:
+            return ()
+        return await changes(self.site.repository.git, self.site.base.commit, self.commit)
+
+    async def patch(self, limit: int) -> str:
+        """Give the difference, and say how much of it was left out."""
+        if self.commit is None:
+            return ""
+        return await patch(self.site.repository.git, self.site.base.commit, self.commit, limit)
+
+    async def run(self, command: tuple[str, ...], timeout: float | None) -> Ran:
+        """Run *command* as the worker could have: its network, limits and variables, and the whole work to write in."""
+        task = self.job.task
+        agent = replace(task.agent, adapter="command", command=command, script=None, mind=None, made=None, timeout=None)
+        job = replace(
+            self.job,
+            adapter=Command(),
+            function=None,
+            task=replace(
+                task,
+                prompt="",
+                agent=replace(agent, permissions=None),
+                network=network_of(task, self.job.adapter),
+                permissions=replace(task.permitted, writable=(".",)) if task.has_permissions else None,
+                timeout=timeout,
+            ),
+        )
+        heard = _Heard(self.site.ledger.note)
+        return await self._worked(job, heard, f"contract: {' '.join(command)}")
+
+    async def review(self, contract: AgentReview, prompt: str) -> Ran:
+        """Give *prompt* to the reviewer, behind a wall of its own; only what it says on stdout is its answer."""
+        reviewer = self.reviewers.get(contract.reviewer)
+        if reviewer is None:
+            return Ran(exit_code=None, output="", failure=f"nobody is known as {contract.reviewer}")
+        timeout = contract.timeout if contract.timeout is not None else reviewer.task.timeout
+        task = replace(reviewer.task, prompt=prompt, timeout=timeout)
+        job = replace(self.job, adapter=reviewer.adapter, function=None, task=task)
+        return await self._worked(job, None, f"contract: review by {contract.reviewer}")
+
+    async def _worked(self, job: Job, heard: "_Heard | None", title: str) -> Ran:
+        if self.stop.is_set():
+            return Ran(exit_code=None, output="", failure=STOPPED)
+        site = self.site
+        site.ledger.note(Output(run=site.run, session=job.session, stream="stderr", text=site.mask.text(title)))
+        words = Words(site.run, job.session, heard.note if heard else site.ledger.note, site.mask, site.flood)
+        async with self._opened(job) as (there, workspace, lease):
+            ended = await self.way(job)(there, job, workspace, lease, words, self.stop)
+        output = heard.text if heard and not heard.is_cut else words.output + (words.errors if heard else "")
+        return Ran(exit_code=ended.exit.code, output=output, failure=_failure(job, ended))
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, job: Job) -> AsyncIterator[tuple[Site, Workspace, Lease]]:
+        """Open a workspace with the work in it; nothing of it is kept."""
+        box = self.box / f"check-{secrets.token_hex(3)}"
+        async with self._base() as base:
+            # A linked worktree would need a branch; a copy does not.
+            kind = self.site.kind if isinstance(self.site.kind, Overlay) else Directory()
+            there = replace(self.site, base=base, kind=kind, paths=_Within(self.site.paths.root, box))
+            async with opened(there, job, box / "tree") as (workspace, lease, _):
+                yield there, workspace, lease
+
+    def _base(self) -> contextlib.AbstractAsyncContextManager[Base]:
+        site = self.site
+        if self.commit in (None, site.base.commit):
+            return contextlib.nullcontext(site.base)
+        if isinstance(site.kind, Overlay):
+            return delta_ready(site.repository, self.commit, site.base, site.paths.bases)
+        return base_ready(site.repository, self.commit, site.paths.bases)
+
+
+class _Heard:
+    """Listens to what goes to the log, and remembers the end of it as it was said."""
+
+    def __init__(self, note: Callable[[Event], None]) -> None:
+        self._note = note
+        self.text = ""
+        self.is_cut = False
+        """Whether the log took no more: then the end of it is not here."""
+
+    def note(self, event: Output) -> None:
+        self.text = f"{self.text}{event.text}\n"[-TAIL_SIGNS:]
+        self.is_cut = self.is_cut or event.dropped > 0
+        self._note(event)
+
+
+def _failure(job: Job, ended: Ended) -> str | None:
+    if ended.ending is Ending.STOP:
+        return STOPPED
+    if ended.ending is Ending.TIME:
+        return f"it was still running after {job.seconds:g} s"
+    if ended.ending is Ending.LIMIT:
+        return f"it passed its limit of {ended.limit}"
+    if ended.failure is not None:
+        return ended.failure
+    return None if ended.exit.signal is None else f"it was ended by signal {ended.exit.signal}"

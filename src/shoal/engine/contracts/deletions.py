@@ -1,0 +1,68 @@
+"""Whether tests were taken away: files by their names, and in those that are left, a count of their definitions."""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+
+from shoal.engine.contracts.bench import PLAIN, Bench, Change
+from shoal.engine.contracts.globs import fits_any
+from shoal.engine.contracts.wording import named
+
+SCRIPTS = ("js", "jsx", "ts", "tsx", "mjs", "cjs", "mts", "cts")
+CLASSES = ("java", "kt", "scala", "groovy", "cs", "swift")
+USUAL = (
+    *("test_*.py", "*_test.py", "*_test.go", "*_test.rs", "*_test.rb", "*_spec.rb", "*_test.exs", "*_test.dart"),
+    *(f"*.{kind}.{end}" for kind in ("test", "spec") for end in SCRIPTS),
+    *(f"*{kind}.{end}" for kind in ("Test", "Tests", "Spec") for end in CLASSES),
+    *("*Test.php", "*_test.cc", "*_test.cpp", "*_test.c", "test_*.c", "test_*.cpp", "*.bats"),
+    *("**/__tests__/**", "**/tests/**/*.rs"),
+)
+# No part of it may look far: the files are an agent's, and could make it look for ever.
+DEFINITION = re.compile(
+    rb"""^[ \t]*(?:
+        (?:async[ \t]+)? def [ \t]+ (?:self\.)? test\w*                                 # Python, Ruby
+      | func [ \t]+ (?:\([^)\n]{0,200}\)[ \t]*)? (?:Test|Fuzz|Example|test)\w* [ \t]* \( # Go, Swift
+      | \#\[ (?:\w{1,50}::){0,5} (?:test|rstest|test_case|case) \b                       # Rust
+      | @ (?:Test|ParameterizedTest|RepeatedTest|TestFactory|Property) \b               # Java, Kotlin
+      | \[ (?:Test|Fact|Theory|TestCase|TestMethod|InlineData|DataRow) \b               # C#
+      | (?:it|test|specify|scenario) (?:\.(?!skip|todo)\w{1,30}){0,5} [ \t]* (?:[('"`]|do\b)  # JavaScript, Ruby, Elixir
+      | (?:public[ \t]+)? function [ \t]+ test\w* [ \t]* \(                             # PHP
+      | (?:TEST (?:_F|_P|_CASE|_METHOD)? | SCENARIO) [ \t]* \(                          # C, C++
+      | @test [ \t]+ ["']                                                             # bats
+    )""",
+    re.VERBOSE | re.MULTILINE,
+)
+MOST_FILES = 1000
+MOST_BYTES = 4 * 2**20
+
+
+async def lost_tests(bench: Bench, patterns: Sequence[str]) -> str | None:
+    """Say which tests the work takes away, or `None`; what cannot be counted counts as lost."""
+    wanted = patterns or USUAL
+    touched = [one for one in await bench.changes() if fits_any(one.old_path, wanted) or fits_any(one.path, wanted)]
+    if gone := [one for one in touched if _is_gone(one, wanted)]:
+        return f"test files are gone: {named([one.old_path for one in gone])}"
+    if len(touched) > MOST_FILES:
+        return f"{len(touched)} test files are changed, and no more than {MOST_FILES} can be counted"
+    before = after = 0
+    for one in touched:
+        old, new = (
+            await _count(one.old_mode, one.old_path, bench.read_before),
+            await _count(one.mode, one.path, bench.read),
+        )
+        if old is None or new is None:
+            return f"{named([one.path])} is too large for its tests to be counted"
+        before, after = before + old, after + new
+    return f"there were {before} tests in the changed test files, and {after} are left" if after < before else None
+
+
+def _is_gone(change: Change, wanted: Sequence[str]) -> bool:
+    was_test = fits_any(change.old_path, wanted) and change.old_mode in PLAIN
+    return was_test and (change.mode not in PLAIN or not fits_any(change.path, wanted))
+
+
+async def _count(mode: str, path: str, read: Callable[[str, int], Awaitable[bytes | None]]) -> int | None:
+    """Count the tests of one file; `None` where it is too large."""
+    content = await read(path, MOST_BYTES) if mode in PLAIN else b""
+    if content is None or len(content) >= MOST_BYTES:
+        return None
+    return sum(1 for _ in DEFINITION.finditer(content))

@@ -1,0 +1,152 @@
+"""The stages of a plan, each when its needs have ended: steps, gates, pipelines inside of pipelines, and loops."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shoal.engine.gate import passed
+from shoal.engine.outcome import Outcome
+from shoal.engine.schedule import in_turn
+from shoal.engine.scope import Scope, told
+from shoal.engine.stack import Unstacked, stacked
+from shoal.engine.stage_end import ended_well, group_status, noted, started
+from shoal.engine.step import Steps
+from shoal.errors import BadInput, Broken
+from shoal.model.plan import Approval, Group, Loop, Stage, Step, short
+from shoal.model.results import StepResult
+from shoal.model.status import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a stage stands: the commit that it starts from, and what its texts may name."""
+
+    base: str | None
+    scope: Scope
+    needs: Mapping[str, Outcome]
+
+
+class Performance:
+    """One run of a plan's stages; *outcomes* has those that have ended, by their full names."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.outcomes: dict[str, Outcome] = {}
+
+    async def all(self, stages: Sequence[Stage], start: str | None, scope: Scope) -> dict[str, Outcome]:
+        """Do *stages*, those that need nothing from the commit *start*."""
+        known = {stage.name: stage for stage in stages}
+        await started(self.steps.site, stages)
+
+        async def perform(name: str, ended: Mapping[str, Outcome]) -> Outcome:
+            outcome = await self._stage(known[name], ended, start, scope)
+            self.outcomes[name] = outcome
+            await noted(self.steps.site, outcome.result)
+            return outcome
+
+        return await in_turn({stage.name: stage.needs for stage in stages}, perform)
+
+    async def _stage(self, stage: Stage, ended: Mapping[str, Outcome], start: str | None, scope: Scope) -> Outcome:
+        needs = {need: ended[need] for need in stage.needs}
+        if bad := [need for need, one in needs.items() if not one.is_met]:
+            return self.steps.unstarted(stage, Status.SKIPPED, f"it needs {', '.join(bad)}, which did not end well")
+        try:
+            base = await self._base(stage, needs, start)
+            here = Standing(base=base, scope=scope.at(stage, ended), needs=needs)
+            if stage.condition is not None and not here.scope.holds(stage.condition):
+                return replace(
+                    self.steps.unstarted(stage, Status.SKIPPED, f"`if: {stage.condition}` does not hold"),
+                    is_met=True,
+                    commit=base,
+                    is_passed_over=True,
+                )
+            return await (self._once(stage, here) if stage.loop is None else self._rounds(stage, stage.loop, here))
+        except (Unstacked, BadInput, Broken) as error:
+            return self.steps.unstarted(stage, Status.FAILED, str(error))
+
+    async def _base(self, stage: Stage, needs: Mapping[str, Outcome], start: str | None) -> str | None:
+        if stage.base is not None:
+            return stage.base
+        if not stage.is_stacked:
+            return None
+        if spoilt := next((one.conflict for one in needs.values() if one.conflict), None):
+            raise Unstacked(spoilt)
+        commits = [one.commit for one in needs.values() if one.commit]
+        return await stacked(self.steps.site, stage.name, stage.needs, commits) or start
+
+    async def _once(self, stage: Stage, here: Standing) -> Outcome:
+        match stage:
+            case Step():
+                return await self.steps.done(stage, here.base, here.scope, here.needs)
+            case Approval():
+                return await self._approval(stage, here)
+            case Group():
+                return await self._group(stage, here)
+            case _:
+                raise TypeError(f"{type(stage).__name__} is no kind of stage")
+
+    async def _rounds(self, stage: Stage, loop: Loop, here: Standing) -> Outcome:
+        """Do *stage* again and again, each time on what it came to before."""
+        previous: Outcome | None = None
+        for number in range(1, loop.most + 1):
+            before = {} if previous is None else told(previous)
+            scope = here.scope.having(loop={"round": number, "max": loop.most, "previous": before})
+            outcome = await self._once(stage, replace(here, scope=scope))
+            outcome = replace(outcome, result=replace(outcome.result, rounds=number))
+            if not outcome.is_met:
+                return outcome
+            now = told(outcome)
+            inner = {"steps": {**_steps(scope), **{short(name): told(one) for name, one in outcome.inner.items()}}}
+            if scope.having(this=now, **inner).holds(loop.until):
+                return outcome
+            previous, here = outcome, replace(here, base=outcome.commit)
+        return _exhausted(stage, loop, previous)
+
+    async def _approval(self, stage: Approval, here: Standing) -> Outcome:
+        gate = replace(stage.gate, message=here.scope.rendered(stage.gate.message))
+        steps = self.steps
+        answer = await passed(gate, steps.door, steps.site, stage.name, approve_all=steps.approve_all)
+        result = StepResult(
+            step=stage.name, on_failure="fail_fast", status=answer.status, worker_results=(), error=answer.error
+        )
+        return Outcome(result=result, is_met=ended_well(stage, answer.status), commit=here.base)
+
+    async def _group(self, stage: Group, here: Standing) -> Outcome:
+        scope = here.scope
+        if isinstance(stage.input, str):
+            scope = scope.having(input=scope.rendered(stage.input))
+        elif stage.input is not None:
+            scope = scope.having(input={name: scope.rendered(text) for name, text in stage.input.items()})
+        inner = await self.all(stage.stages, here.base, scope)
+        status = group_status(stage.stages, inner)
+        result = StepResult(step=stage.name, on_failure="fail_fast", status=status, worker_results=())
+        commit = await self._gathered(stage, inner) if status in (Status.SUCCEEDED, Status.DEGRADED) else None
+        artifacts = {name: parts for one in inner.values() for name, parts in one.artifacts.items()}
+        return Outcome(
+            result=result,
+            is_met=ended_well(stage, status),
+            commit=commit or here.base,
+            artifacts=artifacts,
+            inner=inner,
+        )
+
+    async def _gathered(self, stage: Group, inner: Mapping[str, Outcome]) -> str | None:
+        """Merge what the last stages of a group came to: those that nobody inside needs."""
+        needed = {need for one in stage.stages for need in one.needs}
+        last = [one.name for one in stage.stages if one.name not in needed]
+        commits = [commit for name in last if (commit := inner[name].commit)]
+        return await stacked(self.steps.site, stage.name, last, commits)
+
+
+def _steps(scope: Scope) -> Mapping[str, object]:
+    steps = scope.values.get("steps")
+    return steps if isinstance(steps, Mapping) else {}
+
+
+def _exhausted(stage: Stage, loop: Loop, last: Outcome | None) -> Outcome:
+    if last is None:
+        raise BadInput(f"step {stage.name}: a loop of no rounds")
+    if not loop.must_hold:
+        return last
+    why = f"`until: {loop.until}` does not hold after {loop.most} rounds"
+    result = replace(last.result, status=Status.FAILED, error=why)
+    return replace(last, result=result, is_met=stage.is_optional)

@@ -1,0 +1,205 @@
+"""Files that steps hand on to each other: as they are declared, and as agents left them."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import PurePosixPath
+
+from shoal.errors import BadInput
+
+LONGEST_PATH = 500
+DEEPEST = 100
+MOST_CONTAINERS = 500_000  # 8 MiB of `{},` would be read into 200 MB
+MOST_STRINGS = 1_000_000  # to look at 4 million of them takes a second
+OURS = (".git", ".shoal")
+
+
+class Type(StrEnum):
+    """What an artifact holds."""
+
+    JSON = "json"
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    BINARY = "binary"
+
+
+_SUFFIXES = {Type.JSON: ".json", Type.TEXT: ".txt", Type.MARKDOWN: ".md", Type.BINARY: ".bin"}
+_TYPES = {".json": Type.JSON, ".md": Type.MARKDOWN, ".markdown": Type.MARKDOWN} | dict.fromkeys(
+    (".bin", ".bz2", ".db", ".gif", ".gz", ".jpeg", ".jpg", ".pdf", ".png", ".tar", ".webp", ".whl", ".xz", ".zip"),
+    Type.BINARY,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A file that a step has to leave at *path*, counted from the top of its workspace."""
+
+    name: str
+    path: str
+    type: Type = Type.TEXT
+    required: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a path that does not stay inside of the workspace."""
+        if why := refusal(self.path):
+            raise BadInput(f"artifact {self.name}: {why}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injection:
+    """An artifact of an earlier step that a step is given, under another *name* where there is one."""
+
+    step: str
+    artifact: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """An artifact with its *content*; *path* is where it was declared, *worker* whose it is where each has its own."""
+
+    name: str
+    type: Type
+    path: str
+    content: bytes = field(repr=False)
+    worker: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name, with the worker where each has its own."""
+        return self.name if self.worker is None else f"{self.name}.{self.worker}"
+
+    @property
+    def file(self) -> str:
+        """The name of the file that holds a copy: ours, and only the ending is that of the declared path."""
+        suffix = PurePosixPath(self.path).suffix
+        return self.label + (suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,10}", suffix) else _SUFFIXES[self.type])
+
+    @property
+    def value(self) -> object:
+        """What a template sees: the document, the text, or nothing of what is binary."""
+        match self.type:
+            case Type.JSON:
+                return json.loads(self.content)  # judged when it was brought out, each worker's by itself
+            case Type.TEXT | Type.MARKDOWN:
+                return self.content.decode()
+            case Type.BINARY:
+                return None
+
+
+def type_of(path: str) -> Type:
+    """Tell the type by the path's ending; what has no known one is text."""
+    return _TYPES.get(PurePosixPath(path).suffix.lower(), Type.TEXT)
+
+
+def refusal(path: str) -> str | None:
+    """Say why *path* cannot be an artifact's, or `None`."""
+    parts = path.split("/")
+    if not path.strip() or path.endswith(("/", "/.")) or path == ".":
+        return "the path must name a file, like plan.json"
+    if path.startswith("/"):
+        return "the path must be inside of the workspace; write it from the top, without a leading `/`"
+    if ".." in parts:
+        return "the path must stay inside of the workspace; take the `..` out"
+    if barred := [part for part in parts if part.casefold() in OURS]:
+        return f"nothing below `{barred[0].casefold()}` can be an artifact; choose another path"
+    if not path.isprintable():
+        return "the path has signs in it that cannot be printed; choose another"
+    if len(path) > LONGEST_PATH or any(len(part.encode(errors="replace")) > 255 for part in parts):
+        return f"the path is too long; use at most {LONGEST_PATH} signs, and 255 bytes for each name"
+    return None
+
+
+def fault(artifact: Artifact, content: bytes) -> str | None:
+    """Say why *content* is not what was declared, or `None`."""
+    if not content or (artifact.type is not Type.BINARY and not content.strip()):
+        return "is empty"
+    if artifact.type is Type.BINARY:
+        return None
+    try:
+        document(content) if artifact.type is Type.JSON else content.decode()
+    except UnicodeDecodeError as error:
+        return f"is not UTF-8 (byte {error.start}); declare it as `type: binary`, or write it as UTF-8"
+    except ValueError as error:
+        return f"is not JSON: {error}"
+    return None
+
+
+def document(content: bytes) -> object:
+    """Read JSON, bounded in depth and number; raise `ValueError` saying what is wrong with it."""
+    text = content.decode()
+    _assert_bounded(content)
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg} in line {error.lineno}, column {error.colno}") from None
+    except ValueError:  # of ours, or because Python reads no number of thousands of digits
+        raise ValueError("a number in it is too long, or none that JSON knows") from None
+
+
+def merged(parts: Sequence[Produced | None], *, always: bool = False) -> tuple[Produced, ...]:
+    """Make one artifact of what the workers of a step left, in their order; who left none is passed over.
+
+    That of a single worker is handed on as it is, unless it is to be made one *always*: a matrix may have one item or
+    many, and who reads it should not have to ask. Of several, documents become an array (of those that there are:
+    nobody's place is held by a null), texts stand below headings that number the workers, and binary files stay apart.
+    """
+    found = [(worker, part) for worker, part in enumerate(parts) if part is not None]
+    if not found or (len(parts) == 1 and not always):
+        return tuple(part for _, part in found)
+    first = found[0][1]
+    match first.type:
+        case Type.JSON:
+            # Joined as text: to read and write them again would change numbers and drop keys that are there twice.
+            return (replace(first, content=b"[" + b",\n".join(part.content.strip() for _, part in found) + b"]\n"),)
+        case Type.TEXT | Type.MARKDOWN:
+            return (replace(first, content=b"\n".join(_headed(worker, part) for worker, part in found)),)
+        case Type.BINARY:
+            return tuple(replace(part, worker=worker) for worker, part in found)
+
+
+def injected(
+    parts: Mapping[str, Sequence[Produced]], wanted: Sequence[Injection] | None
+) -> dict[str, tuple[Produced, ...]]:
+    """Choose what is *wanted* from the artifacts of each step, under its new name; `None` wants all."""
+    if wanted is None:
+        return {step: tuple(those) for step, those in parts.items() if those}
+    chosen: dict[str, tuple[Produced, ...]] = {}
+    for one in wanted:
+        found = [part for part in parts.get(one.step, ()) if part.name == one.artifact]
+        if found:
+            named = tuple(replace(part, name=one.name or part.name) for part in found)
+            chosen[one.step] = (*chosen.get(one.step, ()), *named)
+    return chosen
+
+
+def _refuse(word: str) -> object:
+    raise ValueError(word)  # NaN and the like, which only Python would read
+
+
+# A string that never ends is taken whole too: to look for its end from every quote in it would take for ever.
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_OTHERS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def _assert_bounded(content: bytes) -> None:
+    """Refuse what a reader that calls itself for each level, or what holds it in memory, could not bear."""
+    if content.count(b'"') > 2 * MOST_STRINGS:
+        raise ValueError(f"it has more than {MOST_STRINGS:,} strings")
+    brackets = _STRINGS.sub(b"", content).translate(_BRACKETS, _OTHERS)
+    if len(brackets) > 2 * MOST_CONTAINERS:
+        raise ValueError(f"it has more than {MOST_CONTAINERS:,} lists and mappings")
+    for _ in range(DEEPEST):
+        outer = brackets.replace(b"[]", b"")
+        if outer == brackets:
+            break
+        brackets = outer
+    if brackets:
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels, or its brackets do not match")
+
+
+def _headed(worker: int, part: Produced) -> bytes:
+    return b"## worker %d\n\n%s\n" % (worker, part.content.rstrip(b"\n"))

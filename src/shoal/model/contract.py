@@ -1,0 +1,206 @@
+"""Contracts: what the work of a step must meet before it counts as good, and what came of asking."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+Render = Callable[[str], str]
+
+SHELL = ("/bin/sh", "-c")
+PLACE = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+PARAMETER = re.compile(r"\$\{([0-9]{1,4})\}")
+MOST_SCHEMA = 8 * 1024
+"""Of a schema that an agent is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What came of one contract; *is_warning* says that it is told and does not make the work fail."""
+
+    type: str
+    is_met: bool
+    message: str
+    is_warning: bool = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Say whether the work is not good because of it."""
+        return not self.is_met and not self.is_warning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """One thing that holds of good work; *type* is the name that it was asked for by."""
+
+    type: str
+    only_warns: bool = False
+
+    @property
+    def promise(self) -> str:
+        """Say what will be checked, as the end of "it counts when …"."""
+        raise NotImplementedError
+
+    def rendered(self, render: Render) -> Self:
+        """Fill in the places of its texts."""
+        del render
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonSchema(Contract):
+    """A JSON file of the work, or an artifact of the step, fits a schema; *schema* is its canonical JSON."""
+
+    schema: str
+    path: str | None = None
+    artifact: str | None = None
+
+    @property
+    def promise(self) -> str:
+        what = f"the artifact `{self.artifact}`" if self.path is None else f"the file `{self.path}`"
+        return f"{what} is JSON that fits this schema: {_cut(self.schema, MOST_SCHEMA)}"
+
+    def rendered(self, render: Render) -> Self:
+        return self if self.path is None else replace(self, path=render(self.path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes(Contract):
+    """A command exits with 0 on the work; a text is a shell's, whose places are filled with *values*."""
+
+    command: str | tuple[str, ...]
+    values: tuple[str, ...] = ()
+    timeout: float | None = None
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Give what to run."""
+        return (*SHELL, self.command, "sh", *self.values) if isinstance(self.command, str) else self.command
+
+    @property
+    def words(self) -> str:
+        """Give it as a person would write it, places filled in."""
+        if not isinstance(self.command, str):
+            return " ".join(self.command)
+        return PARAMETER.sub(lambda found: self._value(int(found[1]), found[0]), self.command)
+
+    @property
+    def promise(self) -> str:
+        within = f" within {self.timeout:g} seconds" if self.timeout is not None else ""
+        return f"the command `{_cut(self.words, 1000)}` exits with 0{within}, run on a fresh checkout of your commit"
+
+    def rendered(self, render: Render) -> Self:
+        """Fill in the places; those of a shell's text become its parameters, so that no value is read as a command."""
+        if not isinstance(self.command, str):
+            return replace(self, command=tuple(render(word) for word in self.command))
+        values: list[str] = []
+
+        def parameter(place: re.Match[str]) -> str:
+            values.append(render(place[0]))
+            return f"${{{len(values)}}}"
+
+        return replace(self, command=PLACE.sub(parameter, self.command), values=tuple(values))
+
+    def _value(self, number: int, otherwise: str) -> str:
+        return self.values[number - 1] if 0 < number <= len(self.values) else otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonEmptyFile(Contract):
+    """A plain file of the work has something in it."""
+
+    path: str
+
+    @property
+    def promise(self) -> str:
+        return f"`{self.path}` is a plain file (no link) with something in it"
+
+    def rendered(self, render: Render) -> Self:
+        return replace(self, path=render(self.path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceDiff(Contract):
+    """So many files that fit *paths*, and do not fit *exclude*, are changed."""
+
+    paths: tuple[str, ...] = ("**",)
+    exclude: tuple[str, ...] = ()
+    min_files: int = 1
+
+    @property
+    def promise(self) -> str:
+        but = f", not counting {_listed(self.exclude)}" if self.exclude else ""
+        files = "file" if self.min_files == 1 else "files"
+        return f"at least {self.min_files} {files} of {_listed(self.paths)} are changed{but}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoTestDeletions(Contract):
+    """No test file is gone, and there are no fewer tests than before; without *patterns*, the usual names count."""
+
+    patterns: tuple[str, ...] = ()
+
+    @property
+    def promise(self) -> str:
+        which = f" ({_listed(self.patterns)})" if self.patterns else ""
+        return f"no test file{which} is deleted or renamed to something else, and no fewer tests are left than before"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReview(Contract):
+    """Another agent, told the *criteria* and the difference, says `pass`."""
+
+    criteria: str
+    persona: str | None = None
+    agent: str | None = None
+    timeout: float | None = None
+
+    @property
+    def reviewer(self) -> str:
+        """Name who reviews; a persona and an agent may have the same name."""
+        return f"agent {self.agent}" if self.persona is None else f"persona {self.persona}"
+
+    @property
+    def promise(self) -> str:
+        return f"a reviewer ({self.reviewer}) finds that your changes meet these criteria: {self.criteria.strip()}"
+
+    def rendered(self, render: Render) -> Self:
+        return replace(self, criteria=render(self.criteria))
+
+
+def compliance(contracts: Sequence[Contract]) -> str:
+    """Say what will be checked, for the agent's system prompt; nothing where there is nothing to check."""
+    if not contracts:
+        return ""
+    lines = [f"- {one.promise}{' (a warning only)' if one.only_warns else ''}" for one in contracts]
+    head = "When you have ended, your work is committed and checked. It counts only when all of this holds:"
+    return "\n".join(("## Contract compliance", "", head, *lines))
+
+
+def failure(checked: Iterable[Checked]) -> str | None:
+    """Say which contracts make the work fail, and why; `None` when none does."""
+    broken = [f"contract {one.type} is not met: {one.message}" for one in checked if one.has_failed]
+    return "\n".join(broken) or None
+
+
+def warnings(checked: Iterable[Checked]) -> tuple[str, ...]:
+    """Say which contracts are not met and only warn."""
+    return tuple(
+        f"contract {one.type} is not met (a warning only): {one.message}"
+        for one in checked
+        if one.is_warning and not one.is_met
+    )
+
+
+def canonical_schema(schema: object) -> str:
+    """Write a schema as JSON: the same one gives the same text. Raises `ValueError` for what JSON cannot hold."""
+    return json.dumps(schema, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _listed(patterns: Sequence[str]) -> str:
+    return ", ".join(f"`{one}`" for one in patterns)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -1,0 +1,59 @@
+"""A gate: a question to a person, and the answer without which a run does not go on."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shoal.model.status import Status
+
+
+class Verdict(StrEnum):
+    """What a person can say."""
+
+    APPROVE = "approve"
+    REJECT = "reject"
+
+    @property
+    def done(self) -> str:
+        """Say it as something that was done."""
+        return "approved" if self is Verdict.APPROVE else "rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """A question; without an answer within *timeout* seconds, *on_timeout* is taken for one."""
+
+    message: str
+    timeout: float | None = None
+    on_timeout: Verdict = Verdict.REJECT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What was said, by whom, and in which words; nobody said it where the time was over."""
+
+    verdict: Verdict
+    by: str = ""
+    message: str = ""
+
+    @property
+    def is_approved(self) -> bool:
+        """Say whether the run goes on."""
+        return self.verdict is Verdict.APPROVE
+
+    @property
+    def status(self) -> Status:
+        """How the step ended by it."""
+        if self.is_approved:
+            return Status.SUCCEEDED
+        return Status.FAILED if self.by else Status.TIMED_OUT
+
+    @property
+    def error(self) -> str | None:
+        """Why the run does not go on, if it does not."""
+        return None if self.is_approved else self.told
+
+    @property
+    def told(self) -> str:
+        """Say it in a sentence."""
+        who = f"by {self.by}" if self.by else "because nobody answered in time"
+        return f"{self.verdict.done} {who}" + (f": {self.message}" if self.message else "")

@@ -1,0 +1,256 @@
+"""A matrix: one worker for each combination of axes, or for each item that an earlier step left."""
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.errors import BadInput
+from shoal.model.graph import drawn_cycle
+
+MOST_CELLS = 256
+MOST_TRIED = 10_000  # combinations looked at before `exclude` has made them few enough
+LONGEST_ID = 200
+USUAL_IDS = ("id", "name")
+SHOWN = 60
+
+Values = Mapping[str, object]
+
+
+class BadMatrix(BadInput):
+    """A matrix that cannot be laid out; its text says what to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where items come from: an artifact of an earlier step."""
+
+    step: str
+    artifact: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """Axes with what is included and excluded, or the source of items and how they are read."""
+
+    axes: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    include: Sequence[Values] = ()
+    exclude: Sequence[Values] = ()
+    source: Source | None = None
+    item_key: str | None = None
+    """The dotted path of the list inside of the source's document; `None` means that the document is the list."""
+    item_id_key: str | None = None
+    """Where an item has its id; `None` means `id`, else `name`, else its number."""
+    dependency_key: str | None = None
+    """Where an item lists the ids of the items that must end well before it."""
+    most: int | None = None
+    """How many cells run at once; `None` means as many as the run allows."""
+    is_fail_fast: bool | None = None
+    """Whether the first failure stops the rest; `None` means what the step's `on_failure` says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One worker's share: what `matrix.…` and `item` stand for; its *id* is data of whoever wrote it."""
+
+    index: int
+    id: str
+    values: Values = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    item: object = None
+
+    @property
+    def label(self) -> str:
+        """Give the id as a short word that can be shown anywhere."""
+        dashed = re.sub(r"[^a-z0-9]+", "-", self.id[:LONGEST_ID].lower()).strip("-")
+        return dashed[:40].rstrip("-") or str(self.index)
+
+
+def expanded(matrix: Matrix) -> tuple[Cell, ...]:
+    """Lay out the axes by GitHub Actions' rules: exclude first, then extend by `include` what it fits, or add it.
+
+    An entry of `include` fits a combination of the axes if it would change none of the axes' values.
+    """
+    originals = _combinations(matrix)
+    _assert_few(len(originals), "combinations")
+    cells, added = [dict(one) for one in originals], []
+    for extra in matrix.include:
+        fitting = [cell for cell, one in zip(cells, originals, strict=True) if _fits(extra, one)]
+        for cell in fitting:
+            cell.update(extra)
+        if not fitting:
+            added.append(dict(extra))
+    cells += added
+    if not cells:
+        raise BadMatrix("the matrix has no combinations left; exclude fewer, or include one")
+    _assert_few(len(cells), "combinations")
+    ids = _distinct([_title(cell) for cell in cells])
+    return tuple(
+        Cell(index=index, id=one, values=cell, item=cell)
+        for index, (one, cell) in enumerate(zip(ids, cells, strict=True))
+    )
+
+
+def from_items(matrix: Matrix, document: object) -> tuple[Cell, ...]:
+    """Make a cell of each item of a JSON document; raise `BadMatrix` for ids and dependencies that cannot be."""
+    items = _list(document, matrix.item_key)
+    _assert_few(len(items), "items")
+    ids = _ids(matrix, items)
+    needs = [_needs(one, ids[index], matrix.dependency_key) for index, one in enumerate(items)]
+    _assert_possible(ids, needs)
+    return tuple(
+        Cell(index=index, id=ids[index], values=one if isinstance(one, Mapping) else {}, needs=needs[index], item=one)
+        for index, one in enumerate(items)
+    )
+
+
+def _combinations(matrix: Matrix) -> list[dict[str, object]]:
+    if not matrix.axes:
+        return []
+    if (number := math.prod(len(values) for values in matrix.axes.values())) > MOST_TRIED:
+        raise BadMatrix(f"the axes make {number} combinations; there may be {MOST_CELLS}, so shorten them")
+    every = (dict(zip(matrix.axes, values, strict=True)) for values in itertools.product(*matrix.axes.values()))
+    return [one for one in every if not any(_is_part(bad, one) for bad in matrix.exclude)]
+
+
+def _fits(extra: Values, original: Values) -> bool:
+    return all(_same(value, original[name]) for name, value in extra.items() if name in original)
+
+
+def _is_part(part: Values, whole: Values) -> bool:
+    return all(name in whole and _same(value, whole[name]) for name, value in part.items())
+
+
+def _same(one: object, other: object) -> bool:
+    """Compare as JSON does: to Python, true is 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return one == other
+
+
+def _title(values: Values) -> str:
+    return ", ".join(_text(one) for one in values.values())[:LONGEST_ID]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else repr(value)
+
+
+def _distinct(titles: Sequence[str]) -> list[str]:
+    """Number the titles that are not alone: `1` and `"1"` look the same."""
+    return [f"{one} #{index}" if titles.count(one) > 1 else one for index, one in enumerate(titles)]
+
+
+def _list(document: object, path: str | None) -> Sequence[object]:
+    """Find the list of items in the document."""
+    for part in path.split(".") if path else ():
+        if not isinstance(document, Mapping) or part not in document:
+            raise BadMatrix(f"no `{part}` in the source of the items, on the way to {path!r}; {_keys(document)}")
+        document = document[part]
+    if isinstance(document, list | tuple):
+        return document
+    inner = document if path is None and isinstance(document, Mapping) else {}
+    lists = [name for name, value in inner.items() if isinstance(value, list)]
+    remedy = f"say `item_key: {_shown(lists[0])}`" if lists else "write a list"
+    raise BadMatrix(f"the items must be a JSON list, not {_kind(document)}; {remedy}")
+
+
+def _ids(matrix: Matrix, items: Sequence[object]) -> list[str]:
+    if matrix.item_id_key is not None:
+        ids = [_id(one, matrix.item_id_key, index) for index, one in enumerate(items)]
+        _assert_distinct(ids)
+        return ids
+    found = next((ids for ids in _usual_ids(items) if matrix.dependency_key or len(set(ids)) == len(ids)), None)
+    if found is None:
+        return [str(index) for index in range(len(items))]
+    _assert_distinct(found)
+    return found
+
+
+def _usual_ids(items: Sequence[object]) -> Iterator[list[str]]:
+    """Give the ids that all items have of themselves: by a usual key, or as the texts that they are."""
+    for name in USUAL_IDS:
+        ids = [_as_id(one[name]) for one in items if isinstance(one, Mapping) and name in one]
+        if len(ids) == len(items) and None not in ids:
+            yield [one for one in ids if one is not None]
+    texts = [_as_id(one) for one in items]
+    if None not in texts:
+        yield [one for one in texts if one is not None]
+
+
+def _id(item: object, name: str, index: int) -> str:
+    if not isinstance(item, Mapping) or name not in item:
+        raise BadMatrix(f"item {index} has no `{name}` to be known by (`item_id_key`); {_keys(item)}")
+    found = _as_id(item[name])
+    if found is None:
+        rule = f"text of at most {LONGEST_ID} signs, or a number"
+        raise BadMatrix(f"the `{name}` of item {index} is no id ({rule}): {_shown(item[name])}")
+    return found
+
+
+def _as_id(value: object) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**18 else None
+    return value if value.strip() and len(value) <= LONGEST_ID else None
+
+
+def _needs(item: object, own: str, name: str | None) -> tuple[str, ...]:
+    written = item.get(name) if name is not None and isinstance(item, Mapping) else None
+    listed = [] if written is None else written if isinstance(written, list | tuple) else [written]
+    needs = [_as_id(one) for one in listed]
+    if None in needs:
+        raise BadMatrix(f"the `{name}` of item {_shown(own)} must be ids of other items, not {_shown(written)}")
+    return tuple(dict.fromkeys(one for one in needs if one is not None))
+
+
+def _assert_distinct(ids: Sequence[str]) -> None:
+    first: dict[str, int] = {}
+    for index, one in enumerate(ids):
+        if one in first:
+            raise BadMatrix(f"items {first[one]} and {index} are both {_shown(one)}; give each an id of its own")
+        first[one] = index
+
+
+def _assert_possible(ids: Sequence[str], needs: Sequence[tuple[str, ...]]) -> None:
+    for own, wanted in zip(ids, needs, strict=True):
+        for one in wanted:
+            if one not in ids:
+                raise BadMatrix(f"item {_shown(own)} needs {_shown(one)}, and there is no such item; {_known(ids)}")
+    # The ids are somebody's data: drawn as `repr` writes them, nothing in them can move a cursor.
+    drawn = {repr(own): [repr(one) for one in wanted] for own, wanted in zip(ids, needs, strict=True)}
+    if cycle := drawn_cycle(drawn):
+        raise BadMatrix(f"these items wait for each other for ever: {cycle[:500]}; take one need out")
+
+
+def _assert_few(number: int, what: str) -> None:
+    if number > MOST_CELLS:
+        raise BadMatrix(f"the matrix has {number} {what}; there may be {MOST_CELLS}, so split the work")
+
+
+def _keys(value: object) -> str:
+    return _known(value) if isinstance(value, Mapping) else f"it is {_kind(value)}"
+
+
+def _known(names: Iterable[object]) -> str:
+    some = [_shown(one) for one in itertools.islice(names, 10)]
+    return f"known: {', '.join(some) or 'none'}"
+
+
+def _kind(value: object) -> str:
+    return "a mapping" if isinstance(value, Mapping) else "a list" if isinstance(value, list | tuple) else _shown(value)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    whole = _kind(value) if isinstance(value, Mapping | list | tuple) else repr(value)
+    return whole if len(whole) <= SHOWN else f"{whole[:SHOWN]}…"

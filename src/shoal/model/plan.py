@@ -1,0 +1,139 @@
+"""Work that is settled, as a whole: stages that wait for each other, and how they are to be run."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.model.artifact import Artifact, Injection
+from shoal.model.assignment import Assignment
+from shoal.model.contract import Contract, Passes
+from shoal.model.gate import Gate
+from shoal.model.limits import ResourceLimits
+from shoal.model.matrix import Matrix
+from shoal.model.rule import Rule
+from shoal.model.select import Select
+from shoal.model.task import Task
+from shoal.model.vary import Variation
+
+INNER = "_"
+"""Between the name of a stage and that of one inside of it; no name has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """A stage that is done again, each round on the work of the one before, until something holds."""
+
+    until: str
+    most: int
+    """How many rounds at most."""
+    must_hold: bool = True
+    """Whether it has failed when *until* does not hold after the last round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What all kinds of stage have in common: when they start, and from what."""
+
+    name: str
+    needs: tuple[str, ...] = ()
+    """Stages that must end well first; it starts from their merged work."""
+    base: str | None = None
+    """What it starts from, where that is not the run's base: a name that git knows."""
+    is_stacked: bool = True
+    """Whether it starts from the work of its needs at all."""
+    is_optional: bool = False
+    """Whether the run, and who needs it, go on as if nothing were wrong when it fails."""
+    is_template: bool = False
+    """Whether its texts have places to be filled in when it starts."""
+    condition: str | None = None
+    """What must hold for it to be done at all; else it is skipped, and who needs it goes on."""
+    loop: Loop | None = None
+
+    @property
+    def has_texts(self) -> bool:
+        """Say whether anything of it can name what other stages came to."""
+        return self.condition is not None or self.loop is not None or self.is_template
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Stage):
+    """A task for some number of identical workers, or for one worker per cell of a matrix."""
+
+    task: Assignment
+    workers: int = 1
+    on_failure: str = "fail_fast"
+    wish: Task | None = None
+    """What was asked for, where its inputs may name its needs."""
+    is_command: bool = False
+    """Whether it is a plain command, whose words have places to be filled in too."""
+    artifacts: tuple[Artifact, ...] = ()
+    """Files that each worker has to leave."""
+    injections: tuple[Injection, ...] | None = None
+    """Which artifacts it is given; `None` means all of its needs."""
+    contracts: tuple[Contract, ...] = ()
+    select: Select | None = None
+    trial: Passes | None = None
+    """What is run on the work of each worker, for the selection."""
+    vary: tuple[Variation, ...] = ()
+    matrix: Matrix | None = None
+    sandbox: str | None = None
+    """Its wall, where that is not the run's."""
+    isolation_strategy: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval(Stage):
+    """A stage without an agent: it waits for a person."""
+
+    gate: Gate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group(Stage):
+    """A pipeline inside of a pipeline; its stages are named after it, like `outer_inner`."""
+
+    stages: tuple[Stage, ...]
+    input: Mapping[str, str] | str | None = None
+    """What its texts see as `input`, with places to be filled in; `None` means what the outer ones see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole run: its stages, and how it is to be run."""
+
+    name: str
+    steps: tuple[Stage, ...]
+    max_concurrent: int = 10
+    isolation_strategy: str = "auto"
+    sandbox: str = "bubblewrap"
+    cleanup_on_complete: bool = True
+    fleet_limits: ResourceLimits | None = None
+    rule: Rule | None = None
+    """By which all workers run together; `None` means that each step goes by its own `on_failure`."""
+    input: Mapping[str, str] | str | None = None
+    """What `{{ input }}` stands for."""
+    notes: tuple[str, ...] = ()
+    reviewers: Mapping[str, Assignment] = field(default_factory=dict)
+    """Who judges the work of others, by the names that contracts and selections use."""
+
+    @property
+    def working(self) -> tuple[Step, ...]:
+        """All steps that have work for agents, those inside of others too."""
+        return tuple(one for one in everything(self.steps) if isinstance(one, Step))
+
+    @property
+    def assignments(self) -> tuple[Assignment, ...]:
+        """All work for agents, reviews too."""
+        return (*(step.task for step in self.working), *self.reviewers.values())
+
+
+def short(name: str) -> str:
+    """Give the name of a stage as it is known inside of its own pipeline."""
+    return name.rpartition(INNER)[2]
+
+
+def everything(stages: Sequence[Stage]) -> Iterator[Stage]:
+    """Go through *stages* and those inside of them."""
+    for stage in stages:
+        yield stage
+        if isinstance(stage, Group):
+            yield from everything(stage.stages)

@@ -1,0 +1,173 @@
+"""Best of several: which worker's result is the one to go on with, and why."""
+
+import json
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+CRITERIA = ("command", "contract", "diff_size", "agent")
+"""What can be asked of results, the surest first."""
+LONGEST_ANSWER = 16 * 1024
+MOST_TRIES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Select:
+    """By what a winner is picked: tests first, then the smallest change, then a judge."""
+
+    by: tuple[str, ...]
+    command: str | tuple[str, ...] | None = None
+    """What is run on each result; it has to exit with 0, and may end by printing a score, more being better."""
+    agent: str | None = None
+    persona: str | None = None
+    criteria: str | None = None
+    """What the judge is to look for."""
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        """Keep the criteria in the order in which they are asked."""
+        object.__setattr__(self, "by", tuple(one for one in CRITERIA if one in self.by))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What is known of one worker's result; `None` is what was not asked or could not be found out."""
+
+    index: int
+    is_good: bool = True
+    exit_code: int | None = None
+    score: float | None = None
+    contracts_met: int | None = None
+    contracts: int = 0
+    lines_changed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One worker's place, and why."""
+
+    index: int
+    is_eligible: bool
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """All workers, the best first; *why* says how the winner was found, or why there is none."""
+
+    winner: int | None
+    rows: tuple[Row, ...]
+    why: str
+
+
+Place = tuple[float, ...]
+
+
+def ranked(by: Collection[str], candidates: Sequence[Candidate], verdict: Sequence[int] | None = None) -> Ranking:
+    """Rank results by the criteria *by*; *verdict* is a judge's order, the best first, or `None` for none.
+
+    Ties go to the lower index, but where a judge was asked to break one and gave no order, nobody wins.
+    """
+    order = sorted(candidates, key=lambda one: (_place(by, one), _judged_place(by, one, verdict), one.index))
+    rows = tuple(_row(by, one, verdict) for one in order)
+    if not rows or not rows[0].is_eligible:
+        return Ranking(winner=None, rows=rows, why="no result meets what is asked of a winner")
+    tied = contenders(by, candidates)
+    if "agent" in by and len(tied) > 1 and not set(tied) & set(verdict or ()):
+        return Ranking(winner=None, rows=rows, why="the judge gave no order that can be read")
+    return Ranking(winner=rows[0].index, rows=rows, why=_why(by, tied))
+
+
+def contenders(by: Collection[str], candidates: Sequence[Candidate]) -> tuple[int, ...]:
+    """Give those who are best before a judge is asked: nobody else need be shown to one."""
+    eligible = [one for one in candidates if _is_eligible(by, one)]
+    best = min((_place(by, one) for one in eligible), default=())
+    return tuple(sorted(one.index for one in eligible if _place(by, one) == best))
+
+
+def score_of(output: str) -> float | None:
+    """Read the score that a command printed as its last line, if that is a number."""
+    lines = output[-1000:].strip().splitlines()
+    try:
+        score = float(lines[-1]) if lines else math.nan
+    except ValueError:
+        return None
+    return score if math.isfinite(score) else None
+
+
+def judged(output: str, candidates: Collection[int]) -> list[int] | None:
+    """Read a judge's answer: its last JSON object, `{"ranking": [2, 0]}` or `{"winner": 2}`; `None` for all else."""
+    answer = _last_object(output[-LONGEST_ANSWER:])
+    ranking, winner = answer.get("ranking"), answer.get("winner")
+    if ranking is None and winner is not None:
+        ranking = [winner]
+    if not isinstance(ranking, list) or not ranking or not all(_is_one_of(one, candidates) for one in ranking):
+        return None
+    if len(set(ranking)) < len(ranking) or winner not in (None, ranking[0]) or isinstance(winner, bool):
+        return None
+    return [*ranking, *sorted(set(candidates) - set(ranking))]
+
+
+def _place(by: Collection[str], one: Candidate) -> Place:
+    """Give what decides before a judge does, smaller being better."""
+    placed: dict[str, Callable[[Candidate], Place]] = {
+        "command": lambda one: (one.exit_code != 0, math.inf if one.score is None else -one.score),
+        "contract": lambda one: (math.inf if one.contracts_met is None else one.contracts - one.contracts_met,),
+        "diff_size": lambda one: (one.lines_changed or math.inf,),  # who changed nothing has not won by it
+    }
+    places = (placed[name](one) for name in CRITERIA if name in by and name in placed)
+    return (not _is_eligible(by, one), *(number for place in places for number in place))
+
+
+def _judged_place(by: Collection[str], one: Candidate, verdict: Sequence[int] | None) -> int:
+    if "agent" not in by or verdict is None or one.index not in verdict:
+        return len(verdict or ())
+    return verdict.index(one.index)
+
+
+def _is_eligible(by: Collection[str], one: Candidate) -> bool:
+    return one.is_good and ("command" not in by or one.exit_code == 0)
+
+
+def _row(by: Collection[str], one: Candidate, verdict: Sequence[int] | None) -> Row:
+    reasons = [] if one.is_good else ["it did not end well"]
+    if "command" in by:
+        reasons.append("the command was not run" if one.exit_code is None else f"the command exited {one.exit_code}")
+        reasons += [] if one.score is None else [f"score {one.score:g}"]
+    if "contract" in by:
+        reasons.append(f"{one.contracts_met or 0} of {one.contracts} contracts met")
+    if "diff_size" in by:
+        reasons.append("size unknown" if one.lines_changed is None else f"{one.lines_changed} lines changed")
+    if "agent" in by and verdict is not None and one.index in verdict:
+        reasons.append(f"place {verdict.index(one.index) + 1} by the judge")
+    return Row(index=one.index, is_eligible=_is_eligible(by, one), reasons=tuple(reasons))
+
+
+def _why(by: Collection[str], tied: Sequence[int]) -> str:
+    asked = ", ".join(name for name in CRITERIA if name in by and name != "agent")
+    if len(tied) == 1:
+        return f"the best by {asked}" if asked else "the only one that ended well"
+    if "agent" in by:
+        return f"the judge's choice of {len(tied)}"
+    return f"the first of {len(tied)} that are equal by {asked or 'all that was asked'}"
+
+
+def _last_object(text: str) -> dict[str, object]:
+    """Give the last JSON object that stands in *text*, not one that is part of another."""
+    found: dict[str, object] = {}
+    decoder, at = json.JSONDecoder(), text.find("{")
+    for _ in range(MOST_TRIES):
+        if at < 0:
+            return found
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            end = at + 1
+        else:
+            found = value
+        at = text.find("{", end)
+    return {}
+
+
+def _is_one_of(one: object, candidates: Collection[int]) -> bool:
+    return isinstance(one, int) and not isinstance(one, bool) and one in candidates

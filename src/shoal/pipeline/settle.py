@@ -1,0 +1,242 @@
+"""One step of a document as settled work: defaults, nearest-wins, the clamp and the host's variables."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.model.agent import AgentSpec
+from shoal.model.assignment import Assignment
+from shoal.model.contract import AgentReview, Contract, Passes, compliance
+from shoal.model.limits import ResourceLimits
+from shoal.model.matrix import Matrix, expanded
+from shoal.model.mind import TOOLS, Mind
+from shoal.model.permissions import Permissions, effective
+from shoal.model.plan import Step
+from shoal.model.policy import Network
+from shoal.model.rule import Rule
+from shoal.pipeline.kinds import FromHost
+from shoal.pipeline.load import Document
+from shoal.pipeline.mind import canonical_replies
+from shoal.pipeline.problems import Problem, key
+from shoal.pipeline.shape import AgentShape, PersonaShape, StepShape, Surroundings
+from shoal.pipeline.system_prompt import system_prompt
+from shoal.pipeline.tree import Scalar, find, position
+from shoal.pipeline.variables import Taken, Variables
+
+MAX_SUB_AGENTS = 10  # what the clients themselves cap at (seed 001)
+PLAIN = "command"
+"""The agent of a step that is a plain command."""
+
+Path = tuple[str | int, ...]
+
+_BRACES = re.compile(r"\{\{|\{%")
+
+
+@dataclass(slots=True, kw_only=True)
+class Settling:
+    """One making of a plan: what it has to say besides the steps gathers here."""
+
+    document: Document
+    environ: Mapping[str, str]
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    reviewers: dict[str, Assignment] = field(default_factory=dict)
+
+    def step(self, shape: StepShape, path: Path, name: str) -> Step:
+        """Settle a step with work for agents, or a plain command."""
+        own = shape.has_agent
+        persona = self._persona(shape)
+        spec = self.agent(shape.agent or persona.agent or "") if own else _plain(shape)
+        task = self.assignment(shape, path, persona, spec)
+        return Step(
+            name=name,
+            task=task,
+            workers=self._workers(shape),
+            on_failure=_on_failure(shape),
+            is_command=not own,
+            artifacts=tuple(one.given for one in shape.output_artifacts),
+            contracts=self._contracts(shape),
+            select=shape.select.given if shape.select else None,
+            trial=_trial(shape),
+            vary=shape.vary,
+            matrix=self._matrix(shape, path),
+            injections=None if shape.inject_artifacts is None else tuple(one.given for one in shape.inject_artifacts),
+            sandbox=shape.sandbox or persona.sandbox or self._agent_shape(spec).sandbox,
+            isolation_strategy=shape.isolation_strategy
+            or persona.isolation_strategy
+            or self._agent_shape(spec).isolation_strategy,
+        )
+
+    def _contracts(self, shape: StepShape) -> tuple[Contract, ...]:
+        """Settle what its work must meet, and who reviews it."""
+        contracts = shape.promised(self.document.schemas)
+        for one in contracts:
+            if isinstance(one, AgentReview):
+                self._reviewer(one.reviewer, one.persona, one.agent)
+        if shape.select and (shape.select.agent or shape.select.persona):
+            select = shape.select
+            name = f"persona {select.persona}" if select.persona else f"agent {select.agent}"
+            self._reviewer(name, select.persona, select.agent)
+        return contracts
+
+    def _reviewer(self, name: str, persona: str | None, agent: str | None) -> None:
+        shape = StepShape(name="review", persona=persona, agent=agent, prompt="")
+        own = self._persona(shape)
+        self.reviewers[name] = self.assignment(shape, (), own, self.agent(agent or own.agent or ""))
+
+    def _matrix(self, shape: StepShape, path: Path) -> Matrix | None:
+        if shape.strategy is None:
+            return None
+        siblings = self._siblings(path)
+        left = {one.title: [made.given for made in one.output_artifacts] for one in siblings}
+        return shape.strategy.given(left)
+
+    def _siblings(self, path: Path) -> Sequence[StepShape]:
+        """Give all steps of the pipeline that the step at *path* is of."""
+        shape = self.document.shape
+        if path[0] == "steps" or shape.pipelines is None:
+            return shape.steps or ()
+        return shape.pipelines[int(path[1])].steps
+
+    def assignment(self, shape: StepShape, path: Path, persona: PersonaShape, spec: AgentSpec) -> Assignment:
+        """Settle what one agent is to do, by the nearest word on everything."""
+        variables = self.variables(self._agent_shape(spec), ("agents", spec.name))
+        if shape.persona:
+            variables = variables.under(self.variables(persona, ("personas", shape.persona)))
+        variables = variables.under(self.variables(shape, path))
+        permissions = effective(_permissions(shape), _permissions(persona), spec.permissions)
+        self.assert_permitted(permissions, variables)
+        return Assignment(
+            name=shape.title,
+            prompt=shape.words,
+            agent=spec,
+            system_prompt=self._system_prompt(shape, permissions),
+            network=self._network(shape, persona, spec),
+            timeout=shape.timeout or persona.timeout or spec.timeout,
+            limits=self._limits(shape, persona, spec),
+            env=variables.values,
+            secrets=variables.secrets,
+            expect=shape.expect,
+            permissions=permissions,
+            retry=shape.retry,
+        )
+
+    def agent(self, name: str) -> AgentSpec:
+        """Describe the agent of that name."""
+        shape = self.document.shape.agents[name]
+        variables = self.variables(shape, ("agents", name))
+        return AgentSpec(
+            name=name,
+            adapter=shape.adapter,
+            command=tuple(shape.command or ()),
+            script=self.document.scripts.get(name),
+            network=Network(shape.network) if shape.network else None,
+            env=variables.values,
+            secrets=variables.secrets,
+            timeout=shape.timeout,
+            limits=shape.limits,
+            permissions=_permissions(shape),
+            mind=_mind(shape),
+        )
+
+    def assert_permitted(self, permissions: Permissions | None, variables: Variables) -> None:
+        """Find the variables of the host that *permissions* do not list."""
+        listed = permissions.env if permissions else None
+        for one in variables.taken.values() if listed is not None else ():
+            if one.variable not in (listed or ()):
+                what = f"{key(one.variable)} may not be taken from the host; add it to `permissions.env`, or remove it"
+                self.problems.append(Problem(self.document.name, one.at, what))
+
+    def _network(self, step: StepShape, persona: PersonaShape, spec: AgentSpec) -> Network | None:
+        nearest = step.network or persona.network or spec.network or self.document.shape.runtime.network
+        return Network(nearest) if nearest else None
+
+    def _limits(self, step: StepShape, persona: PersonaShape, spec: AgentSpec) -> ResourceLimits | None:
+        return step.limits or persona.limits or spec.limits or self.document.shape.runtime.resource_limits
+
+    def _persona(self, shape: StepShape) -> PersonaShape:
+        return self.document.shape.personas[shape.persona] if shape.persona else PersonaShape()
+
+    def _agent_shape(self, spec: AgentSpec) -> Surroundings:
+        return self.document.shape.agents.get(spec.name) or Surroundings()
+
+    def _workers(self, shape: StepShape) -> int:
+        if shape.strategy is not None:
+            return len(expanded(shape.strategy.matrix)) if shape.strategy.matrix else 1
+        most = self.document.shape.runtime.max_concurrent_workers
+        if shape.concurrency > most:
+            self._note(shape, f"concurrency {shape.concurrency} clamped to {most} (runtime.max_concurrent_workers)")
+        workers = min(shape.concurrency, most)
+        if (rule := Rule.on_failure(shape.on_failure)).needed(workers) > workers:
+            self._note(shape, f"a quorum of {rule.wanted} cannot be had of {workers} workers: it will fail")
+        return workers
+
+    def _system_prompt(self, shape: StepShape, permissions: Permissions | None) -> str:
+        words = self.document.system_prompts[shape.persona] if shape.persona else ""
+        offered = min(shape.max_concurrent_agents, MAX_SUB_AGENTS)
+        if shape.max_concurrent_agents > offered:
+            self._note(shape, f"max_concurrent_agents {shape.max_concurrent_agents} capped to {offered}")
+        told = compliance(shape.promised(self.document.schemas)) if shape.has_agent else ""
+        # A schema may hold braces, which are meant as they stand.
+        return system_prompt(words, _BRACES.sub(r"{{ '\g<0>' }}", told), offered, permissions)
+
+    def variables(self, shape: Surroundings, path: Path) -> Variables:
+        """Read the environment that *shape* says."""
+        values = {name: self._value(value, (*path, "env", name)) for name, value in shape.env.items()}
+        taken = {
+            name: Taken(value.variable, position(self.document.tree, [*path, "env", name, "from"]))
+            for name, value in shape.env.items()
+            if isinstance(value, FromHost)
+        }
+        return Variables(values, taken)
+
+    def _value(self, value: str | FromHost, path: Path) -> str:
+        if not isinstance(value, FromHost):
+            node = find(self.document.tree, *path)
+            return node.text if isinstance(node, Scalar) else value  # as written: 1.10 stays 1.10
+        if value.variable not in self.environ:
+            at = position(self.document.tree, [*path, "from"])
+            what = f"the host has no variable {key(value.variable)}; set it, or write a value here"
+            self.problems.append(Problem(self.document.name, at, what))
+        return self.environ.get(value.variable, "")
+
+    def _note(self, shape: StepShape, what: str) -> None:
+        self.notes.append(f"step {shape.title}: {what}")
+
+
+def _mind(shape: AgentShape) -> Mind | None:
+    if shape.model is None:
+        return None
+    return Mind(
+        model=shape.model,
+        tools=tuple(TOOLS) if shape.tools is None else tuple(shape.tools),
+        replies=None if shape.replies is None else canonical_replies(shape.replies),
+        budget=shape.budget.given if shape.budget else None,
+    )
+
+
+def _permissions(shape: Surroundings) -> Permissions | None:
+    return shape.permissions.given if shape.permissions else None
+
+
+def _plain(shape: StepShape) -> AgentSpec:
+    """Describe the agent of a plain command, which no document names."""
+    return AgentSpec(name="", adapter=PLAIN, command=shape.argv)
+
+
+def _on_failure(shape: StepShape) -> str:
+    """Give the rule; of several tries one good one is enough to choose from, and a matrix may say it its own way."""
+    if "on_failure" in shape.model_fields_set:
+        return shape.on_failure
+    if shape.select is not None:
+        return "best_effort"
+    is_patient = shape.strategy is not None and False in (shape.strategy.fail_fast, shape.strategy.fail_fast_dashed)
+    return "best_effort" if is_patient else shape.on_failure
+
+
+def _trial(shape: StepShape) -> Passes | None:
+    select = shape.select
+    if select is None or select.command is None:
+        return None
+    command = select.command if isinstance(select.command, str) else tuple(select.command)
+    return Passes(type="select", only_warns=True, command=command, timeout=select.timeout)

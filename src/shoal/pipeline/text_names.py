@@ -1,0 +1,153 @@
+"""The names that texts use: each must be one that there is when the step starts."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from shoal.pipeline.artifacts import declared
+from shoal.pipeline.problems import Problem, key, nearest
+from shoal.pipeline.step_nodes import given, needed_steps
+from shoal.pipeline.template import BadTemplate, uses
+from shoal.pipeline.texts import Text, texts
+from shoal.pipeline.tree import Fields, Node, entries, find, items, text
+
+if TYPE_CHECKING:  # Jinja takes a moment to import, and most documents need no template
+    from shoal.pipeline.syntax import Use
+
+ALWAYS = ("input", "run", "step", "steps", "artifacts")
+WORKER = ("worker",)
+CELL = ("matrix", "item", "task")
+ROUND = ("loop",)
+FIELDS = {
+    "run": ("id", "pipeline"),
+    "step": ("name",),
+    "worker": ("index", "count"),
+    "loop": ("round", "max", "previous"),
+}
+TOLD = (
+    "status", "output", "branch", "commit", "exit_code", "artifacts", "worker_results", "worker_workspaces",
+    "success_count", "fail_count", "cancelled_count", "total_workers", "selected", "error", "session", "files_changed",
+    "attempts", "duration_seconds", "steps", "step",
+)  # fmt: skip
+
+
+def text_problems(steps: Mapping[str, Fields], tree: Node, name: str) -> Iterator[Problem]:
+    """Find texts of *steps* that cannot be read, or that name what there is not."""
+    personas = {label: entry.value for label, entry in entries(find(tree, "personas")).items()}
+    for label, step in steps.items():
+        known = _Known(steps, label, tree)
+        for one in (*texts(step), *_persona_text(step, personas)):
+            yield from _problems(one, known, name)
+
+
+def _persona_text(step: Fields, personas: Mapping[str, Node]) -> Iterator[Text]:
+    node = find(personas.get(text(find(step, "persona")) or ""), "system_prompt")
+    if node is not None and (words := text(node)) is not None:
+        yield Text(words, node.at)
+
+
+def _problems(one: Text, known: "_Known", name: str) -> Iterator[Problem]:
+    try:
+        found = uses(one.text, is_condition=one.is_condition)
+    except BadTemplate as error:
+        yield Problem(name, one.at, str(error))
+        return
+    for use in found:
+        if not use.is_optional and (why := known.why_not(use, one)):
+            yield Problem(name, one.at, why)
+
+
+class _Known:
+    """What the texts of one step may name."""
+
+    def __init__(self, steps: Mapping[str, Fields], label: str, tree: Node) -> None:
+        self.steps = steps
+        self.step = steps[label]
+        self.tree = tree
+        self.label = label
+
+    @functools.cached_property
+    def before(self) -> set[str]:
+        """The steps that have surely ended when this one starts."""
+        return _before(self.steps, self.label)
+
+    @functools.cached_property
+    def inner(self) -> dict[str, Fields]:
+        """The steps of the pipeline that this one is."""
+        return _inner(self.step, self.tree)
+
+    def why_not(self, use: "Use", where: Text) -> str | None:
+        """Say why the name cannot be had, or `None`."""
+        root, *rest = use.path.split(".")
+        roots = self._roots(where)
+        if root not in roots:
+            return f"no name {key(root)} here; {nearest(root, roots)}"
+        if root in FIELDS and rest and rest[0] not in FIELDS[root]:
+            return f"{key(root)} has no {key(rest[0])}; {nearest(rest[0], FIELDS[root])}"
+        if root in ("steps", "artifacts") and rest:
+            return self._why_not_step(root, rest, where)
+        return self._why_not_axis(rest) if root == "matrix" and rest else None
+
+    def _roots(self, where: Text) -> tuple[str, ...]:
+        has_cells = given(find(self.step, "strategy"), "matrix") or find(self.step, "strategy", "items_source")
+        has_agent = not given(self.step, "gate") and not given(self.step, "pipeline")
+        is_until = where.is_condition and find(self.step, "loop", "until") is not None
+        return (
+            *ALWAYS,
+            *(WORKER if has_agent and not where.is_condition else ()),
+            *(CELL if has_cells and not where.is_condition else ()),
+            *(ROUND if given(self.step, "loop") else ()),
+            *(("this",) if is_until else ()),
+        )
+
+    def _why_not_step(self, root: str, rest: list[str], where: Text) -> str | None:
+        label, *fields = rest
+        inner = self.inner if where.is_condition and root == "steps" else {}
+        if label not in self.before and label not in inner:
+            if label in self.steps:
+                return f"step {key(label)} need not have ended when this one starts; add it to `needs`"
+            return f"no step named {key(label)}; {nearest(label, [*self.before, *inner])}"
+        step = inner.get(label) or self.steps[label]
+        if root == "steps" and fields and fields[0] not in TOLD:
+            return f"of a step there is no {key(fields[0])}; {nearest(fields[0], TOLD)}"
+        artifact = (
+            fields[0]
+            if root == "artifacts" and fields
+            else fields[1]
+            if fields[:1] == ["artifacts"] and fields[1:]
+            else None
+        )
+        if artifact is not None and not given(step, "pipeline") and artifact not in (left := declared(step)):
+            return f"step {key(label)} leaves no artifact named {key(artifact)}; {nearest(artifact, left)}"
+        return None
+
+    def _why_not_axis(self, rest: list[str]) -> str | None:
+        matrix = find(self.step, "strategy", "matrix")
+        axes = {name for name in entries(matrix) if name not in ("include", "exclude")}
+        axes |= {name for one in items(find(matrix, "include")) for name in entries(one)}
+        if isinstance(matrix, Fields) and axes and rest[0] not in axes:
+            return f"the matrix has no axis {key(rest[0])}; {nearest(rest[0], axes)}"
+        return None
+
+
+def _before(steps: Mapping[str, Fields], label: str) -> set[str]:
+    """Name the steps that have surely ended when *label* starts."""
+    found: set[str] = set()
+    waiting = [label]
+    while waiting:
+        for node in needed_steps(steps[waiting.pop()]):
+            need = text(node)
+            if need in steps and need is not None and need not in found:
+                found.add(need)
+                waiting.append(need)
+    return found - {label}
+
+
+def _inner(step: Fields, tree: Node) -> dict[str, Fields]:
+    """Give the steps of the pipeline that *step* is, which its `until` may name."""
+    wanted = text(find(step, "pipeline"))
+    for one in items(find(tree, "pipelines")) if wanted else ():
+        if text(find(one, "name")) == wanted:
+            found = [inner for inner in items(find(one, "steps")) if isinstance(inner, Fields)]
+            return {label: inner for inner in found if (label := text(given(inner, "name") or given(inner, "id")))}
+    return {}

@@ -1,0 +1,69 @@
+"""The texts of a step that may have places to be filled in, and where they stand."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shoal.pipeline.problems import Position
+from shoal.pipeline.template import BadTemplate, uses
+from shoal.pipeline.tree import Fields, Items, Node, Scalar, entries, find, items
+
+if TYPE_CHECKING:  # Jinja takes a moment to import, and most documents need no template
+    from shoal.pipeline.syntax import Use
+
+PLACES = (
+    ("prompt",),
+    ("exec", "source"),
+    ("command",),
+    ("env",),
+    ("gate",),
+    ("gate", "message"),
+    ("input",),
+    ("select", "command"),
+    ("vary",),
+)
+CONDITIONS = (("if",), ("loop", "until"))
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One text, and where it stands; a condition is an expression as a whole."""
+
+    text: str
+    at: Position
+    is_condition: bool = False
+
+    def uses(self) -> "tuple[Use, ...]":
+        """Give the names that it uses, none where it cannot be read."""
+        try:
+            return uses(self.text, is_condition=self.is_condition)
+        except BadTemplate:
+            return ()
+
+
+def texts(step: Node) -> Iterator[Text]:
+    """Go through the texts of *step*."""
+    for place in PLACES:
+        yield from _texts(find(step, *place))
+    for one in (*items(find(step, "contracts")), find(step, "contract")):
+        for name in ("command", "path", "criteria"):
+            yield from _texts(find(one, name))
+    for place in CONDITIONS:
+        node = find(step, *place)
+        if isinstance(node, Scalar) and isinstance(node.value, str):
+            yield Text(node.value, node.at, is_condition=True)
+
+
+def _texts(node: Node | None) -> Iterator[Text]:
+    match node:
+        case Scalar(value=str(text)):
+            yield Text(text, node.at)
+        case Items():
+            for one in node.items:
+                yield from _texts(one)
+        case Fields():
+            for name, entry in entries(node).items():
+                if name not in ("from", "message"):
+                    yield from _texts(entry.value)
+        case _:
+            return

@@ -1,0 +1,211 @@
+"""What other processes ask of a run: small files in a folder of its own, which only its owner takes away.
+
+A request is there whole or not at all, and it stays until what came of it is recorded: a crash of either side at
+any moment neither loses nor doubles it.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pwd
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import get_type_hints
+
+from shoal.errors import BadInput, Broken
+from shoal.model.gate import Verdict
+from shoal.store.lock import is_locked
+from shoal.store.paths import StatePaths
+
+KINDS = ("answer",)
+MOST_BYTES = 32 * 1024  # more than the longest message takes when every sign of it is escaped
+MOST_SIGNS = 2000
+MOST_REQUESTS = 1000
+MOST_STRANGE = 100
+
+_FILE = re.compile(r"\d{20}-[0-9a-f]{16}\.json")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What somebody asks of a run, for instance to take an answer."""
+
+    kind: str
+    run: str
+    step: str = ""
+    about: int = 0
+    """The number of the event that it is about: an answer is to that question, and to no later one."""
+    answer: str = ""
+    message: str = ""
+    by: str = ""
+    at: float = field(default_factory=time.time)
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @property
+    def file(self) -> str:
+        """Name its file; names sort by time."""
+        return f"{int(self.at * 1e6):020d}-{self.id}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """What lies in a run's folder: requests in the order in which they came, and why other files are none."""
+
+    requests: tuple[Request, ...]
+    strange: Mapping[str, str]
+
+
+def user_name() -> str:
+    """Name the user of this process, for the record."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user {os.getuid()}"
+
+
+def made(paths: StatePaths, run: str) -> None:
+    """Make the folder of *run*, for this user only; raise `OSError` where it cannot be, or where a link is."""
+    paths.requests.mkdir(mode=0o700, exist_ok=True)
+    paths.requests_of(run).mkdir(mode=0o700, exist_ok=True)
+    with _opened(paths, run):
+        return
+
+
+def post(paths: StatePaths, request: Request) -> None:
+    """Leave *request* for its run; raise `BadInput` where it is too long, or where nobody takes requests."""
+    if len(request.message) > MOST_SIGNS:
+        raise BadInput(f"the message has {len(request.message)} signs, more than {MOST_SIGNS}; make it shorter")
+    content = json.dumps(dataclasses.asdict(request)).encode()
+    try:
+        with _opened(paths, request.run) as folder:
+            _written(folder, request.file, content)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadInput(f"{request.run} takes no requests: it waits for nothing, or has ended") from None
+    except OSError as error:
+        raise Broken(f"the request could not be left for {request.run}: {error.strerror}") from error
+
+
+def posted(paths: StatePaths, run: str) -> Mail:
+    """Read what was left for *run*; nothing is changed, and nothing raises but what `OSError` says of the folder."""
+    requests: list[Request] = []
+    strange: dict[str, str] = {}
+    with _opened(paths, run) as folder:
+        # A name with a dot in front is a file that is still being written, or never was to its end.
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+        ours = [name for name in names if _FILE.fullmatch(name)]
+        others = [name for name in names if not _FILE.fullmatch(name)]
+        strange |= dict.fromkeys(others[:MOST_STRANGE], "its name is not one of ours")
+        for name in ours[:MOST_REQUESTS]:
+            match _read(folder, name, run):
+                case Request() as request:
+                    requests.append(request)
+                case str(why):
+                    strange[name] = why
+    return Mail(tuple(requests), strange)
+
+
+def withdraw(paths: StatePaths, *requests: Request) -> None:
+    """Remove *requests*, as far as they are still there."""
+    for request in requests:
+        with contextlib.suppress(FileNotFoundError), _opened(paths, request.run) as folder:
+            os.unlink(request.file, dir_fd=folder)
+
+
+def forget(paths: StatePaths, run: str) -> None:
+    """Remove the folder of a *run* that has ended, with the requests that were left in it; folders in it stay."""
+    with contextlib.suppress(OSError):
+        with _opened(paths, run) as folder:
+            for name in os.listdir(folder):
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+        paths.requests_of(run).rmdir()
+
+
+def forget_dead(paths: StatePaths) -> None:
+    """Remove what was left for runs whose owner was killed: nobody will ever take it."""
+    if paths.requests.is_dir():
+        for name in os.listdir(paths.requests):
+            if not is_locked(paths.run_lock(name)):
+                forget(paths, name)
+
+
+@contextlib.contextmanager
+def _opened(paths: StatePaths, run: str) -> Iterator[int]:
+    """Open the folder of *run*, through no link."""
+    name = paths.requests_of(run).name
+    above = os.open(paths.requests, _FOLDER)
+    try:
+        folder = os.open(name, _FOLDER, dir_fd=above)
+    finally:
+        os.close(above)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _written(folder: int, name: str, content: bytes) -> None:
+    draft = f".{name}"
+    try:
+        with os.fdopen(os.open(draft, _WRITE, 0o600, dir_fd=folder), "wb") as file:
+            os.fchmod(file.fileno(), 0o644)  # root may answer for the owner, whose folder keeps others out
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft, dir_fd=folder)
+        raise
+    os.fsync(folder)
+
+
+def _read(folder: int, name: str, run: str) -> Request | str:
+    """Read one file, or say why it is no request."""
+    try:
+        content = _content(folder, name)
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    if content is None:
+        return f"it is no plain file of at most {MOST_BYTES} bytes"
+    try:
+        request = _made(json.loads(content))
+        is_whole = (request.file, request.run) == (name, run)
+    except (ValueError, TypeError, ArithmeticError, RecursionError):
+        return "it does not read as a request"
+    return _refusal(request) or request if is_whole else "it is not what its name or folder says"
+
+
+def _content(folder: int, name: str) -> bytes | None:
+    with os.fdopen(os.open(name, _READ, dir_fd=folder), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return None
+        content = file.read(MOST_BYTES + 1)
+    return content if len(content) <= MOST_BYTES else None
+
+
+def _made(value: object) -> Request:
+    """Make a request of JSON; fields of a newer Shoal are dropped, and those that are needed must be there."""
+    if not isinstance(value, dict) or "id" not in value or "at" not in value:
+        raise TypeError("no request")
+    fields = {name: value[name] for name in get_type_hints(Request) if name in value}
+    for name, kind in get_type_hints(Request).items():
+        if name in fields and type(fields[name]) is not kind:
+            raise TypeError(name)
+    return Request(**fields)
+
+
+def _refusal(request: Request) -> str | None:
+    if request.kind not in KINDS:
+        return f"it asks for {request.kind[:40]!r}, which this Shoal does not know"
+    if request.answer not in tuple(Verdict):
+        return f"it answers {request.answer[:40]!r}, neither approve nor reject"
+    return None if len(request.message) <= MOST_SIGNS else f"its message has more than {MOST_SIGNS} signs"

@@ -1,0 +1,119 @@
+"""`shoal init`: the file that it writes is right, and runs as it is."""
+
+import json
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+
+from shoal.cli.clients import CLIENTS
+from shoal.cli.init import starter
+from shoal.pipeline.compose import compose
+from shoal.pipeline.load import parse
+from shoal.pipeline.plan import plan
+from shoal.pipeline.tree import plain
+from tests.cli.conftest import Shoal
+from tests.conftest import git
+
+KEYS = {key: "x" for client in CLIENTS for key in client.keys}
+
+
+def client(folder: Path, name: str, script: str = "cat > asked.txt\n") -> str:
+    """Put a program called *name* where the command finds it, and return the PATH."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}")
+    (folder / name).chmod(0o755)
+    return f"{folder}:/usr/bin:/bin"
+
+
+def test_what_it_writes_is_right_and_runs(shoal: Shoal, repo: Path) -> None:
+    written = shoal("init", PATH="/usr/bin:/bin")
+
+    assert written.code == 0, written.err
+    assert [line[:2] for line in written.out.splitlines()[-3:]] == ["1.", "2.", "3."]
+    assert shoal("validate", "shoal.yaml").code == 0
+    ran = shoal("run", "--json")
+    assert ran.code == 0, ran.err
+    assert [step["status"] for step in json.loads(ran.out)["steps"]] == ["succeeded", "succeeded"]
+
+
+def test_an_editor_finds_the_schema_and_git_does_not(shoal: Shoal, repo: Path) -> None:
+    shoal("init")
+    first = (repo / "shoal.yaml").read_text().splitlines()[0]
+    schema = json.loads((repo / first.partition("$schema=")[2]).read_text())
+
+    assert jsonschema_rs.Draft202012Validator(schema).is_valid(
+        plain(compose((repo / "shoal.yaml").read_text(), "f").tree)
+    )
+    assert git(repo, "status", "--short") == "?? shoal.yaml"
+
+
+def test_it_writes_to_the_top_from_any_folder(shoal: Shoal, repo: Path) -> None:
+    assert shoal("init", cwd=repo / "d0").code == 0
+    assert (repo / "shoal.yaml").is_file()
+    assert not (repo / "d0" / "shoal.yaml").exists()
+
+
+def test_a_file_that_is_there_stays(shoal: Shoal, repo: Path) -> None:
+    (repo / "shoal.yaml").write_text("mine\n")
+
+    said = shoal("init")
+
+    assert said.code == 2
+    assert "--force" in said.err
+    assert (repo / "shoal.yaml").read_text() == "mine\n"
+    assert not (repo / ".shoal").exists()
+
+
+def test_force_replaces_a_link_and_not_what_it_leads_to(shoal: Shoal, repo: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine\n")
+    (repo / "shoal.yaml").symlink_to(tmp_path / "precious")
+
+    assert shoal("init").code == 2
+    assert shoal("init", "--force").code == 0
+    assert (tmp_path / "precious").read_text() == "mine\n"
+    assert not (repo / "shoal.yaml").is_symlink()
+
+
+def test_outside_of_a_repository_nothing_is_written(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+
+    assert shoal("init", cwd=tmp_path / "plain").code == 2
+    assert list((tmp_path / "plain").iterdir()) == []
+
+
+def test_an_installed_client_that_can_run_is_an_agent(shoal: Shoal, repo: Path, tmp_path: Path) -> None:
+    path = client(tmp_path / "bin", "claude")
+    said = json.loads(shoal("init", "--json", PATH=path, ANTHROPIC_API_KEY="k").out)
+
+    assert said["clients"] == [{"name": "claude", "can_run": True, "needs": ["ANTHROPIC_API_KEY"]}]
+    ran = shoal("run", "--task", "do it", "--agent", "claude", "--json", PATH=path, ANTHROPIC_API_KEY="k")
+    assert ran.code == 0, ran.err
+    (worker,) = json.loads(ran.out)["steps"][0]["worker_results"]
+    assert git(repo, "show", f"{worker['branch']}:asked.txt") == "do it"
+
+
+def test_a_client_without_its_key_is_a_comment(shoal: Shoal, repo: Path, tmp_path: Path) -> None:
+    client(tmp_path / "bin", "aider")
+    said = shoal("init", PATH=client(tmp_path / "bin", "codex"), CODEX_API_KEY="")
+    text = (repo / "shoal.yaml").read_text()
+
+    assert "codex" in said.out
+    assert "  # codex:\n" in text
+    assert "To use codex, set CODEX_API_KEY" in text
+    assert "aider" in text
+    assert shoal("validate", "shoal.yaml").code == 0
+
+
+@pytest.mark.parametrize("environ", [{}, KEYS], ids=["without keys", "with keys"])
+def test_every_client_makes_a_file_that_is_right(environ: dict[str, str]) -> None:
+    text = starter(CLIENTS, environ)
+    document = parse(text, "shoal.yaml")
+    uncommented = text.replace("  # ", "  ") if not environ else text
+
+    assert plan(document, environ=environ).steps
+    assert all(client.name in uncommented for client in CLIENTS)
+    assert set(document.shape.agents) == {
+        "stand-in",
+        *(client.name for client in CLIENTS if client.can_run(environ)),
+    }

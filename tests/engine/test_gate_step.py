@@ -1,0 +1,174 @@
+"""A gate waits for a person, records the answer before anybody acts on it, and loses or doubles none."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shoal.engine.gate import MOST_SIGNS, door_of, passed
+from shoal.engine.prepare import Ask, prepared
+from shoal.engine.site import Site
+from shoal.model.events import Event, GateAnswered, GateOpened, Recorded, RequestIgnored
+from shoal.model.gate import Answer, Gate, Verdict
+from shoal.model.masking import Mask
+from shoal.model.status import Status
+from shoal.store.fold import StepState, fold
+from shoal.store.read import events
+from shoal.store.requests import Request, post, posted, user_name
+
+ASK = Gate(message="Ship it?")
+
+
+@contextlib.asynccontextmanager
+async def opened(repo: Path) -> AsyncIterator[Site]:
+    """Hold the site of a real run."""
+    async with prepared(Ask(folder=repo, environ=os.environ, sandbox="none", strategy="worktree")) as site:
+        yield site
+
+
+def heard(site: Site, kind: type[Event], act: Callable[[Recorded], object]) -> None:
+    """Act as soon as an event of that kind is recorded."""
+
+    def listen(recorded: Recorded) -> None:
+        if isinstance(recorded.event, kind):
+            act(recorded)
+
+    site.ledger.subscribe(listen)
+
+
+def answer(site: Site, about: int, verdict: str = "approve", message: str = "", by: str = "ada") -> Request:
+    return Request(kind="answer", run=site.run, step="ship", about=about, answer=verdict, message=message, by=by)
+
+
+def step_of(site: Site) -> StepState:
+    return fold(events(site.paths, site.run)).runs[site.run].steps["ship"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status", "error"),
+    [("approve", Status.SUCCEEDED, None), ("reject", Status.FAILED, "rejected by ada: because")],
+)
+async def test_the_answer_of_a_person_is_recorded_and_handed_on(
+    repo: Path, verdict: str, status: Status, error: str | None
+) -> None:
+    waited: list[StepState] = []
+    async with opened(repo) as site, asyncio.timeout(20):
+        heard(site, GateOpened, lambda one: waited.append(step_of(site)))
+        heard(site, GateOpened, lambda one: post(site.paths, answer(site, one.seq, verdict, "because")))
+        with door_of(site) as door:
+            said = await passed(ASK, door, site, "ship")
+        step = step_of(site)
+
+        assert said == Answer(verdict=Verdict(verdict), by="ada", message="because")
+        assert (said.status, said.error) == (status, error)
+        assert waited[0].is_waiting
+        assert (step.is_waiting, step.gate and step.gate.message) == (False, "Ship it?")
+        assert step.gate is not None
+        assert step.gate.answer == said
+        assert list(site.paths.requests.iterdir()) == []
+
+
+async def test_an_answer_stays_in_its_file_until_it_is_recorded_and_the_first_one_counts(repo: Path) -> None:
+    left: list[int] = []
+    async with opened(repo) as site, asyncio.timeout(20):
+
+        def both(one: Recorded) -> None:
+            post(site.paths, answer(site, one.seq - 1, "reject", "to another question"))
+            post(site.paths, answer(site, one.seq, "reject", "first"))
+            post(site.paths, answer(site, one.seq, "approve", "second"))
+
+        heard(site, GateOpened, both)
+        heard(site, GateAnswered, lambda _: left.append(len(posted(site.paths, site.run).requests)))
+        with door_of(site) as door:
+            said = await passed(ASK, door, site, "ship")
+            after = posted(site.paths, site.run).requests
+
+    assert said.message == "first"
+    assert left == [3], "all were there when it was recorded"
+    assert [one.message for one in after] == ["to another question"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status", "error"),
+    [(Verdict.REJECT, Status.TIMED_OUT, "rejected because nobody answered in time"), (Verdict.APPROVE, Status.SUCCEEDED, None)],
+)  # fmt: skip
+async def test_without_an_answer_in_time_the_gate_says_itself_what_it_is(
+    repo: Path, verdict: Verdict, status: Status, error: str | None
+) -> None:
+    async with opened(repo) as site, asyncio.timeout(20):
+        with door_of(site) as door:
+            said = await passed(replace(ASK, timeout=0.01, on_timeout=verdict), door, site, "ship")
+
+        assert (said.verdict, said.by, said.status, said.error) == (verdict, "", status, error)
+        assert step_of(site).gate is not None
+        assert not step_of(site).is_waiting
+
+
+async def test_an_answer_of_the_last_moment_counts(repo: Path) -> None:
+    async with opened(repo) as site, asyncio.timeout(20):
+        waiting = asyncio.get_running_loop().call_later
+
+        def late(one: Recorded) -> None:
+            waiting(0.05, lambda: post(site.paths, answer(site, one.seq)))
+
+        heard(site, GateOpened, late)
+        with door_of(site) as door:
+            said = await passed(replace(ASK, timeout=0.12), door, site, "ship")
+
+    assert said.by == "ada", "it came after the last look, and before the time was over"
+
+
+async def test_all_gates_can_be_approved_beforehand(repo: Path) -> None:
+    async with opened(repo) as site:
+        with door_of(site) as door:
+            said = await passed(ASK, door, site, "ship", approve_all=True)
+        kinds = [type(one.event) for one in events(site.paths, site.run)]
+
+        assert said == Answer(verdict=Verdict.APPROVE, by=user_name(), message="--yes")
+        assert kinds == [GateOpened, GateAnswered]
+        assert not site.paths.requests.exists(), "nobody had to be waited for"
+
+
+async def test_a_cancelled_gate_has_no_answer_and_leaves_nothing(repo: Path) -> None:
+    async with opened(repo) as site, asyncio.timeout(20):
+        with door_of(site) as door:
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(passed(ASK, door, site, "ship"))
+                heard(site, GateOpened, lambda _: waiting.cancel())
+
+        assert waiting.cancelled()
+        assert step_of(site).gate is not None
+        assert [type(one.event) for one in events(site.paths, site.run)] == [GateOpened]
+        assert list(site.paths.requests.iterdir()) == []
+
+
+async def test_secrets_are_masked_before_a_long_message_is_cut(repo: Path) -> None:
+    secret = "not-a-real-key-but-long-enough"
+    async with opened(repo) as ground:
+        site = replace(ground, mask=Mask.of({"KEY": secret}))
+        with door_of(site) as door:
+            await passed(Gate(message="x" * (MOST_SIGNS - 9) + secret), door, site, "ship", approve_all=True)
+        gate = step_of(site).gate
+
+    assert gate is not None
+    assert len(gate.message) <= MOST_SIGNS
+    assert secret[:5] not in gate.message
+
+
+async def test_what_is_no_request_is_named_in_the_log(repo: Path) -> None:
+    async with opened(repo) as site, asyncio.timeout(20):
+
+        def disturb(one: Recorded) -> None:
+            (site.paths.requests_of(site.run) / "x\x1b.txt").write_text("approve")
+            post(site.paths, answer(site, one.seq))
+
+        heard(site, GateOpened, disturb)
+        with door_of(site) as door:
+            await passed(ASK, door, site, "ship")
+        ignored = [one.event for one in events(site.paths, site.run) if isinstance(one.event, RequestIgnored)]
+
+    assert ignored == [RequestIgnored(run=site.run, file="x\x1b.txt", why="its name is not one of ours")]
