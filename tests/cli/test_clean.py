@@ -136,6 +136,21 @@ def test_what_logs_take_is_told_where_nobody_asked(shoal: Shoal, pipelines: Path
     assert "`--older-than 30d` removes" in shoal("clean", "--dry-run").out
 
 
+def test_artifacts_go_by_their_age(shoal: Shoal, repo: Path) -> None:
+    step = '{name: a, command: "echo x > x.txt", output_artifacts: [x.txt]}'
+    (repo / "left.yaml").write_text(f"runtime: {{sandbox: none}}\nsteps: [{step}]\n")
+    shoal("run", "left.yaml")
+    left = sorted((repo / ".shoal" / "results").iterdir())
+
+    shoal("clean", "--older-than", "30d")
+    stayed = [path.exists() for path in left]
+    said = shoal("clean", "--older-than", "0s")
+
+    assert stayed == [True, True], "of the worker, and of its step"
+    assert f"2 in {repo}/.shoal/results" in said.out
+    assert not any(path.exists() for path in left)
+
+
 def test_a_patch_goes_only_while_a_ref_holds_its_work(shoal: Shoal, repo: Path) -> None:
     (repo / "keep.yaml").write_text(KEPT)
     shoal("run", "keep.yaml")

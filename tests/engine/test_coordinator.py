@@ -13,6 +13,9 @@ from shoal.errors import AllFailed, BadInput, QuorumMissed, Unavailable, Unknown
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.model.task import TaskLike
+from shoal.store.fold import fold
+from shoal.store.paths import StatePaths
+from shoal.store.read import events
 from tests.acting import assert_nothing_left, fingerprint, shown
 from tests.conftest import git
 
@@ -372,3 +375,22 @@ async def test_a_retry_that_waits_holds_no_slot(repo: Path) -> None:
 
     assert winner.status is Status.SUCCEEDED
     assert time.monotonic() - began < 50
+
+
+async def test_a_run_that_is_left_by_an_error_did_not_succeed(repo: Path) -> None:
+    with pytest.raises(UnknownName):
+        async with coordinator(repo) as crew:
+            await crew.run_agents([Task("true", name="a", deps=["nobody"])])
+
+    (run,) = fold(events(StatePaths.of(repo))).runs.values()
+    assert run.status is Status.FAILED
+
+
+async def test_a_command_on_work_without_changes_starts_where_that_stood(repo: Path) -> None:
+    async with coordinator(repo) as crew:
+        first = await crew.run_agents([Task("echo x > made", name="a")])
+        idle = await crew.run_agents([Task("true", name="b", base=first[0])])
+        seen = await crew.run_command("cat made", base=idle[0])
+
+    assert idle[0].status is Status.NO_CHANGES
+    assert seen.output.strip() == "x"

@@ -10,7 +10,7 @@ from shoal.engine.site import Site
 from shoal.git.repository import dirt
 from shoal.model.events import RunStarted
 from shoal.model.limits import ResourceLimits
-from shoal.model.plan import Plan
+from shoal.model.plan import Approval, Plan, everything
 from shoal.model.policy import Network
 
 STATUS_SECONDS = 3.0
@@ -26,7 +26,14 @@ async def announced(site: Site, plan: Plan, limits: ResourceLimits | None = None
         wall=site.sandbox.name,
         workspace=site.kind.name,
         owner=os.getpid(),
-        notes=(*plan.notes, *dirty, *_gaps(site, plan), *outside_notes(plan), *unmasked(site.mask)),
+        notes=(
+            *plan.notes,
+            *dirty,
+            *_gaps(site, plan),
+            *_other_walls(site, plan),
+            *outside_notes(plan),
+            *unmasked(site.mask),
+        ),
         limits=_limits(site, plan, limits),
     )
     await site.ledger.append(started)
@@ -53,6 +60,16 @@ def _limits(site: Site, plan: Plan, otherwise: ResourceLimits | None) -> str:
     each = {spelt(limits or ResourceLimits.unnamed()) for limits in asked}
     name = f"{site.enforcer.name} (not exact, docs/limits.md says why)" if site.enforcer.gaps else site.enforcer.name
     return f"{name}: {'; or '.join(sorted(each))} each"
+
+
+def _other_walls(site: Site, plan: Plan) -> tuple[str, ...]:
+    """Name the steps that are not behind the run's wall, and gates that nothing keeps agents away from."""
+    other = [step for step in plan.working if step.sandbox not in (None, site.sandbox.name)]
+    told = [f"step {step.name}: wall {step.sandbox}, in place of the run's" for step in other]
+    has_gates = any(isinstance(stage, Approval) for stage in everything(plan.steps))
+    if has_gates and "none" in (site.sandbox.name, *(step.sandbox for step in other)):
+        told.append("an agent without a wall can answer gates itself")
+    return tuple(told)
 
 
 def _gaps(site: Site, plan: Plan) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from shoal.engine.together import together
 from shoal.errors import BadInput, Refused
 from shoal.model.artifact import document
 from shoal.model.matrix import Cell, Matrix, expanded, from_items
-from shoal.model.plan import Step
+from shoal.model.plan import Step, short
 from shoal.model.results import WorkerResult
 from shoal.model.rule import Rule
 from shoal.model.status import Status
@@ -24,7 +24,8 @@ def cells_of(matrix: Matrix, needs: Mapping[str, Outcome]) -> tuple[Cell, ...]:
     source = matrix.source
     if source is None:
         return expanded(matrix)
-    parts = needs[source.step].artifacts.get(source.artifact, ())
+    left = {short(need): outcome.artifacts for need, outcome in needs.items()}[source.step]
+    parts = left.get(source.artifact, ())
     if not parts:
         raise BadInput(f"there is no artifact {source.artifact} of step {source.step} to take items from")
     try:

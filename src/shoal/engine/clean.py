@@ -83,6 +83,8 @@ async def _removed(broom: Broom, finding: Finding) -> bool:
             return await _opened_removed(broom, finding.path)
         case Sort.LOG | Sort.RESULT:
             _record_removed(finding.path)
+        case Sort.ARTIFACTS:
+            await removed(finding.path)
         case Sort.KILLED:
             return False
     return True

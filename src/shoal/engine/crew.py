@@ -1,5 +1,6 @@
 """An open run of a program's own: tasks come in over time, and each becomes a job that may start."""
 
+import asyncio
 import contextlib
 import itertools
 import time
@@ -152,7 +153,7 @@ class Crew:
         """Find the commit to build on, and hold it: a slot may be long in coming, and a gc quick."""
         site = self.dispatch.site
         if isinstance(task.base, WorkerResult):
-            commit = task.base.commit
+            commit = task.base.commit or task.base.base  # who changed nothing hands on what it stood on
         else:
             commit = None if task.base is None else await resolve(site.repository, task.base)
         if commit not in (None, site.base.commit):
@@ -195,12 +196,17 @@ async def crewed(
         admission = Admission(site.paths.root)
         limit = limiter or admitting(site, admission, most)
         crew = Crew(site, settings, limit, admission)
+        status: Status | None = Status.FAILED  # of a run that was left by an error
         try:
             with use_limiter(limit):
                 yield crew
+            status = None
+        except asyncio.CancelledError:
+            status = Status.CANCELLED
+            raise
         finally:
             took = round(time.monotonic() - began, 3)
-            await site.ledger.append(RunEnded(run=site.run, status=crew.status, duration_seconds=took))
+            await site.ledger.append(RunEnded(run=site.run, status=status or crew.status, duration_seconds=took))
 
 
 def _ask(folder: Path, settings: Settings) -> Ask:

@@ -34,6 +34,7 @@ class Sort(StrEnum):
     OPENED = "opened worktree"
     LOG = "log"
     RESULT = "patch"
+    ARTIFACTS = "artifact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class Finding:
     @property
     def is_record(self) -> bool:
         """Say whether it is what a session left to be read: that goes by its age, and only when asked for."""
-        return self.sort in (Sort.LOG, Sort.RESULT)
+        return self.sort in (Sort.LOG, Sort.RESULT, Sort.ARTIFACTS)
 
 
 async def leftovers(repository: Repository, paths: StatePaths, older_than: float | None = None) -> list[Finding]:
@@ -109,13 +110,19 @@ async def _sorted_out(repository: Repository, paths: StatePaths, entries: Iterab
 def _records(paths: StatePaths, before: float) -> list[Finding]:
     places = ((Sort.LOG, paths.sessions, ".db"), (Sort.RESULT, paths.results, ".patch"))
     named = [(sort, path) for sort, folder, end in places for path in _children(folder) if path.name.endswith(end)]
+    named += [(Sort.ARTIFACTS, path) for path in _children(paths.results) if path.is_dir() and not path.is_symlink()]
     found = []
     for sort, path in named:
         with contextlib.suppress(FileNotFoundError):  # another `clean` may be at work
             seen = path.lstat()
             # Counted here and not by `du`: there may be more of them than fit into a command.
-            found += [Finding(sort=sort, path=path, size_bytes=seen.st_blocks * 512)] if seen.st_mtime < before else []
+            size = (seen.st_blocks + sum(one.lstat().st_blocks for one in _inside(sort, path))) * 512
+            found += [Finding(sort=sort, path=path, size_bytes=size)] if seen.st_mtime < before else []
     return found
+
+
+def _inside(sort: Sort, path: Path) -> list[Path]:
+    return _children(path) if sort is Sort.ARTIFACTS else []
 
 
 async def _ended(repository: Repository, paths: StatePaths, noted: Iterable[Finding]) -> list[Finding]:
@@ -123,7 +130,9 @@ async def _ended(repository: Repository, paths: StatePaths, noted: Iterable[Find
     claims = _claims(paths)
     busy = {path.stem for path in _locks(paths)}
     ended = [one for one in noted if not _is_of(paths.box(one.path.stem), claims, busy)]
-    return [one for one in ended if one.sort is Sort.LOG or await _has_ref(repository, paths, one, claims)]
+    # What a whole step left is named after its run.
+    ended = [one for one in ended if not any(one.path.name.startswith(f"{run}-") for run in busy)]
+    return [one for one in ended if one.sort is not Sort.RESULT or await _has_ref(repository, paths, one, claims)]
 
 
 async def _has_ref(repository: Repository, paths: StatePaths, finding: Finding, claims: Mapping[Path, _Claim]) -> bool:

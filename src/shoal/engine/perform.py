@@ -8,7 +8,7 @@ from shoal.engine.outcome import Outcome
 from shoal.engine.schedule import in_turn
 from shoal.engine.scope import Scope, told
 from shoal.engine.stack import Unstacked, stacked
-from shoal.engine.stage_end import ended_well, group_status, noted, started
+from shoal.engine.stage_end import ended_well, failed, group_status, noted, started
 from shoal.engine.step import Steps
 from shoal.errors import BadInput, Broken
 from shoal.model.plan import Approval, Group, Loop, Stage, Step, short
@@ -94,10 +94,11 @@ class Performance:
             outcome = replace(outcome, result=replace(outcome.result, rounds=number))
             if not outcome.is_met:
                 return outcome
-            now = told(outcome)
-            inner = {"steps": {**_steps(scope), **{short(name): told(one) for name, one in outcome.inner.items()}}}
-            if scope.having(this=now, **inner).holds(loop.until):
-                return outcome
+            try:
+                if _after(scope, outcome).holds(loop.until):
+                    return outcome
+            except BadInput as error:
+                return failed(stage, outcome, str(error))
             previous, here = outcome, replace(here, base=outcome.commit)
         return _exhausted(stage, loop, previous)
 
@@ -137,9 +138,11 @@ class Performance:
         return await stacked(self.steps.site, stage.name, last, commits)
 
 
-def _steps(scope: Scope) -> Mapping[str, object]:
+def _after(scope: Scope, outcome: Outcome) -> Scope:
+    """See what a round came to: as `this`, and the stages inside of it by their own names."""
     steps = scope.values.get("steps")
-    return steps if isinstance(steps, Mapping) else {}
+    inner = {short(name): told(one) for name, one in outcome.inner.items()}
+    return scope.having(this=told(outcome), steps={**steps, **inner} if isinstance(steps, Mapping) else inner)
 
 
 def _exhausted(stage: Stage, loop: Loop, last: Outcome | None) -> Outcome:
@@ -147,6 +150,4 @@ def _exhausted(stage: Stage, loop: Loop, last: Outcome | None) -> Outcome:
         raise BadInput(f"step {stage.name}: a loop of no rounds")
     if not loop.must_hold:
         return last
-    why = f"`until: {loop.until}` does not hold after {loop.most} rounds"
-    result = replace(last.result, status=Status.FAILED, error=why)
-    return replace(last, result=result, is_met=stage.is_optional)
+    return failed(stage, last, f"`until: {loop.until}` does not hold after {loop.most} rounds")

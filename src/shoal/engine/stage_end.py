@@ -1,6 +1,7 @@
 """When a stage begins and how it ends, judged and recorded."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from shoal.engine.outcome import Outcome
 from shoal.engine.site import Site
@@ -35,6 +36,12 @@ async def noted(site: Site, result: StepResult) -> None:
         artifacts=result.artifacts,
     )
     await site.ledger.append(ended)
+
+
+def failed(stage: Stage, outcome: Outcome, why: str) -> Outcome:
+    """Say that a stage has failed after its workers had ended, and why; what they did stays."""
+    result = replace(outcome.result, status=Status.FAILED, error=why)
+    return replace(outcome, result=result, is_met=stage.is_optional)
 
 
 def ended_well(stage: Stage, status: Status) -> bool:

@@ -11,9 +11,10 @@ from shoal.engine.jobs import Equipment, jobs_of, unrendered
 from shoal.engine.outcome import Outcome
 from shoal.engine.scope import Scope
 from shoal.engine.selecting import chosen
+from shoal.engine.session import FAULTS
 from shoal.engine.site import Site
 from shoal.engine.stack import Unstacked, stacked
-from shoal.engine.stage_end import ended_well
+from shoal.engine.stage_end import ended_well, failed
 from shoal.engine.together import together, verdict
 from shoal.model.artifact import Produced, merged
 from shoal.model.assignment import Assignment
@@ -93,6 +94,13 @@ class Steps:
     async def _outcome(self, step: Step, base: str | None, results: tuple[WorkerResult, ...]) -> Outcome:
         status = verdict(Rule.on_failure(step.on_failure), results)
         told = StepResult(step=step.name, on_failure=step.on_failure, status=status, worker_results=results)
+        try:
+            return await self._handed_on(step, base, told)
+        except FAULTS as error:  # the results are there all the same
+            return failed(step, Outcome(result=told, is_met=False, commit=base), str(error))
+
+    async def _handed_on(self, step: Step, base: str | None, told: StepResult) -> Outcome:
+        """Choose from among the workers where that was asked for, and gather what they left."""
         if step.select is not None:
             told = await chosen(self.dispatch, step, told, base, self.reviewers)
         artifacts = self._artifacts(step, told)
