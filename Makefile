@@ -33,7 +33,7 @@ test-rights: setup
 	$(PYTEST) $(AT_ONCE) $(RIGHTS)
 
 check: setup
-	.venv/bin/mypy --strict src tests $(SCRIPTS)
+	.venv/bin/mypy --strict src tests $(SCRIPTS) $(wildcard examples/python/*.py)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
@@ -41,6 +41,7 @@ bench: setup
 	.venv/bin/python scripts/bench.py
 	.venv/bin/python scripts/bench_fleet.py
 	.venv/bin/python scripts/bench_agent.py
+	.venv/bin/python -m scripts.bench_dag
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

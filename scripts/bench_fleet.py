@@ -28,7 +28,7 @@ HELD = int(os.environ.get("SHOAL_BENCH_HELD", "1000"))
 WRITERS = int(os.environ.get("SHOAL_BENCH_WRITERS", "100"))
 SECONDS = float(os.environ.get("SHOAL_BENCH_SECONDS", "10"))
 
-NAP, WIDTH, FILES, AT_ONCE = 5.0, 50, 5000, 8
+NAP, WIDTH, FILES, AT_ONCE, STARTED_AT_ONCE = 5.0, 50, 5000, 8, 100
 MB = 2**20
 IDENTITY = {f"GIT_{who}_{what}": "bench@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
@@ -148,6 +148,8 @@ class Holding:
 
     agents: int
     started_seconds: float
+    idle_mb: float
+    """The memory before the first of them."""
     memory_mb: float
     cpu_percent: float
     threads: int
@@ -161,11 +163,11 @@ class Holding:
         )
 
 
-async def held(repo: Path, agents: int, seconds: float = 20.0) -> Holding:
-    """Hold so many agents that sleep, and look at what that costs while they do."""
+async def held(repo: Path, agents: int, seconds: float = 20.0, patience: float = 600.0) -> Holding:
+    """Hold so many agents that sleep, or as many as come up while *patience* lasts, and look at what that costs."""
     async with coordinator(repo, agents, "/bin/sh", "-c", "echo up; exec sleep 3600") as crew:
-        began = time.monotonic()
-        async with ended(crew, agents):
+        idle, began = resident_mb(), time.monotonic()
+        async with ended(crew, agents, patience) as count:
             started = time.monotonic() - began
             cpu, since = time.process_time(), time.monotonic()
             await asyncio.sleep(seconds)
@@ -174,8 +176,9 @@ async def held(repo: Path, agents: int, seconds: float = 20.0) -> Holding:
             began = time.monotonic()
         over = time.monotonic() - began
     return Holding(
-        agents=agents,
+        agents=count,
         started_seconds=started,
+        idle_mb=idle,
         memory_mb=memory,
         cpu_percent=percent,
         threads=threads,
@@ -184,15 +187,22 @@ async def held(repo: Path, agents: int, seconds: float = 20.0) -> Holding:
 
 
 @contextlib.asynccontextmanager
-async def ended(crew: AgentCoordinator, agents: int) -> AsyncIterator[None]:
-    """Start so many, wait until all of them sleep, and end them on leaving."""
+async def ended(crew: AgentCoordinator, agents: int, patience: float) -> AsyncIterator[int]:
+    """Start agents, some after others, until there are so many or it has taken too long; end them on leaving."""
+    until = time.monotonic() + patience
+    up = 0
     async with asyncio.TaskGroup() as group:
-        work = group.create_task(crew.run_agents(["hold"] * agents))
-        while sum(1 for _ in sleepers()) < agents:
-            assert not work.done(), work.result()
-            await asyncio.sleep(1)
-        yield
-        work.cancel()
+        work = []
+        while up < agents and (not up or time.monotonic() < until):
+            more = min(STARTED_AT_ONCE, agents - up)
+            work.append(group.create_task(crew.run_agents(["hold"] * more)))
+            up += more
+            while sum(1 for _ in sleepers()) < up:
+                assert not any(one.done() for one in work)
+                await asyncio.sleep(0.5)
+        yield up
+        for one in work:
+            one.cancel()
 
 
 def sleepers() -> Iterator[int]:

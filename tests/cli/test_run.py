@@ -28,9 +28,10 @@ RUN_FIELDS = {
 }
 STEP_FIELDS = {
     *("step", "on_failure", "status", "total_workers", "success_count", "fail_count", "cancelled_count"),
-    *("worker_workspaces", "worker_results"),
+    *("worker_workspaces", "worker_results", "error", "selected", "ranking", "rounds", "artifacts"),
 }
 WORKER_FIELDS = {
+    *("item", "base", "contracts"),
     *("index", "session", "prompt", "status", "exit_code", "output", "branch", "commit", "files_changed", "attempts"),
     *(
         "duration_seconds",

@@ -1,9 +1,10 @@
 """An agent starts only where the machine can carry it."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.engine.admission import EARLY_SECONDS, MIB, Admission, Free, free
+from shoal.engine.admission import EARLY_SECONDS, LEAST_BYTES, MIB, SETTLED, Admission, Free, free
 
 ROOMY = Free(memory_bytes=8192 * MIB, memory_total_bytes=16384 * MIB, tasks=200, most_tasks=32768)
 
@@ -57,3 +58,36 @@ def test_what_is_short_is_said(tmp_path: Path) -> None:
     assert said(replace(ROOMY, memory_bytes=100 * MIB)) == "100 MB of memory are free, and 512 MB must stay free"
     assert "32700 of at most 32768" in (said(replace(ROOMY, tasks=32700)) or "")
     assert said(ROOMY) is None
+
+
+def test_less_is_kept_where_those_that_run_took_less(tmp_path: Path) -> None:
+    """What is kept for the next ones is twice what each of the others really took, within bounds."""
+    time, memory = [0.0], [1200 * MIB]
+    admission = Admission(tmp_path, look=lambda: replace(ROOMY, memory_bytes=memory[0]), clock=lambda: time[0])
+
+    with contextlib.ExitStack() as running:
+        for _ in range(SETTLED):
+            time[0] += EARLY_SECONDS + 1
+            assert admission.reason() is None
+            running.enter_context(admission.carried())
+        time[0] += EARLY_SECONDS + 1
+        memory[0] -= SETTLED * MIB
+        let_in = sum(admission.reason() is None for _ in range(1000))
+
+    assert let_in == (1200 * MIB - SETTLED * MIB - 512 * MIB) // LEAST_BYTES + 1
+
+
+def test_as_much_as_ever_is_kept_where_those_that_run_took_much(tmp_path: Path) -> None:
+    time, memory = [0.0], [4000 * MIB]
+    admission = Admission(tmp_path, look=lambda: replace(ROOMY, memory_bytes=memory[0]), clock=lambda: time[0])
+
+    with contextlib.ExitStack() as running:
+        for _ in range(SETTLED):
+            time[0] += EARLY_SECONDS + 1
+            assert admission.reason() is None
+            running.enter_context(admission.carried())
+        time[0] += EARLY_SECONDS + 1
+        memory[0] = 800 * MIB
+        let_in = sum(admission.reason() is None for _ in range(1000))
+
+    assert let_in == 3

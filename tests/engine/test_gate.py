@@ -1,10 +1,14 @@
 """The gate of a box: what is said behind a wall is heard whole and in order, whichever pipe is read first."""
 
+import asyncio
+import random
 from pathlib import Path
 
 import pytest
 
+from shoal.engine import turns
 from shoal.engine.behind import HELD_BYTES, Gate
+from shoal.engine.turns import AT_ONCE, taken_turn
 from shoal.errors import WallBroken
 from shoal.model.events import AgentStarted, Output, Recorded
 from shoal.proc import Stream
@@ -70,3 +74,74 @@ async def test_an_agent_has_started_before_it_says_anything(repo: Path) -> None:
 
     assert [one.output for one in report.steps[0].worker_results] == ["said\n"] * 4
     assert list(seen.values()) == [[AgentStarted, Output]] * 4
+
+
+async def test_only_a_few_start_at_once_and_no_turn_is_lost_however_a_start_ends() -> None:
+    """Starts that end by themselves, twice, by an error or by a cancel, in any order: all turns are there again."""
+    chance, starting, most = random.Random(4), 0, 0
+
+    async def start(number: int) -> None:
+        nonlocal starting, most
+        async with taken_turn() as turn:
+            starting += 1
+            most = max(most, starting)
+            try:
+                for _ in range(chance.randrange(4)):
+                    await asyncio.sleep(0)
+                if number % 5 == 0:
+                    raise ValueError
+            finally:
+                starting -= 1
+            turn.end()
+            turn.end()
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.ensure_future(start(number)) for number in range(200)]
+    await asyncio.sleep(0)
+    for task in tasks[::3]:
+        await asyncio.sleep(0)
+        task.cancel()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert most == AT_ONCE
+    assert {type(one) for one in ended} == {type(None), ValueError, asyncio.CancelledError}
+    held = [taken_turn() for _ in range(AT_ONCE)]
+    async with asyncio.timeout(5):
+        for one in held:
+            await one.__aenter__()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(taken_turn().__aenter__(), 0.01)
+        for one in held:
+            await one.__aexit__(None, None, None)
+
+
+async def test_who_hangs_at_its_start_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "LONGEST_SECONDS", 0.01)
+
+    async def hang() -> None:
+        async with taken_turn():
+            await asyncio.Event().wait()
+
+    hung = [asyncio.ensure_future(hang()) for _ in range(AT_ONCE)]
+    await asyncio.sleep(0)
+
+    async with asyncio.timeout(5), taken_turn():
+        for one in hung:
+            one.cancel()
+
+
+async def test_more_agents_run_at_once_than_may_start_at_once(repo: Path) -> None:
+    """A turn ends when the wall stands: else these, of which each runs until all do, would never end."""
+    up: set[str] = set()
+    stop = asyncio.Event()
+
+    def listen(recorded: Recorded) -> None:
+        if isinstance(recorded.event, Output):
+            up.add(recorded.event.session)
+        if len(up) == AT_ONCE + 2:
+            stop.set()
+
+    async with asyncio.timeout(100):
+        await ran(repo, step("hold", "echo up; exec sleep 600", workers=AT_ONCE + 2), stop=stop, listen=listen)
+
+    assert len(up) == AT_ONCE + 2

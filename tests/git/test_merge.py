@@ -28,7 +28,8 @@ async def test_two_sides_become_one_commit_and_a_conflict_is_named(repo: Path) -
     assert git(repo, "show", f"{whole.commit}:a") == "1"
     assert git(repo, "show", f"{whole.commit}:b") == "2"
     assert git(repo, "log", "-1", "--format=%P", whole.commit).split() == [one, two]
-    assert clash == Conflicted(("a",))
+    assert isinstance(clash, Conflicted)
+    assert clash.paths == ("a",)
 
 
 async def test_a_side_that_holds_the_other_is_the_answer(repo: Path) -> None:

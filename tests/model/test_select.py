@@ -44,7 +44,7 @@ def test_tests_come_first_then_the_smallest_change() -> None:
 
     assert (found.winner, order(found)) == (2, [2, 3, 0, 1])
     assert found.rows[0].reasons == ("the command exited 0", "5 lines changed")
-    assert found.rows[3].reasons == ("the command exited 1", "1 lines changed")
+    assert found.rows[3].reasons == ("the command exited 1", "1 line changed")
     assert [row.is_eligible for row in found.rows] == [True, True, True, False]
     assert found.why == "the best by command, diff_size"
 
@@ -146,7 +146,8 @@ def test_no_passing_result_loses_to_a_larger_one(candidates: list[Candidate]) ->
     ("output", "expected"),
     [
         ('{"ranking": [2, 0, 1]}', [2, 0, 1]),
-        ('Well.\n```json\n{"winner": 2, "why": {"a": "{"}}\n```\nDone.', [2, 0, 1]),
+        ('Well.\n```json\n{"winner": 2, "why": {"a": "{"}}\n```', [2, 0, 1]),
+        ('{"ranking": [1]}\nDone.', None),
         ('{"ranking": [1]}', [1, 0, 2]),
         ('{"ranking": [1, 2], "winner": 1}', [1, 2, 0]),
         ('{"winner": 0} no: {"winner": 1}', [1, 0, 2]),

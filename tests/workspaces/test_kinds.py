@@ -6,14 +6,22 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from shoal.engine.behind import boxed
+from shoal.engine.ground import wall
 from shoal.git.repository import inspect
+from shoal.model.command import Command
+from shoal.model.policy import Policy
+from shoal.sandboxes.kind import Sandbox
+from shoal.workspaces import overlay
 from shoal.workspaces.base import base_ready
 from shoal.workspaces.directory import Directory
 from shoal.workspaces.kind import Kind, Order
+from shoal.workspaces.mount import mount_overlay, unmount
 from shoal.workspaces.overlay import Overlay, is_empty
 from shoal.workspaces.worktree import Worktree
 from tests.conftest import git, make_repo
@@ -64,6 +72,65 @@ async def test_a_kept_workspace_loses_nothing(repo: Path, name: str) -> None:
         workspace.keep = True
 
     assert (workspace.changes / "README.md").read_text() == "mine\n"
+
+
+def test_a_layer_is_empty_though_our_pointer_lies_in_it(tmp_path: Path) -> None:
+    def found(*names: str) -> bool:
+        layer = tmp_path / "-".join(names or ("none",))
+        layer.mkdir()
+        for name in names:
+            (layer / name).write_text("x")
+        return is_empty(layer)
+
+    (tmp_path / "folder/.git").mkdir(parents=True)
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link/.git").symlink_to("elsewhere")
+
+    assert [found(), found(".git"), found("work"), found(".git", "work")] == [True, True, False, False]
+    assert not is_empty(tmp_path / "folder")
+    assert not is_empty(tmp_path / "link")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts on the host")
+async def test_many_overlays_are_not_mounted_on_the_host_but_in_their_boxes(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the box changes is marked as root's own mounts do, so that a seal and a sweep see it alike."""
+    monkeypatch.setattr(overlay, "MOST_ON_HOST", 1)
+    sandbox = await wall("bubblewrap")
+    kind = Overlay(by_host=True, may_hide=True)
+
+    async with (
+        ordered(repo, 0) as first,
+        kind.opened(first) as seen,
+        ordered(repo, 1) as second,
+        kind.opened(second) as hidden,
+    ):
+        assert str(hidden.path) not in Path("/proc/self/mounts").read_text()
+        script = "echo mine > README.md && rm -r d0 && mkdir d0 && echo x > d0/only"
+        said = await in_box(sandbox, hidden.path, script, Policy(write=(hidden.path,), layers=hidden.layers))
+        assert hidden.sealing is not None
+        listed = await in_box(sandbox, hidden.path, "ls d0; cat README.md", Policy(layers=hidden.sealing))
+
+        assert (seen.is_visible, hidden.is_visible) == (True, False)
+        assert said == ""
+        assert listed == "only\nmine\n"
+        mount_overlay(replace(hidden.sealing, target=first.box))
+        try:
+            assert [path.name for path in (first.box / "d0").iterdir()] == ["only"]
+        finally:
+            unmount(first.box)
+    assert (repo / "README.md").read_text() == "scratch\n"
+
+
+async def in_box(sandbox: Sandbox, folder: Path, script: str, policy: Policy) -> str:
+    """Run a script behind the wall, and give what it says."""
+    said: list[bytes] = []
+    command = Command(argv=("/bin/sh", "-c", script), cwd=folder, env={"PATH": "/usr/bin:/bin"})
+    named = replace(policy, token="5e12", uid=os.getuid(), gid=os.getgid())
+    async with boxed(sandbox, command, named, sink=lambda _stream, data: said.append(data)) as box:
+        await box.wait()
+    return b"".join(said).decode()
 
 
 async def test_an_overlay_costs_only_what_is_changed(repo: Path) -> None:

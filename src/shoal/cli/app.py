@@ -5,7 +5,21 @@ from collections.abc import Sequence
 
 import typer
 
-COMMANDS = ("init", "run", "status", "logs", "diff", "open", "approve", "clean", "validate", "schema", "doctor", "demo")
+COMMANDS = (
+    "init",
+    "run",
+    "status",
+    "logs",
+    "diff",
+    "merge",
+    "open",
+    "approve",
+    "clean",
+    "validate",
+    "schema",
+    "doctor",
+    "demo",
+)
 
 
 def called(words: Sequence[str]) -> int:

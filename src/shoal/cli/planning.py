@@ -39,6 +39,8 @@ class Work:
     pattern: str | None = None
     inputs: tuple[str, ...] = ()
     """What `{{ input }}` stands for: one text, or parts like `name=text`."""
+    pipeline: str | None = None
+    """Which pipeline of the file that is the target."""
 
     @property
     def is_adhoc(self) -> bool:
@@ -168,7 +170,9 @@ def _from_file(work: Work, environ: Mapping[str, str]) -> Plan:
     own = work.folder / OWN_FILE
     given = _given(work.inputs)
     if work.target is not None and _is_file(work.target):
-        return _read(Path(work.target), None, environ, given)
+        return _read(Path(work.target), work.pipeline, environ, given)
+    if work.pipeline is not None:
+        raise BadInput(f"both {work.target!r} and {work.pipeline!r}; give a file and one of its pipelines, or one name")
     if own.is_file():
         return _read(own, work.target, environ, given)
     if work.target is None:

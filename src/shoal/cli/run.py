@@ -17,6 +17,7 @@ HEX = len("-3f9c1a")
 
 def command(
     target: option.Target = None,
+    pipeline: option.Name = None,
     task: option.Task = None,
     tasks: option.Tasks = None,
     agent: option.Agent = None,
@@ -44,7 +45,7 @@ def command(
     """
     if json and events:
         raise BadInput("both --json and --events; choose one")
-    work = Work(repo, target, tuple(task or ()), tasks, agent, agents, program, pattern, tuple(inputs or ()))
+    work = Work(repo, target, tuple(task or ()), tasks, agent, agents, program, pattern, tuple(inputs or ()), pipeline)
     manner = Manner(at_once, sandbox, isolation, timeout, network, retries)
     until = None if deadline is None else duration(deadline)
     plan = planned(work, manner, os.environ)

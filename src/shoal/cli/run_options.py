@@ -8,6 +8,10 @@ Target = Annotated[
     str | None,
     typer.Argument(metavar="PIPELINE|FILE", help="A file, or a pipeline of ./shoal.yaml.", show_default=False),
 ]
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="[PIPELINE]", help="Which pipeline of the file, where it has several.", show_default=False),
+]
 Task = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="What an agent is to do; repeatable.")]
 Tasks = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="Tasks from a file or stdin: one on each line, as text or as JSON.")

@@ -16,9 +16,12 @@ from shoal.patterns.limiter import Limiter
 MIB = 2**20
 FLOOR_BYTES = 512 * MIB
 FLOOR_PART = 0.05
-# An agent that was just let in has not yet taken what it will: for a few seconds so much is kept for it.
+# An agent that was just let in has not yet taken what it will: for a few seconds so much is kept for it,
+# or less, where those that run longer show that such agents take less: twice what each of them took.
 EARLY_BYTES = 128 * MIB
+LEAST_BYTES = 16 * MIB
 EARLY_SECONDS = 5.0
+SETTLED = 8  # so many show what one takes
 SPARE_TASKS = 256
 
 
@@ -43,12 +46,16 @@ class Admission:
         self._clock = clock
         self._promised: deque[float] = deque()
         self._started: dict[int, float] = {}
+        self._running = 0
+        self._alone_bytes = 0
         self._numbers = itertools.count()
 
     def reason(self) -> str | None:
         """Say what is short; `None` promises that one more agent is carried, which counts from now on."""
         now = self._look()
-        short = _memory(now, self._early() * EARLY_BYTES) or free_floor(self._state) or _tasks(now)
+        if not self._running:
+            self._alone_bytes = now.memory_bytes
+        short = _memory(now, self._early() * self._each(now)) or free_floor(self._state) or _tasks(now)
         if short is None:
             self._promised.append(self._clock())
         return short
@@ -60,10 +67,20 @@ class Admission:
             self._promised.popleft()
         number = next(self._numbers)
         self._started[number] = self._clock()
+        self._running += 1
         try:
             yield
         finally:
+            self._running -= 1
             self._started.pop(number, None)
+
+    def _each(self, now: Free) -> int:
+        """Say what to keep for each of those, by what is gone since nobody ran, whoever took it."""
+        settled = self._running - len(self._started)
+        if settled < SETTLED:
+            return EARLY_BYTES
+        taken = 2 * (self._alone_bytes - now.memory_bytes) // settled
+        return min(EARLY_BYTES, max(LEAST_BYTES, taken))
 
     def _early(self) -> int:
         """Count those that were let in a short time ago."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 
 from shoal import proc
+from shoal.engine.turns import taken_turn
 from shoal.errors import Broken, WallBroken
 from shoal.model.command import Command
 from shoal.model.policy import Policy
@@ -26,10 +27,11 @@ HELD_BYTES = 2 * 2**20  # the largest pipe, and what was read of it before
 class Gate:
     """Passes output on once the first line on stderr has shown that the wall stands."""
 
-    def __init__(self, sandbox: Sandbox, token: str, sink: Sink) -> None:
+    def __init__(self, sandbox: Sandbox, token: str, sink: Sink, opened: Callable[[], None] | None = None) -> None:
         self._wall = sandbox.name
         self._expected = wall_line(token)
         self._sink = sink
+        self._opened = opened
         self._first = b""
         self._held = b""
         self.is_open = False
@@ -59,6 +61,8 @@ class Gate:
         before, found, rest = self._first.partition(self._expected)
         if found and (not before or before.endswith(b"\n")):
             self.is_open = True
+            if self._opened is not None:
+                self._opened()
             for stream, held in ((Stream.STDOUT, self._held), (Stream.STDERR, rest)):
                 if held:
                     self._sink(stream, held)
@@ -113,9 +117,11 @@ async def boxed(
 
     On leaving, the box has been killed and seen empty.
     """
-    gate = Gate(sandbox, policy.token, sink)
-    wrapped = sandbox.wrap(command, policy)
-    async with proc.started(join(wrapped) if join else wrapped, sink=gate.feed) as process:
+    async with contextlib.AsyncExitStack() as held:
+        turn = await held.enter_async_context(taken_turn())
+        gate = Gate(sandbox, policy.token, sink, turn.end)
+        wrapped = sandbox.wrap(command, policy)
+        process = await held.enter_async_context(proc.started(join(wrapped) if join else wrapped, sink=gate.feed))
         if begun is not None:
             begun(process.pid)
         namespace = await _namespace(process) if sandbox.mounts else None

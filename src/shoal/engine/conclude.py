@@ -1,7 +1,7 @@
 """The end of a run: a result for each of its stages, also for those that were stopped or never began."""
 
 from shoal.engine.perform import Performance
-from shoal.engine.stage_end import noted
+from shoal.engine.stage_end import GOOD_ENOUGH, noted
 from shoal.engine.together import verdict
 from shoal.model.plan import INNER, Plan, Stage, Step, everything
 from shoal.model.results import StepResult
@@ -19,7 +19,22 @@ async def concluded(performance: Performance, plan: Plan) -> tuple[StepResult, .
             result = _stopped(performance, plan, stage)
             await noted(performance.steps.site, result)
             found.append(result)
-    return tuple(found)
+    return (*found, *_judges(performance, {one.step for one in found}))
+
+
+def _judges(performance: Performance, known: set[str]) -> list[StepResult]:
+    """Give the sessions of those who chose between workers: no step of the plan, but their usage is the run's."""
+    return [
+        StepResult(
+            step=place.step,
+            on_failure="fail_fast",
+            status=Status.SUCCEEDED if one.status.is_good else Status.FAILED,
+            worker_results=(one,),
+            error=one.error,
+        )
+        for place, one in performance.steps.dispatch.results.items()
+        if place.step not in known and place.step.endswith(f"{INNER}judge")
+    ]
 
 
 def run_status(plan: Plan, performance: Performance, ended: tuple[StepResult, ...]) -> Status:
@@ -46,6 +61,7 @@ def _stopped(performance: Performance, plan: Plan, stage: Stage) -> StepResult:
     results = performance.steps.results(stage)
     # By the plan's own rule a step is not judged alone: its workers were stopped for the sake of others.
     rule = Rule("settled") if plan.rule else Rule.on_failure(stage.on_failure)
-    return StepResult(
-        step=stage.name, on_failure=stage.on_failure, status=verdict(rule, results), worker_results=results
-    )
+    status = verdict(rule, results)
+    if plan.rule is None and status in GOOD_ENOUGH:  # its workers had ended, and the step had not
+        status = Status.CANCELLED
+    return StepResult(step=stage.name, on_failure=stage.on_failure, status=status, worker_results=results)

@@ -15,10 +15,16 @@ from shoal.engine.crew import Crew, crewed
 from shoal.engine.dispatch import is_good
 from shoal.engine.held import OpenSession
 from shoal.engine.job import Job
+from shoal.engine.merge.advice import advice
+from shoal.engine.merge.desk import MergeAsk
+from shoal.engine.merge.handing import desk_of, handed, session_name
+from shoal.engine.merge.merge import merge
 from shoal.engine.run import Listener
 from shoal.engine.settings import Settings
 from shoal.engine.together import room_for, together
-from shoal.errors import AllFailed, BadInput, QuorumMissed, Refused
+from shoal.errors import AllFailed, BadInput, QuorumMissed, Refused, UnknownName
+from shoal.model.merge import Conflict, MergeReport, MergeResult
+from shoal.model.merge import Strategy as MergeStrategy
 from shoal.model.results import AgentFailed, RunReport, WorkerResult
 from shoal.model.rule import Rule
 from shoal.model.task import AgentLike, Task, TaskLike
@@ -207,6 +213,50 @@ class AgentCoordinator:
         async with self._open() as crew:
             return await crew.one(Task.command(command, base=base, timeout=timeout))
 
+    async def merge(
+        self,
+        results: Sequence[WorkerResult | str | OpenSession] = (),
+        strategy: str = "review",
+        *,
+        into: str | None = None,
+        allow_executable_config: bool = False,
+    ) -> MergeReport:
+        """Bring the work of *results*, or of the whole run, together on its branch `shoal/<run>`.
+
+        No branch of the user's is moved unless it is named as *into*. What conflicts stops nobody: see the report.
+        """
+        ask = MergeAsk(strategy=_strategy(strategy), into=into, allow_executable=allow_executable_config)
+        return await self._merged(list(results), ask)
+
+    async def merge_agent_results(
+        self, sessions: Sequence[WorkerResult | str | OpenSession], strategy: str = "review"
+    ) -> list[MergeResult]:
+        """Merge *sessions* in their order (seed 002), and give what became of each."""
+        done = await self._merged(list(sessions), MergeAsk(strategy=_strategy(strategy)), is_ordered=True)
+        return list(done.results)
+
+    async def merge_agent_work(self, session_id: str, strategy: str = "review") -> MergeResult:
+        """Merge one session (seed 002); the result's fields are also to be had as `result["status"]`."""
+        (result,) = await self.merge_agent_results([session_id], strategy)
+        return result
+
+    def resolve_conflicts(self, conflicts: Sequence[Conflict | Mapping[str, object]]) -> list[str]:
+        """Say what a person is to do about each of *conflicts* (seed 002); nothing is changed."""
+        return advice(conflicts)
+
+    async def _merged(
+        self, given: list[WorkerResult | str | OpenSession], ask: MergeAsk, *, is_ordered: bool = False
+    ) -> MergeReport:
+        site = None if self._crew is None else self._crew.dispatch.site
+        names = [session_name(one) for one in given]
+        async with desk_of(self.repo, self.settings.environ, site, names) as desk:
+            workers = handed(desk.paths, given) if given else None
+            if not is_ordered or workers is None:
+                return await merge(desk, ask, workers)
+            order = tuple(one.session for one in workers)
+            done = await merge(desk, replace(ask, sessions=order), workers)
+            return replace(done, results=tuple(done[name] for name in order))
+
     @property
     def active_sessions(self) -> dict[str, ActiveSession]:
         """The sessions that run now, by their names."""
@@ -309,6 +359,12 @@ def _listed(tasks: Sequence[TaskLike]) -> list[Task]:
     if isinstance(tasks, str | bytes | Mapping):
         raise BadInput("tasks come in a list; put this one into brackets")
     return list(map(Task.of, tasks))
+
+
+def _strategy(name: str) -> MergeStrategy:
+    if name not in set(MergeStrategy):
+        raise UnknownName("strategy", name, [one.value for one in MergeStrategy])
+    return MergeStrategy(name)
 
 
 def _informed(task: TaskLike, before: Sequence[WorkerResult]) -> Task:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib
 import itertools
 import time
 from collections import Counter
@@ -50,6 +51,12 @@ class Crew:
         self._numbers = itertools.count(1)
         self._ended = self._good = 0
         self._taken: dict[str, str] | None = None
+
+    def warm(self) -> None:
+        """Load now what settling a task will need, so that the first agent need not wait for it."""
+        described = [self.settings.agent, *self.settings.agents.values()]
+        if any(isinstance(one, Mapping) for one in described):
+            importlib.import_module("shoal.pipeline.plan")
 
     async def charted(self, tasks: Sequence[Task]) -> list[Job]:
         """Make jobs of tasks that may wait for each other; raise `BadInput` for a wait without end."""
@@ -196,6 +203,7 @@ async def crewed(
         admission = Admission(site.paths.root)
         limit = limiter or admitting(site, admission, most)
         crew = Crew(site, settings, limit, admission)
+        crew.warm()
         status: Status | None = Status.FAILED  # of a run that was left by an error
         try:
             with use_limiter(limit):

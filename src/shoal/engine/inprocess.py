@@ -89,6 +89,8 @@ async def _forked(job: Job, hands: OpenSession) -> AsyncIterator[Agent]:
     setup = base.setup.with_tools([tool for tool in sandboxed_tools(hands) if tool.name in wanted])
     if spec.mind is not None:
         setup = replace(setup, system_prompt="\n\n".join(filter(None, (job.task.system_prompt, PLACE))))
+        if spec.mind.temperature is not None:
+            setup = replace(setup, settings={**setup.settings, "temperature": spec.mind.temperature})
     async with contextlib.AsyncExitStack() as stack:
         if spec.made is None:  # whoever made an agent closes its connections
             await stack.enter_async_context(base)

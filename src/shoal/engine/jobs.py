@@ -12,9 +12,9 @@ from shoal.engine.outcome import Outcome
 from shoal.engine.scope import Scope, aggregate
 from shoal.model.artifact import Produced, Type, injected
 from shoal.model.assignment import Assignment
-from shoal.model.contract import SHELL, Passes
 from shoal.model.matrix import Cell
 from shoal.model.plan import Step, short
+from shoal.model.shell import SHELL, filled
 from shoal.model.vary import Variation, variation
 from shoal.sandboxes.kind import Sandbox
 from shoal.workspaces.kind import Kind
@@ -101,8 +101,6 @@ def _given(step: Step, needs: Mapping[str, Outcome]) -> dict[str, tuple[Produced
 
 def _equipped(step: Step, task: Assignment, parts: Mapping[str, tuple[Produced, ...]]) -> Assignment:
     """Lay artifacts beside the prompt; a plain command is given the files, and nothing to read on its stdin."""
-    if step.is_command:
-        task = replace(task, title=" ".join(task.agent.command[2:3] or task.agent.command))
     given = with_artifacts(task, parts) if parts else task
     return replace(given, prompt=task.prompt if step.is_command else given.prompt, title=task.title or task.prompt)
 
@@ -124,15 +122,10 @@ def _told(step: Step, task: Assignment, scope: Scope, own: Variation | None) -> 
             env={name: text if name in task.secrets else scope.rendered(text) for name, text in task.env.items()},
         )
     if step.is_command:
-        task = replace(task, agent=replace(task.agent, command=_filled(task.agent.command, scope)))
+        title = scope.rendered(task.agent.command[-1]) if task.agent.command[:-1] == SHELL else ""
+        command = filled(task.agent.command, scope.rendered)
+        task = replace(task, agent=replace(task.agent, command=command), title=title or " ".join(command))
     return task
-
-
-def _filled(argv: tuple[str, ...], scope: Scope) -> tuple[str, ...]:
-    """Fill in a command; a shell's text takes its values as parameters, so that none is read as a command."""
-    if argv[:-1] == SHELL:
-        return Passes(type="command", command=argv[-1]).rendered(scope.rendered).argv
-    return tuple(scope.rendered(word) for word in argv)
 
 
 def varied(task: Assignment, own: Variation) -> Assignment:

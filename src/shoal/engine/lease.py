@@ -77,14 +77,15 @@ class Lease:
     def environment(self) -> dict[str, str]:
         """Name what is leased, in the words agents and their tools know."""
         url = f"sqlite:///{self.database}"
+        home, tmp, inputs = str(self.home), str(self.tmp), str(self.inputs)
         return {
-            "HOME": str(self.home),
-            "TMPDIR": str(self.tmp),
-            "XDG_CONFIG_HOME": str(self.home / ".config"),
-            "XDG_CACHE_HOME": str(self.home / ".cache"),
-            "XDG_DATA_HOME": str(self.home / ".local/share"),
-            "XDG_STATE_HOME": str(self.home / ".local/state"),
-            "XDG_RUNTIME_DIR": str(self.tmp),
+            "HOME": home,
+            "TMPDIR": tmp,
+            "XDG_CONFIG_HOME": f"{home}/.config",
+            "XDG_CACHE_HOME": f"{home}/.cache",
+            "XDG_DATA_HOME": f"{home}/.local/share",
+            "XDG_STATE_HOME": f"{home}/.local/state",
+            "XDG_RUNTIME_DIR": tmp,
             "USER": "agent",
             "LOGNAME": "agent",
             "LANG": "C.UTF-8",
@@ -94,8 +95,8 @@ class Lease:
             "DATABASE_URL": url,
             "COMPOSE_PROJECT_NAME": f"shoal-{self.session}",
             "SHOAL_SESSION": self.session,
-            "SHOAL_PROMPT_FILE": str(self.inputs / "prompt.md"),
-            "SHOAL_SYSTEM_PROMPT_FILE": str(self.inputs / "system_prompt.md"),
+            "SHOAL_PROMPT_FILE": f"{inputs}/prompt.md",
+            "SHOAL_SYSTEM_PROMPT_FILE": f"{inputs}/system_prompt.md",
         }
 
 
@@ -106,17 +107,26 @@ def leased(
     """Fill the session's private folder and hold its ports; who made the folder removes it."""
     with _ports_held() as port:
         lease = Lease(box=box, disk=disk, session=session, port=port, database_name=database)
-        for folder in (lease.own, lease.home, lease.tmp, lease.database.parent, lease.inputs):
+        inputs = lease.inputs
+        for folder in (lease.own, lease.home, lease.tmp, lease.database.parent, inputs):
             folder.mkdir()
         for title, text in prompts.items():
-            (lease.inputs / title).parent.mkdir(parents=True, exist_ok=True)
-            (lease.inputs / title).write_bytes(text if isinstance(text, bytes) else text.encode(errors="replace"))
-        (lease.inputs / "passwd").write_text(
-            f"agent:x:{user.uid}:{user.gid}:agent:{lease.home}:/bin/sh\n", errors="surrogateescape"
-        )
-        (lease.inputs / "group").write_text(f"agent:x:{user.gid}:\n")
-        (lease.inputs / "git").write_text(f"gitdir: {lease.git}\n", errors="surrogateescape")
+            if "/" in title:
+                (inputs / title).parent.mkdir(parents=True, exist_ok=True)
+            _write(inputs / title, text if isinstance(text, bytes) else text.encode(errors="replace"))
+        passwd = f"agent:x:{user.uid}:{user.gid}:agent:{lease.home}:/bin/sh\n"
+        _write(inputs / "passwd", passwd.encode(errors="surrogateescape"))
+        _write(inputs / "group", f"agent:x:{user.gid}:\n".encode())
+        _write(inputs / "git", f"gitdir: {lease.git}\n".encode(errors="surrogateescape"))
         yield lease
+
+
+def _write(file: Path, content: bytes) -> None:
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)  # a third of what Path takes
+    try:
+        os.write(fd, content)
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager

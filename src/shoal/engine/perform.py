@@ -1,5 +1,6 @@
 """The stages of a plan, each when its needs have ended: steps, gates, pipelines inside of pipelines, and loops."""
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -7,11 +8,13 @@ from shoal.engine.gate import passed
 from shoal.engine.outcome import Outcome
 from shoal.engine.schedule import in_turn
 from shoal.engine.scope import Scope, told
+from shoal.engine.session import masked
+from shoal.engine.site import Site
 from shoal.engine.stack import Unstacked, stacked
 from shoal.engine.stage_end import ended_well, failed, group_status, noted, started
 from shoal.engine.step import Steps
 from shoal.errors import BadInput, Broken
-from shoal.model.plan import Approval, Group, Loop, Stage, Step, short
+from shoal.model.plan import Approval, Group, Loop, Stage, Step, everything
 from shoal.model.results import StepResult
 from shoal.model.status import Status
 
@@ -38,7 +41,7 @@ class Performance:
         await started(self.steps.site, stages)
 
         async def perform(name: str, ended: Mapping[str, Outcome]) -> Outcome:
-            outcome = await self._stage(known[name], ended, start, scope)
+            outcome = _masked(self.steps.site, await self._stage(known[name], ended, start, scope))
             self.outcomes[name] = outcome
             await noted(self.steps.site, outcome.result)
             return outcome
@@ -48,7 +51,9 @@ class Performance:
     async def _stage(self, stage: Stage, ended: Mapping[str, Outcome], start: str | None, scope: Scope) -> Outcome:
         needs = {need: ended[need] for need in stage.needs}
         if bad := [need for need, one in needs.items() if not one.is_met]:
-            return self.steps.unstarted(stage, Status.SKIPPED, f"it needs {', '.join(bad)}, which did not end well")
+            why = f"it needs {', '.join(bad)}, which did not end well"
+            return replace(self.steps.unstarted(stage, Status.SKIPPED, why), commit=start)
+        base = start
         try:
             base = await self._base(stage, needs, start)
             here = Standing(base=base, scope=scope.at(stage, ended), needs=needs)
@@ -61,7 +66,7 @@ class Performance:
                 )
             return await (self._once(stage, here) if stage.loop is None else self._rounds(stage, stage.loop, here))
         except (Unstacked, BadInput, Broken) as error:
-            return self.steps.unstarted(stage, Status.FAILED, str(error))
+            return replace(self.steps.unstarted(stage, Status.FAILED, str(error)), commit=base)
 
     async def _base(self, stage: Stage, needs: Mapping[str, Outcome], start: str | None) -> str | None:
         if stage.base is not None:
@@ -89,6 +94,7 @@ class Performance:
         previous: Outcome | None = None
         for number in range(1, loop.most + 1):
             before = {} if previous is None else told(previous)
+            self._forget(stage)
             scope = here.scope.having(loop={"round": number, "max": loop.most, "previous": before})
             outcome = await self._once(stage, replace(here, scope=scope))
             outcome = replace(outcome, result=replace(outcome.result, rounds=number))
@@ -101,6 +107,12 @@ class Performance:
                 return failed(stage, outcome, str(error))
             previous, here = outcome, replace(here, base=outcome.commit)
         return _exhausted(stage, loop, previous)
+
+    def _forget(self, stage: Stage) -> None:
+        """Let go of what the round before came to: what this one does not reach must not look done."""
+        self.steps.forget(stage)
+        for inner in everything(stage.stages) if isinstance(stage, Group) else ():
+            self.outcomes.pop(inner.name, None)
 
     async def _approval(self, stage: Approval, here: Standing) -> Outcome:
         gate = replace(stage.gate, message=here.scope.rendered(stage.gate.message))
@@ -138,11 +150,22 @@ class Performance:
         return await stacked(self.steps.site, stage.name, last, commits)
 
 
+def _masked(site: Site, outcome: Outcome) -> Outcome:
+    """Take secrets out of what was said about a stage; what its workers' sessions said is without them already."""
+    result = outcome.result
+    if result.error is None and all(one.attempts for one in result.worker_results):
+        return outcome
+    workers = tuple(one if one.attempts else masked(one, site.mask) for one in result.worker_results)
+    error = None if result.error is None else site.mask.text(result.error)
+    return replace(outcome, result=replace(result, worker_results=workers, error=error))
+
+
 def _after(scope: Scope, outcome: Outcome) -> Scope:
     """See what a round came to: as `this`, and the stages inside of it by their own names."""
-    steps = scope.values.get("steps")
-    inner = {short(name): told(one) for name, one in outcome.inner.items()}
-    return scope.having(this=told(outcome), steps={**steps, **inner} if isinstance(steps, Mapping) else inner)
+    now = told(outcome)
+    inner, steps = now["steps"], scope.values.get("steps")
+    both = [one for one in (inner, steps) if isinstance(one, Mapping)]
+    return scope.having(this=now, steps=ChainMap(*both))  # type: ignore[arg-type]  # they are only read
 
 
 def _exhausted(stage: Stage, loop: Loop, last: Outcome | None) -> Outcome:

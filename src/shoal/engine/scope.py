@@ -1,15 +1,36 @@
 """What the texts of a stage may name: the input, the run, earlier steps, and the worker itself."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from shoal.engine.outcome import Outcome
+from shoal.errors import BadInput
 from shoal.model.artifact import Produced
 from shoal.model.plan import Stage, short
 from shoal.model.results import StepResult, WorkerResult
 from shoal.pipeline.template import is_true, rendered
 
 TOLD = ("session", "exit_code", "output", "branch", "commit", "files_changed", "attempts", "duration_seconds", "error")
+
+
+class Later(Mapping[str, object]):
+    """A mapping whose values are made when they are asked for: a text names few of the many things that there are."""
+
+    def __init__(self, make: Callable[[str], object], names: Callable[[], Iterable[str]]) -> None:
+        self._make = make
+        self._names = names
+        self._made: dict[str, object] = {}
+
+    def __getitem__(self, name: str) -> object:
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._names())
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +48,11 @@ class Scope:
         here = self.having(step={"name": stage.name})
         if not stage.has_texts:  # most stages name nothing, and there may be thousands
             return here
-        steps = {short(name): told(outcome) for name, outcome in ended.items()}
-        artifacts = {short(name): contents(outcome.artifacts) for name, outcome in ended.items()}
-        return here.having(steps=steps, artifacts=artifacts)
+        prefix = stage.name.removesuffix(short(stage.name))
+        return here.having(
+            steps=Later(lambda name: told(ended[prefix + name]), lambda: map(short, ended)),
+            artifacts=Later(lambda name: contents(ended[prefix + name].artifacts), lambda: map(short, ended)),
+        )
 
     def rendered(self, text: str) -> str:
         """Fill in the places of *text*."""
@@ -44,12 +67,13 @@ def told(outcome: Outcome) -> dict[str, object]:
     """Tell a step by the names that a text may use."""
     spoken = outcome.spokesman
     one = {name: getattr(spoken, name) for name in TOLD} if spoken else {"output": _outputs(outcome.result)}
+    one["output"] = str(one["output"]).rstrip("\n")  # as a shell takes the output of a command
     return {
         **one,
         **aggregate(outcome.result),
         "commit": outcome.commit,
         "artifacts": contents(outcome.artifacts),
-        "steps": {short(name): told(inner) for name, inner in outcome.inner.items()},
+        "steps": _inner(outcome),
     }
 
 
@@ -69,9 +93,22 @@ def aggregate(result: StepResult) -> dict[str, object]:
     }
 
 
-def contents(artifacts: Mapping[str, tuple[Produced, ...]]) -> dict[str, object]:
+def contents(artifacts: Mapping[str, tuple[Produced, ...]]) -> Mapping[str, object]:
     """Give what files hold: JSON as data, text as text."""
-    return {name: parts[0].value for name, parts in artifacts.items() if len(parts) == 1}
+    single = {name: parts[0] for name, parts in artifacts.items() if len(parts) == 1}
+    return Later(lambda name: _value(single[name]), lambda: single)
+
+
+def _value(one: Produced) -> object:
+    try:
+        return one.value
+    except ValueError as error:
+        raise BadInput(f"artifact {one.name} cannot be read as data: {error}") from None
+
+
+def _inner(outcome: Outcome) -> Mapping[str, object]:
+    inner = {short(name): one for name, one in outcome.inner.items()}
+    return Later(lambda name: told(inner[name]), lambda: inner)
 
 
 def _worker(one: WorkerResult) -> dict[str, object]:

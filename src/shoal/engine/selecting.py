@@ -10,6 +10,7 @@ from shoal.engine.contracts.reading import patch
 from shoal.engine.dispatch import Dispatch
 from shoal.engine.job import Job
 from shoal.engine.site import Site
+from shoal.engine.stage_end import GOOD_ENOUGH
 from shoal.git.difference import changed_files
 from shoal.model.assignment import Assignment
 from shoal.model.events import StepEnded, StepStarted
@@ -37,7 +38,7 @@ async def chosen(
 ) -> StepResult:
     """Rank the workers of *step* and pick the best; without one that will do, the step has failed."""
     select = step.select
-    if select is None or not any(one.status.is_good for one in told.worker_results):
+    if select is None or told.status not in GOOD_ENOUGH:  # its own rule was not kept: there is nothing to choose from
         return told
     start = base or dispatch.site.base.commit
     candidates = [await _candidate(dispatch.site, one, start) for one in told.worker_results]
@@ -96,9 +97,12 @@ async def _verdict(
     )
     site = dispatch.site
     await site.ledger.append(StepStarted(run=site.run, step=name, workers=1, on_failure="fail_fast"))
-    result = await dispatch.done(job)
-    over = Status.SUCCEEDED if result.status.is_good else Status.FAILED
-    await site.ledger.append(StepEnded(run=site.run, step=name, status=over, error=result.error))
+    over = Status.CANCELLED
+    try:
+        result = await dispatch.done(job)
+        over = Status.SUCCEEDED if result.status.is_good else Status.FAILED
+    finally:
+        await site.ledger.append(StepEnded(run=site.run, step=name, status=over))
     return judged(result.output, [one.index for one in tied]) if result.status.is_good else None
 
 

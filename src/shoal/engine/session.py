@@ -27,6 +27,7 @@ from shoal.model.events import AgentEnded, AgentStarted, Imported, SessionEnded,
 from shoal.model.masking import Mask
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
+from shoal.proc import Exit
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.overlay import Overlay
 
@@ -66,8 +67,8 @@ async def _session(
         result = await _worked(site, job, path, stop)
     except FAULTS as error:
         result = WorkerResult(index=job.index, session=job.session, status=Status.FAILED, error=_said(error))
-    result = masked(_dated(result, path, time.monotonic() - began), site.mask)
-    result = replace(result, prompt=asked(site, job), base=site.base.commit)
+    result = replace(_dated(result, path, time.monotonic() - began), item=job.item)
+    result = replace(masked(result, site.mask), prompt=asked(site, job), base=site.base.commit)
     try:
         await site.ledger.forget(job.session)
     except ShoalError as error:
@@ -79,7 +80,7 @@ async def _session(
 
 
 async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> WorkerResult:
-    async with opened(site, job, path) as (workspace, lease, before):
+    async with opened(site, job, path, is_seen=job.function is not None) as (workspace, lease, before):
         words = Words(site.run, job.session, site.ledger.note, site.mask, site.flood)
         # From here on the files stay, until a ref holds them.
         workspace.keep = True
@@ -105,10 +106,10 @@ async def _with_artifacts(site: Site, job: Job, result: WorkerResult, left: Coll
     try:
         files = {**kept_artifacts(site, job.session, left.produced), **await patch(site, job.session, work)}
     except FAULTS as error:  # the branch holds the work all the same
-        return replace(result, status=Status.FAILED, error=_said(error), item=job.item)
+        return replace(result, status=Status.FAILED, error=_said(error))
     if left.problems and result.status.is_good:
         result = replace(result, status=Status.FAILED, error="\n".join(left.problems))
-    return replace(result, artifacts=files, item=job.item)
+    return replace(result, artifacts=files)
 
 
 def _way_to_work(job: Job) -> Callable[..., Awaitable[Ended]]:
@@ -134,6 +135,8 @@ async def _agent_run(
     site: Site, job: Job, workspace: Workspace, lease: Lease, words: Words, stop: asyncio.Event
 ) -> Ended:
     command, policy = agent_box(site, job, workspace, lease)
+    if stop.is_set():  # it was stopped while it waited for its turn
+        return Ended(ending=Ending.STOP, exit=Exit(code=None, signal=None), words=words)
     note_grants(site, job)
     with site.enforcer.group(job.session, job.limits) as group:
         bounds = bounded(site, job, workspace, lease, group)
@@ -248,6 +251,7 @@ def masked(result: WorkerResult, mask: Mask) -> WorkerResult:
         result,
         output=mask.text(result.output),
         error=None if result.error is None else mask.text(result.error),
+        item=None if result.item is None else mask.text(result.item),
         unkept=tuple(mask.text(name) for name in result.unkept),
         executable=tuple(mask.text(name) for name in result.executable),
         checks=tuple(replace(one, message=mask.text(one.message)) for one in result.checks),

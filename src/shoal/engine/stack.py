@@ -24,7 +24,8 @@ async def stacked(site: Site, step: str, needs: Sequence[str], commits: Sequence
         if isinstance(base, Merged):
             await pin(site.repository, site.run, base.commit)  # a slot may be long in coming, and a gc quick
     except FAULTS as error:
-        raise Unstacked(f"the work of its needs ({', '.join(needs)}) is gone: {error}") from error
+        why = str(error) or type(error).__name__
+        raise Unstacked(f"the work of its needs ({', '.join(needs)}) cannot be merged: {why}") from error
     if isinstance(base, Conflicted):
         raise Unstacked(_conflict(needs, base))
     return base.commit
@@ -33,4 +34,4 @@ async def stacked(site: Site, step: str, needs: Sequence[str], commits: Sequence
 def _conflict(needs: Sequence[str], found: Conflicted) -> str:
     files = ", ".join(ascii(path)[1:-1] for path in found.paths[:SHOWN])
     why = f"the work of its needs ({', '.join(needs)}) conflicts in {files}"
-    return f"{why}; merge them first, or give it a `base`"
+    return f"{why}; merge them first, or give it a `base` (`run` builds on none of them)"

@@ -16,14 +16,17 @@ from shoal.engine.site import Site
 from shoal.engine.stack import Unstacked, stacked
 from shoal.engine.stage_end import ended_well, failed
 from shoal.engine.together import together, verdict
+from shoal.errors import Broken
 from shoal.model.artifact import Produced, merged
 from shoal.model.assignment import Assignment
 from shoal.model.matrix import Cell
-from shoal.model.plan import Stage, Step
+from shoal.model.plan import Stage, Step, everything
 from shoal.model.results import StepResult, WorkerResult
 from shoal.model.rule import Rule
 from shoal.model.status import Status
 from shoal.store.door import RequestDoor
+
+MOST_BYTES = 64 * 2**20
 
 
 class Steps:
@@ -69,6 +72,12 @@ class Steps:
     ) -> list[Job]:
         """Make the jobs of *step*."""
         return jobs_of(step, self._equipment[step.name], base, scope, needs, cells, self.reviewers)
+
+    def forget(self, stage: Stage) -> None:
+        """Let go of the results of *stage* and of all that is inside of it."""
+        names = {one.name for one in everything([stage])}
+        for place in [place for place in self.dispatch.results if place.step in names]:
+            del self.dispatch.results[place]
 
     def has_begun(self, name: str) -> bool:
         """Say whether there is any result of a worker of that step."""
@@ -117,6 +126,8 @@ class Steps:
         """Make one of what the workers left under each name; where one worker was chosen, its own counts alone."""
         workers = [one for one in told.worker_results if told.selected in (None, one.index)]
         left = [read_back(one.artifacts, step.artifacts) if one.status.is_good else () for one in workers]
+        if sum(len(part.content) for parts in left for part in parts) > MOST_BYTES:
+            raise Broken(f"the artifacts of all its workers are larger than {MOST_BYTES // 2**20} MiB together")
         by_name = {one.name: [_named(parts, one.name) for parts in left] for one in step.artifacts}
         return {
             name: made for name, parts in by_name.items() if (made := merged(parts, always=step.matrix is not None))

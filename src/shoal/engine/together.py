@@ -49,7 +49,9 @@ async def _settled(calls: Sequence[Call[WorkerResult]], limiter: Limiter) -> Non
 
 def verdict(rule: Rule, results: Sequence[WorkerResult]) -> Status:
     """Say how a step ended whose workers ran by *rule*."""
-    if results and all(result.status is Status.SKIPPED for result in results):
+    if not results:  # a matrix of no items has nothing to do
+        return Status.SUCCEEDED
+    if all(result.status is Status.SKIPPED for result in results):
         return Status.SKIPPED
     good = sum(result.status.is_good for result in results)
     if good >= rule.needed(len(results)):

@@ -1,15 +1,29 @@
 """Merging commits beside every checkout, in a gitdir of ours: no driver, filter or hook of anybody's is known there."""
 
+import asyncio
 import contextlib
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal import proc
+from shoal.errors import Broken, GitFailed
+from shoal.git.commits import Commit, written
+from shoal.git.conflicts import Clean, Conflicted, Tried, records
 from shoal.git.gitdir import write_gitdir
-from shoal.git.run import git
+from shoal.git.run import ENVIRONMENT, FLAGS, TIMEOUT, git
+from shoal.model.command import Command
 from shoal.model.repository import Repository
+
+__all__ = ["Bench", "Clean", "Conflicted", "Merged", "Tried", "combined", "merged", "tried_pairs", "workbench"]
+
+MOST_BYTES = 256 * 2**20
+# Asked for its messages, git brings out what it has said after each merge (2.39): all but the last byte of it.
+VERB = ("merge-tree", "--write-tree", "--stdin", "--messages")
+ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,41 +33,164 @@ class Merged:
     commit: str
 
 
-@dataclass(frozen=True, slots=True)
-class Conflicted:
-    """The files that a person has to look at."""
-
-    paths: tuple[str, ...]
-
-
 async def merged(repository: Repository, ours: str, theirs: str, message: str) -> Merged | Conflicted:
     """Merge *theirs* into *ours*; a side that holds the other already is the answer itself."""
-    with _shadow(repository) as shadow:
-        env = {"GIT_OBJECT_DIRECTORY": str(repository.git / "objects")}
-        for inner, outer in ((theirs, ours), (ours, theirs)):
-            done = await git(shadow, "merge-base", "--is-ancestor", inner, outer, env=env, accept=(0, 1))
-            if done.ok:
-                return Merged(outer)
-        wanted = ("--write-tree", "--name-only", "--no-messages", "-z")
-        tried = await git(shadow, "merge-tree", *wanted, ours, theirs, env=env, accept=(0, 1))
-        tree, *paths = tried.stdout.decode(errors="surrogateescape").split("\0")[:-1]
-        if not tried.ok:
-            return Conflicted(tuple(paths))
-        parents = ("-p", ours, "-p", theirs)
-        made = await git(shadow, "commit-tree", tree, *parents, env=env, stdin=message.encode())
-        return Merged(made.stdout.decode().strip())
+    return await combined(repository, (ours, theirs), message)
 
 
 async def combined(repository: Repository, commits: Sequence[str], message: str) -> Merged | Conflicted:
     """Merge *commits* one after the other, in their order; the first conflict is the answer."""
     whole = commits[0]
-    for commit in commits[1:]:
-        match await merged(repository, whole, commit, message):
-            case Merged(commit=whole):
+    async with workbench(repository) as bench:
+        for commit in commits[1:]:
+            if await bench.holds(whole, commit):
                 continue
-            case Conflicted() as conflict:
-                return conflict
+            if await bench.holds(commit, whole):
+                whole = commit
+                continue
+            match await bench.tried(whole, commit):
+                case Clean(tree):
+                    whole = bench.commit(Commit(tree=tree, parents=(whole, commit), message=message))
+                case Conflicted() as conflict:
+                    return conflict
+        await bench.publish(whole, commits)
     return Merged(whole)
+
+
+async def tried_pairs(repository: Repository, pairs: Sequence[tuple[str, str]]) -> list[Tried]:
+    """Say of each pair of commits whether they can be merged, by one process; nothing is left in the repository."""
+    if not pairs:
+        return []
+    with _shadow(repository) as shadow:
+        asked = "".join(f"{ours} {theirs}\n" for ours, theirs in pairs).encode()
+        done = await git(shadow, *VERB, stdin=asked, limit=MOST_BYTES)
+        if done.dropped:
+            raise Broken("the conflicts are more than can be looked at; merge fewer sessions at once")
+    return records(done.stdout)[0]
+
+
+@contextlib.asynccontextmanager
+async def workbench(repository: Repository) -> AsyncIterator["Bench"]:
+    """Hold one git process that merges whatever it is asked to, commit after commit."""
+    with _shadow(repository) as shadow, _fifo(shadow.parent / "asked") as (path, feed):
+        asked = Command(
+            argv=("git", *FLAGS, "-c", "core.fsync=none", *VERB),  # what is pretended need not last
+            cwd=Path("/"),
+            env={**ENVIRONMENT, "GIT_DIR": str(shadow)},
+            stdin=path,
+        )
+        said = _Said()
+        async with proc.started(asked, sink=said.take) as process:
+            yield Bench(repository, shadow, _Line(process, feed, said))
+
+
+class Bench:
+    """A place to merge at, beside every checkout; made by `workbench`."""
+
+    def __init__(self, repository: Repository, shadow: Path, line: "_Line") -> None:
+        self.repository = repository
+        self._shadow = shadow
+        self._line = line
+
+    async def tried(self, ours: str, theirs: str) -> Tried:
+        """Merge two commits; what comes of it is a tree, or conflicts."""
+        if (answer := await self._line.answer(ours, theirs)) is not None:
+            return answer
+        # A git that brings nothing out before its end: then one process for each merge.
+        done = await self.git(*VERB, stdin=f"{ours} {theirs}\n".encode())
+        return records(done.stdout)[0][0]
+
+    def commit(self, commit: Commit) -> str:
+        """Make *commit*; like all that is made here, only this bench knows it until it is published."""
+        return written(commit, self.repository, self._shadow / "objects")
+
+    async def publish(self, tip: str, known: Collection[str]) -> None:
+        """Bring what *tip* has and *known* commits have not into the repository, as one pack; no ref holds it yet."""
+        if tip in known:
+            return
+        wanted = "".join(f"{one}\n" for one in (tip, *(f"^{commit}" for commit in dict.fromkeys(known))))
+        # One pack is brought to the disk once; hundreds of loose objects would be hundreds of times.
+        where = str(self.repository.lenders[0] / "pack/pack")
+        await self.git("pack-objects", "-q", "--revs", where, stdin=wanted.encode())
+
+    async def holds(self, outer: str, inner: str) -> bool:
+        """Say whether *inner* is in the history of *outer*."""
+        done = await self.git("merge-base", "--is-ancestor", inner, outer, accept=(0, 1))
+        return done.ok
+
+    async def git(self, *args: str, stdin: bytes = b"", accept: tuple[int, ...] = (0,)) -> proc.Completed:
+        """Ask git something else, with all that this bench knows."""
+        return await git(self._shadow, *args, stdin=stdin, accept=accept, limit=MOST_BYTES)
+
+    async def tree(self, commit: str) -> str:
+        """Name the tree of *commit*."""
+        done = await self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{tree}}")
+        return done.stdout.decode().strip()
+
+
+class _Line:
+    """The line to a process that answers each question before the next is asked."""
+
+    def __init__(self, process: proc.Process, feed: int, said: "_Said") -> None:
+        self._process = process
+        self._feed = feed
+        self._said = said
+        self._asked = 0
+        self._is_mute = False
+
+    async def answer(self, ours: str, theirs: str) -> Tried | None:
+        """Ask, and wait for the answer; `None` when this git does not answer until it is over."""
+        if self._is_mute:
+            return None
+        # A question of no weight behind each: its answer brings out the last byte of the one before.
+        os.write(self._feed, f"{ours} {theirs}\n{ours} {ours}\n".encode())  # far below what a pipe takes at once
+        position, self._asked = self._asked, self._asked + 2
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS if position == 0 else TIMEOUT):
+                while len(self._said.answers) <= position:
+                    await self._more()
+        except TimeoutError:
+            if position:
+                raise
+            self._is_mute = True
+            return None
+        return self._said.answers[position]
+
+    async def _more(self) -> None:
+        """Wait until git has said more; raise if it ended instead."""
+        async with asyncio.TaskGroup() as group:
+            news, gone = group.create_task(self._said.news.wait()), group.create_task(self._process.wait())
+            await asyncio.wait((news, gone), return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+            gone.cancel()
+        if not self._said.news.is_set():
+            code = (await self._process.wait()).code
+            raise GitFailed(VERB, -1 if code is None else code, self._said.complaint)
+        self._said.news.clear()
+
+
+class _Said:
+    """What the process has said: its answers, in the order of the questions."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self.answers: list[Tried] = []
+        self._left = b""
+        self._errors = b""
+
+    @property
+    def complaint(self) -> str:
+        return self._errors.decode(errors="replace")
+
+    def take(self, stream: proc.Stream, chunk: bytes) -> None:
+        if stream is proc.Stream.STDERR:
+            self._errors = (self._errors + chunk)[-4000:]
+            return
+        found, self._left = records(self._left + chunk)
+        self.answers += found
+        if len(self._left) > MOST_BYTES:
+            raise Broken("the conflicts of one merge are more than can be looked at")
+        self.news.set()
 
 
 @contextlib.contextmanager
@@ -64,3 +201,15 @@ def _shadow(repository: Repository) -> Iterator[Path]:
         yield folder / "git"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _fifo(path: Path) -> Iterator[tuple[Path, int]]:
+    """Make a pipe with a name, and hold it open: its reader ends when this does."""
+    os.mkfifo(path, 0o600)
+    # For both ways, so that the child's opening need not wait for anybody.
+    feed = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        yield path, feed
+    finally:
+        os.close(feed)

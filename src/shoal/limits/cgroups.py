@@ -28,6 +28,7 @@ class Cgroups:
         self._files = files
         self._fleet = Fleet.ours().name
         self._fleet_limits = fleet_limits
+        self._members = 0
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -63,18 +64,24 @@ class Cgroups:
         return KernelGroup(name or fleet, folders, self._dialect, self._files)
 
     def _open_fleet(self, undo: contextlib.ExitStack) -> None:
-        """Make the fleet's group, if nobody has yet; who leaves last removes it."""
+        """Make the fleet's group for its first member; who leaves last removes it."""
+        self._members += 1
+        undo.callback(self._leave_fleet)
+        if self._members > 1:
+            return
         fleet = self._at(self._fleet)
-        settings = self._dialect.fleet
         for place in fleet.places:
-            undo.callback(self._files.remove, place)
-            try:
+            with contextlib.suppress(FileExistsError):  # somebody could not be ended, and is in it still
                 self._files.make(place)
-            except FileExistsError:
-                settings = ()
-        bounds = self._dialect.limits(self._fleet_limits) if settings and self._fleet_limits else ()
-        for setting in (*settings, *bounds):
+        bounds = self._dialect.limits(self._fleet_limits) if self._fleet_limits else ()
+        for setting in (*self._dialect.fleet, *bounds):
             fleet.put(setting)
+
+    def _leave_fleet(self) -> None:
+        self._members -= 1
+        if not self._members:
+            for place in self._at(self._fleet).places:
+                self._files.remove(place)
 
     def _make(self, group: KernelGroup, undo: contextlib.ExitStack) -> None:
         for place in group.places:

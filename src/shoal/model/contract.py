@@ -2,14 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-Render = Callable[[str], str]
+from shoal.model.shell import SHELL, Render, filled, parameterised
 
-SHELL = ("/bin/sh", "-c")
-PLACE = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 PARAMETER = re.compile(r"\$\{([0-9]{1,4})\}")
 MOST_SCHEMA = 8 * 1024
 """Of a schema that an agent is told."""
@@ -93,14 +91,9 @@ class Passes(Contract):
     def rendered(self, render: Render) -> Self:
         """Fill in the places; those of a shell's text become its parameters, so that no value is read as a command."""
         if not isinstance(self.command, str):
-            return replace(self, command=tuple(render(word) for word in self.command))
-        values: list[str] = []
-
-        def parameter(place: re.Match[str]) -> str:
-            values.append(render(place[0]))
-            return f"${{{len(values)}}}"
-
-        return replace(self, command=PLACE.sub(parameter, self.command), values=tuple(values))
+            return replace(self, command=filled(self.command, render))
+        text, values = parameterised(self.command, render)
+        return replace(self, command=text, values=values)
 
     def _value(self, number: int, otherwise: str) -> str:
         return self.values[number - 1] if 0 < number <= len(self.values) else otherwise

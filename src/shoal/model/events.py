@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shoal.model.gate import Verdict
+from shoal.model.merge_events import DeliveryIntended, DeliveryRecorded, MergeIntended, MergeRecorded
 from shoal.model.results import WorkerResult
 from shoal.model.select import Row
 from shoal.model.status import Status
@@ -193,6 +194,10 @@ Event = (
     | GateOpened
     | GateAnswered
     | RequestIgnored
+    | MergeIntended
+    | MergeRecorded
+    | DeliveryIntended
+    | DeliveryRecorded
 )
 
 

@@ -137,10 +137,14 @@ def _row(by: Collection[str], one: Candidate, verdict: Sequence[int] | None) -> 
     if "contract" in by:
         reasons.append(f"{one.contracts_met or 0} of {one.contracts} contracts met")
     if "diff_size" in by:
-        reasons.append("size unknown" if one.lines_changed is None else f"{one.lines_changed} lines changed")
+        reasons.append("size unknown" if one.lines_changed is None else _lines(one.lines_changed))
     if "agent" in by and verdict is not None and one.index in verdict:
         reasons.append(f"place {verdict.index(one.index) + 1} by the judge")
     return Row(index=one.index, is_eligible=_is_eligible(by, one), reasons=tuple(reasons))
+
+
+def _lines(number: int) -> str:
+    return f"{number} line{'' if number == 1 else 's'} changed"
 
 
 def _why(by: Collection[str], tied: Sequence[int]) -> str:
@@ -153,19 +157,19 @@ def _why(by: Collection[str], tied: Sequence[int]) -> str:
 
 
 def _last_object(text: str) -> dict[str, object]:
-    """Give the last JSON object that stands in *text*, not one that is part of another."""
-    found: dict[str, object] = {}
-    decoder, at = json.JSONDecoder(), text.find("{")
+    """Give the JSON object that *text* ends with: one in its midst may be of the material that was judged."""
+    text = text.rstrip().removesuffix("```").rstrip()
+    decoder, at = json.JSONDecoder(), text.rfind("{")
     for _ in range(MOST_TRIES):
         if at < 0:
-            return found
+            return {}
         try:
             value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            end = at + 1
-        else:
-            found = value
-        at = text.find("{", end)
+            end = -1
+        if end == len(text) and isinstance(value, dict):
+            return value
+        at = text.rfind("{", 0, at)
     return {}
 
 

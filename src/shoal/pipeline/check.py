@@ -72,7 +72,7 @@ class _Check:
         yield from self._names("pipeline", [find(one, "name") for one in found])
         for one in found:
             yield from self._not_empty(one, "steps")
-            yield from self._steps(find(one, "steps"))
+            yield from self._steps(find(one, "steps"), text(find(one, "name")))
         yield from self._inside()
 
     def _agent(self, agent: Node) -> Iterator[Problem]:
@@ -97,14 +97,14 @@ class _Check:
             at = key_position(agent, ["replies"])
             yield self._at(at, f"`replies` go with `model: {SCRIPTED}` only; remove them")
 
-    def _steps(self, steps: Node | None) -> Iterator[Problem]:
+    def _steps(self, steps: Node | None, pipeline: str | None = None) -> Iterator[Problem]:
         found = [one for one in items(steps) if isinstance(one, Fields)]
         yield from self._names("step", [given(one, "name") or given(one, "id") for one in found])
         for one in found:
             yield from self._step(one)
         titled = {label: one for one in found if (label := title(one)) is not None}
         yield from self._needs(titled)
-        yield from text_problems(titled, self.tree, self.name)
+        yield from text_problems(titled, self.tree, self.name, is_looped=self._is_looped(pipeline))
 
     def _needs(self, steps: Mapping[str, Fields]) -> Iterator[Problem]:
         """Find needs that are not there, and steps that wait for each other for ever."""
@@ -184,6 +184,11 @@ class _Check:
             if given(step, one):
                 what = f"`{one}` does not go with `{kind}`, which has no agent of its own; remove it"
                 yield self._at(key_position(step, [one]), what)
+
+    def _is_looped(self, pipeline: str | None) -> bool:
+        """Say whether a step that is that pipeline is done again and again."""
+        found = [step for one in items(find(self.tree, "pipelines")) for step in items(find(one, "steps"))]
+        return any(text(find(one, "pipeline")) == pipeline and given(one, "loop") for one in found if pipeline)
 
     def _inside(self) -> Iterator[Problem]:
         """Find pipelines that would contain themselves."""

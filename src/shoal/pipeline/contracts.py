@@ -8,7 +8,6 @@ from pydantic_core import InitErrorDetails
 
 from shoal.model.artifact import refusal
 from shoal.model.contract import (
-    PLACE,
     AgentReview,
     Contract,
     JsonSchema,
@@ -19,7 +18,7 @@ from shoal.model.contract import (
 )
 from shoal.pipeline.fields import Duration, Shape, one_of, wrong
 from shoal.pipeline.json_schema import BadSchema, canonical
-from shoal.pipeline.problems import key, shown
+from shoal.pipeline.problems import shown
 
 OWN_KEYS: Mapping[str, tuple[str, ...]] = {
     "json_schema": ("path", "artifact", "schema", "schema_file"),
@@ -73,23 +72,7 @@ def _fillable(command: str) -> str:
     """Accept a shell's text whose places can be handed to it as parameters, which it never reads as commands."""
     if "{%" in command:
         raise wrong("`{% … %}` cannot be used in a shell's text; write the command as a list of words")
-    for place in PLACE.finditer(command):
-        if _is_quoted(command[: place.start()]):
-            raise wrong(f"{key(place[0])} stands in single quotes, where a shell fills in nothing; use double quotes")
     return command
-
-
-def _is_quoted(before: str) -> bool:
-    """Say whether a single quote is open after *before*."""
-    quote, is_escaped = "", False
-    for sign in before:
-        if is_escaped:
-            is_escaped = False
-        elif sign == "\\" and quote != "'":
-            is_escaped = True
-        elif sign in "'\"" and quote in ("", sign):
-            quote = "" if quote else sign
-    return quote == "'"
 
 
 Inside = Annotated[str, AfterValidator(_inside)]

@@ -141,16 +141,6 @@ def _names(value: object) -> object:
 Names = Annotated[list[str], BeforeValidator(_names)]
 
 
-def _command_line(value: object) -> object:
-    match value:
-        case str() if value.strip():
-            return value
-        case [str(first), *rest] if first.strip() and all(isinstance(word, str) for word in rest):
-            return value
-        case _:
-            raise wrong(f"a command is a text for the shell or a list of words, not {shown(value)}")
-
-
 def _condition(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -169,7 +159,6 @@ def _input(value: object) -> str | dict[str, str]:
             raise wrong(f"`input` is a text or a mapping of texts, not {shown(value)}")
 
 
-CommandLine = Annotated[str | list[str], PlainValidator(_command_line, json_schema_input_type=str | list[str])]
 Condition = Annotated[str, PlainValidator(_condition, json_schema_input_type=str | bool)]
 Input = Annotated[str | dict[str, str], PlainValidator(_input, json_schema_input_type=str | dict[str, str])]
 IsolationName = Annotated[str, one_of("isolation_strategy", "auto", "overlay", "worktree", "directory")]

@@ -17,6 +17,8 @@ from shoal.pipeline.texts import texts
 from shoal.pipeline.tree import find, position
 
 STACKED = ("auto", "needs")
+LONGEST_NAME = 180
+"""A session, its branch and its files are named after its step, and a file system takes 255 bytes."""
 
 Input = Mapping[str, str] | str | None
 
@@ -80,6 +82,10 @@ def _stages(settling: Settling, chosen: _Chosen, outer: str = "") -> tuple[Stage
 
 def _stage(settling: Settling, shape: StepShape, path: tuple[str | int, ...], outer: str) -> Stage:
     name = outer + shape.title
+    if len(name) > LONGEST_NAME:
+        at = position(settling.document.tree, [*path, "name"])
+        what = f"step {name} has a name of {len(name)} signs with those around it, and {LONGEST_NAME} can be held"
+        settling.problems.append(Problem(settling.document.name, at, f"{what}; nest less deeply, or use shorter names"))
     made: Stage
     if shape.gate is not None:
         made = Approval(name=name, gate=shape.gate.given)

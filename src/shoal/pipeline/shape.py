@@ -10,13 +10,12 @@ from pydantic import Field
 from shoal.model.plan import Loop
 from shoal.model.retry import Retry
 from shoal.pipeline.artifacts import InjectArtifacts, OutputArtifacts
-from shoal.pipeline.contracts import Contracted
+from shoal.pipeline.contracts import Contracted, Words
 from shoal.pipeline.fields import Argv, Duration, NetworkName, Shape, one_of
 from shoal.pipeline.gates import GateField
 from shoal.pipeline.kinds import (
     ELSEWHERE,
     MISPLACED,
-    CommandLine,
     Condition,
     DatabaseName,
     Env,
@@ -188,7 +187,7 @@ class StepShape(Surroundings, Contracted):
     """What a failure means: `fail_fast` stops the rest, `best_effort` does not, `any` wants one success, a quorum n."""
     expect: Annotated[str, one_of("expect", "any", "changes")] = "any"
     """With `changes`, an agent that changes nothing has failed."""
-    command: CommandLine | None = None
+    command: Words | None = None
     """A command in place of an agent: a text for the shell, or a list of words."""
     condition: Condition | None = Field(default=None, alias="if")
     """An expression; where it does not hold, the step is skipped, and who needs it goes on."""

@@ -31,11 +31,11 @@ TOLD = (
 )  # fmt: skip
 
 
-def text_problems(steps: Mapping[str, Fields], tree: Node, name: str) -> Iterator[Problem]:
-    """Find texts of *steps* that cannot be read, or that name what there is not."""
+def text_problems(steps: Mapping[str, Fields], tree: Node, name: str, *, is_looped: bool = False) -> Iterator[Problem]:
+    """Find texts of *steps* that cannot be read, or that name what there is not; *is_looped* if all are in a loop."""
     personas = {label: entry.value for label, entry in entries(find(tree, "personas")).items()}
     for label, step in steps.items():
-        known = _Known(steps, label, tree)
+        known = _Known(steps, label, tree, is_looped=is_looped)
         for one in (*texts(step), *_persona_text(step, personas)):
             yield from _problems(one, known, name)
 
@@ -60,11 +60,12 @@ def _problems(one: Text, known: "_Known", name: str) -> Iterator[Problem]:
 class _Known:
     """What the texts of one step may name."""
 
-    def __init__(self, steps: Mapping[str, Fields], label: str, tree: Node) -> None:
+    def __init__(self, steps: Mapping[str, Fields], label: str, tree: Node, *, is_looped: bool) -> None:
         self.steps = steps
         self.step = steps[label]
         self.tree = tree
         self.label = label
+        self.is_looped = is_looped
 
     @functools.cached_property
     def before(self) -> set[str]:
@@ -96,7 +97,7 @@ class _Known:
             *ALWAYS,
             *(WORKER if has_agent and not where.is_condition else ()),
             *(CELL if has_cells and not where.is_condition else ()),
-            *(ROUND if given(self.step, "loop") else ()),
+            *(ROUND if self.is_looped or given(self.step, "loop") else ()),
             *(("this",) if is_until else ()),
         )
 

@@ -8,7 +8,7 @@ from shoal.model.command import Argument, Command, Given, Report
 from shoal.model.policy import Layers, Network, Policy
 from shoal.sandboxes import inside
 from shoal.sandboxes.host import HostRoot
-from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, nul_separated
+from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, RootLayers, nul_separated
 from shoal.sandboxes.view import View
 
 FLAGS = (
@@ -22,6 +22,10 @@ mount -t overlay overlay -o "$2" -- "$3" || { printf 'shoal-wall-broken %s layer
 shift 3
 exec "$@"
 """
+
+# A namespace for the mount, of which the host's hears nothing.
+APART = ("-m", "--propagation", "private")
+APART_AS_USER = ("-Urm",)
 
 LOOPBACK = "with the host's network, what listens on the host's own addresses can be reached"
 ABSTRACT = "with the host's network, abstract sockets of the host can be reached: this kernel cannot scope them"
@@ -81,11 +85,13 @@ class Bubblewrap:
         if self.unshare is None:
             raise Unavailable("an overlay in the box", "there is no `unshare`", "`apt install util-linux`")
         script = (inside.SHELL, "-c", MOUNT_LAYERS, "sh")
-        return (str(self.unshare), "-Urm", *script, policy.token, _options(policy.layers), str(policy.layers.target))
+        apart = APART if isinstance(policy.layers, RootLayers) else APART_AS_USER
+        return (str(self.unshare), *apart, *script, policy.token, _options(policy.layers), str(policy.layers.target))
 
 
 def _options(layers: Layers) -> str:
-    options = ["userxattr", "lowerdir=" + ":".join(map(_escaped, layers.lower))]
+    marks = ("nosuid", "nodev") if isinstance(layers, RootLayers) else ("userxattr",)
+    options = [*marks, "lowerdir=" + ":".join(map(_escaped, layers.lower))]
     if layers.upper and layers.work:
         options += [f"upperdir={_escaped(layers.upper)}", f"workdir={_escaped(layers.work)}"]
     return ",".join(options)

@@ -34,9 +34,11 @@ class Link:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostRoot:
     """The part of the host that every box shows, read-only; *resolver* only with the host's network.
+
+    It is looked at once and compared as itself, so that what follows from it can be remembered.
 
     *texts* are the small files among *etc*: a copy of a file costs a box nothing, a mount 0.3 ms.
     """

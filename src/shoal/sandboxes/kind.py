@@ -2,17 +2,23 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from shoal.errors import BadInput
 from shoal.model.command import Command
-from shoal.model.policy import Policy
+from shoal.model.policy import Layers, Policy
 
 # The host's side of a wall runs in this folder and with these variables only: an agent's LD_PRELOAD or PATH
 # must never reach a program that is not behind the wall yet.
 OUTSIDE_CWD = Path("/")
 OUTSIDE_ENV: Mapping[str, str] = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootLayers(Layers):
+    """Layers of root's: marked by attributes that only root's own mount sees, so no user namespace is made for them."""
 
 
 class Sandbox(Protocol):

@@ -12,7 +12,8 @@ a path of the policy that is shown already is not mounted again. Three rules kee
 - Nothing of the policy may lie over what every box has (`/proc`, `/dev`, `/etc`...), nor above it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -82,14 +83,24 @@ class Bare:
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What every box has, and the folders that lead there; paths are texts, which compare ten times as fast."""
+
+    placed: Mapping[str, Mount]
+    leading: frozenset[str]
+
+
 class View:
     """The mounts of one box."""
 
     def __init__(self, policy: Policy, root: HostRoot) -> None:
-        self._placed = {mount.target: mount for mount in _everywhere(root, policy.network)}
+        shared = _everywhere(root, policy.network)
+        self._placed = dict(shared.placed)
+        self._leading = set(shared.leading)
         self._hidden = policy.hidden
         asked = _asked(policy)
-        for path in sorted({*asked, *self._masks(asked), *self._frames(asked)}, key=lambda path: path.parts):
+        for path in sorted({*asked, *self._masks(asked), *self._frames(asked)}, key=lambda path: path.split("/")):
             self._place(path, asked.get(path, Show.MASK))
         for cover in policy.covers:
             self._cover(cover.source, cover.target)
@@ -104,81 +115,94 @@ class View:
     @property
     def absent(self) -> tuple[Path, ...]:
         """Give the hidden paths that must not exist at all."""
-        return tuple(path for path in self._hidden if not self._names_in(path))
+        return tuple(path for path in self._hidden if str(path) not in self._leading)
 
     @property
     def bare(self) -> tuple[Bare, ...]:
         """Give the hidden folders that lead to something shown."""
-        return tuple(Bare(path, names) for path in self._hidden if (names := self._names_in(path)))
+        return tuple(Bare(path, self._names_in(path)) for path in self._hidden if str(path) in self._leading)
 
     def _names_in(self, folder: Path) -> tuple[str, ...]:
         depth = len(folder.parts)
-        return tuple({target.parts[depth]: None for target in self._placed if _is_above(folder, target)})
+        within = (mount.target.parts for mount in self._placed.values() if folder in mount.target.parents)
+        return tuple({parts[depth]: None for parts in within})
 
-    def _masks(self, asked: Mapping[Path, Show]) -> Iterator[Path]:
+    def _masks(self, asked: Mapping[str, Show]) -> Iterator[str]:
         """Find the folders to empty: seen before the policy's own paths are placed, so by what is asked for."""
         for path in map(_checked, self._hidden):
             if path in asked or path in self._placed:
                 raise BadInput(f"{path} is both to be shown in the box and to be hidden from it")
-            above = _nearest(path, {*asked, *self._placed})
+            above = _nearest(path, asked, self._placed)
             show = asked.get(above) or self._placed[above].show if above else Show.MASK
-            if show is Show.WRITE or (show in READ_ONLY and above == path.parent):
+            if show is Show.WRITE or (show in READ_ONLY and above == _parent(path)):
                 raise BadInput(f"{path} cannot be hidden, because the box is to be shown {above}")
             if show in READ_ONLY:
-                yield path.parent
+                yield _parent(path)
 
-    def _frames(self, asked: Mapping[Path, Show]) -> Iterator[Path]:
+    def _frames(self, asked: Mapping[str, Show]) -> Iterator[str]:
         """Find the folders that only lead to what is shown below `/tmp`: like all others, they cannot be written."""
         for path in asked:
             above = self._above(path)
-            if above and above.show is Show.MEMORY and path.parent != above.target:
-                yield above.target / path.parts[len(above.target.parts)]
+            if above and above.show is Show.MEMORY and _parent(path) != str(above.target):
+                first, *_ = path.removeprefix(f"{above.target}/").split("/")
+                yield f"{above.target}/{first}"
 
-    def _place(self, path: Path, show: Show) -> None:
+    def _place(self, path: str, show: Show) -> None:
         above = self._above(path)
         if show is Show.READ and self._is_shown(path, above):
             return
         if show is Show.MASK and above and above.show is Show.MASK:
             return
-        if path in self._placed or any(_is_above(path, target) for target in self._placed):
+        if path in self._placed or path in self._leading:
             raise BadInput(f"{path} cannot be shown in a box, which has a {path} of its own")
         if above and above.show in (Show.WRITE, Show.KERNEL, Show.LINK):
             raise BadInput(f"{path} cannot be shown in a box by that name, because it lies below {above.target}")
-        self._placed[path] = Mount(path, show, str(path))
+        self._put(Mount(Path(path), show, path))
 
-    def _is_shown(self, path: Path, above: Mount | None) -> bool:
+    def _is_shown(self, path: str, above: Mount | None) -> bool:
         own = self._placed.get(path)
         if own:
             return own.show in (Show.LINK, *READ_ONLY)
         return bool(above and above.show in (Show.LINK, *READ_ONLY))
 
     def _cover(self, source: Path, target: Path) -> None:
-        above = self._above(_checked(target))
+        path = _checked(target)
+        above = self._above(path)
         is_pointer = above is not None and target == above.target / ".git"
         if above and above.show in (Show.READ, Show.WRITE, Show.COVER) and not is_pointer:
             raise BadInput(f"{target} cannot be covered: an agent may have replaced what lies below {above.target}")
-        if any(_is_above(target, other) for other in self._placed):
+        if path in self._leading:
             raise BadInput(f"{target} cannot be covered: the box is to be shown what lies below it")
-        self._placed.pop(target, None)
-        self._placed[target] = Mount(target, Show.COVER, str(source))
+        self._placed.pop(path, None)
+        self._put(Mount(target, Show.COVER, str(source)))
 
-    def _above(self, path: Path) -> Mount | None:
+    def _put(self, mount: Mount) -> None:
+        path = str(mount.target)
+        self._placed[path] = mount
+        self._leading.update(_folders_above(path))
+
+    def _above(self, path: str) -> Mount | None:
         above = _nearest(path, self._placed)
         return self._placed[above] if above else None
 
 
-def _everywhere(root: HostRoot, network: Network) -> Iterator[Mount]:
-    """Give what every box has."""
-    yield from (Mount(link.path, Show.LINK, link.text) for link in root.links)
+@functools.lru_cache(maxsize=8)
+def _everywhere(root: HostRoot, network: Network) -> Shared:
+    """Give what every box has, which is the same for all of a host."""
     etc = root.etc + (root.resolver if network is Network.HOST else ())
     mounted = (path for path in (*root.folders, *etc) if path not in root.texts)
-    yield from (Mount(path, Show.SYSTEM, str(path)) for path in mounted)
-    yield from (Mount(path, Show.COPY, content=text) for path, text in root.texts.items())
-    yield from (Mount(path, Show.KERNEL) for path in KERNEL)
-    yield from (Mount(path, Show.MEMORY) for path in MEMORY)
+    mounts = (
+        *(Mount(link.path, Show.LINK, link.text) for link in root.links),
+        *(Mount(path, Show.SYSTEM, str(path)) for path in mounted),
+        *(Mount(path, Show.COPY, content=text) for path, text in root.texts.items()),
+        *(Mount(path, Show.KERNEL) for path in KERNEL),
+        *(Mount(path, Show.MEMORY) for path in MEMORY),
+    )
+    placed = {str(mount.target): mount for mount in mounts}
+    return Shared(placed, frozenset(folder for path in placed for folder in _folders_above(path)))
 
 
-def _asked(policy: Policy) -> dict[Path, Show]:
+def _asked(policy: Policy) -> dict[str, Show]:
     asked = dict.fromkeys(map(_checked, policy.read), Show.READ) | dict.fromkeys(
         map(_checked, policy.write), Show.WRITE
     )
@@ -188,18 +212,23 @@ def _asked(policy: Policy) -> dict[Path, Show]:
     return asked
 
 
-def _checked(path: Path) -> Path:
+def _checked(path: Path) -> str:
     if not path.is_absolute() or ".." in path.parts:
         raise BadInput(f"{path} is not a whole path, and what it means in a box cannot be told")
-    return path
+    return str(path)
 
 
-def _nearest(path: Path, targets: Iterable[Path]) -> Path | None:
-    return max(
-        (target for target in targets if _is_above(target, path)), key=lambda path: len(path.parts), default=None
-    )
+def _nearest(path: str, *targets: Collection[str]) -> str | None:
+    """Find the nearest of *targets* above a path."""
+    return next((above for above in _folders_above(path) if any(above in some for some in targets)), None)
 
 
-def _is_above(folder: Path, path: Path) -> bool:
-    # By text: is_relative_to takes apart both paths each time, and made a wrap cost 4 ms.
-    return str(path).startswith(f"{str(folder).rstrip('/')}/") and folder != path
+def _folders_above(path: str) -> Iterator[str]:
+    """Name the folders above a path, the nearest first."""
+    while path != "/":
+        path = _parent(path)
+        yield path
+
+
+def _parent(path: str) -> str:
+    return path[: path.rindex("/")] or "/"

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ _BATCH = 1000
 _ROW_BYTES = 200
 _SHARE = 8
 _LOOK_UP_SECONDS = 1.0
+# Notes rest so long, unless somebody waits for them: a short session's all become one transaction.
+RIPE_SECONDS = 0.1
+RIPE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class Notes:
 @dataclass(slots=True)
 class _Line:
     items: deque[Entry | Mark]
+    since: float
     size: int = 0
 
 
@@ -83,6 +88,7 @@ class Backlog:
         self._changed = threading.Condition()  # guards all that follows
         self._appends: list[Append] = []
         self._lines: dict[str, _Line] = {}
+        self._ripe: dict[str, None] = {}
         self._size = 0
         self._rows = 0
         self._is_closed = False
@@ -109,15 +115,20 @@ class Backlog:
     def note(self, session: str, entry: Entry) -> None:
         """Add a note of *session*, whether there is room or not."""
         with self._changed:
-            self._add(session, entry)
-            self._lines[session].size += entry.size
+            line = self._add(session, entry)
+            line.size += entry.size
             self._size += entry.size
             self._rows += 1
+            if line.size >= RIPE_BYTES:
+                self._ripen(session)
+            elif len(self._lines) == len(line.items) == 1:
+                self._changed.notify()  # now it is known until when to wait
 
     def mark(self, session: str, mark: Mark) -> None:
         """Add a mark behind all notes of *session*."""
         with self._changed:
             self._add(session, mark)
+            self._ripen(session)
 
     def close(self) -> None:
         """Take nothing more in; what waits is still given out."""
@@ -128,18 +139,35 @@ class Backlog:
     def take(self) -> Appends | Notes | None:
         """Wait for work; `None` says that there will be no more."""
         with self._changed:
-            while not (self._appends or self._lines or self._is_closed):
-                self._changed.wait(_LOOK_UP_SECONDS)
+            while not (self._appends or self._is_closed or self._next()):
+                self._changed.wait(self._patience())
                 # a loop that was torn down without leaving `opened` must not keep the interpreter from ending
                 self._is_closed = self._is_closed or not threading.main_thread().is_alive()
             if self._appends:
                 return self._all_appends()
-            return self._some_notes() if self._lines else None
+            session = self._next()
+            return self._some_notes(session) if session else None
 
-    def _add(self, session: str, item: Entry | Mark) -> None:
+    def _add(self, session: str, item: Entry | Mark) -> _Line:
         self._check_open()
-        self._lines.setdefault(session, _Line(deque())).items.append(item)
+        line = self._lines.setdefault(session, _Line(deque(), time.monotonic()))
+        line.items.append(item)
+        return line
+
+    def _ripen(self, session: str) -> None:
+        self._ripe.setdefault(session)
         self._changed.notify()
+
+    def _next(self) -> str | None:
+        """Give whose turn it is: who has rested long enough, the oldest first, else one that somebody waits for."""
+        oldest = next(iter(self._lines), None)
+        if oldest and (self._is_closed or self._lines[oldest].since + RIPE_SECONDS <= time.monotonic()):
+            return oldest
+        return next(iter(self._ripe), None)
+
+    def _patience(self) -> float:
+        oldest = next(iter(self._lines.values()), None)
+        return _LOOK_UP_SECONDS if oldest is None else max(0.0, oldest.since + RIPE_SECONDS - time.monotonic())
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -149,16 +177,18 @@ class Backlog:
         taken, self._appends = self._appends, []
         return Appends(tuple(taken))
 
-    def _some_notes(self) -> Notes:
-        session, line = next(iter(self._lines.items()))
+    def _some_notes(self, session: str) -> Notes:
+        line = self._lines.pop(session)
         entries, mark = _head(line.items)
         freed = sum(entry.size for entry in entries)
         line.size -= freed
         self._size -= freed
         self._rows -= len(entries)
-        del self._lines[session]
-        if line.items:
-            self._lines[session] = line  # last in turn now
+        self._ripe.pop(session, None)
+        if line.items:  # last in turn now
+            line.since = time.monotonic()
+            self._lines[session] = line
+            self._ripe[session] = None
         return Notes(session, entries, mark)
 
 

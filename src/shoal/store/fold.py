@@ -203,7 +203,10 @@ class _Draft:
         for (run, step, name), session in self._sessions.items():
             sessions[run, step][name] = session
         for (run, name), step_state in self._steps.items():
-            steps[run][name] = replace(step_state, sessions=sessions[run, name])
+            # What had not ended when its run did was stopped.
+            is_over = self._runs[run].status.is_ended and not step_state.status.is_ended
+            status = Status.CANCELLED if is_over else step_state.status
+            steps[run][name] = replace(step_state, sessions=sessions[run, name], status=status)
         return State({name: replace(run, steps=steps[name]) for name, run in self._runs.items()})
 
     def _run_started(self, event: RunStarted, at: float) -> None:

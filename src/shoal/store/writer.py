@@ -11,7 +11,7 @@ from typing import TypeVar, assert_never
 from shoal.errors import BadInput, Broken, ShoalError
 from shoal.model.events import Recorded
 from shoal.store.backlog import Append, Appends, Backlog, Entry, Notes
-from shoal.store.database import Database
+from shoal.store.database import Database, Row
 from shoal.store.paths import StatePaths
 
 _KEPT_OPEN = 64
@@ -70,8 +70,7 @@ class Writer:
         recorded: tuple[Recorded, ...] = ()
         try:
             if notes.entries:
-                numbers = self._shelf.database(notes.session).write([entry.row for entry in notes.entries])
-                recorded = _recorded(notes.entries, numbers)
+                recorded = _recorded(notes.entries, self._shelf.write(notes))
         except Exception as error:
             self._shelf.drop(notes.session)
             self._failures.setdefault(notes.session, error)
@@ -98,7 +97,19 @@ class _Shelf:
         self._paths = paths
         self._open: OrderedDict[str, Database] = OrderedDict()
 
-    def database(self, session: str) -> Database:
+    def write(self, notes: Notes) -> list[int]:
+        """Write notes; a session's first, and its last, need no open database if they come alone."""
+        rows = [entry.row for entry in notes.entries]
+        return self._written_at_rest(notes, rows) or self._database(notes.session).write(rows)
+
+    def _written_at_rest(self, notes: Notes, rows: list[Row]) -> list[int] | None:
+        is_flushed = notes.mark is not None and not notes.mark.is_last  # who waits for them has more to say
+        if notes.session in self._open or is_flushed:
+            return None
+        database = self._made(notes.session)
+        return database.write_whole(rows) or (database.write_last(rows) if notes.mark else None)
+
+    def _database(self, session: str) -> Database:
         if session not in self._open:
             self._open[session] = self._made(session)
         self._open.move_to_end(session)
@@ -111,10 +122,15 @@ class _Shelf:
             self._open.pop(session).close()
 
     def rest(self, session: str) -> None:
-        if session in self._open or self._paths.session_db(session).exists():
+        if session in self._open or self._is_restless(session):
             database = self._open.pop(session, None) or self._made(session)
             database.open()
             database.rest()
+
+    def _is_restless(self, session: str) -> bool:
+        """Say whether a database that is not open here still has a log beside it."""
+        path = self._paths.session_db(session)
+        return path.exists() and path.with_name(f"{path.name}-wal").exists()
 
     def rest_all(self) -> None:
         while self._open:

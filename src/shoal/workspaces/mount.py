@@ -1,8 +1,11 @@
 """The one place that mounts: mount(2) and umount2(2) by ctypes, 0.4 ms instead of 3 ms by mount(8)."""
 
+import asyncio
 import ctypes
 import errno
+import functools
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from shoal import proc
@@ -69,6 +72,15 @@ def unmount(target: Path) -> bool:
     raise Broken(f"cannot unmount {target}: {os.strerror(code)}")
 
 
+async def unmounted(target: Path) -> None:
+    """Take away what is mounted at *target*, while the loop goes on: the kernel waits for all cores, up to 14 ms."""
+    try:
+        await asyncio.get_running_loop().run_in_executor(_thread(os.getpid()), unmount, target)
+    except asyncio.CancelledError:
+        unmount(target)  # whatever the thread has done by now, nothing stays mounted
+        raise
+
+
 def mounted_below(folder: Path) -> list[Path]:
     """List what is mounted below *folder*, the deepest first."""
     with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as table:  # noqa: PTH123
@@ -82,6 +94,13 @@ async def _run(*argv: str) -> proc.Completed:
     return await proc.run(Command(argv=argv, cwd=Path("/"), env=env), timeout=TIMEOUT)
 
 
+@functools.cache
+def _thread(_pid: int) -> ThreadPoolExecutor:
+    """Give the one thread that waits for the kernel, a named border; a forked process has none of its parent's."""
+    return ThreadPoolExecutor(1, thread_name_prefix="shoal-unmount")
+
+
+@functools.cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 

@@ -10,6 +10,7 @@ from shoal.errors import Broken
 from shoal.model.command import Command
 
 TIMEOUT = 600.0
+GATHERING_SECONDS = 0.2
 
 
 class Trash:
@@ -42,6 +43,7 @@ class Trash:
         """Remove what is thrown away, for ever."""
         while True:
             await self._thrown.wait()
+            await asyncio.sleep(GATHERING_SECONDS)  # one process removes what many sessions threw away
             await self.emptied()
 
 

@@ -5,6 +5,7 @@ from shoal.cli.plain import plain
 from shoal.cli.render.approve import answered_line, opened_line
 from shoal.cli.render.columns import beginning, count, seconds, tone
 from shoal.cli.render.why import why
+from shoal.model.contract import warnings
 from shoal.model.events import (
     AgentStarted,
     Event,
@@ -32,6 +33,7 @@ class Progress:
         self._paint = paint
         self._width = width
         self._began: float | None = None
+        self._running: set[str] = set()
 
     def line(self, recorded: Recorded) -> str | None:
         """Say what happened, or nothing where a person need not know."""
@@ -58,11 +60,17 @@ class Progress:
                 asked = beginning(prompt, max(LEAST, LINE - max(len(session), self._width)))
                 return f"started  {plain(session).ljust(self._width)}  {self._paint(asked, 'dim')}".rstrip()
             case AgentStarted(session=session):
-                return f"running  {plain(session)}"
+                return self._agent_started(session)
             case SessionEnded(result=result):
                 return f"ended    {plain(result.session).ljust(self._width)}  {self._result(result)}"
             case _:
                 return None
+
+    def _agent_started(self, session: str) -> str:
+        """Say that it runs, and for the processes after its agent that its work is checked."""
+        word = "checking" if session in self._running else "running"
+        self._running.add(session)
+        return f"{word:8} {plain(session)}"
 
     def _run_started(self, event: RunStarted) -> str:
         where = f"wall {plain(event.wall)}, workspace {plain(event.workspace)}"
@@ -76,4 +84,5 @@ class Progress:
             "no branch" if result.branch is None else f"{plain(result.branch)}, {count(result.files_changed, 'file')}"
         )
         reason = why(result)
-        return f"{status}  {kept}, {took}" + (f"\n{INDENT}why: {reason}" if reason else "")
+        notes = [f"\n{INDENT}note: {plain(one.splitlines()[0])}" for one in warnings(result.checks)]
+        return f"{status}  {kept}, {took}" + (f"\n{INDENT}why: {reason}" if reason else "") + "".join(notes)

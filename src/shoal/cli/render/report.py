@@ -66,7 +66,7 @@ def worker_lines(report: RunReport, paint: Paint, changed: Mapping[str, Sequence
     for worker, row in zip(workers, padded, strict=True):
         row[1] = paint(row[1], tone(worker.status))
         yield INDENT + joined(row)
-        if worker.prompt != told:  # the workers of one step share it
+        if worker.prompt and worker.prompt != told:  # the workers of one step share it
             yield f"{INDENT}{INDENT}{paint(f'task: {beginning(worker.prompt, PROMPT)}', 'dim')}"
             told = worker.prompt
         yield from (f"{INDENT}{INDENT}{line}" for line in _remarks(worker))
@@ -76,6 +76,8 @@ def step_lines(report: RunReport, paint: Paint) -> Iterator[str]:
     """Say of each step what none of its workers can say: that it waited, was passed over, looped, or chose one."""
     for step in report.steps:
         lines = list(_step_remarks(step))
+        if not step.status.is_ended:  # its turn has not come, or its workers say it
+            continue
         if not step.worker_results or lines:
             status = paint(step.status.value, tone(step.status))
             yield f"{INDENT}step {plain(step.step)}: {status}{'; ' if lines else ''}{'; '.join(lines)}"

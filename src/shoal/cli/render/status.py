@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from shoal.cli.output import Paint
 from shoal.cli.plain import plain
 from shoal.cli.render.columns import ago, columns, joined, tone
-from shoal.cli.render.report import headline, standing_lines, worker_lines
+from shoal.cli.render.report import headline, standing_lines, step_lines, worker_lines
 from shoal.model.results import RunReport, WorkerResult
 from shoal.model.status import Status
 from shoal.store.fold import RunState
@@ -20,7 +20,7 @@ def status_lines(
     """Give the run's headline, its workers, what it is *waiting* for, what it stood on, and the latest other runs."""
     yield headline(report, paint)
     yield ""
-    if lines := list(worker_lines(report, paint)):
+    if lines := [*worker_lines(report, paint), *step_lines(report, paint)]:
         yield from (*lines, "")
     if waiting:
         yield from (*waiting, "")

@@ -18,7 +18,6 @@ ELSEWHERE = {  # what other tools of this field call it
         ("stop cancel kill", "Ctrl-C in the run's own terminal stops it"),
         ("gc cleanup prune", "`shoal clean` removes what no run needs"),
         ("attach tail watch log", "`shoal logs -f` follows an agent"),
-        ("merge", "an agent's work is a branch: `git merge BRANCH`"),
         ("apply", "`shoal diff SESSION | git apply` does it"),
         ("start", "it is `shoal run`"),
         ("check", "it is `shoal validate`"),

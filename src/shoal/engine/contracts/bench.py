@@ -36,6 +36,9 @@ class Change:
 class Bench(Protocol):
     """One worker's work, to be looked at; nothing that is done here changes it."""
 
+    def masked(self, text: str) -> str:
+        """Take secrets out of a text; asked before it is cut, or half of a secret could pass."""
+
     async def read(self, path: str, limit: int) -> bytes | None:
         """Give the beginning of a plain file of the work; `None` where there is none, or it is none."""
 

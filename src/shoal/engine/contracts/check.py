@@ -75,15 +75,16 @@ async def _unfit(contract: JsonSchema, bench: Bench) -> str | None:
     try:
         value = document(content)
     except ValueError as error:
-        return f"{what} is no JSON: {escaped(str(error), ERROR_SIGNS)}"
+        return f"{what} is no JSON: {escaped(bench.masked(str(error)), ERROR_SIGNS)}"
     errors = compiled(json.loads(contract.schema)).iter_errors(value)
-    found = [_fault(one.instance_path, one.message) for one in itertools.islice(errors, ERRORS)]
+    found = [_fault(bench, one.instance_path, one.message) for one in itertools.islice(errors, ERRORS)]
     return f"{what} does not fit the schema: {'; '.join(found)}" if found else None
 
 
-def _fault(path: Sequence[str | int], message: str) -> str:
-    where = "/".join(map(str, path))
-    return f"{escaped(where, ERROR_SIGNS)}: {escaped(message, ERROR_SIGNS)}" if where else escaped(message, ERROR_SIGNS)
+def _fault(bench: Bench, path: Sequence[str | int], message: str) -> str:
+    where = bench.masked("/".join(map(str, path)))
+    said = escaped(bench.masked(message), ERROR_SIGNS)
+    return f"{escaped(where, ERROR_SIGNS)}: {said}" if where else said
 
 
 async def _unpassed(contract: Passes, bench: Bench) -> str | None:
@@ -91,7 +92,7 @@ async def _unpassed(contract: Passes, bench: Bench) -> str | None:
     if ran.exit_code == 0 and ran.failure is None:
         return None
     why = ran.failure or f"it exited with {ran.exit_code}"
-    return f"`{escaped(contract.words, ERROR_SIGNS)}` did not pass: {why}{quoted(ran.output)}"
+    return f"`{escaped(bench.masked(contract.words), ERROR_SIGNS)}` did not pass: {why}{quoted(ran.output)}"
 
 
 async def _empty(contract: NonEmptyFile, bench: Bench) -> str | None:

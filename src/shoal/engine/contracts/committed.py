@@ -79,6 +79,10 @@ class CommittedBench:
     reviewers: Mapping[str, Reviewer] = field(default_factory=dict)
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
 
+    def masked(self, text: str) -> str:
+        """Take out what came from the host's environment."""
+        return self.site.mask.text(text)
+
     async def read(self, path: str, limit: int) -> bytes | None:
         """Give the beginning of a plain file of the work."""
         return await blob(self.site.repository.git, self.commit or self.site.base.commit, path, limit)

@@ -70,5 +70,5 @@ async def _tried(trial: Passes, bench: Bench) -> Checked:
     except (ShoalError, OSError, TimeoutError, ValueError) as error:
         return Checked(TRIAL, is_met=False, message=str(error) or type(error).__name__, is_warning=True)
     score = score_of(ran.output)
-    said = ran.failure or f"exit {ran.exit_code}" if score is None else f"{score:g}"
+    said = ran.failure or f"exit {ran.exit_code}" if score is None else repr(score)
     return Checked(TRIAL, is_met=ran.exit_code == 0 and ran.failure is None, message=said, is_warning=True)

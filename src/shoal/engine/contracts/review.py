@@ -54,7 +54,7 @@ async def reviewed(bench: Bench, contract: AgentReview) -> str | None:
         return f"the reviewer ({contract.reviewer}) gave no verdict that counts: {found}"
     if found.is_pass:
         return None
-    reasons = "; ".join(escaped(one, REASON_SIGNS) for one in found.reasons[:REASONS])
+    reasons = "; ".join(escaped(bench.masked(one), REASON_SIGNS) for one in found.reasons[:REASONS])
     return f"the reviewer ({contract.reviewer}) says fail: {reasons or 'it gave no reasons'}"
 
 
@@ -108,7 +108,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _read(value: object) -> Verdict | None:
     match value:
-        case {"verdict": "pass" | "fail" as word, "reasons": [*reasons], **rest} if not rest:
+        case {"verdict": "pass" | "fail" as word, **rest} if isinstance(reasons := rest.get("reasons", []), list):
             texts = tuple(one for one in reasons if isinstance(one, str))
             return Verdict(word == "pass", texts) if len(texts) == len(reasons) else None
         case _:

@@ -1,0 +1,24 @@
+"""A pipeline: each task is a name, a prompt, and the tasks that it waits for and builds on."""
+
+import asyncio
+
+from shoal import AgentCoordinator
+
+AGENT = {"adapter": "command", "command": ["sh", "-s"]}
+PIPELINE = [
+    ("agent-1", "echo 'greet(name)' > api.md"),
+    ("agent-2", "sed 's/^/def /' api.md > api.py", ["agent-1"]),
+    ("agent-3", "grep def api.py", ["agent-2"]),
+]
+
+
+async def main() -> None:
+    """Run the tasks, each when its turn comes."""
+    async with AgentCoordinator(repo=".", agent=AGENT) as coordinator:
+        *_, last = await coordinator.run_agents(PIPELINE)
+    print(last.output.strip())
+
+
+asyncio.run(main())
+
+# prints def greet(name)

@@ -1,0 +1,87 @@
+"""What a pipeline of very many steps costs: Shoal's own time for each of 2,000 trivial ones.
+
+Its own time is that of its process; the commands themselves, and the programs that start them, are told beside it.
+"""
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.bench_fleet import repository
+from shoal.cli.following import asked
+from shoal.engine.run import run
+from shoal.model.status import Status
+from shoal.pipeline.load import load
+from shoal.pipeline.plan import plan
+
+STEPS = int(os.environ.get("SHOAL_BENCH_STEPS", "2000"))
+WIDTH = 200
+WANTED_MS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What each step took, in milliseconds."""
+
+    steps: int
+    load_ms: float
+    own_ms: float
+    others_ms: float
+    wall_ms: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.steps} steps, {WIDTH} wide: {self.load_ms + self.own_ms:.1f} ms of Shoal's own time each"
+            f" ({WANTED_MS:g} allowed; {self.load_ms:.1f} of them reading and planning), {self.others_ms:.1f} ms of the"
+            f" processes that it started, {self.wall_ms:.1f} ms by the clock"
+        )
+
+
+def main() -> None:
+    """Measure, and print one line."""
+    with tempfile.TemporaryDirectory(prefix="shoal-dag-", ignore_cleanup_errors=True) as folder:
+        print(asyncio.run(cost(repository(Path(folder, "repo"), 200), STEPS)))
+
+
+async def cost(repo: Path, steps: int) -> Cost:
+    """Run so many steps, each layer of them after the one before."""
+    file = repo / "dag.yaml"
+    file.write_text(document(steps))
+    began, own, others = time.monotonic(), time.process_time(), children()
+    made = plan(load(file), environ=os.environ)
+    planned = time.process_time()
+    report = await run(made, asked(made, repo), stop=asyncio.Event())
+    assert report.status is Status.SUCCEEDED, report.status
+    assert len(report.steps) == steps
+    each = 1000 / steps
+    return Cost(
+        steps=steps,
+        load_ms=(planned - own) * each,
+        own_ms=(time.process_time() - planned) * each,
+        others_ms=(children() - others) * each,
+        wall_ms=(time.monotonic() - began) * each,
+    )
+
+
+def document(steps: int) -> str:
+    """Write a pipeline whose steps stand in layers of the width."""
+    lines = [f"runtime: {{sandbox: none, max_concurrent_workers: {WIDTH}}}", "steps:"]
+    for number in range(steps):
+        needs = f", needs: [s{number - WIDTH}]" if number >= WIDTH else ""
+        lines.append(f'  - {{name: s{number}, command: "true"{needs}}}')
+    return "\n".join(lines) + "\n"
+
+
+def children() -> float:
+    """Give the time of all processes that were started and have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

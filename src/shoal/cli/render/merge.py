@@ -1,0 +1,120 @@
+"""What came of a merge, in words."""
+
+from collections.abc import Iterator, Sequence
+
+from shoal.cli.output import Paint
+from shoal.cli.plain import plain
+from shoal.cli.render.columns import columns, count, heading, joined, some
+from shoal.model.merge import Conflict, Delivery, DeliveryStatus, MergeReport, MergeResult, MergeStatus, Preview
+
+INDENT = "  "
+NAMED = 5
+TONES = {
+    MergeStatus.MERGED: "good",
+    MergeStatus.NO_CHANGES: "dim",
+    MergeStatus.CONFLICTS: "bad",
+    MergeStatus.HELD: "warn",
+}
+
+
+def merge_lines(done: MergeReport, program: str, paint: Paint) -> Iterator[str]:
+    """Say what became of each session, of the branch, and what to type next."""
+    yield from _table(done.results, paint)
+    merged = sum(one.status is MergeStatus.MERGED for one in done.results)
+    where = f"{plain(done.branch)} at {done.commit[:10]}" if done.commit else "no branch was made"
+    yield f"{paint(plain(done.run), 'bold')}: {merged} of {count(len(done.results), 'session')} merged; {where}"
+    if done.left_out:
+        yield f"left out, for they did not end well or were taken out; name them to merge them: {some(done.left_out)}"
+    if done.delivery is not None:
+        yield _delivery(done.delivery, paint)
+    yield from (f"{INDENT}{line}" for line in _next(done, program))
+
+
+def undo_lines(done: MergeReport, paint: Paint) -> Iterator[str]:
+    """Say what was taken out, and what is left."""
+    stuck = [one for one in done.results if one.status.needs_a_person]
+    yield from _table(stuck, paint)
+    yield f"taken out of {plain(done.branch)}: {some(done.left_out) or 'nothing'}"
+    if done.commit is None:
+        yield f"nothing is left on {plain(done.branch)}: it is removed, and the agents' own branches stay"
+    if done.delivery is not None:
+        yield _delivery(done.delivery, paint)
+        if done.delivery.command:
+            yield f"{INDENT}{plain(done.delivery.command)}"
+
+
+def preview_lines(seen: Preview, paint: Paint) -> Iterator[str]:
+    """Draw who conflicts with whom, and say in which files."""
+    if not seen.clashes:
+        touching = f"; {count(len(seen.overlaps), 'pair')} changed the same files" if seen.overlaps else ""
+        yield f"no conflicts among {count(len(seen.sessions), 'session')}{touching}"
+        return
+    yield from _matrix(seen, paint)
+    for clash in seen.clashes:
+        yield f"{plain(clash.one)} {paint('conflicts with', 'bad')} {plain(clash.other)}"
+        yield from (f"{INDENT}{_conflict(one)}" for one in clash.conflicts[:NAMED])
+    if not seen.is_whole:
+        yield "there are more pairs than were tried; merging tells the rest"
+
+
+def asked_line(ready: MergeReport, into: str) -> str:
+    """Ask a person whether the branch may go into theirs."""
+    return f"deliver {plain(ready.branch)} into {plain(into)}? [y/N]"
+
+
+def _matrix(seen: Preview, paint: Paint) -> Iterator[str]:
+    """Give a row for each session that overlaps with another; `x` is a conflict, `~` the same files without one."""
+    marks = {pair: "~" for one, two in seen.overlaps for pair in ((one, two), (two, one))}
+    marks |= {pair: "x" for clash in seen.clashes for pair in ((clash.one, clash.other), (clash.other, clash.one))}
+    names = [name for name in seen.sessions if any(name == one for one, _ in marks)]
+    if len(names) > 30:  # wider than any terminal: the list below says it all
+        return
+    rows = [
+        [f"{number} {plain(name)}", *(marks.get((name, other), ".") for other in names)]
+        for number, name in enumerate(names, 1)
+    ]
+    head, *padded = columns([["", *map(str, range(1, len(names) + 1))], *rows])
+    yield heading(head, paint)
+    yield from map(joined, padded)
+    yield ""
+
+
+def _table(results: Sequence[MergeResult], paint: Paint) -> Iterator[str]:
+    rows = [[plain(one.session), one.status.value, (one.commit or "")[:10], plain(one.message)] for one in results]
+    if not rows:
+        return
+    head, *padded = columns([["session", "status", "commit", ""], *rows])
+    yield INDENT + heading(head, paint)
+    for one, row in zip(results, padded, strict=True):
+        row[1] = paint(row[1], TONES[one.status])
+        yield INDENT + joined(row)
+        yield from (f"{INDENT}{INDENT}{_conflict(conflict)}" for conflict in one.conflicts[:NAMED])
+        if len(one.conflicts) > NAMED:
+            yield f"{INDENT}{INDENT}… and {len(one.conflicts) - NAMED} more"
+
+
+def _conflict(one: Conflict) -> str:
+    partners = f" (with {some(one.partners, NAMED)})" if one.partners else ""
+    return f"{one.kind.value}: {some(one.paths, NAMED)}{partners}"
+
+
+def _delivery(one: Delivery, paint: Paint) -> str:
+    match one.status:
+        case DeliveryStatus.DELIVERED:
+            return f"{paint('delivered', 'good')} into {plain(one.into)}: {one.old[:10]} → {one.new[:10]}"
+        case DeliveryStatus.UNCHANGED:
+            return f"{plain(one.into)} holds it already"
+        case DeliveryStatus.LEFT:
+            return f"{paint('not delivered', 'warn')} into {plain(one.into)}: {plain(one.message)}; this finishes it:"
+
+
+def _next(done: MergeReport, program: str) -> Iterator[str]:
+    """Give the commands that a person would type now."""
+    if done.delivery is not None and done.delivery.command:
+        yield plain(done.delivery.command)
+    elif done.delivery is None and done.commit is not None:
+        yield f"git diff {done.start[:10]} {plain(done.branch)}"
+        yield f"{program} merge {plain(done.run)} --into BRANCH"
+    conflicting = [one for one in done.results if one.status is MergeStatus.CONFLICTS]
+    for one in conflicting[:1]:
+        yield f"{program} diff {plain(one.session)}"

@@ -1,0 +1,41 @@
+"""Which sessions would conflict, before anybody waits for them: first by files, then by trying each pair."""
+
+from collections.abc import Sequence
+
+from shoal.engine.merge.candidates import Candidate
+from shoal.git.ancestry import since
+from shoal.git.conflicts import Conflicted, Tried
+from shoal.git.merge import tried_pairs
+from shoal.git.touching import meeting, touched
+from shoal.model.merge import Clash, Preview
+from shoal.model.repository import Repository
+
+
+async def previewed(repository: Repository, run: str, base: str, candidates: Sequence[Candidate]) -> Preview:
+    """Try each pair of *candidates* that touches the same files; sessions that stand on each other are no pair."""
+    source = {one.session: one.source for one in candidates}
+    changed = await touched(repository, base, list(source.values()))
+    pairs, is_whole = meeting({session: changed[commit] for session, commit in source.items()})
+    if not pairs:
+        return Preview(run=run, sessions=tuple(source), is_whole=is_whole)
+    ancestry = await since(repository, [base], list(source.values()))
+    reach = {commit: ancestry.reach([commit]) for commit in {source[name] for pair in pairs for name in pair}}
+    apart = [
+        (one, two)
+        for one, two in pairs
+        if source[one] not in reach[source[two]] and source[two] not in reach[source[one]]
+    ]
+    tried = await tried_pairs(repository, [(source[one], source[two]) for one, two in apart])
+    told = list(zip(apart, tried, strict=True))
+    return Preview(
+        run=run,
+        sessions=tuple(source),
+        overlaps=tuple(pair for pair, one in told if not isinstance(one, Conflicted)),
+        clashes=tuple(_clash(pair, one) for pair, one in told if isinstance(one, Conflicted)),
+        is_whole=is_whole,
+    )
+
+
+def _clash(pair: tuple[str, str], tried: Tried) -> Clash:
+    conflicts = tried.conflicts if isinstance(tried, Conflicted) else ()
+    return Clash(one=pair[0], other=pair[1], conflicts=conflicts)

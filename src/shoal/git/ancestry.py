@@ -1,0 +1,55 @@
+"""The commits that were made since some start, and which of them stand on which."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shoal.errors import Broken
+from shoal.git.run import git
+from shoal.model.repository import Repository
+
+MOST_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """Commits with their parents, in an order in which parents come first; all else is older than the start."""
+
+    parents: Mapping[str, tuple[str, ...]]
+
+    def reach(self, commits: Iterable[str]) -> frozenset[str]:
+        """Name all that *commits* stand on, themselves too."""
+        found: set[str] = set()
+        left = [commit for commit in commits if commit in self.parents]
+        while left:
+            commit = left.pop()
+            if commit not in found:
+                found.add(commit)
+                left += [parent for parent in self.parents[commit] if parent in self.parents]
+        return frozenset(found)
+
+    def without_merges(self, commits: Iterable[str]) -> list[str]:
+        """Put *commits* in the order of their making, and leave out those that only join others."""
+        wanted = set(commits)
+        return [one for one, parents in self.parents.items() if one in wanted and len(parents) < 2]
+
+
+async def since(repository: Repository, starts: Sequence[str], tips: Sequence[str]) -> Ancestry:
+    """Look at what *tips* have that none of *starts* has."""
+    wanted = (*dict.fromkeys(tips), *(f"^{start}" for start in dict.fromkeys(starts)))
+    asked = "".join(f"{one}\n" for one in wanted)
+    done = await git(
+        repository.git,
+        *("rev-list", "--topo-order", "--reverse", "--parents", "--stdin"),
+        stdin=asked.encode(),
+        limit=MOST_BYTES,
+    )
+    if done.dropped:
+        raise Broken("the sessions have more commits than can be looked at; merge fewer of them at once")
+    rows = (line.split() for line in done.stdout.decode().splitlines())
+    return Ancestry({row[0]: tuple(row[1:]) for row in rows})
+
+
+async def is_ancestor(repository: Repository, inner: str, outer: str) -> bool:
+    """Say whether *inner* is in the history of *outer*; a commit that is not there any more is in none."""
+    done = await git(repository.git, "merge-base", "--is-ancestor", inner, outer, accept=(0, 1, 128))
+    return done.ok

@@ -1,0 +1,49 @@
+"""How a run's work is brought back by itself, where a file says so: in what form, verified by what, conflicts how."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shoal.model.contract import Passes
+from shoal.model.merge import Strategy
+
+
+class ConflictRule(StrEnum):
+    """What is done with work that cannot be merged as it is."""
+
+    REPORT = "report"
+    """A person is told."""
+    AGENT = "agent"
+    """An agent is given both sides, and its result counts if it has no markers left and is verified."""
+    REDO = "redo"
+    """The task is done again, on what the others made."""
+    OURS = "ours"
+    """Where both changed the same lines, those that landed before stay."""
+    THEIRS = "theirs"
+    """Where both changed the same lines, those that come later count."""
+
+    @property
+    def is_favour(self) -> bool:
+        """Say whether one side simply wins."""
+        return self in (ConflictRule.OURS, ConflictRule.THEIRS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merging:
+    """How the work of a run is merged when it has ended."""
+
+    strategy: Strategy = Strategy.REVIEW
+    into: str | None = None
+    """The branch of the user's that it is delivered into; `None` leaves it on the branch of the run."""
+    verify: Passes | None = None
+    on_conflict: ConflictRule = ConflictRule.REPORT
+    resolver_agent: str | None = None
+    resolver_persona: str | None = None
+    allow_executable_config: bool = False
+    """Whether work that changes what runs on a person's machine is merged too."""
+
+    @property
+    def resolver(self) -> str | None:
+        """Name who resolves conflicts, as reviewers are named; a persona and an agent may have the same name."""
+        if self.resolver_persona is not None:
+            return f"persona {self.resolver_persona}"
+        return None if self.resolver_agent is None else f"agent {self.resolver_agent}"

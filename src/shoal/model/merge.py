@@ -1,0 +1,232 @@
+"""Bringing work together: what conflicts with what, what became of each session, and the facts that are recorded."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+
+class Strategy(StrEnum):
+    """How sessions become commits of the integration branch."""
+
+    REVIEW = "review"
+    """A merge commit each, prepared for a person, who delivers it."""
+    AUTO = "auto"
+    """A merge commit each."""
+    SQUASH = "squash"
+    """One plain commit each."""
+    REBASE = "rebase"
+    """Their own commits, one after the other."""
+    OCTOPUS = "octopus"
+    """One merge commit for all."""
+
+    @property
+    def form(self) -> "Strategy":
+        """Name the strategy whose commits look the same: those of `review` are those of `auto`."""
+        return Strategy.AUTO if self is Strategy.REVIEW else self
+
+
+class MergeStatus(StrEnum):
+    """What became of one session's work."""
+
+    MERGED = "merged"
+    CONFLICTS = "conflicts"
+    NO_CHANGES = "no_changes"
+    HELD = "held"
+
+    @property
+    def needs_a_person(self) -> bool:
+        """Say whether somebody has to look at it."""
+        return self in (MergeStatus.CONFLICTS, MergeStatus.HELD)
+
+
+class ConflictKind(StrEnum):
+    """In what way two sides cannot be had together."""
+
+    CONTENT = "content"
+    BINARY = "binary"
+    MODE = "mode"
+    SYMLINK = "symlink"
+    SUBMODULE = "submodule"
+    MODIFY_DELETE = "modify/delete"
+    RENAME_RENAME = "rename/rename"
+    RENAME_DELETE = "rename/delete"
+    RENAME = "rename"
+    """A rename that collides with something else, or a folder that went to several places."""
+    DIRECTORY_FILE = "directory/file"
+    CASE = "case"
+    """Names that a file system without case takes for one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """One thing that a person has to decide."""
+
+    kind: ConflictKind
+    paths: tuple[str, ...]
+    message: str = ""
+    """What git says of it; names in it are an agent's."""
+    partners: tuple[str, ...] = ()
+    """The sessions, merged before, that it conflicts with."""
+
+    def as_fields(self) -> dict[str, object]:
+        """Give the fields by their names."""
+        return {
+            "kind": self.kind.value,
+            "paths": list(self.paths),
+            "message": self.message,
+            "partners": list(self.partners),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeResult:
+    """What became of one session; its fields are also to be had as `result["status"]` (seed 002)."""
+
+    session: str
+    status: MergeStatus
+    source: str | None = None
+    """The commit that holds the session's own work."""
+    commit: str | None = None
+    """The commit of the integration branch by which it was merged."""
+    message: str = ""
+    conflicts: tuple[Conflict, ...] = ()
+
+    def __getitem__(self, name: str) -> object:
+        """Give a field by its name."""
+        return self.as_fields()[name]
+
+    def keys(self) -> Iterator[str]:
+        """Name the fields."""
+        return (field.name for field in fields(self))
+
+    def as_fields(self) -> dict[str, object]:
+        """Give the fields by their names."""
+        return {
+            "session": self.session,
+            "status": self.status.value,
+            "source": self.source,
+            "commit": self.commit,
+            "message": self.message,
+            "conflicts": [one.as_fields() for one in self.conflicts],
+        }
+
+
+class DeliveryStatus(StrEnum):
+    """What became of a branch of the user's."""
+
+    DELIVERED = "delivered"
+    UNCHANGED = "unchanged"
+    """It holds everything already."""
+    LEFT = "left"
+    """Nothing of it was touched; the message says what is in the way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What became of the branch that the work was to be delivered into."""
+
+    into: str
+    status: DeliveryStatus
+    old: str
+    new: str
+    message: str = ""
+    command: str | None = None
+    """The one command that finishes it, where it was left."""
+
+    def as_fields(self) -> dict[str, object]:
+        """Give the fields by their names."""
+        return {
+            "into": self.into,
+            "status": self.status.value,
+            "old": self.old,
+            "new": self.new,
+            "message": self.message,
+            "command": self.command,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeReport:
+    """What became of a merge: of each session, in the order of its merging, and of the user's branch."""
+
+    run: str
+    strategy: Strategy
+    branch: str
+    """The integration branch, whether or not there is anything on it."""
+    start: str
+    """The commit that it grows from."""
+    commit: str | None
+    """Where it is now; `None` where there is none."""
+    results: tuple[MergeResult, ...]
+    delivery: Delivery | None = None
+    left_out: tuple[str, ...] = ()
+    """Sessions that did not end well, or were taken out again; they are merged when they are named."""
+
+    @property
+    def needs_a_person(self) -> bool:
+        """Say whether anything is left for somebody to look at."""
+        left = self.delivery is not None and self.delivery.status is DeliveryStatus.LEFT
+        return left or any(one.status.needs_a_person for one in self.results)
+
+    def __getitem__(self, session: str) -> MergeResult:
+        """Give the result of *session*."""
+        return self.by_session[session]
+
+    @property
+    def by_session(self) -> Mapping[str, MergeResult]:
+        """The results by their sessions."""
+        return {one.session: one for one in self.results}
+
+    def as_fields(self) -> dict[str, object]:
+        """Give the fields by their names."""
+        return {
+            "run": self.run,
+            "strategy": self.strategy.value,
+            "branch": self.branch,
+            "start": self.start,
+            "commit": self.commit,
+            "results": [one.as_fields() for one in self.results],
+            "delivery": self.delivery.as_fields() if self.delivery else None,
+            "left_out": list(self.left_out),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clash:
+    """Two sessions whose work cannot be had together as it is, and why."""
+
+    one: str
+    other: str
+    conflicts: tuple[Conflict, ...]
+
+    def as_fields(self) -> dict[str, object]:
+        """Give the fields by their names."""
+        return {"sessions": [self.one, self.other], "conflicts": [one.as_fields() for one in self.conflicts]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """Which sessions changed the same files, and which of them really conflict; *sessions* is the matrix's order."""
+
+    run: str
+    sessions: tuple[str, ...]
+    overlaps: tuple[tuple[str, str], ...] = ()
+    """Pairs that touch the same files and can be merged."""
+    clashes: tuple[Clash, ...] = ()
+    is_whole: bool = True
+    """Whether every pair that overlaps was tried; of very many sessions only some are."""
+
+    def partners(self, session: str) -> tuple[str, ...]:
+        """Name the sessions that *session* conflicts with."""
+        pairs = ((clash.one, clash.other) for clash in self.clashes)
+        return tuple(other for one, two in pairs for mine, other in ((one, two), (two, one)) if mine == session)
+
+    def as_fields(self) -> dict[str, object]:
+        """Give the fields by their names."""
+        return {
+            "run": self.run,
+            "sessions": list(self.sessions),
+            "overlaps": [list(pair) for pair in self.overlaps],
+            "clashes": [clash.as_fields() for clash in self.clashes],
+            "whole": self.is_whole,
+        }

@@ -1,0 +1,61 @@
+"""Values put into commands: a shell is handed them as parameters, so that none of them is read as a command."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
+
+Render = Callable[[str], str]
+
+SHELL = ("/bin/sh", "-c")
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "busybox"})
+PLACE = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+QUOTED = {"": '"${{{}}}"', '"': "${{{}}}", "'": """'"${{{}}}"'"""}
+"""How a shell is given a value as one word, by the quotes that the place stands in."""
+
+_SCRIPT_OPTION = re.compile(r"-[A-Za-z]*c")
+
+
+def filled(argv: Sequence[str], render: Render) -> tuple[str, ...]:
+    """Fill in the words of a command; the script of a shell among them takes its values as further parameters."""
+    at = _script_at(argv)
+    if at is None:
+        return tuple(render(word) for word in argv)
+    before, rest = (render(word) for word in argv[:at]), [render(word) for word in argv[at + 1 :]] or ["sh"]
+    script, values = parameterised(argv[at], render, first=len(rest))
+    return (*before, script, *rest, *values)
+
+
+def parameterised(script: str, render: Render, *, first: int = 1) -> tuple[str, tuple[str, ...]]:
+    """Give a shell's text with parameters in its places, numbered from *first* on, and their values."""
+    values: list[str] = []
+    text, quote, end = "", "", 0
+    for place in PLACE.finditer(script):
+        between = script[end : place.start()]
+        quote, end = _quote_after(between, quote), place.end()
+        text += between + QUOTED[quote].format(first + len(values))
+        values.append(render(place[0]))
+    return text + script[end:], tuple(values)
+
+
+def _script_at(argv: Sequence[str]) -> int | None:
+    """Find the word that a shell reads as its script: `sh -c SCRIPT`, also behind `env` or `timeout`."""
+    for at, word in enumerate(argv):
+        if PurePosixPath(word).name not in SHELLS:
+            continue
+        for option in range(at + 1, len(argv) - 1):
+            if _SCRIPT_OPTION.fullmatch(argv[option]):
+                return option + 1
+            if not argv[option].startswith("-") and PurePosixPath(argv[option]).name not in SHELLS:
+                break
+    return None
+
+
+def _quote_after(text: str, quote: str) -> str:
+    """Say in which quotes a shell is after *text*, when it was in *quote* before it."""
+    signs = iter(text)
+    for sign in signs:
+        if sign == "\\" and quote != "'":
+            next(signs, None)
+        elif sign in "'\"" and quote in ("", sign):
+            quote = "" if quote else sign
+    return quote
