@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -115,8 +114,7 @@ def test_a_second_interrupt_does_not_wait_for_a_stubborn_agent(repo: Path) -> No
         running.send_signal(signal.SIGINT)
         assert "stopping" in next(iter(running.stderr))
         running.send_signal(signal.SIGINT)
-        began = time.monotonic()
-        running.communicate(timeout=60)
+        _, err = running.communicate(timeout=60)
 
     assert running.returncode == 130
-    assert time.monotonic() - began < 4  # the grace alone is 5 s
+    assert "ended at once" in err, "and did not wait for the grace of the agent"

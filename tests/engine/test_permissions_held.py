@@ -289,6 +289,9 @@ cat "$SHOAL_SYSTEM_PROMPT_FILE"; grep -c Write "$SHOAL_PERMISSIONS_FILE"
 """
 
 
+RESTRICTED = "## Restrictions\n\n- Tools that you may not use: Write."
+
+
 async def test_what_an_agent_or_a_person_writes_meanwhile_changes_no_permission(repo: Path) -> None:
     """The first agent rewrites document and persona in its workspace, a person does in the checkout: no later one cares."""
     for name, text in {"shoal.yaml": FROZEN, "do.sh": PROBE, "narrow.md": "be careful\n"}.items():
@@ -308,7 +311,7 @@ async def test_what_an_agent_or_a_person_writes_meanwhile_changes_no_permission(
     first, second = (one.worker_results[0] for one in report.steps)
     assert changed(repo, first) == ["d0/made", "narrow.md", "shoal.yaml"]
     assert "shoal.yaml" in first.executable, "and it is reported"
-    assert (changed(repo, second), second.output) == (["d0/made"], "be careful\n1\n")
+    assert (changed(repo, second), second.output) == (["d0/made"], f"be careful\n\n{RESTRICTED}1\n")
 
 
 def test_the_command_shows_denials_and_all_decisions_to_programs(repo: Path) -> None:

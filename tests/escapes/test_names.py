@@ -175,13 +175,24 @@ async def test_a_prompt_reaches_the_agent_to_the_letter(repo: Path, strategy: st
 
 
 def test_a_prompt_of_a_document_reaches_the_agent_to_the_letter(repo: Path) -> None:
-    """B9.71, through the command; what names no input is no template."""
-    words = TEMPLATES.replace("\\0", "")
+    """B9.71, through the command; only double braces are ours, and those that name nothing are refused."""
+    words = "{0.__globals__} %(x)s %s $(id) `id` ${HOME} $HOME ~ \\n 'q' {# x #} \"q\" {% raw %}{{ x }}{% endraw %}"
     agent = {"adapter": "command", "command": ["sh", "-c", "cat; echo done > done"]}
     steps = [{"name": "a", "agent": "x", "prompt": words}]
     (repo / "shoal.yaml").write_text(json.dumps({"agents": {"x": agent}, "steps": steps}))
 
     said = shoal_in(repo)("run", "shoal.yaml", "--json")
 
+    literal = words.replace("{% raw %}", "").replace("{% endraw %}", "")
     assert said.code == 0, said
-    assert json.loads(said.out)["steps"][0]["worker_results"][0]["output"] == f"{words}\n"
+    assert json.loads(said.out)["steps"][0]["worker_results"][0]["output"] == f"{literal}\n"
+
+
+@pytest.mark.parametrize("words", ["{{ ''.__class__.__mro__ }}", "{{ self }}", "{{ cycler.__init__ }}"])
+def test_a_template_of_a_document_that_reaches_for_more_than_data_is_refused(repo: Path, words: str) -> None:
+    """B9.71: nothing runs, and nothing is made."""
+    agent = {"adapter": "command", "command": ["sh", "-c", "cat"]}
+    steps = [{"name": "a", "agent": "x", "prompt": words}]
+    (repo / "shoal.yaml").write_text(json.dumps({"agents": {"x": agent}, "steps": steps}))
+
+    refused(repo, "shoal.yaml")

@@ -1,8 +1,11 @@
 """Merging beside the checkout: both sides or the files in conflict, and nobody's programs."""
 
+import os
 from pathlib import Path
 
-from shoal.git.merge import Conflicted, Merged, combined, merged
+import pytest
+
+from shoal.git.merge import Conflicted, Merged, combined, merged, workbench
 from shoal.git.repository import inspect
 from tests.conftest import git
 
@@ -52,3 +55,23 @@ async def test_no_driver_of_the_users_runs(repo: Path, tmp_path: Path) -> None:
     await merged(repository, one, two, "m")
 
     assert not canary.exists()
+
+
+async def test_what_a_killed_merge_left_is_swept_and_what_another_holds_stays(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name in ("shoal-merge-dead", "shoal-merge-fresh", "other"):
+        (tmp_path / name / "git").mkdir(parents=True)
+    os.utime(tmp_path / "shoal-merge-dead", (0, 0))
+    os.utime(tmp_path / "other", (0, 0))
+    repository = await inspect(repo, {})
+    base = git(repo, "rev-parse", "main")
+
+    async with workbench(repository):
+        (held,) = set(tmp_path.glob("shoal-merge-*")) - {tmp_path / "shoal-merge-fresh"}
+        os.utime(held, (0, 0))
+        await merged(repository, base, base, "m")
+        assert held.exists()
+
+    assert {path.name for path in tmp_path.iterdir()} == {"shoal-merge-fresh", "other", repo.name}

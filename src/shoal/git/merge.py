@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ MOST_BYTES = 256 * 2**20
 # Asked for its messages, git brings out what it has said after each merge (2.39): all but the last byte of it.
 VERB = ("merge-tree", "--write-tree", "--stdin", "--messages")
 ANSWER_SECONDS = 5.0
+PREFIX = "shoal-merge-"
+FRESH_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +199,30 @@ class _Said:
 
 @contextlib.contextmanager
 def _shadow(repository: Repository) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="shoal-merge-"))
+    _swept(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         write_gitdir(folder / "git", repository, head="ref: refs/heads/none", refs={}, index=None, loose_stat=False)
         yield folder / "git"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _swept(place: Path) -> None:
+    """Remove what killed processes left: a folder that nobody holds and that was not made just now."""
+    for folder in place.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                facts = os.fstat(lock)
+                if facts.st_uid == os.getuid() and time.time() - facts.st_mtime > FRESH_SECONDS:
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ def system_prompt(words: str, compliance: str, sub_agents: int, permissions: Per
         _section("Concurrency", _offer(sub_agents)),
         _section("Restrictions", _restrictions(permissions)),
     )
-    return "\n\n".join(one for one in sections if one)
+    told = [one for one in sections if one]
+    return words if told == [words.rstrip()] else "\n\n".join(told)
 
 
 def _section(title: str, text: str) -> str:
