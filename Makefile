@@ -2,11 +2,11 @@
 .PHONY: setup demo test test-deep test-user test-rights check bench clean
 
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-p scripts.no_skips)
-# twice as many workers as two processors: most tests wait for processes to start and to end
-AT_ONCE = -n 4 --dist worksteal
+# more workers than two processors: most tests wait for processes to start and to end
+AT_ONCE = -n 5 --dist worksteal
 # what is started a thousand times is compiled once
 unexport PYTHONDONTWRITEBYTECODE
-RIGHTS = $(addprefix tests/,cli engine limits proc sandboxes workspaces agent/test_sandboxed.py)
+RIGHTS = $(addprefix tests/,$(addprefix cli/test_,run.py demo.py clean.py doctor.py approve.py) engine limits proc sandboxes workspaces agent/test_sandboxed.py)
 SCRIPTS = scripts/no_skips.py scripts/reference.py $(wildcard scripts/bench*.py)
 
 setup:

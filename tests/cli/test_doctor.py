@@ -72,6 +72,7 @@ def test_without_bubblewrap_it_says_what_to_install(shoal: Shoal, tmp_path: Path
     assert left_in(scratch) == set()
 
 
+@pytest.mark.deep
 def test_what_a_killed_doctor_left_is_removed_by_the_next(shoal: Shoal, tmp_path: Path, scratch: Path) -> None:
     given = environment(TMPDIR=str(scratch))
     with subprocess.Popen([SHOAL, "doctor"], cwd=tmp_path, env=given, stdout=subprocess.PIPE, text=True) as doctor:

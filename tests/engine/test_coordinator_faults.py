@@ -555,6 +555,7 @@ def unspeakable(prompt: str) -> Unspeakable:
     return Unspeakable()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("mode", ["process", "thread"])
 async def test_whatever_a_function_does_is_its_own_result(repo: Path, mode: str) -> None:
     def task(function: object, **more: object) -> Task:

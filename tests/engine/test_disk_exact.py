@@ -226,6 +226,7 @@ else:
             assert (shown(repo, one, "half"), shown(repo, one, "more")) == ("half", "more")
         return results
 
+    @pytest.mark.deep
     @pytest.mark.parametrize("is_mounted", [True, False], ids=["still-mounted", "rebooted"])
     @pytest.mark.parametrize("strategy", ["overlay", "worktree", "directory"])
     async def test_the_work_of_a_killed_run_is_brought_in_by_the_next(

@@ -242,6 +242,7 @@ def test_a_share_is_told_from_a_busy_machine(percent: float, free: float, held: 
     assert is_throttled(spinner, other) is held
 
 
+@pytest.mark.deep
 async def test_limits_that_nobody_holds_are_found_out(repo: Path) -> None:
     lax: Enforcer = Lax()
 

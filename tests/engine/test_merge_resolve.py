@@ -135,7 +135,7 @@ async def test_a_side_wins_as_it_does_for_git_merge(repo: Path, case: str, side:
 edits = st.dictionaries(st.integers(0, 11), st.sampled_from(["x", "y", "", "line 5", "x\ny"]), max_size=5)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits, edits, st.sampled_from([OURS, THEIRS]))
 def test_any_edits_come_out_as_by_git_merge(
     tmp_path: Path, mine: dict[int, str], other: dict[int, str], side: ConflictRule

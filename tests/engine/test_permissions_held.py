@@ -182,7 +182,7 @@ async def test_a_writable_path_that_cannot_be_opened_is_refused(repo: Path, path
     assert why in str(error)
 
 
-@pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock"])
+@pytest.mark.parametrize("sandbox", ["bubblewrap", pytest.param("landlock", marks=pytest.mark.deep)])
 async def test_a_readable_path_that_must_stay_shut_is_refused(
     repo: Path, tmp_path: Path, sandbox: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,7 @@ async def test_past_its_cap_the_log_keeps_the_start_and_says_how_much_is_missing
     assert stream or attack.result.output.endswith("0123456\n0123456\n")
 
 
+@pytest.mark.deep
 async def test_ten_million_short_lines_are_bounded(scene: Scene) -> None:
     """B8.63."""
     attack = await scene.attacked("yes '{}' | head -n 10000000; echo end")

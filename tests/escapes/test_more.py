@@ -115,6 +115,7 @@ async def test_a_plain_folder_with_a_state_of_its_own_runs_nothing(tmp_path: Pat
     assert not canary.exists()
 
 
+@pytest.mark.deep
 async def test_a_base_deeper_than_python_calls_is_worked_on(repo: Path) -> None:
     """1,100 folders in each other; with paths that the kernel still takes."""
     fill = "i=0; while [ $i -lt 1100 ]; do mkdir d && cd d || exit 1; i=$((i+1)); done; echo deep > file"

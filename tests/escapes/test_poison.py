@@ -197,7 +197,7 @@ def tidied(repo: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("tidied")
-@pytest.mark.parametrize("strategy", ["auto", "worktree"])
+@pytest.mark.parametrize("strategy", ["auto", pytest.param("worktree", marks=pytest.mark.deep)])
 async def test_nothing_of_a_gitdir_and_workspace_poisoned_throughout_runs(scene: Scene, strategy: str) -> None:
     """All at once: in run, seal, import, diff, open and clean, each of which ends quickly."""
     nasty = NASTY.replace("CANARY", str(scene.canary)).replace("HOME", str(scene.home)).replace("REPO", str(scene.repo))
