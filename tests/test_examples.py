@@ -59,8 +59,8 @@ class Ran:
 
 def run(repo: Path, name: str, *words: str, pipeline: str | None = None) -> Ran:
     """Run an example as its first lines say."""
-    target = shutil.copy(EXAMPLES / name, repo / ("shoal.yaml" if pipeline else name))
-    said = shoal_in(repo)("run", pipeline or Path(target).name, *words, "--json")
+    shutil.copy(EXAMPLES / name, repo / name)
+    said = shoal_in(repo)("run", name, *([pipeline] if pipeline else ()), *words, "--json")
     return Ran(repo, said.code, json.loads(said.out), said.err)
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from shoal.model.agent import AgentSpec
     from shoal.model.limits import ResourceLimits
+    from shoal.model.merge import Conflict, MergeReport, MergeResult, Preview
     from shoal.model.permissions import AccessDenied, PermissionManager, Permissions
     from shoal.model.plan import Plan, Step
     from shoal.model.policy import Network
@@ -61,17 +62,21 @@ _HOMES = {
     "BudgetExceeded": "shoal.errors",
     "Cancelled": "shoal.patterns.outcome",
     "CommandResult": "shoal.engine.held",
+    "Conflict": "shoal.model.merge",
     "ContextTooLong": "shoal.errors",
     "Err": "shoal.patterns.outcome",
     "IsolatedAgentSession": "shoal.engine.isolated",
     "Limiter": "shoal.patterns",
     "MaxTurns": "shoal.errors",
+    "MergeReport": "shoal.model.merge",
+    "MergeResult": "shoal.model.merge",
     "ModelFailed": "shoal.errors",
     "Network": "shoal.model.policy",
     "Ok": "shoal.patterns.outcome",
     "PermissionManager": "shoal.model.permissions",
     "Permissions": "shoal.model.permissions",
     "Plan": "shoal.model.plan",
+    "Preview": "shoal.model.merge",
     "Prompt": "shoal.agent",
     "QuorumMissed": "shoal.errors",
     "RateLimited": "shoal.errors",
@@ -112,17 +117,21 @@ __all__ = [
     "BudgetExceeded",
     "Cancelled",
     "CommandResult",
+    "Conflict",
     "ContextTooLong",
     "Err",
     "IsolatedAgentSession",
     "Limiter",
     "MaxTurns",
+    "MergeReport",
+    "MergeResult",
     "ModelFailed",
     "Network",
     "Ok",
     "PermissionManager",
     "Permissions",
     "Plan",
+    "Preview",
     "Prompt",
     "QuorumMissed",
     "RateLimited",

@@ -77,7 +77,7 @@ def test_a_person_is_told_what_came_of_it(shoal: Shoal, repo: Path, pipelines: P
     assert f"same.txt: {', '.join(branches)}" in said.out
     assert "wall: bubblewrap" in said.out
     assert "limits: " in said.out
-    assert f"git merge {branches[0]}" in said.out
+    assert "shoal merge both-" in said.out
     assert "I am one" not in said.out, "what agents say is in their logs"
 
 

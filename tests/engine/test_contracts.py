@@ -15,7 +15,7 @@ from shoal.engine.contracts.check import check
 from shoal.engine.contracts.committed import CommittedBench, Reviewer
 from shoal.engine.job import Job
 from shoal.engine.prepare import Ask, prepared
-from shoal.engine.session import _way_to_work
+from shoal.engine.session import way_to_work
 from shoal.model.agent import AgentSpec
 from shoal.model.assignment import Assignment
 from shoal.model.contract import (
@@ -94,7 +94,7 @@ async def benched(
                 commit=commit,
                 box=box,
                 stop=stop or asyncio.Event(),
-                way=_way_to_work,
+                way=way_to_work,
                 reviewers=reviewer(reviews),
                 artifacts=artifacts or {},
             )

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.engine.merge.candidates import Candidate
 from shoal.engine.merge.desk import Verify
-from shoal.engine.merge.line import Line
 from shoal.engine.merge.merge import preview
 from shoal.errors import BadInput
 from shoal.model.merge import ConflictKind
@@ -154,14 +152,6 @@ async def test_a_combination_that_fails_is_found_and_the_second_of_it_put_aside(
     assert statuses(done) == {"s0": "merged", "s1": "merged", "s2": "merged", "s3": "held"}
     assert "do not go together" in done["s3"].message
     assert len(asked) <= 5
-
-
-def test_a_line_halves_what_fails() -> None:
-    line = Line.of([Candidate(session=name, source=name) for name in "abc"])
-
-    assert [[one.session for one in batch] for batch in line.split().batches] == [["a", "b"], ["c"]]
-    assert [[one.session for one in batch] for batch in line.split().split().batches] == [["a"], ["b"], ["c"]]
-    assert Line.of([]).batches == ()
 
 
 async def test_a_preview_names_the_pairs_and_changes_nothing(repo: Path) -> None:

@@ -92,7 +92,6 @@ def test_a_long_message_starts_with_its_place(keys: str, start: str) -> None:
         ("max_concurrent_workers: 1001", "2:35: `max_concurrent_workers` must be at most 1000, not 1001"),
         ("isolation_strategy: overlai", "2:31: `isolation_strategy` cannot be 'overlai'; did you mean `overlay`?"),
         ("database_strategy: shared", "2:30: database_strategy: shared comes later; use per_agent"),
-        ("auto_merge: true", "2:23: auto_merge: merging is not there yet; remove it or say false"),
         ("cleanup_on_complete: no", "2:32: `cleanup_on_complete` must be true or false, not 'no'"),
         ("sandbox: bublewrap", "2:20: `sandbox` cannot be 'bublewrap'; did you mean `bubblewrap`?"),
         ("toolchains: []", "2:11: `toolchains` is not supported yet in this version; remove it"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.model.conflict_rule import ConflictRule, Merging
+from shoal.model.conflict_rule import Merging
 from shoal.model.contract import Passes
 from shoal.model.merge import Strategy
 from shoal.pipeline.compose import compose
@@ -45,12 +45,7 @@ def meant(written: str) -> Merging | None:
             Merging(verify=Passes(type="verify", command="docker ps --format {{.ID}}", timeout=600.0)),
         ),
         ("merge: {verify: [pytest, -q]}", Merging(verify=Passes(type="verify", command=("pytest", "-q")))),
-        ("merge: {on_conflict: redo, allow_executable_config: true}",
-         Merging(on_conflict=ConflictRule.REDO, allow_executable_config=True)),
-        ("merge: {on_conflict: agent, resolver: critic}",
-         Merging(on_conflict=ConflictRule.AGENT, resolver_persona="critic")),
-        ("merge: {on_conflict: agent, resolver: claude}",
-         Merging(on_conflict=ConflictRule.AGENT, resolver_agent="claude")),
+        ("merge: {on_conflict: report, allow_executable_config: true}", Merging(allow_executable_config=True)),
     ],
 )  # fmt: skip
 def test_merging_is_a_strategy_or_a_mapping(written: str, expected: Merging | None) -> None:
@@ -80,7 +75,8 @@ def test_a_resolver_is_named_as_a_reviewer_is() -> None:
         ("merge: {verify: ' '}", "1:27: `verify` must be a text for the shell or a list of words, like"),
         ("merge: {verify: [1]}", "1:27: `verify` must be a text for the shell or a list of words, like"),
         ("merge: {verify: x, verify_timeout: soon}", "1:46: 'soon' is no length of time"),
-        ("merge: {on_conflict: agents}", "1:32: `on_conflict` cannot be 'agents'; did you mean `agent`?"),
+        ("merge: {on_conflict: reports}", "1:32: `on_conflict` cannot be 'reports'; did you mean `report`?"),
+        ("merge: {on_conflict: agent}", "1:32: `on_conflict: agent` is not supported yet in this version; use report"),
         ("merge: {allow_executable_config: 1}", "1:44: `allow_executable_config` must be true or false, not 1"),
     ],
 )  # fmt: skip

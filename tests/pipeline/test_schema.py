@@ -152,7 +152,7 @@ def test_what_is_right_is_right_for_both(text: str) -> None:
         "personas: {p: {system_prompt: a, system_prompt_file: b}}\n",
         "runtime: {max_concurrent_workers: 0}\n",
         "runtime: {sandbox: docker}\n",
-        "runtime: {auto_merge: true}\n",
+        "runtime: {merge: 3}\n",
         "runtime: {database_strategy: shared}\n",
         "runtime: {fleet_limits: {disk: exact}}\n",
         "- steps\n",

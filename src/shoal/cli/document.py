@@ -32,7 +32,7 @@ def run_document(report: RunReport) -> dict[str, object]:
         "duration_seconds": report.duration_seconds,
         "usage": {name: sum((one.usage.get(name, 0) for one in workers), zero) for name, zero in USAGE.items()},
         "steps": [_step(step) for step in report.steps],
-        "merge": None,
+        "merge": None if report.merge is None else report.merge.as_fields(),
         "wall": report.wall,
         "limits": report.limits,
         "workspace": report.workspace,

@@ -14,7 +14,7 @@ from shoal.model.plan import Plan
 from shoal.model.results import RunReport
 from shoal.model.status import Status
 
-GOOD, NOT_ALL_GOOD, LATE, INTERRUPTED = 0, 1, 124, 130
+GOOD, NOT_ALL_GOOD, FOR_A_PERSON, LATE, INTERRUPTED = 0, 1, 4, 124, 130
 
 
 async def followed(plan: Plan, ask: Ask, face: Face, deadline: float | None = None) -> int:
@@ -49,4 +49,6 @@ def _code(report: RunReport, interrupt: Interrupt) -> int:
         return LATE
     if interrupt.stop.is_set():
         return INTERRUPTED
-    return GOOD if report.status is Status.SUCCEEDED else NOT_ALL_GOOD
+    if report.status is not Status.SUCCEEDED:
+        return NOT_ALL_GOOD
+    return FOR_A_PERSON if report.merge is not None and report.merge.needs_a_person else GOOD

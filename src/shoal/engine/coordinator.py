@@ -16,6 +16,7 @@ from shoal.engine.dispatch import is_good
 from shoal.engine.held import OpenSession
 from shoal.engine.job import Job
 from shoal.engine.merge.advice import advice
+from shoal.engine.merge.bring_back import verified
 from shoal.engine.merge.desk import MergeAsk
 from shoal.engine.merge.handing import desk_of, handed, session_name
 from shoal.engine.merge.merge import merge
@@ -23,6 +24,7 @@ from shoal.engine.run import Listener
 from shoal.engine.settings import Settings
 from shoal.engine.together import room_for, together
 from shoal.errors import AllFailed, BadInput, QuorumMissed, Refused, UnknownName
+from shoal.model.contract import Passes
 from shoal.model.merge import Conflict, MergeReport, MergeResult
 from shoal.model.merge import Strategy as MergeStrategy
 from shoal.model.results import AgentFailed, RunReport, WorkerResult
@@ -220,13 +222,19 @@ class AgentCoordinator:
         *,
         into: str | None = None,
         allow_executable_config: bool = False,
+        verify: str | Sequence[str] | None = None,
     ) -> MergeReport:
         """Bring the work of *results*, or of the whole run, together on its branch `shoal/<run>`.
 
         No branch of the user's is moved unless it is named as *into*. What conflicts stops nobody: see the report.
+        The command *verify* is run behind the wall on the combined work: what makes it fail is put aside.
         """
         ask = MergeAsk(strategy=_strategy(strategy), into=into, allow_executable=allow_executable_config)
-        return await self._merged(list(results), ask)
+        if verify is None:
+            return await self._merged(list(results), ask)
+        command = Passes(type="verify", command=verify if isinstance(verify, str) else tuple(verify))
+        async with self._open() as crew, verified(crew.dispatch.site, command, crew.dispatch.limiter) as check:
+            return await self._merged(list(results), replace(ask, verify=check))
 
     async def merge_agent_results(
         self, sessions: Sequence[WorkerResult | str | OpenSession], strategy: str = "review"

@@ -17,6 +17,7 @@ from shoal.engine.assign import Usual, assert_order, assignment, named
 from shoal.engine.dispatch import Dispatch
 from shoal.engine.held import OpenSession, held_session, holding
 from shoal.engine.job import Job
+from shoal.engine.merge.bring_back import brought_back
 from shoal.engine.muster import adapters_for, assert_holdable
 from shoal.engine.pins import pin
 from shoal.engine.prepare import Ask, prepared
@@ -28,8 +29,10 @@ from shoal.engine.sweep import sweep
 from shoal.errors import BadInput
 from shoal.git.refs import assert_unblocked, listed
 from shoal.git.repository import resolve
+from shoal.model.conflict_rule import Merging
 from shoal.model.events import Recorded, RunEnded, StepEnded, StepStarted
 from shoal.model.masking import Mask
+from shoal.model.merge import Strategy
 from shoal.model.plan import Plan, Step
 from shoal.model.results import RunReport, WorkerResult
 from shoal.model.status import Status
@@ -209,6 +212,8 @@ async def crewed(
             with use_limiter(limit):
                 yield crew
             status = None
+            if settings.auto_merge:
+                await brought_back(site, Merging(strategy=Strategy.AUTO), limit, asyncio.Event())
         except asyncio.CancelledError:
             status = Status.CANCELLED
             raise

@@ -11,6 +11,7 @@ from shoal.engine.announce import announced
 from shoal.engine.conclude import concluded, run_status
 from shoal.engine.dispatch import Dispatch
 from shoal.engine.gate import door_of
+from shoal.engine.merge.bring_back import brought_back
 from shoal.engine.muster import adapters_for, assert_ready, equipped, mask_of, with_commits
 from shoal.engine.perform import Performance
 from shoal.engine.prepare import Ask, prepared
@@ -46,7 +47,7 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
         admission = Admission(site.paths.root)
         limiter = admitting(site, admission, min(plan.max_concurrent, carried()))
         dispatch = Dispatch(site, limiter, admission)
-        status = Status.CANCELLED
+        status, merged = Status.CANCELLED, None
         try:
             with door_of(site) as door:
                 steps = Steps(dispatch, equipment, plan.reviewers, door, approve_all=ask.approve_all)
@@ -54,6 +55,8 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
                 await _until(stop, dispatch, _performed(performance, plan))
             ended = await concluded(performance, plan)
             status = run_status(plan, performance, ended)
+            if plan.merging is not None and not stop.is_set():
+                merged = await brought_back(site, plan.merging, limiter, stop)
         finally:
             seconds = round(time.monotonic() - began, 3)
             await site.ledger.append(RunEnded(run=site.run, status=status, duration_seconds=seconds))
@@ -67,6 +70,7 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
         workspace=words.workspace,
         limits=words.limits,
         notes=words.notes,
+        merge=merged,
     )
 
 

@@ -84,7 +84,7 @@ async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> Work
         words = Words(site.run, job.session, site.ledger.note, site.mask, site.flood)
         # From here on the files stay, until a ref holds them.
         workspace.keep = True
-        work_in = _way_to_work(job)
+        work_in = way_to_work(job)
         try:
             ended = await work_in(site, job, workspace, lease, words, stop)
         except (BadInput, Unavailable):
@@ -98,7 +98,7 @@ async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> Work
         except FAULTS as error:
             return _raw(job, lease, error)
         result = await _with_artifacts(site, job, _result(job, ended, work, lease), left, work)
-        return await held_to_contracts(site, job, result, lease.box, stop, _way_to_work, left.produced)
+        return await held_to_contracts(site, job, result, lease.box, stop, way_to_work, left.produced)
 
 
 async def _with_artifacts(site: Site, job: Job, result: WorkerResult, left: Collected, work: Kept) -> WorkerResult:
@@ -112,7 +112,8 @@ async def _with_artifacts(site: Site, job: Job, result: WorkerResult, left: Coll
     return replace(result, artifacts=files)
 
 
-def _way_to_work(job: Job) -> Callable[..., Awaitable[Ended]]:
+def way_to_work(job: Job) -> Callable[..., Awaitable[Ended]]:
+    """Say how *job* is worked on in its box."""
     if job.task.agent.adapter == "python":
         from shoal.engine.inprocess import in_process_run  # brings in pydantic-ai, which only its users pay for
 

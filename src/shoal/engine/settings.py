@@ -45,8 +45,6 @@ class Settings:
             raise UnknownName("database_strategy", str(self.database_strategy), DATABASES)
         if self.database_strategy == "shared":
             raise Unavailable("database_strategy: shared", "it comes later", "use per_agent")
-        if self.auto_merge:
-            raise Unavailable("auto_merge", "merging is not there yet", "leave it out, and merge the branches yourself")
 
     def under(self, config: Mapping[str, Any] | None) -> "Settings":
         """Lay *config* over these; every key of seed 002's configuration is known."""

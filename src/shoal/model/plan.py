@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from shoal.model.artifact import Artifact, Injection
 from shoal.model.assignment import Assignment
+from shoal.model.conflict_rule import Merging
 from shoal.model.contract import Contract, Passes
 from shoal.model.gate import Gate
 from shoal.model.limits import ResourceLimits
@@ -109,6 +110,8 @@ class Plan:
     fleet_limits: ResourceLimits | None = None
     rule: Rule | None = None
     """By which all workers run together; `None` means that each step goes by its own `on_failure`."""
+    merging: Merging | None = None
+    """How the work is brought together when all has ended; `None` leaves that to a person."""
     input: Mapping[str, str] | str | None = None
     """What `{{ input }}` stands for."""
     notes: tuple[str, ...] = ()

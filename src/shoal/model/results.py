@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from shoal.errors import ShoalError
 from shoal.model.contract import Checked
+from shoal.model.merge import MergeReport
 from shoal.model.select import Row
 from shoal.model.status import Status
 
@@ -103,6 +104,8 @@ class RunReport:
     """What held the agents to their limits, and the limits of each step."""
     notes: tuple[str, ...] = ()
     """Sentences that a person must know: uncommitted changes left out, a clamp, a gap in the wall."""
+    merge: MergeReport | None = None
+    """What became of the work when it was brought together, where that was asked for."""
 
 
 class AgentFailed(ShoalError):

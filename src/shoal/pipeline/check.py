@@ -11,6 +11,7 @@ from shoal.model.mind import SCRIPTED
 from shoal.pipeline.artifacts import injection_problems
 from shoal.pipeline.contract_check import contract_problems
 from shoal.pipeline.gates import gate_problems
+from shoal.pipeline.merging import merging_problems
 from shoal.pipeline.names import is_name, slug
 from shoal.pipeline.problems import Position, Problem, key, nearest, shown
 from shoal.pipeline.select import select_problems
@@ -54,6 +55,7 @@ class _Check:
         yield from self._exclusive(self.tree, "steps", "pipelines")
         yield from self._not_empty(self.tree, "steps")
         yield from self._not_empty(self.tree, "pipelines")
+        yield from merging_problems(self.tree, self.name)
 
     def agents(self) -> Iterator[Problem]:
         for label, entry in entries(find(self.tree, "agents")).items():

@@ -94,12 +94,6 @@ def _per_agent(value: str) -> str:
     return value
 
 
-def _not_merging(value: object) -> object:
-    if value is True:
-        raise wrong("auto_merge: merging is not there yet; remove it or say false")
-    return value
-
-
 def _failure_rule(value: object) -> object:
     if isinstance(value, dict):
         return _quorum(value)
@@ -166,6 +160,5 @@ SandboxName = Annotated[str, one_of("sandbox", "bubblewrap", "landlock", "none")
 
 
 DatabaseName = Annotated[str, one_of("database_strategy", "per_agent"), BeforeValidator(_per_agent)]
-Merging = Annotated[bool, BeforeValidator(_not_merging)]
 FailureRule = Annotated[str, BeforeValidator(_failure_rule)]
 Retrying = Annotated[Retry, PlainValidator(_retry)]

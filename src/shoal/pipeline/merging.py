@@ -15,7 +15,7 @@ from shoal.pipeline.step_nodes import given
 from shoal.pipeline.tree import Fields, Node, Scalar, entries, find, key_position, text
 
 STRATEGIES = tuple(one.value for one in Strategy)
-RULES = tuple(one.value for one in ConflictRule)
+LATER_RULES = tuple(one.value for one in ConflictRule if one is not ConflictRule.REPORT)
 LONGEST_BRANCH = 200
 # What git does not take for the name of a branch, and what would be read as an option.
 NO_BRANCH = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/]|/$|(^|/)\.|\.(lock)?(/|$)|^@$|^HEAD$")
@@ -63,8 +63,8 @@ class MergingShape(Shape):
     """What has to exit with 0 on the combined work, behind the wall and without network; a text is the shell's."""
     verify_timeout: Duration | None = None
     """How long each run of `verify` may take."""
-    on_conflict: Annotated[str, one_of("on_conflict", *RULES)] = ConflictRule.REPORT.value
-    """`report` tells you, `agent` has the resolver try, `redo` does the task again, `ours` and `theirs` take a side."""
+    on_conflict: Annotated[str, one_of("on_conflict", "report", later=LATER_RULES)] = "report"
+    """What is done with work that conflicts: `report` tells you, and the rest is merged."""
     resolver: str | None = None
     """With `on_conflict: agent`: who tries, one of `personas`, else of `agents`."""
     allow_executable_config: bool = False

@@ -8,6 +8,7 @@ from shoal.errors import UnknownName
 from shoal.model.agent import AgentSpec
 from shoal.model.plan import INNER, Approval, Group, Plan, Stage, Step
 from shoal.pipeline.load import Document
+from shoal.pipeline.merging import merging
 from shoal.pipeline.names import slug
 from shoal.pipeline.problems import BadDocument, Position, Problem
 from shoal.pipeline.settle import Settling
@@ -50,6 +51,7 @@ def plan(
         sandbox=runtime.sandbox,
         cleanup_on_complete=runtime.cleanup_on_complete,
         fleet_limits=runtime.fleet_limits,
+        merging=merging(runtime.merge, document.shape.personas, auto_merge=runtime.auto_merge),
         input=given,
         notes=tuple(dict.fromkeys(settling.notes)),
         reviewers=settling.reviewers,

@@ -24,11 +24,11 @@ from shoal.pipeline.kinds import (
     Input,
     IsolationName,
     Limits,
-    Merging,
     Names,
     Retrying,
     SandboxName,
 )
+from shoal.pipeline.merging import MergingField
 from shoal.pipeline.mind import BudgetShape, Replies, Tools
 from shoal.pipeline.permissions import PermissionsShape
 from shoal.pipeline.script import Action
@@ -61,8 +61,10 @@ class RuntimeShape(Shape):
     """What a workspace is: `overlay`, a git `worktree`, a plain `directory`, or `auto`: overlay, else worktree."""
     database_strategy: DatabaseName = "per_agent"
     """Where an agent's database lies: `per_agent` gives each one its own SQLite file."""
-    auto_merge: Merging = False
-    """Whether good work is merged by itself; today every branch is left for you to review."""
+    auto_merge: bool = False
+    """Whether good work is merged by itself when the run has ended: short for `merge: auto`."""
+    merge: MergingField | None = None
+    """How the work of the run is brought together when it has ended; without it, you do it with `shoal merge`."""
     cleanup_on_complete: bool = True
     """Whether workspaces are removed when their work is on a branch."""
     sandbox: SandboxName = "bubblewrap"

@@ -163,7 +163,6 @@ TAKES: Mapping[str, Made] = {
     "script._shell": _command,
     "mind._reply": lambda inner: REPLY,
     "kinds._per_agent": lambda inner: inner,
-    "kinds._not_merging": lambda inner: {"const": False},
 }
 """By the module and the name of the validator."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from shoal.cli.output import Paint
 from shoal.cli.plain import plain
 from shoal.cli.render.columns import SHOWN, beginning, columns, count, heading, joined, seconds, some, tone
+from shoal.cli.render.merge import merge_lines
 from shoal.cli.render.why import why
 from shoal.git.overlap import overlaps
 from shoal.model.contract import warnings
@@ -37,9 +38,12 @@ def report_lines(report: RunReport, closing: Closing, paint: Paint) -> Iterator[
     yield from worker_lines(report, paint, closing.changed)
     yield from step_lines(report, paint)
     yield from _overlap_lines(closing.changed, paint)
+    if report.merge is not None:
+        yield ""
+        yield from merge_lines(report.merge, closing.program, paint)
     yield ""
     yield from standing_lines(report)
-    if advice := list(_next(_workers(report), closing)):
+    if advice := list(_next(report, closing)):
         yield ""
         yield paint("next:", "bold")
         yield from (f"{INDENT}{line}" for line in advice)
@@ -165,8 +169,9 @@ def _overlap_lines(changed: Mapping[str, Sequence[str]], paint: Paint) -> Iterat
         yield f"{INDENT}… and {len(shared) - SHOWN} more"
 
 
-def _next(workers: Sequence[WorkerResult], closing: Closing) -> Iterator[str]:
+def _next(report: RunReport, closing: Closing) -> Iterator[str]:
     """Give the commands that a person would type now."""
+    workers = _workers(report)
     if closing.folder.resolve() != Path.cwd():
         yield f"cd {plain(shlex.quote(str(closing.folder)))}"
     branched = sorted((one for one in workers if one.branch), key=lambda one: not one.status.is_good)
@@ -174,9 +179,17 @@ def _next(workers: Sequence[WorkerResult], closing: Closing) -> Iterator[str]:
         yield f"{closing.program} diff {plain(one.session)}"
         if one.status.is_good:
             apply = f"{closing.program} diff {plain(one.session)} | git apply"
-            yield f"git merge {plain(one.branch or '')}" if closing.can_merge else apply
+            yield _merging(report, one, closing.program) if closing.can_merge else apply
         yield f"{closing.program} open {plain(one.session)}"
     talkers = [one for one in workers if one.attempts and (not one.status.is_good or not branched)]
     talkers.sort(key=lambda one: one.status is Status.CANCELLED)  # who failed has more to tell than who was stopped
     for one in talkers[:1]:
         yield f"{closing.program} logs {plain(one.session)}"
+
+
+def _merging(report: RunReport, one: WorkerResult, program: str) -> str:
+    """Say how the work is brought in: of several branches by us, of one as everybody knows."""
+    branches = [worker for worker in _workers(report) if worker.branch and worker.status.is_good]
+    if len(branches) > 1 and report.merge is None:
+        return f"{program} merge {plain(report.run)} --preview"
+    return f"git merge {plain((report.merge and report.merge.commit and report.merge.branch) or one.branch or '')}"

@@ -78,6 +78,8 @@ class CommittedBench:
     way: Callable[[Job], Work]
     reviewers: Mapping[str, Reviewer] = field(default_factory=dict)
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
+    word: str = "contract"
+    """What a command is run for, in the log."""
 
     def masked(self, text: str) -> str:
         """Take out what came from the host's environment."""
@@ -126,7 +128,7 @@ class CommittedBench:
             ),
         )
         heard = _Heard(self.site.ledger.note)
-        return await self._worked(job, heard, f"contract: {' '.join(command)}")
+        return await self._worked(job, heard, f"{self.word}: {' '.join(command)}")
 
     async def review(self, contract: AgentReview, prompt: str) -> Ran:
         """Give *prompt* to the reviewer, behind a wall of its own; only what it says on stdout is its answer."""

@@ -14,7 +14,7 @@ from shoal.engine.contracts.wording import escaped
 from shoal.engine.job import Job
 from shoal.engine.merge.ahead import Verified
 from shoal.engine.pins import pin
-from shoal.engine.session import FAULTS, _way_to_work, asked, intent, masked, record
+from shoal.engine.session import FAULTS, asked, intent, masked, record, way_to_work
 from shoal.engine.site import Site
 from shoal.errors import BadInput, ShoalError, Unavailable
 from shoal.model.agent import AgentSpec
@@ -119,7 +119,9 @@ class Verifier:
         box = site.paths.box(job.session)
         box.mkdir(mode=0o700)
         try:
-            bench = CommittedBench(site=site, job=job, commit=commit, box=box, stop=self.stop, way=_way_to_work)
+            bench = CommittedBench(
+                site=site, job=job, commit=commit, box=box, stop=self.stop, way=way_to_work, word="verify"
+            )
             return await bench.run(self.command.argv, self.command.timeout)
         finally:
             site.trash.throw(box)
