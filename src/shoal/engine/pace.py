@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 
 SHORTEST_SECONDS = 0.2
-LONGEST_SECONDS = 5.0
+LONGEST_SECONDS = 8.0
 SHARE = 0.03  # of one core, for all looks together; waking up for them costs about as much again
 DEAREST_SECONDS = 0.005  # what one look may count for, so that nobody's large tree slows the looks at others for long
 WEIGHT = 0.1
