@@ -36,6 +36,8 @@ from shoal.store.read import events
 from tests.acting import assert_nothing_left, fingerprint
 from tests.conftest import git, make_repo
 
+pytestmark = pytest.mark.deep
+
 Change = Callable[[Path], object]
 LINES = [f"line {number}\n" for number in range(12)]
 OURS, THEIRS = ConflictRule.OURS, ConflictRule.THEIRS

@@ -234,6 +234,8 @@ def assert_refused(done: Ran, why: str) -> None:
 FIRST_MARK = 1000
 CALLS = r"""
 import ctypes, json, sys
+
+pytestmark = pytest.mark.deep
 libc = ctypes.CDLL(None, use_errno=True)
 def called(number, words):
     return ctypes.get_errno() if libc.syscall(number, *map(ctypes.c_ulong, words)) == -1 else 0
