@@ -23,6 +23,8 @@ from shoal.sandboxes.landlock import Landlock
 from shoal.sandboxes.seccomp import Comparison, Denial, Strength
 from tests.sandboxes.sandbox_runs import SEARCH, TOKEN, Person, Ran, facts, python, ran
 
+pytestmark = pytest.mark.deep
+
 # Each probe tries what one right of Landlock's stands for, at a place where the agent does not have it.
 PROBES = r"""
 import ctypes, errno, json, os, socket, stat, sys
@@ -234,8 +236,6 @@ def assert_refused(done: Ran, why: str) -> None:
 FIRST_MARK = 1000
 CALLS = r"""
 import ctypes, json, sys
-
-pytestmark = pytest.mark.deep
 libc = ctypes.CDLL(None, use_errno=True)
 def called(number, words):
     return ctypes.get_errno() if libc.syscall(number, *map(ctypes.c_ulong, words)) == -1 else 0
