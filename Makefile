@@ -1,5 +1,5 @@
 # Everything a fresh clone needs; python3, git and make are enough to start.
-.PHONY: setup demo test test-deep test-user test-rights check bench clean
+.PHONY: setup clients demo test test-clients test-deep test-user test-rights check bench clean
 
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-p scripts.no_skips)
 # more workers than two processors: most tests wait for processes to start and to end
@@ -7,16 +7,27 @@ AT_ONCE = -n 5 --dist worksteal
 # what is started a thousand times is compiled once
 unexport PYTHONDONTWRITEBYTECODE
 RIGHTS = $(addprefix tests/,$(addprefix cli/test_,run.py demo.py clean.py doctor.py approve.py) engine limits proc sandboxes workspaces agent/test_sandboxed.py)
-SCRIPTS = scripts/no_skips.py scripts/reference.py $(wildcard scripts/bench*.py)
+# real agent clients, at pinned versions: those that every test run drives, and those that only test-clients does
+CLIENTS = claude codex goose
+OTHERS = gemini copilot opencode aider claude-agent-acp codex-acp node
+SCRIPTS = scripts/clients scripts/no_skips.py scripts/reference.py $(wildcard scripts/bench*.py)
 
 setup:
 	@sh scripts/setup
 
+clients: setup
+	@.venv/bin/python scripts/clients $(CLIENTS)
+
 demo: setup
 	.venv/bin/shoal demo
 
-test: setup
+test: setup clients
 	$(PYTEST) $(AT_ONCE) tests
+
+# one turn of each client that takes longer to install or to start
+test-clients: setup
+	@.venv/bin/python scripts/clients $(CLIENTS) $(OTHERS)
+	$(PYTEST) $(AT_ONCE) -m clients tests/clients
 
 # the long ones, those that measure time alone; then, as root, once more as a user without any rights, in a copy of this tree
 test-deep: setup
@@ -42,6 +53,7 @@ bench: setup
 	.venv/bin/python scripts/bench_fleet.py
 	.venv/bin/python scripts/bench_agent.py
 	.venv/bin/python -m scripts.bench_dag
+	.venv/bin/python -m scripts.bench_merge
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

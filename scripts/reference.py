@@ -24,6 +24,7 @@ SECTIONS = {
     "Limits": "`limits` and `resource_limits`",
     "FleetLimits": "`fleet_limits`",
     "Permissions": "`permissions`",
+    "Setup": "`setup`",
     "Retry": "`retry`",
     "Contract": "`contract`",
     "Artifact": "`output_artifacts`",

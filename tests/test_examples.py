@@ -308,6 +308,14 @@ def test_work_that_breaks_a_contract_is_tried_again_and_told_why(repo: Path) -> 
     assert json.loads(ran.file("implement", "release.json")) == {"version": "1.0"}
 
 
+def test_an_agent_resolves_the_conflict_of_two_others(repo: Path) -> None:
+    ran = run(repo, "resolve-conflicts.yaml")
+
+    assert (ran.code, ran.statuses["tests__resolve"]) == (0, "succeeded")
+    assert [one["resolved_by"] for one in ran.report["merge"]["results"]] == [None, None, "agent"]
+    assert git(repo, "show", f"{ran.report['merge']['branch']}:add.py").startswith("def add(a: int, b: int = 0)")
+
+
 def test_workers_differ_in_what_was_varied(repo: Path) -> None:
     ran = run(repo, "vary.yaml")
 

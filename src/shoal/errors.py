@@ -7,6 +7,7 @@ ShoalError
 ├── Unavailable         what was asked for by name cannot be had on this host: exit 5
 │   └── WallBroken      the wall did not come up as asserted from inside
 ├── GitFailed           git said no where it should not have
+├── SetupFailed         the commands that make a workspace ready failed
 ├── AgentError          an in-process agent could not finish its turn
 │   ├── RateLimited, AuthenticationFailed, ContextTooLong, ModelFailed    the model's side
 │   ├── MaxTurns, BudgetExceeded, AgentTimedOut, AgentCancelled           what it was allowed
@@ -70,6 +71,10 @@ class WallBroken(Unavailable):
 
     def __init__(self, wall: str, why: str) -> None:
         super().__init__(f"the {wall} wall", why, "run `shoal doctor`, or name another `--sandbox`")
+
+
+class SetupFailed(ShoalError):
+    """The commands that make a workspace ready failed; no agent was let in."""
 
 
 class GitFailed(ShoalError):

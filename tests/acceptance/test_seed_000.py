@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli.main import exit_code
-from tests.agent.fake_model import fake_model
+from shoal.testing.model import ModelServer, Say
 from tests.cli.conftest import Shoal
 from tests.cli.flows import CHEAP, Ran, ran, written
 from tests.conftest import git, make_repo
@@ -220,14 +220,14 @@ def test_retries_and_contracts_hold_for_each_worker(repo: Path) -> None:
 
 async def test_the_same_question_may_be_asked_at_different_temperatures(repo: Path, shoal: Shoal) -> None:
     """What a model really receives, over the wire."""
-    async with fake_model() as server:
+    async with ModelServer([Say("yes")]) as server:
         written(
             repo,
             """
             steps:
               - name: ask
                 agent: claude
-                prompt: "[[say yes]]"
+                prompt: "say yes"
                 concurrency: 2
                 vary: [{temperature: 0.2}, {temperature: 0.9, model: "anthropic:claude-opus-4-1"}]
             """,
@@ -238,8 +238,8 @@ async def test_the_same_question_may_be_asked_at_different_temperatures(repo: Pa
         said = await asyncio.to_thread(lambda: shoal("run", "p.yaml", **own))
 
     assert said.code == 0, said
-    assert {body["messages"][0]["content"][0]["text"] for body in server.asked} == {"[[say yes]]"}
-    assert sorted((body["model"], body.get("temperature")) for body in server.asked) == [
+    assert {request.user for request in server.requests} == {"say yes"}
+    assert sorted((request.model, request.body.get("temperature")) for request in server.requests) == [
         ("claude-3-5-haiku-latest", 0.2),
         ("claude-opus-4-1", 0.9),
     ]

@@ -1,13 +1,12 @@
 """`max_concurrent_agents`, each acceptance point of its document: what the agents themselves were told."""
 
 import asyncio
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.agent.fake_model import FakeModel, fake_model
+from shoal.testing.model import ModelServer
 from tests.cli.conftest import Shoal
 from tests.cli.flows import Ran, ran, written
 from tests.conftest import make_repo
@@ -56,10 +55,10 @@ ASKED = """
 steps:
   - name: hinted
     persona: implementer
-    prompt: "[[say one]]"
+    prompt: "say one"
     max_concurrent_agents: 3
     contract: {type: non_empty_file, path: README.md}
-  - {name: plain, persona: implementer, prompt: "[[say two]]", max_concurrent_agents: 1}
+  - {name: plain, persona: implementer, prompt: "say two", max_concurrent_agents: 1}
 """
 
 
@@ -105,15 +104,14 @@ def test_the_prompt_itself_stays_as_it_was_written(done: Ran) -> None:
     assert {done.shown(step, "asked") for step in ("implement", "many", "whole", "acted", "unset")} == {"go"}
 
 
-def system_of(server: FakeModel, words: str) -> str:
+def system_of(server: ModelServer, words: str) -> str:
     """Find what the model was told beside the prompt that has *words*, in the request as it came over the wire."""
-    (asked,) = (body for body in server.asked if words in json.dumps(body["messages"]))
-    system = asked["system"]
-    return system if isinstance(system, str) else "".join(block["text"] for block in system)
+    (asked,) = (request for request in server.requests if words in request.user)
+    return asked.system
 
 
 async def test_it_is_in_the_request_that_a_model_really_receives(repo: Path, shoal: Shoal) -> None:
-    async with fake_model() as server:
+    async with ModelServer() as server:
         written(repo, ASKED, runtime="sandbox: none", more=MODEL)
         own = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": server.url}
         said = await asyncio.to_thread(lambda: shoal("run", "p.yaml", **own))

@@ -9,14 +9,16 @@ import pytest
 
 from shoal.adapters.command import Command
 from shoal.adapters.host import Host, this_host, usable_python
+from shoal.adapters.kind import NOWHERE
 from shoal.adapters.registry import ADAPTERS, adapter
 from shoal.adapters.scripted import Scripted
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
 from shoal.model.assignment import Assignment
+from shoal.model.client_names import ACP, CLIENTS
 from shoal.model.policy import Network
+from shoal.pipeline.adapter_names import OWN as NAMES
 from shoal.pipeline.script import script
-from shoal.pipeline.shape import ADAPTERS as NAMES
 
 HOST = Host(python=Path("/opt/py/bin/python3.12"), own_python=Path(sys.executable), programs=Path("/opt/shoal"))
 
@@ -27,18 +29,18 @@ def task(**spec: str | tuple[str, ...]) -> Assignment:
 
 def ran(actions: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run the actions, written as YAML, as the engine would, only without a wall."""
-    made = adapter("scripted", this_host()).invocation(task(script=script(actions, "s.yaml")))
+    made = adapter("scripted", this_host()).invocation(task(script=script(actions, "s.yaml")), NOWHERE)
     return subprocess.run(made.argv, cwd=cwd, input=made.stdin.decode(), capture_output=True, text=True, check=False)
 
 
 def test_a_command_gets_the_prompt_on_stdin() -> None:
-    made = Command().invocation(task(command=("sh", "-c", "cat")))
+    made = Command().invocation(task(command=("sh", "-c", "cat")), NOWHERE)
 
     assert (made.argv, made.stdin, made.needs) == (("sh", "-c", "cat"), "do é".encode(), ())
 
 
 def test_a_scripted_agent_gets_its_script_on_stdin() -> None:
-    made = adapter("scripted", HOST).invocation(task(script="[]"))
+    made = adapter("scripted", HOST).invocation(task(script="[]"), NOWHERE)
 
     assert made.argv == ("/opt/py/bin/python3.12", "-I", "-S", "/opt/shoal/scripted_agent.py")
     assert made.stdin == b"[]"
@@ -46,18 +48,31 @@ def test_a_scripted_agent_gets_its_script_on_stdin() -> None:
 
 
 def test_an_interpreter_of_the_system_needs_nothing_more() -> None:
-    made = Scripted(python=Path("/usr/bin/python3.11"), program=Path("/p.py")).invocation(task(script="[]"))
+    made = Scripted(python=Path("/usr/bin/python3.11"), program=Path("/p.py")).invocation(task(script="[]"), NOWHERE)
 
     assert made.needs == (Path("/p.py"),)
 
 
-@pytest.mark.parametrize("name", sorted(ADAPTERS))
-def test_every_kind_has_its_name_no_network_and_refuses_an_agent_without_work(name: str) -> None:
+@pytest.mark.parametrize("name", sorted({*ADAPTERS} - {*CLIENTS}))
+def test_every_plain_kind_has_its_name_and_refuses_an_agent_without_work(name: str) -> None:
     kind = adapter(name, HOST)
 
-    assert (kind.name, kind.default_network) == (name, Network.NONE)
+    assert (kind.name, kind.default_network) == (name, Network.HOST if name == ACP else Network.NONE)
     with pytest.raises(BadInput):
-        kind.invocation(task())
+        kind.invocation(task(), NOWHERE)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_every_client_has_its_name_the_network_and_what_must_be_known_of_it(name: str) -> None:
+    kind = adapter(name, HOST)
+
+    assert (kind.name, kind.default_network) == (name, Network.HOST)
+    assert kind.client is not None
+    assert kind.client.install
+    assert kind.client.login
+    assert kind.reader() is not None
+    assert kind.invocation(task(), NOWHERE).argv[0] == kind.client.program
+    assert kind.invocation(task(command=("/opt/x",)), NOWHERE).argv[0] == "/opt/x"
 
 
 def test_documents_know_the_same_adapters() -> None:

@@ -1,13 +1,17 @@
 """`shoal init`: the file that it writes is right, and runs as it is."""
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema_rs
-import pytest
 
-from shoal.cli.clients import CLIENTS
+from shoal.adapters.host import this_host
+from shoal.adapters.registry import adapter
 from shoal.cli.init import starter
+from shoal.engine.client_trial import Standing
+from shoal.engine.clients import Found
+from shoal.model.client_names import CLIENTS
 from shoal.pipeline.compose import compose
 from shoal.pipeline.load import parse
 from shoal.pipeline.plan import plan
@@ -15,7 +19,10 @@ from shoal.pipeline.tree import plain
 from tests.cli.conftest import Shoal
 from tests.conftest import git
 
-KEYS = {key: "x" for client in CLIENTS for key in client.keys}
+ANSWERS = """[ "$1" = --version ] && { echo "2.1.325 (Claude Code)"; exit; }
+cat > asked.txt
+echo '{"type": "result", "subtype": "success", "is_error": false, "result": "done"}'
+"""
 
 
 def client(folder: Path, name: str, script: str = "cat > asked.txt\n") -> str:
@@ -82,38 +89,36 @@ def test_outside_of_a_repository_nothing_is_written(shoal: Shoal, tmp_path: Path
     assert list((tmp_path / "plain").iterdir()) == []
 
 
-def test_an_installed_client_that_can_run_is_an_agent(shoal: Shoal, repo: Path, tmp_path: Path) -> None:
-    path = client(tmp_path / "bin", "claude")
-    said = json.loads(shoal("init", "--json", PATH=path, ANTHROPIC_API_KEY="k").out)
+def test_an_installed_client_is_an_agent_by_its_name(shoal: Shoal, repo: Path, tmp_path: Path) -> None:
+    path = client(tmp_path / "bin", "claude", ANSWERS)
+    said = json.loads(shoal("init", "--json", PATH=path, ANTHROPIC_API_KEY="a-long-key").out)
 
-    assert said["clients"] == [{"name": "claude", "can_run": True, "needs": ["ANTHROPIC_API_KEY"]}]
-    ran = shoal("run", "--task", "do it", "--agent", "claude", "--json", PATH=path, ANTHROPIC_API_KEY="k")
+    assert said["clients"] == [{"name": "claude", "ready": True, "lacks": None}]
+    ran = shoal("run", "--task", "do it", "--agent", "claude", "--json", PATH=path, ANTHROPIC_API_KEY="a-long-key")
     assert ran.code == 0, ran.err
     (worker,) = json.loads(ran.out)["steps"][0]["worker_results"]
     assert git(repo, "show", f"{worker['branch']}:asked.txt") == "do it"
 
 
-def test_a_client_without_its_key_is_a_comment(shoal: Shoal, repo: Path, tmp_path: Path) -> None:
-    client(tmp_path / "bin", "aider")
-    said = shoal("init", PATH=client(tmp_path / "bin", "codex"), CODEX_API_KEY="")
+def test_a_client_without_a_login_says_what_it_lacks(shoal: Shoal, repo: Path, tmp_path: Path) -> None:
+    path = client(tmp_path / "bin", "codex", "echo codex-cli 0.166.0\n")
+    said = shoal("init", PATH=path, CODEX_API_KEY="", OPENAI_API_KEY="", HOME=str(tmp_path))
     text = (repo / "shoal.yaml").read_text()
 
-    assert "codex" in said.out
-    assert "  # codex:\n" in text
-    assert "To use codex, set CODEX_API_KEY" in text
-    assert "aider" in text
+    assert "codex is installed, but no login" in said.out
+    assert "(not yet: no login" in text
     assert shoal("validate", "shoal.yaml").code == 0
 
 
-@pytest.mark.parametrize("environ", [{}, KEYS], ids=["without keys", "with keys"])
-def test_every_client_makes_a_file_that_is_right(environ: dict[str, str]) -> None:
-    text = starter(CLIENTS, environ)
-    document = parse(text, "shoal.yaml")
-    uncommented = text.replace("  # ", "  ") if not environ else text
+def test_every_client_makes_a_file_that_is_right() -> None:
+    found = [
+        Standing(agent=name, client=facts, found=Found(path=Path("/x"), version=(99, 0), login="$KEY"))
+        for name in CLIENTS
+        if (facts := adapter(name, this_host()).client)
+    ]
+    document = parse(starter(found), "shoal.yaml")
+    described = re.sub(r"^  # (\w+: \{adapter: \w+, timeout)", r"  \1", starter(found), flags=re.MULTILINE)
 
-    assert plan(document, environ=environ).steps
-    assert all(client.name in uncommented for client in CLIENTS)
-    assert set(document.shape.agents) == {
-        "stand-in",
-        *(client.name for client in CLIENTS if client.can_run(environ)),
-    }
+    assert len(found) == len(CLIENTS)
+    assert plan(document, environ={}).steps
+    assert {"stand-in", *CLIENTS} == set(parse(described, "shoal.yaml").shape.agents)

@@ -190,10 +190,11 @@ def test_a_branch_opens_where_one_likes(ran: Shoal, tmp_path: Path) -> None:
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
 
 
-def at_a_terminal(repo: Path, *words: str) -> str:
+def at_a_terminal(repo: Path, *words: str, **env: str) -> str:
     """Run the command with a terminal for its output, and give what it wrote there."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen([SHOAL, *words], cwd=repo, env=environment(), stdout=theirs, stderr=theirs) as running:
+    given = environment(**({"GIT_PAGER": "cat"} | env))
+    with subprocess.Popen([SHOAL, *words], cwd=repo, env=given, stdout=theirs, stderr=theirs) as running:
         os.close(theirs)
         shown = b""
         while chunk := read(ours):

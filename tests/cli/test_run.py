@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 from pathlib import Path
@@ -21,6 +20,7 @@ RUN_FIELDS = {
     "usage",
     "steps",
     "merge",
+    "overlaps",
     "wall",
     "limits",
     "workspace",
@@ -36,6 +36,7 @@ WORKER_FIELDS = {
     *(
         "duration_seconds",
         "usage",
+        "client_session",
         "artifacts",
         "limit",
         "error",
@@ -112,24 +113,6 @@ def test_what_the_agents_do_not_see_is_told_before_they_start(shoal: Shoal, repo
 
 def test_one_agent_is_counted_as_one(shoal: Shoal) -> None:
     assert "failed: 0 of 1 agent did its work" in shoal("run", "--task", "x", "--command", "false").out
-
-
-def test_the_agent_of_the_readme_runs_and_its_key_is_masked(shoal: Shoal, repo: Path, tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    [example] = re.findall(r"^```yml\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
-    (repo / "shoal.yaml").write_text(example)
-    claude = tmp_path / "tools" / "claude"
-    claude.parent.mkdir()
-    claude.write_text('#!/bin/sh\necho "key $ANTHROPIC_API_KEY"\ncat > "prompt-$1"\n')
-    claude.chmod(0o755)
-    own = {"PATH": f"{claude.parent}:{os.environ['PATH']}", "ANTHROPIC_API_KEY": "a-key-of-my-own"}
-
-    said = shoal("run", "--task", "fix it", "--agent", "claude", **own)
-
-    assert said.code == 0, said.err
-    assert "prompt--p" in shoal("diff", "--name-only").out
-    assert "key " in shoal("logs").out
-    assert "a-key-of-my-own" not in shoal("logs").out
 
 
 def test_a_timeout_is_told_and_kept(shoal: Shoal) -> None:
@@ -229,7 +212,8 @@ def test_a_reader_that_goes_away_does_not_stop_the_run(repo: Path, pipelines: Pa
     )
 
     assert done.stdout.splitlines()[-1] == "0"
-    assert done.stderr == ""
+    assert "overlap" in done.stderr, "a warning is no part of what is piped"
+    assert "Error" not in done.stderr
     assert len(git(repo, "for-each-ref", "refs/heads/agent").splitlines()) == 2
 
 

@@ -20,8 +20,8 @@ from shoal.model.results import RunReport
 from shoal.model.status import Status
 from shoal.pipeline.load import parse
 from shoal.pipeline.plan import plan
+from shoal.testing.model import ModelServer
 from tests.acting import assert_nothing_left, fingerprint, paths_in, shown
-from tests.agent.fake_model import fake_model
 from tests.conftest import git
 
 MODEL = "anthropic:claude-sonnet-5"
@@ -64,7 +64,7 @@ async def test_a_pipeline_asks_a_model_by_its_name_and_its_key_stays_outside_of_
     repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "the-key-of-the-host")
-    async with fake_model() as server:
+    async with ModelServer() as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         report, _ = await ran(
             repo,
@@ -72,7 +72,7 @@ async def test_a_pipeline_asks_a_model_by_its_name_and_its_key_stays_outside_of_
 agents: {{claude: {{adapter: python, model: "{MODEL}", env: {{GIVEN: x}}}}}}
 personas: {{poet: {{agent: claude, system_prompt: You are a poet.}}}}
 steps:
-  - {{name: look, persona: poet, concurrency: 2, prompt: '[[call shell {{"command": "env > env.txt"}}]]'}}
+  - {{name: look, persona: poet, concurrency: 2, prompt: '[[s:shell cmd=env%20>env.txt]]'}}
 """,
         )
 
@@ -83,8 +83,8 @@ steps:
         assert "the-key" not in shown(repo, one, "env.txt")
         assert one.usage["input_tokens"] > 0
         assert one.usage["cost_usd"] > 0
-    assert "You are a poet." in str(server.asked[0])
-    assert {tool["name"] for tool in server.asked[0]["tools"]} == set(TOOLS)
+    assert "You are a poet." in server.systems[0]
+    assert set(server.requests[0].tools) == set(TOOLS)
 
 
 async def test_a_scripted_model_gives_the_replies_of_a_file(repo: Path) -> None:
@@ -201,10 +201,10 @@ async def test_a_provider_that_refuses_for_coming_too_soon_fails_the_task_alone(
     repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
-    async with fake_model() as server:
+    async with ModelServer() as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         async with AgentCoordinator(repo, 2, agent={"adapter": "python", "model": MODEL}) as crew:
-            refused, fine = await crew.run_agents(["[[fail 429]]", '[[call write {"path": "a", "content": "b"}]]'])
+            refused, fine = await crew.run_agents(["[[s:err429 retry=0.02]]", "[[s:write file=a content=b]]"])
 
     assert refused.status is Status.FAILED
     assert "too soon; wait" in str(refused.error)

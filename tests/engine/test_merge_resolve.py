@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shoal.adapters.command import Command
 from shoal.engine.admission import Admission, admitting
-from shoal.engine.dispatch import Dispatch
+from shoal.engine.dispatch import Dispatch, Place
 from shoal.engine.job import Job
 from shoal.engine.merge.ahead import Verified
 from shoal.engine.merge.dispute import Dispute, Intent, prompt
@@ -244,7 +244,10 @@ async def disputed(repo: Path, both: Sides) -> AsyncIterator[tuple[Dispute, Mean
             partners=(Intent(session="work-1", prompt="make it o"),),
         )
         dispatch = Dispatch(site, admitting(site, admission, 2), admission)
-        yield dispute, Means(bench=bench, land=landing(bench, both.ours), dispatch=dispatch, job=loser())
+        yield (
+            dispute,
+            Means(bench=bench, land=landing(bench, both.ours), dispatch=dispatch, place=Place("work", 1), job=loser()),
+        )
 
 
 def landing(bench: Bench, tip: str) -> Callable[[str, str], str]:

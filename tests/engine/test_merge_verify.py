@@ -17,6 +17,7 @@ from shoal.engine.sweep import sweep
 from shoal.errors import Unavailable
 from shoal.git.merge import Conflicted, merged
 from shoal.model.contract import Passes
+from shoal.model.events import Recorded, SessionEnded, SessionStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.masking import Mask
 from shoal.model.status import Status
@@ -204,9 +205,19 @@ async def test_what_a_kill_leaves_is_removed_by_the_next_start(repo: Path) -> No
 async def test_verifications_wait_for_their_turn_at_the_limiter(repo: Path) -> None:
     one, two = side(repo, "a", "1\n"), side(repo, "b", "2\n")
     limiter = Limiter(1)
+    running: set[str] = set()
     most: list[int] = []
+
+    def hear(told: Recorded) -> None:
+        match told.event:
+            case SessionStarted(session=session):
+                running.add(session)
+            case SessionEnded(session=session):
+                running.discard(session)
+        most.append(len(running))
+
     async with verifier(repo, "echo up", limiter=limiter) as verify:
-        verify.site.ledger.subscribe(lambda one: most.append(len(list(verify.site.paths.boxes.iterdir()))))
+        verify.site.ledger.subscribe(hear)
         async with asyncio.TaskGroup() as group:
             group.create_task(verify(one))
             group.create_task(verify(two))

@@ -20,7 +20,7 @@ PIECES = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r\n", b"\r", b"\0", b"
 
 def heard(*chunks: bytes) -> tuple[Words, list[Output]]:
     said: list[Output] = []
-    words = Words("run", "session", said.append, Mask())
+    words = Words("run", "session", lambda event: said.append(event) if isinstance(event, Output) else None, Mask())
     for chunk in chunks:
         words.feed(Stream.STDOUT, chunk)
     words.close()

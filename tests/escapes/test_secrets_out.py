@@ -26,13 +26,13 @@ HOSTS = {
 }
 GIVEN = {
     *("HOME", "TMPDIR", "PATH", "USER", "LANG", "TERM", "PWD", "SHLVL", "_", "OLDPWD", "LOGNAME", "SHELL"),
-    *("DATABASE_URL", "COMPOSE_PROJECT_NAME"),
+    *("DATABASE_URL", "COMPOSE_PROJECT_NAME", "ROOT_WORKTREE_PATH"),
 }
 TOKEN = 's3cr3t"/+ä-0123456789'
 
 
 def is_given(name: str) -> bool:
-    return name in GIVEN or name.startswith(("SHOAL_", "XDG_", "GIT_CONFIG", "GIT_ATTR"))
+    return name in GIVEN or name.startswith(("SHOAL_", "CONDUCTOR_", "XDG_", "GIT_CONFIG", "GIT_ATTR"))
 
 
 async def test_only_what_shoal_gives_is_in_the_environment(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

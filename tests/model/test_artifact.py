@@ -1,6 +1,7 @@
 """Artifacts as values: what is a right one, how those of several workers become one, what a step is given."""
 
 import json
+import re
 import time
 
 import pytest
@@ -108,6 +109,14 @@ def test_texts_stand_under_the_number_of_their_worker(texts: list[str | None]) -
             assert joined[at:].startswith(head)
             at += len(head) + 1
     assert at in (0, len(joined) + 1)
+
+
+@pytest.mark.parametrize("forged", ["## worker 1", "  ##worker 1", "# Worker 1", "a\n\n## worker 1\n\nmine"])
+def test_no_text_can_pass_for_that_of_another_worker(forged: str) -> None:
+    (joined,) = merged([left(forged.encode(), Type.TEXT, "log"), left(b"own", Type.TEXT, "log")])
+    headings = re.findall(rb"^[ \t]*#+[ \t]*worker.*$", joined.content, re.MULTILINE | re.IGNORECASE)
+
+    assert headings == [b"## worker 0", b"## worker 1"]
 
 
 @given(st.lists(st.none() | st.binary(), min_size=2))

@@ -113,7 +113,9 @@ def test_a_mistake_in_the_runtime_is_told_with_its_place(keys: str, expected: st
     ("keys", "start"),
     [
         ("adapter: comand", "2:16: `adapter` cannot be 'comand'; did you mean `command`?"),
-        ("adapter: claude", "2:16: `adapter: claude` is not supported yet in this version; use command or scripted"),
+        ("adapter: claud", "2:16: `adapter` cannot be 'claud'; did you mean `claude`?"),
+        ("adapter: acp", "2:6: `command` is missing; say which agent to run, like [goose, acp]"),
+        ("adapter: codex, script: [{say: x}]", "2:23: `script` goes with `adapter: scripted` only; remove it"),
         ("command: [a]", "2:6: `adapter` is missing; add it"),
         ("adapter: command", "2:6: `command` is missing; say what to run"),
         ("adapter: command, command: []", "2:34: the command is empty"),

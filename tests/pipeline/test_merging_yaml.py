@@ -2,12 +2,15 @@
 
 import pytest
 
-from shoal.model.conflict_rule import Merging
+from shoal.errors import UnknownName
+from shoal.model.conflict_rule import ConflictRule, Merging
 from shoal.model.contract import Passes
 from shoal.model.merge import Strategy
 from shoal.pipeline.compose import compose
 from shoal.pipeline.fields import Shape
+from shoal.pipeline.load import parse
 from shoal.pipeline.merging import MergingField, merging, merging_problems
+from shoal.pipeline.plan import plan, resolver
 from shoal.pipeline.tree import plain
 from shoal.pipeline.wording import shape_problems
 
@@ -46,6 +49,17 @@ def meant(written: str) -> Merging | None:
         ),
         ("merge: {verify: [pytest, -q]}", Merging(verify=Passes(type="verify", command=("pytest", "-q")))),
         ("merge: {on_conflict: report, allow_executable_config: true}", Merging(allow_executable_config=True)),
+        ("merge: {on_conflict: redo}", Merging(on_conflict=ConflictRule.REDO)),
+        ("merge: {on_conflict: ours}", Merging(on_conflict=ConflictRule.OURS)),
+        ("merge: {on_conflict: theirs}", Merging(on_conflict=ConflictRule.THEIRS)),
+        (
+            "merge: {on_conflict: agent, resolver: critic}",
+            Merging(on_conflict=ConflictRule.AGENT, resolver_persona="critic"),
+        ),
+        (
+            "merge: {on_conflict: agent, resolver: fixer}",
+            Merging(on_conflict=ConflictRule.AGENT, resolver_agent="fixer"),
+        ),
     ],
 )  # fmt: skip
 def test_merging_is_a_strategy_or_a_mapping(written: str, expected: Merging | None) -> None:
@@ -76,7 +90,6 @@ def test_a_resolver_is_named_as_a_reviewer_is() -> None:
         ("merge: {verify: [1]}", "1:27: `verify` must be a text for the shell or a list of words, like"),
         ("merge: {verify: x, verify_timeout: soon}", "1:46: 'soon' is no length of time"),
         ("merge: {on_conflict: reports}", "1:32: `on_conflict` cannot be 'reports'; did you mean `report`?"),
-        ("merge: {on_conflict: agent}", "1:32: `on_conflict: agent` is not supported yet in this version; use report"),
         ("merge: {allow_executable_config: 1}", "1:44: `allow_executable_config` must be true or false, not 1"),
     ],
 )  # fmt: skip
@@ -116,6 +129,7 @@ def test_what_makes_no_sense_together_is_told_at_its_place(written: str, expecte
         "auto_merge: true, merge: squash",
         "auto_merge: false, merge: review",
         "merge: {on_conflict: agent, resolver: fixer}",
+        "merge: {on_conflict: agent, resolver: claude}",
         "merge: {on_conflict: agent, resolver: critic, verify: x, verify_timeout: 3}",
     ],
 )
@@ -123,3 +137,23 @@ def test_what_makes_sense_is_no_problem(written: str) -> None:
     text = f"runtime: {{{written}}}\nagents: {{fixer: {{}}}}\npersonas: {{critic: {{agent: fixer}}}}\n"
 
     assert list(merging_problems(compose(text, "f.yaml").tree, "f.yaml")) == []
+
+
+def test_who_resolves_is_settled_with_the_plan_and_checked_with_it() -> None:
+    document = parse(
+        "runtime: {merge: {on_conflict: agent, resolver: critic}}\n"
+        "agents: {fixer: {adapter: command, command: [sh]}}\n"
+        "personas: {critic: {agent: fixer, system_prompt: Be kind., timeout: 3}}\n"
+        "steps: [{name: a, command: 'true'}]\n",
+        "f.yaml",
+    )
+    made = plan(document, environ={})
+
+    assert made.merging is not None
+    found = made.reviewers[str(made.merging.resolver)]
+    assert (found.agent.name, found.system_prompt, found.timeout) == ("fixer", "Be kind.", 3)
+    assert found in made.assignments
+    assert resolver(document, "critic", environ={}) == found
+    assert resolver(document, "fixer", environ={}).system_prompt == ""
+    with pytest.raises(UnknownName, match="did you mean 'critic'"):
+        resolver(document, "critik", environ={})

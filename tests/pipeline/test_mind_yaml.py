@@ -65,8 +65,14 @@ def test_tools_a_budget_and_replies_are_read() -> None:
             "adapter: python, model: scripted, replies: [{read: x}]",
             "2:51: the arguments of `read` must be a mapping, not 'x'",
         ),
-        ("adapter: python, model: m, command: x", "2:34: `command` goes with `adapter: command` only; remove it"),
-        ("adapter: command, command: x, model: m", "2:37: `model` goes with `adapter: python` only; remove it"),
+        (
+            "adapter: python, model: m, command: x",
+            "2:34: `command` goes with `adapter: command`, and with clients, only; remove it",
+        ),
+        (
+            "adapter: command, command: x, model: m",
+            "2:37: `model` goes with `adapter: python`, and with clients, only; remove it",
+        ),
         ("adapter: pyton", "2:16: `adapter` cannot be 'pyton'; did you mean `python`?"),
     ],
 )

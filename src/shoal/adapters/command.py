@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shoal.adapters.kind import Invocation
+from shoal.adapters.kind import Invocation, Place
 from shoal.errors import BadInput
 from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
@@ -14,9 +14,13 @@ class Command:
 
     name: str = "command"
     default_network: Network = Network.NONE
+    client: None = None
 
-    def invocation(self, task: Assignment) -> Invocation:
+    def invocation(self, task: Assignment, place: Place) -> Invocation:
         """Hand the prompt over on stdin."""
         if not task.agent.command:
             raise BadInput(f"agent {task.agent.name!r} has no command; say what to run")
         return Invocation(argv=task.agent.command, stdin=task.prompt.encode())
+
+    def reader(self) -> None:
+        """Take its output as plain words."""

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.adapters.kind import Invocation
+from shoal.adapters.kind import Invocation, Place
 from shoal.errors import BadInput
 from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
@@ -18,8 +18,9 @@ class Function:
     program: Path
     name: str = "function"
     default_network: Network = Network.NONE
+    client: None = None
 
-    def invocation(self, task: Assignment) -> Invocation:
+    def invocation(self, task: Assignment, place: Place) -> Invocation:
         """Hand the function's source and the prompt over on stdin."""
         if task.agent.script is None:
             raise BadInput(f"agent {task.agent.name!r} has no function; give one from Python, as `agent=`")
@@ -29,3 +30,6 @@ class Function:
         # -B: what it imports from its workspace must not leave bytecode there, which would count as its work.
         argv = (str(self.python), "-I", "-B", str(self.program))
         return Invocation(argv=argv, stdin=stdin, needs=(self.program, *needs))
+
+    def reader(self) -> None:
+        """Take its output as plain words."""

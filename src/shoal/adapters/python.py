@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shoal.adapters.kind import Invocation
+from shoal.adapters.kind import Invocation, Place
 from shoal.errors import BadInput
 from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
@@ -16,9 +16,13 @@ class Python:
 
     name: str = "python"
     default_network: Network = Network.NONE
+    client: None = None
 
-    def invocation(self, task: Assignment) -> Invocation:
+    def invocation(self, task: Assignment, place: Place) -> Invocation:
         """Name the shell that the tools need; it is never started by itself."""
         if task.agent.mind is None and task.agent.made is None:
             raise BadInput(f"agent {task.agent.name!r} has no model; name one, or give a `shoal.Agent`")
         return Invocation(argv=(SHELL,), stdin=b"")
+
+    def reader(self) -> None:
+        """Take its output as plain words."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.adapters.kind import Invocation
+from shoal.adapters.kind import Invocation, Place
 from shoal.errors import BadInput
 from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
@@ -19,13 +19,17 @@ class Scripted:
     program: Path
     name: str = "scripted"
     default_network: Network = Network.NONE
+    client: None = None
 
-    def invocation(self, task: Assignment) -> Invocation:
+    def invocation(self, task: Assignment, place: Place) -> Invocation:
         """Hand the script over on stdin, for an argument may not be longer than 128 KiB."""
         if task.agent.script is None:
             raise BadInput(f"agent {task.agent.name!r} has no script; list its actions")
         argv = (str(self.python), "-I", "-S", str(self.program))
         return Invocation(argv=argv, stdin=task.agent.script.encode(), needs=(self.program, *self._interpreter()))
+
+    def reader(self) -> None:
+        """Take its output as plain words."""
 
     def _interpreter(self) -> tuple[Path, ...]:
         # not the whole prefix: of a Python built with --prefix=$HOME that is the user's home

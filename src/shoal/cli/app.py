@@ -17,6 +17,7 @@ COMMANDS = (
     "clean",
     "validate",
     "schema",
+    "agents",
     "doctor",
     "demo",
 )

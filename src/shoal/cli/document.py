@@ -1,13 +1,11 @@
 """Reports and events as JSON documents, by the names of the contract."""
 
 import json
-from collections.abc import Mapping
 
 from shoal.model.events import Recorded
 from shoal.model.results import RunReport, StepResult, WorkerResult
+from shoal.model.usage import NONE
 from shoal.store.encode import encode
-
-USAGE: Mapping[str, float] = {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
 
 
 def text(document: object, *, indent: int | None = 1) -> str:
@@ -24,15 +22,15 @@ def event_line(recorded: Recorded) -> str:
 
 def run_document(report: RunReport) -> dict[str, object]:
     """Give the report as it is printed by `shoal run --json`."""
-    workers = [worker for step in report.steps for worker in step.worker_results]
     return {
         "run": report.run,
         "status": report.status.value,
         "base": report.base,
         "duration_seconds": report.duration_seconds,
-        "usage": {name: sum((one.usage.get(name, 0) for one in workers), zero) for name, zero in USAGE.items()},
+        "usage": {**NONE, **report.usage},
         "steps": [_step(step) for step in report.steps],
         "merge": None if report.merge is None else report.merge.as_fields(),
+        "overlaps": [one.as_fields() for one in report.overlaps],
         "wall": report.wall,
         "limits": report.limits,
         "workspace": report.workspace,
@@ -82,6 +80,7 @@ def worker_document(worker: WorkerResult) -> dict[str, object]:
         "attempts": worker.attempts,
         "duration_seconds": worker.duration_seconds,
         "usage": dict(worker.usage),
+        "client_session": worker.client_session,
         "artifacts": dict(worker.artifacts),
         "limit": worker.limit,
         "error": worker.error,

@@ -10,10 +10,11 @@ from shoal.cli.place import found
 from shoal.cli.program import program
 from shoal.cli.render.progress import Progress
 from shoal.cli.render.report import Closing, report_lines
+from shoal.engine.merge.candidates import INSIDE
 from shoal.errors import Broken
 from shoal.git.overlap import changes
 from shoal.git.snapshot import is_hidden
-from shoal.model.events import Recorded
+from shoal.model.events import OverlapSeen, Recorded
 from shoal.model.repository import Repository
 from shoal.model.results import RunReport
 
@@ -38,7 +39,9 @@ class Lines:
     def hear(self, recorded: Recorded) -> None:
         """Say what happened, for as long as somebody reads it."""
         line = self._progress.line(recorded)
-        if line is not None and self._is_read:
+        if line is not None and isinstance(recorded.event, OverlapSeen):
+            output.tell(line)  # a warning, which belongs beside what is piped
+        elif line is not None and self._is_read:
             try:
                 output.say(line)
             except (output.Closed, Broken):
@@ -96,7 +99,8 @@ class Events:
 
 
 async def _changed(report: RunReport, repository: Repository) -> dict[str, tuple[str, ...]]:
-    workers = [worker for step in report.steps for worker in step.worker_results]
+    # who resolved a conflict changed by that what others had changed before
+    workers = [worker for step in report.steps if INSIDE not in step.step for worker in step.worker_results]
     found: dict[str, tuple[str, ...]] = {}
     # What a worker built on is not its own change: steps that stand on each other do not overlap by that.
     for base in dict.fromkeys(worker.base or report.base for worker in workers):

@@ -2,22 +2,22 @@
 
 import asyncio
 import importlib.resources
-import json as writer
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from shoal.cli import output
-from shoal.cli.clients import Client, installed
 from shoal.cli.document import text
 from shoal.cli.options import HERE, Json, Repo
 from shoal.cli.planning import OWN_FILE
 from shoal.cli.program import program
+from shoal.cli.render.agents import remedy
 from shoal.cli.render.init import started_lines
+from shoal.engine.client_trial import Standing, standings
 from shoal.engine.prepare import exclude_state
 from shoal.errors import BadInput, Broken
 from shoal.git.repository import inspect
@@ -38,39 +38,34 @@ def command(
 
     It names the agents that are installed here, and runs as it is.
     """
-    found = installed(os.environ)
-    file = asyncio.run(_written(repo, starter(found, os.environ), force=force))
+    file, found = asyncio.run(_started(repo, force=force))
     if json:
         output.say(text({"file": str(file), "clients": [_fields(one) for one in found]}))
     else:
-        output.say("\n".join(started_lines(file, found, os.environ, program())))
+        output.say("\n".join(started_lines(file, found, program())))
     return 0
 
 
-def starter(found: Sequence[Client], environ: Mapping[str, str]) -> str:
-    """Make the text of the file, with an agent for each client that can run and a comment for each that cannot."""
+async def _started(folder: Path, *, force: bool) -> tuple[Path, list[Standing]]:
+    found = [one for one in await standings(None, os.environ) if one.found.path is not None]
+    return await _written(folder, starter(found), force=force), found
+
+
+def starter(found: Sequence[Standing]) -> str:
+    """Make the text of the file, with a word on each client that is installed: they need no description."""
     whole = importlib.resources.files("shoal.cli").joinpath("starter.yaml").read_text()
     head, _, rest = whole.partition(BEFORE)
-    known = "".join(_agent(client, environ) for client in found if client.command)
-    others = [client.name for client in found if not client.command]
-    later = f"  # Found here too: {', '.join(others)}; adapters for them come later.\n" if others else ""
-    return f"{head}{known}{later}{BEFORE}{rest}"
+    return f"{head}{''.join(map(_agent, found))}{BEFORE}{rest}"
 
 
-def _agent(client: Client, environ: Mapping[str, str]) -> str:
-    """Write one agent, as a comment where something that it needs is not set."""
-    env = {**{key: {"from": key} for key in client.keys}, **client.settings}
-    lines = [
-        f"{client.name}:",
-        "  adapter: command",
-        f"  command: {writer.dumps(client.command)}",
-        "  network: host # it has to reach its model",
-        f"  env: {writer.dumps(env)}",
-    ]
-    if client.can_run(environ):
-        return "".join(f"  {line}\n" for line in lines)
-    unset = ", ".join(key for key in client.keys if not environ.get(key))
-    return "".join(f"  # {line}\n" for line in (f"To use {client.name}, set {unset}, and take these # away:", *lines))
+def _agent(one: Standing) -> str:
+    """Say how a client is used, and what it lacks."""
+    lack = "" if one.is_ready else f" (not yet: {remedy(one)})"
+    lines = (
+        f"{one.agent} is installed: say `agent: {one.agent}` in a step{lack}. To say more about it:",
+        f"{one.agent}: {{adapter: {one.agent}, timeout: 30m}}",
+    )
+    return "".join(f"  # {line}\n" for line in lines)
 
 
 async def _written(folder: Path, content: str, *, force: bool) -> Path:
@@ -98,5 +93,5 @@ def _replace(file: Path, content: str) -> None:
         raise Broken(f"{file} cannot be written: {error.strerror}") from error
 
 
-def _fields(client: Client) -> dict[str, object]:
-    return {"name": client.name, "can_run": client.can_run(os.environ), "needs": list(client.keys)}
+def _fields(one: Standing) -> dict[str, object]:
+    return {"name": one.agent, "ready": one.is_ready, "lacks": remedy(one) or None}

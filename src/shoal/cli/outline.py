@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from shoal.adapters.host import this_host
-from shoal.adapters.registry import adapter
+from shoal.adapters.registry import adapter_of
 from shoal.cli.document import rule
 from shoal.engine.grants import network_of
 from shoal.model.limits import ResourceLimits
@@ -121,7 +121,7 @@ def _waves(waits: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 def network(step: Step) -> Network:
     """Say which network the agents of *step* will be on."""
-    return network_of(step.task, adapter(step.task.agent.adapter, this_host()))
+    return network_of(step.task, adapter_of(step.task.agent, this_host()))
 
 
 def plan_document(outline: Outline) -> dict[str, object]:
@@ -178,6 +178,7 @@ def _step_document(step: Step) -> dict[str, object]:
         "retry": asdict(task.retry),
         "expect": task.expect,
         "env": sorted(task.env),
+        "setup": None if task.nearest_setup is None else list(task.nearest_setup.commands),
         "artifacts": [one.name for one in step.artifacts],
         "contracts": [{"type": one.type, "promise": one.promise} for one in step.contracts],
         "select": None if step.select is None else list(step.select.by),

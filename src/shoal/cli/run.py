@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from dataclasses import replace
+from pathlib import Path
 
 from shoal.cli import document, output
 from shoal.cli import run_options as option
@@ -50,16 +52,17 @@ def command(
     until = None if deadline is None else duration(deadline)
     plan = planned(work, manner, os.environ)
     if dry_run:
-        return _shown(plan, json=json)
+        return _shown(plan, repo, json=json)
     face = _face(plan, json=json, events=events)
     return asyncio.run(followed(plan, asked(plan, repo, base, approve_all=yes), face, until))
 
 
-def _shown(plan: Plan, *, json: bool) -> int:
+def _shown(plan: Plan, folder: Path, *, json: bool) -> int:
     from shoal.cli.outline import outlined, plan_document
     from shoal.cli.render.plan import plan_lines
+    from shoal.engine.setup_project import dry_notes
 
-    outline = outlined(plan)
+    outline = outlined(replace(plan, notes=(*plan.notes, *dry_notes(folder, plan))))
     shown = document.text(plan_document(outline)) if json else "\n".join(plan_lines(outline, output.paint()))
     output.say(shown)
     return 0

@@ -6,8 +6,9 @@ from shoal.cli import output
 from shoal.cli.document import run_document, text
 from shoal.cli.options import HERE, Json, Repo, Run
 from shoal.cli.place import found
+from shoal.cli.program import program
 from shoal.cli.render.approve import waiting_document, waiting_lines
-from shoal.cli.render.status import status_lines
+from shoal.cli.render.status import merging_lines, status_lines
 from shoal.store.find import find_run
 from shoal.store.fold import report
 
@@ -17,9 +18,13 @@ def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
     state = asyncio.run(found(repo)).state()
     chosen = find_run(state, run)
     if json:
-        output.say(text(run_document(report(chosen)) | {"waiting": waiting_document(chosen)}))
+        deliveries = [one.as_fields() for one in chosen.deliveries.values()]
+        more = {"waiting": waiting_document(chosen), "deliveries": deliveries}
+        output.say(text(run_document(report(chosen)) | more))
         return 0
     others = [one for one in state.runs.values() if one.run != chosen.run]
     waiting = list(waiting_lines(chosen, output.paint()))
-    output.say("\n".join(status_lines(report(chosen), others, paint=output.paint(), waiting=waiting)))
+    merging = list(merging_lines(chosen, program(), output.paint()))
+    lines = status_lines(report(chosen), others, paint=output.paint(), waiting=waiting, merging=merging)
+    output.say("\n".join(lines))
     return 0

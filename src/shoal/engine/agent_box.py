@@ -3,7 +3,9 @@
 import secrets
 from pathlib import Path
 
+from shoal.adapters.kind import Place
 from shoal.engine.bounds import Bounds
+from shoal.engine.credentials import handed
 from shoal.engine.grants import granted, network_of
 from shoal.engine.job import Job
 from shoal.engine.lease import SYSTEM_PATH, Lease
@@ -11,10 +13,11 @@ from shoal.engine.site import Site
 from shoal.engine.toolchain import toolchain
 from shoal.engine.unread import counter
 from shoal.limits.kind import Group
-from shoal.model.command import Command
+from shoal.model.command import Command, Live
 from shoal.model.events import PermissionDecided
 from shoal.model.permissions import Decision
 from shoal.model.policy import Bind, Policy
+from shoal.model.setup import with_aliases
 from shoal.workspaces.kind import Workspace
 
 
@@ -22,7 +25,7 @@ def agent_box(
     site: Site, job: Job, workspace: Workspace, lease: Lease, argv: tuple[str, ...] | None = None
 ) -> tuple[Command, Policy]:
     """Say what runs in the agent's box, and what that box may see; *argv* stands in for the adapter's."""
-    invocation = job.adapter.invocation(job.task)
+    invocation = job.adapter.invocation(job.task, place_of(workspace, lease))
     argv = argv or invocation.argv
     tools = toolchain(argv[0], search=site.environ.get("PATH", ""), private=site.private)
     grant = granted(site, job.task, job.adapter)
@@ -32,17 +35,39 @@ def agent_box(
         Bind(lease.inputs / "passwd", Path("/etc/passwd")),
         Bind(lease.inputs / "group", Path("/etc/group")),
         Bind(lease.inputs / "git", workspace.path / ".git"),
+        *workspace.covers,
+        *_alias(workspace, lease, is_writable=grant.parts is None),
     )
     policy = site.policy(
         token=secrets.token_hex(8),
-        read=(lease.inputs, *tools.read, *invocation.needs, *grant.read(workspace.path)),
+        read=(lease.inputs, *tools.read, *workspace.tools, *invocation.needs, *grant.read(workspace.path)),
         write=(*grant.write(workspace.path), lease.git, lease.own),
         covers=covers,
         layers=workspace.layers,
         network=network_of(job.task, job.adapter),
     )
-    env = {**_environment(site, job, workspace, lease, tools.path), **job.task.agent.env, **job.task.env}
-    return Command(argv=argv, cwd=workspace.path, env=env, stdin=invocation.stdin), policy
+    env = {
+        **environment(site, job, workspace, lease, tuple(dict.fromkeys((*tools.path, *workspace.search)))),
+        **invocation.env,
+        **handed(job.task, job.adapter, site.environ),
+        **job.task.agent.env,
+        **job.task.env,
+    }
+    stdin = Live() if invocation.is_live else invocation.stdin
+    return Command(argv=argv, cwd=workspace.path, env=env, stdin=stdin), policy
+
+
+def _alias(workspace: Workspace, lease: Lease, *, is_writable: bool) -> tuple[Bind, ...]:
+    """Show the workspace where set-up knew it too, with the same cover on its `.git`."""
+    if workspace.alias is None:
+        return ()
+    pointer = Bind(lease.inputs / "git", workspace.alias / ".git")
+    return (Bind(workspace.path, workspace.alias, is_writable), pointer)
+
+
+def place_of(workspace: Workspace, lease: Lease) -> Place:
+    """Say where the agent stands."""
+    return Place(home=lease.home, inputs=lease.inputs, workspace=workspace.path)
 
 
 def bounded(site: Site, job: Job, workspace: Workspace, lease: Lease, group: Group) -> Bounds:
@@ -75,13 +100,14 @@ def note_decision(site: Site, job: Job, decision: Decision) -> None:
     )
 
 
-def _environment(site: Site, job: Job, workspace: Workspace, lease: Lease, path: tuple[Path, ...]) -> dict[str, str]:
+def environment(site: Site, job: Job, workspace: Workspace, lease: Lease, path: tuple[Path, ...]) -> dict[str, str]:
+    """Name the session and what it was given, also in words that scripts written for other tools know."""
     # Named only where there is something in them.
     given = {
         "SHOAL_INPUTS_DIR": (lease.inputs / "inputs", bool(job.task.inputs)),
         "SHOAL_PERMISSIONS_FILE": (lease.inputs / "permissions.json", job.task.has_permissions),
     }
-    return {
+    named = {
         **lease.environment(),
         **{name: str(place) for name, (place, is_given) in given.items() if is_given},
         "PATH": ":".join((*map(str, path), *SYSTEM_PATH)),
@@ -92,4 +118,6 @@ def _environment(site: Site, job: Job, workspace: Workspace, lease: Lease, path:
         "SHOAL_WORKSPACE_PATH": str(workspace.path),
         "SHOAL_ROOT_PATH": str(site.repository.top),
         "SHOAL_BRANCH": job.branch,
+        "CONDUCTOR_DEFAULT_BRANCH": site.repository.branch or "main",
     }
+    return with_aliases(named)

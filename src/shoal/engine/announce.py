@@ -6,6 +6,7 @@ import os
 from shoal.engine.bounds import spelt
 from shoal.engine.grants import outside_notes
 from shoal.engine.session import unmasked
+from shoal.engine.setup_project import setup_notes
 from shoal.engine.site import Site
 from shoal.git.repository import dirt
 from shoal.model.events import RunStarted
@@ -28,6 +29,7 @@ async def announced(site: Site, plan: Plan, limits: ResourceLimits | None = None
         owner=os.getpid(),
         notes=(
             *plan.notes,
+            *setup_notes(site, plan),
             *dirty,
             *_gaps(site, plan),
             *_other_walls(site, plan),

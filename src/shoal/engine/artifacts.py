@@ -14,7 +14,7 @@ from shoal.engine.site import Site
 from shoal.errors import Broken, ShoalError
 from shoal.model.artifact import Artifact, Produced, fault
 from shoal.model.command import Command
-from shoal.model.policy import Policy
+from shoal.model.policy import Layers, Policy
 from shoal.proc import Stream
 from shoal.workspaces.kind import Workspace
 
@@ -59,18 +59,23 @@ async def collected(site: Site, workspace: Workspace, declared: Sequence[Artifac
     """
     if not declared:
         return Collected()
-    token, said = secrets.token_hex(16), _Said()
-    command, policy = _command(workspace, declared, token), _policy(site, workspace)
+    policy = reading(site, workspace.path, workspace.sealing)
     try:
-        async with boxed(site.sandbox, command, policy, sink=said.feed) as box:
-            async with asyncio.timeout(SECONDS):
-                await box.wait()
-        found = answers(bytes(said.stdout), token, len(declared))
+        found = await read_out(site, policy, workspace.path, [one.path for one in declared])
     except TimeoutError:
         return _unread(declared, f"could not be read within {SECONDS:.0f} s")
     except (ShoalError, OSError, ValueError) as error:
         return _unread(declared, f"could not be read: {error}")
     return await _judged(declared, found)
+
+
+async def read_out(site: Site, policy: Policy, folder: Path, paths: Sequence[str]) -> list[Found]:
+    """Read files below *folder*, where an ended agent could write, by a short box; links are not followed."""
+    token, said = secrets.token_hex(16), _Said()
+    async with boxed(site.sandbox, _command(folder, paths, token), policy, sink=said.feed) as box:
+        async with asyncio.timeout(SECONDS):
+            await box.wait()
+    return answers(bytes(said.stdout), token, len(paths))
 
 
 def answers(said: bytes, token: str, count: int) -> list[Found]:
@@ -115,7 +120,7 @@ class _Said:
             self.stdout += data
 
 
-def _command(workspace: Workspace, declared: Sequence[Artifact], token: str) -> Command:
+def _command(folder: Path, paths: Sequence[str], token: str) -> Command:
     script = importlib.resources.files("shoal.engine").joinpath("artifacts.sh").read_text()
     env = {
         "PATH": ":".join(SYSTEM_PATH),
@@ -124,12 +129,12 @@ def _command(workspace: Workspace, declared: Sequence[Artifact], token: str) -> 
         "MOST": str(MOST_BYTES),
         "MOST_ALL": str(MOST_ALL_BYTES),
     }
-    argv = ("/bin/sh", "-c", script, "artifacts", *(one.path for one in declared))
-    return Command(argv=argv, cwd=workspace.path, env=env)
+    return Command(argv=("/bin/sh", "-c", script, "artifacts", *paths), cwd=folder, env=env)
 
 
-def _policy(site: Site, workspace: Workspace) -> Policy:
-    policy = site.policy(token=secrets.token_hex(8), read=(workspace.path,), write=(), layers=workspace.sealing)
+def reading(site: Site, folder: Path, layers: Layers | None = None) -> Policy:
+    """Say what a box that only reads below *folder* may see."""
+    policy = site.policy(token=secrets.token_hex(8), read=(folder,), write=(), layers=layers)
     # As the owner of the files, and able to read what mode 000 hides: as when they are sealed.
     return replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
 

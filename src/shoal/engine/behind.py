@@ -95,6 +95,14 @@ class Box:
         self._namespace.kill()
         return await self._process.wait()
 
+    async def write(self, message: bytes) -> None:
+        """Write to its input, which has to be `Live`; raise BrokenPipeError once nobody will read it."""
+        await self._process.write(message)
+
+    def close_input(self) -> None:
+        """Let it read the end of its input."""
+        self._process.close_input()
+
     async def emptied(self) -> None:
         """Kill what is left and see that nobody is there any more."""
         if self._namespace is None:

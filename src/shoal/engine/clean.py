@@ -15,6 +15,7 @@ from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
 from shoal.store.paths import StatePaths
 from shoal.workspaces import base as bases
+from shoal.workspaces import setup
 from shoal.workspaces.mount import mounted_below, unmount
 from shoal.workspaces.remove import removed
 from shoal.workspaces.worktree import forgotten
@@ -78,6 +79,9 @@ async def _removed(broom: Broom, finding: Finding) -> bool:
             await _pooled_removed(broom, finding.path)
         case Sort.BASE:
             await bases.evicted(broom.repository, finding.path)
+            return not finding.path.exists()
+        case Sort.SETUP:
+            await setup.evicted(finding.path)
             return not finding.path.exists()
         case Sort.OPENED:
             return await _opened_removed(broom, finding.path)

@@ -16,15 +16,15 @@ from shoal.engine.dispatch import is_good
 from shoal.engine.held import OpenSession
 from shoal.engine.job import Job
 from shoal.engine.merge.advice import advice
-from shoal.engine.merge.bring_back import verified
-from shoal.engine.merge.desk import MergeAsk
+from shoal.engine.merge.bring_back import equipped
+from shoal.engine.merge.desk import MergeAsk, Resolving, conflict_rule
 from shoal.engine.merge.handing import desk_of, handed, session_name
 from shoal.engine.merge.merge import merge
 from shoal.engine.run import Listener
 from shoal.engine.settings import Settings
 from shoal.engine.together import room_for, together
 from shoal.errors import AllFailed, BadInput, QuorumMissed, Refused, UnknownName
-from shoal.model.contract import Passes
+from shoal.model.conflict_rule import verification
 from shoal.model.merge import Conflict, MergeReport, MergeResult
 from shoal.model.merge import Strategy as MergeStrategy
 from shoal.model.results import AgentFailed, RunReport, WorkerResult
@@ -223,18 +223,27 @@ class AgentCoordinator:
         into: str | None = None,
         allow_executable_config: bool = False,
         verify: str | Sequence[str] | None = None,
+        on_conflict: str = "report",
+        resolver: AgentLike | None = None,
     ) -> MergeReport:
         """Bring the work of *results*, or of the whole run, together on its branch `shoal/<run>`.
 
         No branch of the user's is moved unless it is named as *into*. What conflicts stops nobody: see the report.
-        The command *verify* is run behind the wall on the combined work: what makes it fail is put aside.
+        The command *verify* is run behind the wall on the combined work: what makes it fail is put aside. What
+        conflicts is resolved as *on_conflict* says, by the agent *resolver* with `agent`; `redo` does tasks of this
+        run again.
         """
-        ask = MergeAsk(strategy=_strategy(strategy), into=into, allow_executable=allow_executable_config)
-        if verify is None:
+        how = Resolving(rule=conflict_rule(on_conflict, resolver))
+        ask = MergeAsk(strategy=_strategy(strategy), into=into, allow_executable=allow_executable_config, resolving=how)
+        if verify is None and not how.needs_boxes:
             return await self._merged(list(results), ask)
-        command = Passes(type="verify", command=verify if isinstance(verify, str) else tuple(verify))
-        async with self._open() as crew, verified(crew.dispatch.site, command, crew.dispatch.limiter) as check:
-            return await self._merged(list(results), replace(ask, verify=check))
+        if not results and not self._is_entered:
+            raise BadInput("the run is over: say which results are to be merged, or merge inside of `async with`")
+        async with self._open() as crew:
+            if resolver is not None:
+                ask = replace(ask, resolving=replace(how, resolver=await crew.resolver(resolver)))
+            async with equipped(crew.dispatch, ask, None if verify is None else verification(verify)) as whole:
+                return await self._merged(list(results), whole)
 
     async def merge_agent_results(
         self, sessions: Sequence[WorkerResult | str | OpenSession], strategy: str = "review"
@@ -255,7 +264,8 @@ class AgentCoordinator:
     async def _merged(
         self, given: list[WorkerResult | str | OpenSession], ask: MergeAsk, *, is_ordered: bool = False
     ) -> MergeReport:
-        site = None if self._crew is None else self._crew.dispatch.site
+        # A run that was opened for this call alone is not the one that the sessions belong to.
+        site = self._crew.dispatch.site if self._crew is not None and self._is_entered else None
         names = [session_name(one) for one in given]
         async with desk_of(self.repo, self.settings.environ, site, names) as desk:
             workers = handed(desk.paths, given) if given else None

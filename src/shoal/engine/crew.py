@@ -18,7 +18,8 @@ from shoal.engine.dispatch import Dispatch
 from shoal.engine.held import OpenSession, held_session, holding
 from shoal.engine.job import Job
 from shoal.engine.merge.bring_back import brought_back
-from shoal.engine.muster import adapters_for, assert_holdable
+from shoal.engine.muster import adapters_for, assert_holdable, assert_installed, secret_values
+from shoal.engine.overlaps import overlaps_told
 from shoal.engine.pins import pin
 from shoal.engine.prepare import Ask, prepared
 from shoal.engine.room import carried
@@ -29,6 +30,7 @@ from shoal.engine.sweep import sweep
 from shoal.errors import BadInput
 from shoal.git.refs import assert_unblocked, listed
 from shoal.git.repository import resolve
+from shoal.model.assignment import Assignment
 from shoal.model.conflict_rule import Merging
 from shoal.model.events import Recorded, RunEnded, StepEnded, StepStarted
 from shoal.model.masking import Mask
@@ -113,6 +115,22 @@ class Crew:
         site = self.dispatch.site
         return report(fold(events(site.paths, site.run)).runs[site.run])
 
+    async def resolver(self, agent: AgentLike) -> Assignment:
+        """Settle who resolves conflicts; whom this host has not is refused."""
+        site = self.dispatch.site
+        usual = Usual(private=site.private, limits=self.settings.limits, network=self.settings.network)
+        made = assignment(Task(prompt="resolve a conflict", agent=agent, name="resolve"), self._roster, usual)
+        plan = Plan(name=self.settings.name, steps=(), reviewers={"resolver": made})
+        adapters_for(plan, this_host(), site.environ)
+        await assert_installed(plan, this_host(), site.environ)
+        await assert_holdable(site, plan, {})
+        self._know_secrets(plan)
+        return made
+
+    def masked(self, text: str) -> str:
+        """Take out of *text* the secrets that are known by now."""
+        return self.dispatch.site.mask.text(text)
+
     @property
     def status(self) -> Status:
         """How the run ends if it ends now."""
@@ -130,6 +148,7 @@ class Crew:
         steps = [Step(name=str(task.name), task=assignment(task, self._roster, usual)) for task in tasks]
         plan = Plan(name=self.settings.name, steps=tuple(steps))
         adapters = adapters_for(plan, this_host(), site.environ)
+        await assert_installed(plan, this_host(), site.environ)
         await self._assert_unblocked(step.name for step in steps)
         await assert_holdable(site, plan, adapters)
         bases = [await self._base(task) for task in tasks]
@@ -181,7 +200,8 @@ class Crew:
 
     def _know_secrets(self, plan: Plan) -> None:
         """Mask what came from the host, in all sessions from now on."""
-        new = [plan_secrets for step in plan.working for plan_secrets in step.task.secret_values if plan_secrets]
+        every = (secret_values(task, this_host(), self.dispatch.site.environ) for task in plan.assignments)
+        new = [values for those in every for values in those if values]
         if new:
             self._secrets += new
             self.dispatch.site = replace(self.dispatch.site, mask=Mask.of(*self._secrets))
@@ -209,11 +229,12 @@ async def crewed(
         crew.warm()
         status: Status | None = Status.FAILED  # of a run that was left by an error
         try:
-            with use_limiter(limit):
-                yield crew
+            async with overlaps_told(site, mask=crew.masked):
+                with use_limiter(limit):
+                    yield crew
             status = None
             if settings.auto_merge:
-                await brought_back(site, Merging(strategy=Strategy.AUTO), limit, asyncio.Event())
+                await brought_back(crew.dispatch, Merging(strategy=Strategy.AUTO), asyncio.Event())
         except asyncio.CancelledError:
             status = Status.CANCELLED
             raise

@@ -16,6 +16,7 @@ from shoal.errors import Refused
 from shoal.model.repository import Base
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
+from shoal.model.usage import summed
 from shoal.patterns.limiter import Limiter
 from shoal.patterns.retry import retrying
 from shoal.workspaces.base import base_ready
@@ -45,11 +46,16 @@ class Dispatch:
         self.active: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[object]] = {}
         self.results: dict[Place, WorkerResult] = {}
+        self.spent: dict[str, float] = {}
+        """What all sessions spent on models so far, those that were tried again too."""
+        self.jobs: dict[Place, Job] = {}
+        """What each worker was given last, for who has it done again."""
         self._admission = admission
 
     async def done(self, job: Job) -> WorkerResult:
         """Run *job*, again while it fails and has attempts left; cancelled, its result is in `results` all the same."""
         numbers = itertools.count(1)
+        self.jobs[Place(job.step, job.index)] = job
 
         async def attempt() -> WorkerResult:
             # A fresh workspace and a new branch for each: what the former one wrote is kept on its own.
@@ -77,10 +83,13 @@ class Dispatch:
     def note(self, job: Job, result: WorkerResult) -> None:
         """Keep the result of the job's worker."""
         self.results[Place(job.step, job.index)] = result
+        if result.usage:
+            self.spent = summed((self.spent, result.usage))
 
     def forget(self, job: Job) -> None:
         """Let go of the result of a job that nobody will ask for again."""
         self.results.pop(Place(job.step, job.index), None)
+        self.jobs.pop(Place(job.step, job.index), None)
 
     def end_at_once(self) -> None:
         """Cancel every session once more: what it has not brought in yet, the next start does."""

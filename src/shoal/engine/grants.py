@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shoal.adapters.kind import Adapter
+from shoal.engine.credentials import secrets_of
 from shoal.engine.site import Site
 from shoal.errors import BadInput, Unavailable
 from shoal.model.assignment import Assignment
@@ -56,10 +57,12 @@ def granted(site: Site, task: Assignment, adapter: Adapter) -> Grant:
     network = network_of(task, adapter)
     _assert_holdable(site, permissions, network)
     outside = tuple(_outside(site, path) for path in permissions.outside)
-    decisions = tuple(_decisions(task, permissions, network))
+    credentials = frozenset(secrets_of(task, adapter, site.environ))
+    decisions = tuple(_decisions(task, permissions, network, credentials))
     grant = Grant(outside=outside, parts=_parts(permissions.writable), decisions=decisions)
     for path in permissions.writable:  # the needless ones too: who names a path means something by it
-        _assert_real(site.base.trees, Path(os.path.normpath(path)))
+        if path != ".":
+            _assert_real(site.base.trees, Path(os.path.normpath(path)))
     if outside:
         # A wall refuses what it cannot show, and does so without any effect: better now than when the agent starts.
         site.sandbox.wrap(Command(argv=("true",), cwd=Path("/")), site.policy(token="", read=outside, write=()))
@@ -174,14 +177,17 @@ def _mode(path: Path) -> int:
         return 0
 
 
-def _decisions(task: Assignment, permissions: Permissions, network: Network) -> Iterator[Decision]:
+def _decisions(
+    task: Assignment, permissions: Permissions, network: Network, credentials: frozenset[str]
+) -> Iterator[Decision]:
     """Say what was granted and denied at the start, for the audit log; what is as usual is not worth a word."""
     yield from (Decision(True, path, f"read {path}") for path in permissions.outside)
     if not _is_all(permissions.writable):
         yield from (Decision(True, path, f"write {path}") for path in permissions.writable)
         yield Decision(False, NOT_LISTED, f"write anything{' else' if permissions.writable else ''} in the workspace")
     rule = NO_RULE if permissions.env is None else "env"
-    yield from (Decision(True, rule, f"env {name}") for name in sorted(task.secrets | task.agent.secrets))
+    names = task.secrets | task.agent.secrets | credentials
+    yield from (Decision(True, rule, f"env {name}") for name in sorted(names))
     yield from (Decision(False, f"network: {network}", f"host {host}") for host in permissions.hosts or ())
     if permissions.allowed_tools is not None or permissions.deny:
         allowed = "all" if permissions.allowed_tools is None else ", ".join(permissions.allowed_tools) or "none"

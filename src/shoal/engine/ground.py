@@ -27,6 +27,7 @@ from shoal.workspaces.remove import Trash, removed
 from shoal.workspaces.worktree import Worktree
 
 STRATEGIES = ("auto", "overlay", "worktree", "directory")
+MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 TRIAL_SECONDS = 45.0  # some milliseconds, but on a host with a hundred busy processes
 
 
@@ -75,6 +76,9 @@ async def kind_of_workspace(strategy: str, sandbox: Sandbox, paths: StatePaths) 
 
 def assert_room(paths: StatePaths) -> None:
     """Raise `Broken` where one more session would take the last of the host's disk."""
+    # What the disk has yet to take lies in memory: where there is room for as much as that, nobody needs to count.
+    if free_floor(paths.root, coming_bytes=MEMORY_BYTES) is None:
+        return
     if short := free_floor(paths.root, coming_bytes=unwritten_bytes(paths.boxes)):
         raise Broken(f"{short}; make room, or run `shoal clean`")
 

@@ -133,7 +133,7 @@ def varied(task: Assignment, own: Variation) -> Assignment:
     agent, env = task.agent, dict(task.env)
     if own.model is not None:
         env["SHOAL_MODEL"] = own.model
-        agent = replace(agent, mind=replace(agent.mind, model=own.model)) if agent.mind else agent
+        agent = agent.asking(own.model)
     if own.temperature is not None:
         env["SHOAL_TEMPERATURE"] = f"{own.temperature:g}"
         agent = replace(agent, mind=replace(agent.mind, temperature=own.temperature)) if agent.mind else agent

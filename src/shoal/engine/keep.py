@@ -53,14 +53,23 @@ class Kept:
         )
 
 
-async def kept(site: Site, workspace: Workspace, lease: Lease, *, branch: str, message: str, has_history: bool) -> Kept:
+async def kept(
+    site: Site,
+    workspace: Workspace,
+    lease: Lease,
+    *,
+    branch: str,
+    message: str,
+    has_history: bool,
+    litter: tuple[str, ...] = (),
+) -> Kept:
     """Bring the work to a branch; try again without the agent's own history if that is what is unsound."""
     ref = f"refs/heads/{branch}"
     here = await value(site.repository, ref) if not workspace.is_overlay else None
     join = here if here not in (None, site.base.commit) else ""
     if workspace.is_overlay and not has_history and is_empty(workspace.changes):
         return Kept()
-    wish = Wish(message=message, has_history=has_history, join=join or "")
+    wish = Wish(message=message, has_history=has_history, join=join or "", litter=litter)
     seal = await sealed(site, workspace, lease, wish)
     result = await _taken(site, seal, ref, here)
     if result.failure and has_history:

@@ -2,8 +2,10 @@
 
 import contextlib
 import fcntl
+import functools
 import itertools
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,9 +30,9 @@ class User:
     gid: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Lease:
-    """The private folder of a session and what lies in it."""
+    """The private folder of a session and what lies in it; without slots, so that each path is made once."""
 
     box: Path
     disk: Path
@@ -39,37 +41,37 @@ class Lease:
     port: int
     database_name: str | None = None
 
-    @property
+    @functools.cached_property
     def own(self) -> Path:
         """The folder that the agent may write, and in which all of the following lies."""
         return self.disk / "own"
 
-    @property
+    @functools.cached_property
     def git(self) -> Path:
         """The agent's own gitdir, a mount by itself: in a folder that the agent may write it could become a link."""
         return self.disk / "git"
 
-    @property
+    @functools.cached_property
     def home(self) -> Path:
         """Its HOME, with the XDG folders below."""
         return self.own / "home"
 
-    @property
+    @functools.cached_property
     def tmp(self) -> Path:
         """Its TMPDIR, on disk; `/tmp` in the box is another, in memory."""
         return self.own / "tmp"
 
-    @property
+    @functools.cached_property
     def database(self) -> Path:
         """Its own SQLite database, which the host never opens."""
         return self.own / "data" / f"agent_{self.database_name or self.session}.db"
 
-    @property
+    @functools.cached_property
     def inputs(self) -> Path:
         """What it is given to read: prompts, permissions, and files to lay over others (passwd, group, `.git`)."""
         return self.box / "input"
 
-    @property
+    @functools.cached_property
     def opened(self) -> Path:
         """A mark whose time is the moment at which the agent was let in."""
         return self.box / "opened"
@@ -102,29 +104,48 @@ class Lease:
 
 @contextlib.contextmanager
 def leased(
-    box: Path, session: str, prompts: Mapping[str, str | bytes], user: User, *, disk: Path, database: str | None = None
+    box: Path,
+    session: str,
+    prompts: Mapping[str, str | bytes],
+    user: User | None,
+    *,
+    disk: Path,
+    database: str | None = None,
 ) -> Iterator[Lease]:
-    """Fill the session's private folder and hold its ports; who made the folder removes it."""
+    """Fill the session's private folder and hold its ports; who made the folder removes it.
+
+    Where it has served before and was left as it was, only what differs is written. *user* is `None` behind a wall
+    that cannot lay files over others.
+    """
     with _ports_held() as port:
         lease = Lease(box=box, disk=disk, session=session, port=port, database_name=database)
-        inputs = lease.inputs
-        for folder in (lease.own, lease.home, lease.tmp, lease.database.parent, inputs):
-            folder.mkdir()
+        own, inputs = str(lease.own), str(lease.inputs)
+        if not os.path.exists(own):  # noqa: PTH110 - strings here and below, which take half the time
+            for folder in (own, *(f"{own}/{name}" for name in ("home", "tmp", "data")), inputs):
+                os.mkdir(folder)  # noqa: PTH102
         for title, text in prompts.items():
             if "/" in title:
-                (inputs / title).parent.mkdir(parents=True, exist_ok=True)
-            _write(inputs / title, text if isinstance(text, bytes) else text.encode(errors="replace"))
-        passwd = f"agent:x:{user.uid}:{user.gid}:agent:{lease.home}:/bin/sh\n"
-        _write(inputs / "passwd", passwd.encode(errors="surrogateescape"))
-        _write(inputs / "group", f"agent:x:{user.gid}:\n".encode())
-        _write(inputs / "git", f"gitdir: {lease.git}\n".encode(errors="surrogateescape"))
+                (lease.inputs / title).parent.mkdir(parents=True, exist_ok=True)
+            _write(f"{inputs}/{title}", text if isinstance(text, bytes) else text.encode(errors="replace"))
+        for title, text in _covers(lease, user).items() if user else ():
+            _write(f"{inputs}/{title}", text.encode(errors="surrogateescape"))
         yield lease
 
 
-def _write(file: Path, content: bytes) -> None:
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)  # a third of what Path takes
+def _covers(lease: Lease, user: User) -> dict[str, str]:
+    """Say what a wall lays over files that every box has."""
+    return {
+        "passwd": f"agent:x:{user.uid}:{user.gid}:agent:{lease.home}:/bin/sh\n",
+        "group": f"agent:x:{user.gid}:\n",
+        "git": f"gitdir: {lease.git}\n",
+    }
+
+
+def _write(file: str, content: bytes) -> None:
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.write(fd, content)
+        os.ftruncate(fd, len(content))  # afterwards: ext4 writes out at once what was emptied before
     finally:
         os.close(fd)
 
@@ -132,9 +153,9 @@ def _write(file: Path, content: bytes) -> None:
 @contextlib.contextmanager
 def _ports_held() -> Iterator[int]:
     """Hold a block of ten ports against every other Shoal of this user, by a lock that a kill frees."""
-    folder = _ports_folder()
+    folder = own_folder()
     for block in itertools.islice(_blocks, BLOCKS):
-        fd = os.open(folder / str(block), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(f"{folder}/{block}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -148,9 +169,12 @@ def _ports_held() -> Iterator[int]:
     raise Broken(f"all {BLOCKS} blocks of ports are leased")
 
 
-def _ports_folder() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+def own_folder() -> Path:
+    """Give the folder for what all Shoals of this user share: locks, and nothing else."""
+    folder = f"{tempfile.gettempdir()}/shoal-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)  # noqa: PTH102
+    seen = os.lstat(folder)
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
         raise Broken(f"{folder} belongs to somebody else; remove it")
-    return folder
+    return Path(folder)

@@ -30,6 +30,7 @@ class Sort(StrEnum):
     LEFTOVER = "leftover"
     POOL = "warm worktree"
     BASE = "base checkout"
+    SETUP = "set-up"
     RAW = "raw files"
     OPENED = "opened worktree"
     LOG = "log"
@@ -87,6 +88,7 @@ def _killed(paths: StatePaths) -> Iterator[Finding]:
 def _kept_for_later(paths: StatePaths) -> Iterator[Finding]:
     yield from (Finding(sort=Sort.POOL, path=path) for path in _children(paths.pool) if path.is_dir())
     yield from (Finding(sort=Sort.BASE, path=path.parent) for path in sorted(paths.bases.glob("*/ready")))
+    yield from (Finding(sort=Sort.SETUP, path=path.parent) for path in sorted(paths.setups.glob("*/ready")))
     yield from (Finding(sort=Sort.OPENED, path=path) for path in _children(paths.root / "open"))
 
 

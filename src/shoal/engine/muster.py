@@ -1,11 +1,14 @@
 """Everything about a plan that can be refused before any of its agents starts."""
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shoal.adapters.host import Host
-from shoal.adapters.kind import Adapter
-from shoal.adapters.registry import adapter
+from shoal.adapters.kind import NOWHERE, Adapter
+from shoal.adapters.registry import adapter_of
+from shoal.engine.clients import assert_clients
+from shoal.engine.credentials import login_secrets, secrets_of
 from shoal.engine.grants import assert_grants
 from shoal.engine.ground import assert_exact_disk, kind_of_workspace, wall
 from shoal.engine.jobs import Equipment
@@ -13,6 +16,8 @@ from shoal.engine.site import Site
 from shoal.engine.toolchain import toolchain
 from shoal.git.refs import refuse_blocked_steps
 from shoal.git.repository import resolve
+from shoal.model.assignment import Assignment
+from shoal.model.client_names import ACP
 from shoal.model.masking import Mask
 from shoal.model.plan import Group, Plan, Stage
 from shoal.model.repository import Repository
@@ -23,13 +28,17 @@ from shoal.workspaces.kind import Kind
 def adapters_for(plan: Plan, host: Host, environ: Mapping[str, str]) -> dict[str, Adapter]:
     """Find the adapter of each step; one whose program is not on this host is refused."""
     for task in plan.assignments:
-        argv = adapter(task.agent.adapter, host).invocation(task).argv
-        toolchain(argv[0], search=environ.get("PATH", ""), private=())
+        kind = adapter_of(task.agent, host)
+        argv = kind.invocation(task, NOWHERE).argv
+        if kind.client is None:  # what is missing of a client is told by who knows how it is installed
+            toolchain(argv[0], search=environ.get("PATH", ""), private=())
         if task.agent.adapter == "python":
             from shoal.engine.inprocess import assert_agent  # brings in pydantic-ai, which only its users pay for
 
             assert_agent(task.agent)
-    return {step.name: adapter(step.task.agent.adapter, host) for step in plan.working}
+        if task.agent.adapter == ACP:
+            importlib.import_module("shoal.engine.acp.turn")  # says so where the protocol's SDK is missing
+    return {step.name: adapter_of(step.task.agent, host) for step in plan.working}
 
 
 async def equipped(site: Site, plan: Plan, adapters: Mapping[str, Adapter]) -> dict[str, Equipment]:
@@ -74,6 +83,18 @@ async def assert_holdable(site: Site, plan: Plan, adapters: Mapping[str, Adapter
         await assert_exact_disk(site.sandbox, site.paths)
 
 
-def mask_of(plan: Plan) -> Mask:
-    """Know the values that were taken from the host's environment: they are secrets."""
-    return Mask.of(*(values for task in plan.assignments for values in task.secret_values))
+def secret_values(task: Assignment, host: Host, environ: Mapping[str, str]) -> tuple[Mapping[str, str], ...]:
+    """Give the values that were taken from the host's environment for *task*, by their names: they are secrets."""
+    kind = adapter_of(task.agent, host)
+    return (*task.secret_values, secrets_of(task, kind, environ), login_secrets(kind, environ))
+
+
+def mask_of(plan: Plan, host: Host, environ: Mapping[str, str]) -> Mask:
+    """Know all secrets of a plan."""
+    return Mask.of(*(values for task in plan.assignments for values in secret_values(task, host, environ)))
+
+
+async def assert_installed(plan: Plan, host: Host, environ: Mapping[str, str]) -> None:
+    """Refuse a plan of which one agent's client is missing, too old or not logged in."""
+    tasks = [replace(task.agent, env={**task.agent.env, **task.env}) for task in plan.assignments]
+    await assert_clients(((adapter_of(one, host), one) for one in tasks), environ)

@@ -12,6 +12,7 @@ from pathlib import Path
 from shoal.engine.ground import kind_of_workspace, wall
 from shoal.engine.lease import User
 from shoal.engine.pins import pin, unpinned
+from shoal.engine.setup_project import project_ready
 from shoal.engine.site import Site
 from shoal.engine.unfinished import unfinished
 from shoal.errors import BadInput, Unavailable
@@ -38,6 +39,8 @@ class Ask:
     folder: Path
     environ: Mapping[str, str] = field(repr=False)
     name: str = "run"
+    run: str | None = None
+    """The run to go on with, which has ended; `None` begins one."""
     base: str | None = None
     strategy: str = "auto"
     sandbox: str = "bubblewrap"
@@ -58,12 +61,13 @@ async def prepared(ask: Ask) -> AsyncIterator[Site]:
     sandbox = await wall(ask.sandbox)
     enforcer = await _enforcer(ask)
     kind = await kind_of_workspace(ask.strategy, sandbox, paths)
-    run = f"{ask.name}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
+    run = ask.run or f"{ask.name}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
     async with (
         ledger.opened(paths) as book,
         _owned(paths, run),
         _pinned(repository, paths, run, commit),
         base_ready(repository, commit, paths.bases) as base,
+        project_ready(repository, base, paths, run) as project,
         _trash(paths) as trash,
     ):
         yield Site(
@@ -76,6 +80,7 @@ async def prepared(ask: Ask) -> AsyncIterator[Site]:
             base=base,
             environ=ask.environ,
             trash=trash,
+            project=project,
             enforcer=enforcer,
             # Root's agents are nobody special in their box: clients and databases refuse to run as root.
             user=User(os.getuid() or AGENT_UID, os.getgid() or AGENT_UID),
@@ -106,6 +111,7 @@ async def _trash(paths: StatePaths) -> AsyncIterator[Trash]:
         except BaseException as raised:  # carried past the group, which would wrap it
             error = raised
         emptying.cancel()
+    trash.spares.close()
     await trash.emptied()
     if error is not None:
         raise error

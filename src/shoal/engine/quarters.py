@@ -1,5 +1,6 @@
 """All that is private to a session, opened and removed: workspace, gitdir, lease, and a disk if it is asked for."""
 
+import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
@@ -10,9 +11,11 @@ from shoal.engine.grants import as_json
 from shoal.engine.ground import assert_room
 from shoal.engine.job import Job
 from shoal.engine.lease import Lease, leased
+from shoal.engine.setup import laid, set_up
 from shoal.engine.site import Site
+from shoal.engine.spare import Spare, gitdir_aside
 from shoal.engine.touched import Fingerprint, fingerprint
-from shoal.git.gitdir import user_config, write_gitdir
+from shoal.git.gitdir import user_config, write_gitdir, write_refs
 from shoal.workspaces.kind import Kind, Order, Workspace
 from shoal.workspaces.overlay import Overlay
 from shoal.workspaces.quota import settle, sized
@@ -20,11 +23,12 @@ from shoal.workspaces.quota import settle, sized
 
 @contextlib.asynccontextmanager
 async def opened(
-    site: Site, job: Job, path: Path, *, is_seen: bool = True
+    site: Site, job: Job, path: Path, *, is_seen: bool = True, stop: asyncio.Event | None = None
 ) -> AsyncIterator[tuple[Workspace, Lease, Fingerprint | None]]:
     """Open everything private to a session; on leaving it is removed, unless the raw files must stay.
 
     *is_seen* says that programs on the host are to see the workspace; else only the boxes of the session surely do.
+    *stop* cuts set-up short, if there is any: then the workspace is without it.
     """
     assert_room(site.paths)
     box = site.paths.box(job.session)
@@ -34,21 +38,26 @@ async def opened(
         **({"permissions.json": as_json(job.task.permitted)} if job.task.has_permissions else {}),
         **{f"inputs/{name}": text for name, text in job.task.inputs.items()},
     }
-    box.mkdir(mode=0o700)
+    user = site.user if site.sandbox.mounts else None
+    spare = Spare.of(site, job, prompts, user)
+    if not spare.taken(box):
+        os.mkdir(box, 0o700)  # noqa: PTH102
     workspace: Workspace | None = None
     try:
-        async with _disk(site, job, box, path) as disk:
-            with leased(box, job.session, prompts, site.user, disk=disk, database=job.database) as lease:
-                # So that git works in any other repository that the agent makes, too.
-                (lease.home / ".gitconfig").write_text(user_config(site.repository.identity), errors="surrogateescape")
-                async with _kind(site, is_seen=is_seen).opened(_order(site, job, path, disk)) as workspace:
+        async with set_up(site, job, stop) as ready, _disk(site, job, box, path) as disk:
+            with leased(box, job.session, prompts, user, disk=disk, database=job.database) as lease:
+                _user_config(site, lease)
+                async with _kind(site, is_seen=is_seen).opened(_order(site, job, path, disk, ready.trees)) as workspace:
                     _private_gitdir(site, job, workspace, lease)
+                    spare.note(box)  # what is laid into it from here on makes it this session's for good
+                    if not ready.is_nothing:
+                        await laid(site, job, ready, workspace, lease)
                     if job.limits.is_exact:
                         settle(disk, job.limits.disk_bytes or 0)
-                    lease.opened.touch()
+                    _mark(lease.opened)
                     yield workspace, lease, fingerprint(lease.git)
     finally:
-        if workspace is None or not workspace.keep:
+        if (workspace is None or not workspace.keep) and not spare.put(box):
             site.trash.throw(box)
         _cleared(site, path)
 
@@ -72,13 +81,15 @@ async def _disk(site: Site, job: Job, box: Path, path: Path) -> AsyncIterator[Pa
         yield disk
 
 
-def _order(site: Site, job: Job, path: Path, disk: Path) -> Order:
+def _order(site: Site, job: Job, path: Path, disk: Path, trees: tuple[Path, ...]) -> Order:
     return Order(
         repository=site.repository,
         base=site.base,
         path=path,
         box=disk,
         branch=job.branch,
+        trees=trees,
+        pointer=None if site.sandbox.mounts else _pointer(disk / "git"),
         has_own_disk=job.limits.is_exact,
     )
 
@@ -87,30 +98,55 @@ def _private_gitdir(site: Site, job: Job, workspace: Workspace, lease: Lease) ->
     ref = f"refs/heads/{job.branch}"
     named = {f"refs/heads/{site.repository.branch}": site.base.commit} if site.repository.branch else {}
     refs = {ref: site.base.commit, **named}
-    write_gitdir(lease.git, site.repository, head=f"ref: {ref}", refs=refs, index=workspace.index)
-    if not site.sandbox.mounts:
-        # A wall that cannot lay a pointer over `.git` needs it in the workspace itself.
+    aside = gitdir_aside(lease.box)
+    if os.path.exists(aside):  # noqa: PTH110
+        write_refs(Path(aside), head=f"ref: {ref}", refs=refs)
+        os.rename(aside, lease.git)  # noqa: PTH104
+    else:
+        write_gitdir(lease.git, site.repository, head=f"ref: {ref}", refs=refs, index=workspace.index)
+    if not site.sandbox.mounts and not workspace.is_overlay:
         pointer = workspace.path / ".git"
         pointer.unlink(missing_ok=True)
-        pointer.write_text(f"gitdir: {lease.git}\n", errors="surrogateescape")
+        pointer.write_bytes(_pointer(lease.git))
+
+
+def _pointer(gitdir: Path) -> bytes:
+    """Give the text of `.git`: a wall that cannot lay it over that path needs it in the workspace itself."""
+    return f"gitdir: {gitdir}\n".encode(errors="surrogateescape")
+
+
+def _user_config(site: Site, lease: Lease) -> None:
+    """Tell git who commits, so that it works in any other repository that the agent makes, too."""
+    file = f"{lease.home}/.gitconfig"
+    if not os.path.exists(file):  # noqa: PTH110
+        Path(file).write_text(user_config(site.repository.identity), errors="surrogateescape")
+
+
+def _mark(file: Path) -> None:
+    """Make *file* and let its time be now."""
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.utime(fd)
+    finally:
+        os.close(fd)
 
 
 def _cleared(site: Site, path: Path) -> None:
-    """Take the workspace's folder away; thrown, because its removal waits for the box's own mounts to be gone."""
+    """Take the workspace's folder away; thrown where its removal would wait for the box's own mounts to be gone."""
     with contextlib.suppress(OSError):
-        if isinstance(site.kind, Overlay) and not os.listdir(path):
+        if isinstance(site.kind, Overlay) and site.sandbox.mounts and not os.listdir(path):
             site.trash.throw(path)
     prune(path, site.paths.workspaces)
 
 
 def prune(path: Path, root: Path) -> None:
     """Remove the workspace's folder and its parents as far as they are empty."""
-    for folder in (path, *path.parents):
-        if folder == root:
-            return
+    folder, end = str(path), str(root)
+    while folder not in (end, "/"):
         try:
-            folder.rmdir()
+            os.rmdir(folder)  # noqa: PTH106
         except FileNotFoundError:
-            continue
+            pass
         except OSError:
             return
+        folder = folder.rpartition("/")[0] or "/"

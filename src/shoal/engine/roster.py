@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from shoal.engine.function import function_agent
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
+from shoal.model.client_names import CLIENTS
 from shoal.model.task import AgentLike, InProcess, Task, Variable
 from shoal.pipeline.names import slug
 
@@ -90,6 +91,8 @@ class Roster:
 
         document = self._document()
         known = document.shape.agents if document else {}
+        if name not in known and name in CLIENTS:
+            return AgentSpec(name=name, adapter=name)
         if document is None or name not in known:
             raise UnknownName("agent", name, (*self._named, *known)) if known or self._named else self._nobody(name)
         return agent(document, name, environ=self._environ)

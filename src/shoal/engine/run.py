@@ -11,8 +11,9 @@ from shoal.engine.announce import announced
 from shoal.engine.conclude import concluded, run_status
 from shoal.engine.dispatch import Dispatch
 from shoal.engine.gate import door_of
-from shoal.engine.merge.bring_back import brought_back
-from shoal.engine.muster import adapters_for, assert_ready, equipped, mask_of, with_commits
+from shoal.engine.merge.bring_back import brought_back, resolving_steps
+from shoal.engine.muster import adapters_for, assert_installed, assert_ready, equipped, mask_of, with_commits
+from shoal.engine.overlaps import alternatives_of, overlaps_told
 from shoal.engine.perform import Performance
 from shoal.engine.prepare import Ask, prepared
 from shoal.engine.room import carried
@@ -34,9 +35,10 @@ Listener = Callable[[Recorded], None]
 async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | None = None) -> RunReport:
     """Run *plan* and report; setting *stop* ends the agents, keeps their work and reports what there is."""
     adapters = adapters_for(plan, this_host(), ask.environ)
+    await assert_installed(plan, this_host(), ask.environ)
     began = time.monotonic()
     async with prepared(ask) as ground:
-        site = replace(ground, mask=mask_of(plan))
+        site = replace(ground, mask=mask_of(plan, this_host(), ask.environ))
         if listen is not None:
             site.ledger.subscribe(listen)
         await assert_ready(site, plan, adapters)
@@ -49,14 +51,17 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
         dispatch = Dispatch(site, limiter, admission)
         status, merged = Status.CANCELLED, None
         try:
-            with door_of(site) as door:
-                steps = Steps(dispatch, equipment, plan.reviewers, door, approve_all=ask.approve_all)
-                performance = Performance(steps)
-                await _until(stop, dispatch, _performed(performance, plan))
-            ended = await concluded(performance, plan)
-            status = run_status(plan, performance, ended)
-            if plan.merging is not None and not stop.is_set():
-                merged = await brought_back(site, plan.merging, limiter, stop)
+            async with overlaps_told(site, alternatives_of(plan)) as overlaps:
+                with door_of(site) as door:
+                    steps = Steps(dispatch, equipment, plan.reviewers, door, approve_all=ask.approve_all)
+                    performance = Performance(steps)
+                    await _until(stop, dispatch, _performed(performance, plan))
+                ended = await concluded(performance, plan)
+                status = run_status(plan, performance, ended)
+                if plan.merging is not None and not stop.is_set():
+                    resolver = plan.reviewers.get(plan.merging.resolver or "")
+                    merged = await brought_back(dispatch, plan.merging, stop, resolver)
+                    ended = (*ended, *resolving_steps(site))
         finally:
             seconds = round(time.monotonic() - began, 3)
             await site.ledger.append(RunEnded(run=site.run, status=status, duration_seconds=seconds))
@@ -70,7 +75,9 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
         workspace=words.workspace,
         limits=words.limits,
         notes=words.notes,
+        usage=dispatch.spent,
         merge=merged,
+        overlaps=tuple(overlaps.found),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from shoal.engine.outcome import Outcome
 from shoal.errors import BadInput
-from shoal.model.artifact import Produced
+from shoal.model.artifact import Produced, under_number
 from shoal.model.plan import Stage, short
 from shoal.model.results import StepResult, WorkerResult
 from shoal.pipeline.template import is_true, rendered
@@ -124,4 +124,4 @@ def _worker(one: WorkerResult) -> dict[str, object]:
 
 def _outputs(result: StepResult) -> str:
     """Put what several workers said under each other, each under its number."""
-    return "\n".join(f"## worker {one.index}\n{one.output}" for one in result.worker_results)
+    return "\n".join(f"## worker {one.index}\n{under_number(one.output)}" for one in result.worker_results)

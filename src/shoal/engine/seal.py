@@ -15,6 +15,7 @@ from shoal import proc
 from shoal.engine.behind import boxed
 from shoal.engine.inner import git_environment
 from shoal.engine.lease import Lease
+from shoal.engine.setup_note import for_seal
 from shoal.engine.site import Site
 from shoal.git.gitdir import write_gitdir
 from shoal.git.imports import MAX_BLOB_BYTES, MAX_PACK_BYTES
@@ -50,6 +51,8 @@ class Wish:
     has_history: bool
     squash: bool = False
     join: str = ""
+    litter: tuple[str, ...] = ()
+    """What is no work where nobody tracks it, as git's ignore patterns."""
 
 
 async def sealed(site: Site, workspace: Workspace, lease: Lease, wish: Wish) -> Seal:
@@ -89,7 +92,11 @@ def _fresh_gitdir(site: Site, workspace: Workspace, lease: Lease, wish: Wish) ->
         lenders=lenders,
         loose_stat=False,
     )
+    for_seal(lease.box, gitdir)
     (gitdir / "message").write_text(wish.message, errors="replace")
+    if wish.litter:
+        (gitdir / "info").mkdir(exist_ok=True)
+        (gitdir / "info" / "exclude").write_text("\n".join(wish.litter) + "\n")
     try:
         yield gitdir
     finally:

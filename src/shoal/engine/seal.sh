@@ -101,6 +101,9 @@ fi
   -type f -size "+${MAX_KIB}k" ! -path ./.git -exec sh -c \
   'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}" || exit 1; done >> "$0"' "$GIT_DIR/large" {} +) 2> "$GIT_DIR/find" || only_shut || die "the files cannot be listed; the disk may be full"
 
+# What set-up left before the agent came is laid into the index: then only what was changed since is seen as changed.
+[ ! -e "$GIT_DIR/laid-index" ] ||
+  git update-index -z --index-info < "$GIT_DIR/laid-index" || die "git could not take what set-up left"
 # 2. All the rest is added; what git cannot read is named afterwards. An overlay's layer says where to look at all:
 # only its top entries, because below them a folder may hide what was there before.
 set -- .
@@ -115,6 +118,7 @@ if [ "$CHANGES" != "$WS" ]; then
   [ $# -gt 0 ] && [ $# -lt 500 ] || set -- .
 fi
 printf '%s\0' "$@" ":(top,exclude,literal)$STATE" > "$GIT_DIR/where" || die "the disk is full"
+[ ! -e "$GIT_DIR/laid-links" ] || cat "$GIT_DIR/laid-links" >> "$GIT_DIR/where" || die "the disk is full"
 [ ! -s "$GIT_DIR/large" ] || { cat "$GIT_DIR/large" >> "$GIT_DIR/where" && : > "$GIT_DIR/partly"; } || die "the disk is full"
 git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/where" --pathspec-file-nul 2> "$GIT_DIR/said"; added=$?
 if [ -s "$GIT_DIR/said" ]; then
@@ -145,6 +149,18 @@ if [ -e "$WS/.gitmodules" ]; then
   done
 fi
 [ ! -s "$GIT_DIR/ignored" ] || say "ignored $(wc -l < "$GIT_DIR/ignored")"
+
+# What is as set-up left it goes out again, so that it is as in the base.
+if [ -e "$GIT_DIR/laid-same" ]; then
+  git ls-files -s -z | LC_ALL=C sort -z | LC_ALL=C comm -z -12 - "$GIT_DIR/laid-same" | cut -z -f 2- > "$GIT_DIR/undone" &&
+    xargs -0 -r -n 1 sh -c '[ -n "$(git ls-files -- ":(top,literal)$0" | head -n 1)" ] || printf "%s\0" "$0"' \
+      < "$GIT_DIR/laid-gone" >> "$GIT_DIR/undone" || die "what set-up left cannot be told from the rest"
+  [ ! -s "$GIT_DIR/undone" ] ||
+    GIT_LITERAL_PATHSPECS=1 command git restore --staged --source="$BASE" --pathspec-from-file="$GIT_DIR/undone" --pathspec-file-nul ||
+    die "git could not leave out what set-up left"
+  git diff-index --cached --raw --no-abbrev --no-renames --ignore-submodules=none "$BASE" > "$GIT_DIR/raw" ||
+    die "git could not compare with the base"
+fi
 
 # 3. One commit on top of the agent's own history, where that is sound.
 parent=$BASE

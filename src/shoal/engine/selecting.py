@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shoal.adapters.host import this_host
-from shoal.adapters.registry import adapter
+from shoal.adapters.registry import adapter_of
 from shoal.engine.contracts.hold import TRIAL
 from shoal.engine.contracts.reading import patch
 from shoal.engine.dispatch import Dispatch
@@ -92,7 +92,7 @@ async def _verdict(
         index=0,
         count=1,
         task=replace(task, name=name, prompt=prompt, timeout=select.timeout or task.timeout),
-        adapter=adapter(task.agent.adapter, this_host()),
+        adapter=adapter_of(task.agent, this_host()),
         base=start,
     )
     site = dispatch.site

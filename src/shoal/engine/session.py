@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.engine.agent_box import agent_box, bounded, note_grants
+from shoal.engine.agent_run import agent_run
 from shoal.engine.artifacts import Collected, collected
 from shoal.engine.artifacts import kept as kept_artifacts
-from shoal.engine.behind import boxed
 from shoal.engine.contracts.hold import held_to_contracts
 from shoal.engine.job import Job
 from shoal.engine.keep import Kept, kept
@@ -20,14 +19,14 @@ from shoal.engine.recycle import recycled
 from shoal.engine.site import Site
 from shoal.engine.threads import thread_run
 from shoal.engine.touched import Fingerprint, fingerprint
-from shoal.engine.watch import Ended, Ending, watched
+from shoal.engine.watch import Ended, Ending
 from shoal.engine.words import Words
 from shoal.errors import BadInput, ShoalError, Unavailable, first_of
-from shoal.model.events import AgentEnded, AgentStarted, Imported, SessionEnded, SessionStarted
+from shoal.model.client_names import ACP
+from shoal.model.events import Imported, SessionEnded, SessionStarted
 from shoal.model.masking import Mask
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.proc import Exit
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.overlay import Overlay
 
@@ -80,7 +79,7 @@ async def _session(
 
 
 async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> WorkerResult:
-    async with opened(site, job, path, is_seen=job.function is not None) as (workspace, lease, before):
+    async with opened(site, job, path, is_seen=job.function is not None, stop=stop) as (workspace, lease, before):
         words = Words(site.run, job.session, site.ledger.note, site.mask, site.flood)
         # From here on the files stay, until a ref holds them.
         workspace.keep = True
@@ -118,7 +117,11 @@ def way_to_work(job: Job) -> Callable[..., Awaitable[Ended]]:
         from shoal.engine.inprocess import in_process_run  # brings in pydantic-ai, which only its users pay for
 
         return in_process_run
-    return thread_run if job.function else _agent_run
+    if job.task.agent.adapter == ACP:
+        from shoal.engine.acp.run import acp_run  # brings in the protocol's SDK, which only its users pay for
+
+        return acp_run
+    return thread_run if job.function else agent_run
 
 
 def _said(error: Exception) -> str:
@@ -132,37 +135,15 @@ def _raw(job: Job, lease: Lease, error: Exception) -> WorkerResult:
     )
 
 
-async def _agent_run(
-    site: Site, job: Job, workspace: Workspace, lease: Lease, words: Words, stop: asyncio.Event
-) -> Ended:
-    command, policy = agent_box(site, job, workspace, lease)
-    if stop.is_set():  # it was stopped while it waited for its turn
-        return Ended(ending=Ending.STOP, exit=Exit(code=None, signal=None), words=words)
-    note_grants(site, job)
-    with site.enforcer.group(job.session, job.limits) as group:
-        bounds = bounded(site, job, workspace, lease, group)
-
-        def begun(pid: int) -> None:
-            site.ledger.note(AgentStarted(run=site.run, session=job.session, pid=pid))
-
-        try:
-            async with boxed(site.sandbox, command, policy, sink=words.feed, join=group.wrap, begun=begun) as box:
-                seen = await watched(box, bounds, job.seconds, stop, site.grace)
-        finally:
-            words.close()
-    exit_ = seen.exit
-    site.ledger.note(AgentEnded(run=site.run, session=job.session, exit_code=exit_.code, signal=exit_.signal))
-    limit = seen.limit or bounds.met(failed=exit_.code != 0)
-    ending = Ending.LIMIT if limit and seen.ending is Ending.BY_ITSELF else seen.ending
-    return Ended(ending=ending, exit=exit_, words=words, limit=limit)
-
-
 async def bring_in(site: Site, job: Job, workspace: Workspace, lease: Lease, before: Fingerprint | None) -> Kept:
     """Keep the work, and decide whether the files may go: no workspace is removed before a ref holds it."""
     workspace.keep = True
     has_history = before is None or fingerprint(lease.git) != before
     message = job.message(site.mask.text)
-    work = await kept(site, workspace, lease, branch=job.branch, message=message, has_history=has_history)
+    litter = job.adapter.client.litter if job.adapter.client else ()
+    work = await kept(
+        site, workspace, lease, branch=job.branch, message=message, has_history=has_history, litter=litter
+    )
     if not work.must_stay and site.cleanup:
         workspace.keep = False
         # Where a wall cannot cover `.git`, an agent could have left a link there for the next one.
@@ -182,6 +163,7 @@ def _result(job: Job, ended: Ended, work: Kept, lease: Lease) -> WorkerResult:
         attempts=job.attempt,
         limit="time" if ended.ending is Ending.TIME else ended.limit if ended.ending is Ending.LIMIT else None,
         usage=ended.usage,
+        client_session=ended.client_session,
         error=error,
     )
     return work.on(result, lease.box)
@@ -196,9 +178,9 @@ def _verdict(job: Job, ended: Ended, work: Kept) -> tuple[Status, str | None]:
         return Status.TIMED_OUT, work.failure or ended.failure or f"it was still running after {job.seconds:g} s"
     if work.failure or ended.failure:
         return Status.FAILED, work.failure or ended.failure
-    if ended.exit.signal is not None:
+    if ended.exit.signal is not None and not ended.is_judged:
         return Status.FAILED, f"it was ended by signal {ended.exit.signal}"
-    if ended.exit.code != 0:
+    if ended.exit.code != 0 and not ended.is_judged:
         said = f": {ended.words.complaint}" if ended.words.complaint else ""
         return Status.FAILED, f"it exited with {ended.exit.code}{said}"
     if work.commit is None and work.must_stay:

@@ -11,6 +11,7 @@ from shoal.limits.kind import Enforcer
 from shoal.model.masking import Mask
 from shoal.model.policy import Bind, Layers, Network, Policy
 from shoal.model.repository import Base, Repository
+from shoal.model.setup import Project
 from shoal.sandboxes.kind import Sandbox
 from shoal.store.ledger import Ledger
 from shoal.store.paths import StatePaths
@@ -36,6 +37,7 @@ class Site:
     mask: Mask = field(default_factory=Mask, repr=False)
     grace: float = 5.0
     cleanup: bool = True
+    project: Project = field(default_factory=Project, repr=False)
     flood: Flood = field(default_factory=Flood, repr=False)
     pace: Pace = field(default_factory=Pace, repr=False)
 

@@ -52,7 +52,7 @@ async def _owned_and_swept(site: Site, lock: Path) -> list[WorkerResult]:
     """Own the dead run while it is swept: of two Shoals that find it, one works and the other passes by."""
     try:
         async with held(lock, timeout=0):
-            results = await _run_swept(site, lock.stem)
+            results = await run_swept(site, lock.stem)
             if not unfinished(site.paths, lock.stem):
                 lock.unlink(missing_ok=True)
     except Broken:
@@ -60,7 +60,8 @@ async def _owned_and_swept(site: Site, lock: Path) -> list[WorkerResult]:
     return results
 
 
-async def _run_swept(site: Site, run: str) -> list[WorkerResult]:
+async def run_swept(site: Site, run: str) -> list[WorkerResult]:
+    """Bring in what is left of *run*, whose lock is held."""
     there = replace(site, run=run)
     results = []
     for one in unfinished(site.paths, run):

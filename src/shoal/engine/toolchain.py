@@ -1,7 +1,9 @@
 """Which folders of the host a command needs to run: found by following it to its interpreter and its install folder."""
 
+import functools
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,12 @@ def toolchain(program: str, *, search: str, private: tuple[Path, ...]) -> Toolch
 
     A relative path belongs to the workspace and needs nothing.
     """
+    # Of this second, for all who ask in it: links and `#!` lines are followed by many looks at the disk.
+    return _toolchain(program, search, private, int(time.monotonic()))
+
+
+@functools.lru_cache(maxsize=64)
+def _toolchain(program: str, search: str, private: tuple[Path, ...], _second: int) -> Toolchain:
     if "/" in program and not program.startswith("/"):
         return Toolchain((), ())
     found = shutil.which(program, path=search)

@@ -1,6 +1,7 @@
 """Whether a folder is just as we wrote it, told without opening anything in it."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 MOST_ENTRIES = 500
@@ -8,6 +9,7 @@ DEEPEST = 32  # of what we write, nothing lies deeper than refs do; and each lev
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
+Stamps = tuple[tuple[int, int, int], ...]
 
 
 def fingerprint(folder: Path) -> Fingerprint | None:
@@ -31,6 +33,17 @@ def _entries(folder: Path) -> Fingerprint | None:
     finally:
         os.close(top)
     return tuple(sorted(found))
+
+
+def stamps(places: Iterable[str]) -> Stamps | None:
+    """Inode, size and change time of each of *places*; `None` where one is not to be had.
+
+    With every folder on the way to a place among them, a link in its stead shows as another folder.
+    """
+    try:
+        return tuple((seen.st_ino, seen.st_size, seen.st_ctime_ns) for seen in map(os.lstat, places))
+    except OSError:
+        return None
 
 
 def has_attributes(folder: Path) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from shoal.errors import Broken
 from shoal.store.fold import SessionState, fold
 from shoal.store.paths import StatePaths
-from shoal.store.read import events
+from shoal.store.read import unended
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Unfinished:
 def unfinished(paths: StatePaths, run: str) -> list[Unfinished]:
     """List the sessions whose work may still lie where their agents left it."""
     try:
-        state = fold(events(paths, run)).runs.get(run)
+        state = fold(unended(paths, run)).runs.get(run)
     except Broken:
         return []
     return [

@@ -1,9 +1,10 @@
 """Watching a running agent until the first thing that ends it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 from shoal.engine.behind import Box
 from shoal.engine.bounds import Bounds, passed
@@ -19,6 +20,9 @@ class Ending(Enum):
     TIME = "time"
     STOP = "stop"
     LIMIT = "limit"
+    DONE = "done"
+    """It told its own end and lingered, and was ended."""
+    STALL = "stall"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,10 @@ class Ended:
     """Why it could not finish, where there is a better word than its exit code."""
     usage: Mapping[str, float] = field(default_factory=dict)
     """What it spent on its model, by the names of a report."""
+    client_session: str | None = None
+    """The client's own name for the conversation."""
+    is_judged: bool = False
+    """Whether *failure* is the whole verdict, whatever its exit code was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +52,46 @@ class Watched:
     limit: str | None = None
 
 
-async def watched(box: Box, bounds: Bounds, seconds: float | None, stop: asyncio.Event, grace: float) -> Watched:
-    """Wait for the first of: the agent ends, its time is over, it is told to stop, it passes a limit."""
+async def watched(
+    box: Box,
+    bounds: Bounds,
+    seconds: float | None,
+    stop: asyncio.Event,
+    grace: float,
+    signs: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
+) -> Watched:
+    """Wait for the first of: the agent ends, its time is over, it is told to stop, it passes a limit, one of *signs*.
+
+    What the signs wait for must be awaited nowhere else: it is cancelled here.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             done = group.create_task(box.wait())
             told = group.create_task(stop.wait())
             over = group.create_task(passed(bounds))
-            await asyncio.wait((done, told, over), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            result = await _ended(box, done, told, over, grace)
-            for task in (done, told, over):
+            shown = {ending: group.create_task(_seen(sign)) for ending, sign in signs.items()}
+            every = (done, told, over, *shown.values())
+            await asyncio.wait(every, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            sign = next((ending for ending, task in shown.items() if task.done()), None)
+            result = await _ended(box, done, told, over, grace, sign)
+            for task in every:
                 task.cancel()
     except BaseExceptionGroup as errors:
         raise first_of(errors) from None
     return result
 
 
+async def _seen(sign: Awaitable[object]) -> None:
+    await sign
+
+
 async def _ended(
-    box: Box, done: asyncio.Task[Exit], told: asyncio.Task[bool], over: asyncio.Task[str], grace: float
+    box: Box,
+    done: asyncio.Task[Exit],
+    told: asyncio.Task[bool],
+    over: asyncio.Task[str],
+    grace: float,
+    sign: Ending | None,
 ) -> Watched:
     if done.done():
         return Watched(Ending.BY_ITSELF, await done)
@@ -69,5 +99,5 @@ async def _ended(
     if over.done():
         # Who is over a limit gets no grace: it would only spend more.
         return Watched(Ending.LIMIT, await box.end(0), await over)
-    ending = Ending.STOP if told.done() else Ending.TIME
+    ending = Ending.STOP if told.done() else sign or Ending.TIME
     return Watched(ending, await box.end(grace))

@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable
 
 from shoal.engine.flood import Flood
-from shoal.model.events import Output
+from shoal.model.activity import Activity
+from shoal.model.events import AgentActed, Output
 from shoal.model.masking import Mask
 from shoal.proc import Budget, Passages, Stream
 
@@ -12,6 +13,7 @@ LOG_BYTES = 64 * 2**20
 EVENT_BYTES = 512  # what an event takes beside its text
 LINE_BYTES = 256 * 2**10
 TAIL_SIGNS = 64 * 2**10
+ACT_SIGNS = 2000
 
 
 class Words:
@@ -21,9 +23,15 @@ class Words:
     """
 
     def __init__(
-        self, run: str, session: str, note: Callable[[Output], None], mask: Mask, flood: Flood | None = None
+        self,
+        run: str,
+        session: str,
+        note: Callable[[Output | AgentActed], None],
+        mask: Mask,
+        flood: Flood | None = None,
     ) -> None:
         flood = flood or Flood()
+        self._mask = mask
         self._flows = {stream: flood.flow() for stream in Stream}
         self._masks = {stream: mask.stream() for stream in Stream}
         self._run = run
@@ -43,7 +51,34 @@ class Words:
         """
         self._lines[stream].feed(self._masks[stream].feed(data))
         self._told(stream)
+        return self.rest(stream, data)
+
+    def rest(self, stream: Stream, data: bytes) -> float:
+        """Count a chunk of *stream*, and say for how many seconds no more is wanted."""
         return self._flows[stream].rest(data)
+
+    def say(self, text: str) -> None:
+        """Take whole words of the agent's, as if it had written them on stdout."""
+        self._lines[Stream.STDOUT].feed(self._masks[Stream.STDOUT].feed(f"{text}\n".encode(errors="replace")))
+        self._told(Stream.STDOUT)
+
+    def act(self, activity: Activity) -> None:
+        """Take one thing that the agent did; masked before it is cut, or half of a secret could pass."""
+        text, tool = self._mask.text(activity.text)[:ACT_SIGNS], self._mask.text(activity.tool)[:ACT_SIGNS]
+        event = AgentActed(
+            run=self._run,
+            session=self._session,
+            act=activity.act,
+            text=text,
+            tool=tool,
+            call=self._mask.text(activity.call)[:ACT_SIGNS],
+            ok=activity.ok,
+            seconds=activity.seconds,
+        )
+        if self._has_room(text + tool):
+            self._note(event)
+        else:
+            self._dropped += len(text)
 
     def close(self) -> None:
         """Say the unfinished last lines, and how much was not kept."""

@@ -49,6 +49,16 @@ async def since(repository: Repository, starts: Sequence[str], tips: Sequence[st
     return Ancestry({row[0]: tuple(row[1:]) for row in rows})
 
 
+async def gone(repository: Repository, commits: Iterable[str]) -> frozenset[str]:
+    """Name those of *commits* that the repository does not have any more."""
+    asked = "".join(f"{commit}\n" for commit in dict.fromkeys(commits))
+    if not asked:
+        return frozenset()
+    done = await git(repository.git, "cat-file", "--batch-check", stdin=asked.encode(), limit=MOST_BYTES)
+    rows = (line.split() for line in done.stdout.decode().splitlines())
+    return frozenset(row[0] for row in rows if row[-1] == "missing")
+
+
 async def is_ancestor(repository: Repository, inner: str, outer: str) -> bool:
     """Say whether *inner* is in the history of *outer*; a commit that is not there any more is in none."""
     done = await git(repository.git, "merge-base", "--is-ancestor", inner, outer, accept=(0, 1, 128))

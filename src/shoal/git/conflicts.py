@@ -72,15 +72,15 @@ class _Said:
 
 def records(output: bytes) -> tuple[list[Tried], bytes]:
     """Read the merges that `merge-tree --stdin --messages` has told whole, and give what is left of *output*."""
-    words = output.decode(errors="surrogateescape").split("\0")
+    *words, rest = output.decode(errors="surrogateescape").split("\0")
     found: list[Tried] = []
     at = read = 0
     with contextlib.suppress(IndexError, ValueError):  # the rest has not come yet
         while True:
-            tried, at = _record(words[:-1], at)
+            tried, at = _record(words, at)
             found.append(tried)
             read = at
-    return found, "\0".join(words[read:]).encode(errors="surrogateescape")
+    return found, "\0".join((*words[read:], rest)).encode(errors="surrogateescape")
 
 
 def _record(words: Sequence[str], at: int) -> tuple[Tried, int]:
@@ -106,7 +106,10 @@ def _entry(word: str) -> Entry:
 
 def _conflicts(entries: Sequence[Entry], said: Sequence[_Said]) -> tuple[Conflict, ...]:
     """Tell each file once, by the strongest of what git says of it; what it only lists is told by its entries."""
-    told = [_conflict(one, entries) for one in said if one.sort.startswith("CONFLICT")]
+    by_path: dict[str, list[Entry]] = {}  # sought once for each message, and there may be 10,000 of both
+    for entry in entries:
+        by_path.setdefault(entry.path, []).append(entry)
+    told = [_conflict(one, by_path) for one in said if one.sort.startswith("CONFLICT")]
     told.sort(key=lambda one: STRONGEST.index(one.kind) if one.kind in STRONGEST else len(STRONGEST))
     kept: list[Conflict] = []
     seen: set[str] = set()
@@ -114,13 +117,13 @@ def _conflicts(entries: Sequence[Entry], said: Sequence[_Said]) -> tuple[Conflic
         if not seen.intersection(one.paths):
             kept.append(one)
         seen.update(one.paths)
-    silent = dict.fromkeys(entry.path for entry in entries if entry.path not in seen)
-    kept += [Conflict(kind=_kind_of([e for e in entries if e.path == path]), paths=(path,)) for path in silent]
+    silent = (path for path in by_path if path not in seen)
+    kept += [Conflict(kind=_kind_of(by_path[path]), paths=(path,)) for path in silent]
     return tuple(sorted(kept, key=lambda one: one.paths))
 
 
-def _conflict(said: _Said, entries: Sequence[Entry]) -> Conflict:
-    own = [entry for entry in entries if entry.path in said.paths]
+def _conflict(said: _Said, by_path: Mapping[str, Sequence[Entry]]) -> Conflict:
+    own = [entry for path in dict.fromkeys(said.paths) for entry in by_path.get(path, ())]
     kind = ConflictKind.SUBMODULE if said.sort.startswith("CONFLICT (submodule") else KINDS.get(said.sort, _OTHER)
     # Where sides are of different types git renames one of them: its own entry then has no partner.
     kind = _kind_of(own) if kind is None else kind

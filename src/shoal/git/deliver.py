@@ -1,13 +1,17 @@
 """A branch of the user's and the working trees that are on it: both move on together, or neither is touched."""
 
 import contextlib
-import secrets
-from collections.abc import Iterator, Sequence
+import os
+import stat
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import proc
 from shoal.errors import BadInput
+from shoal.git.index_lock import cleared, held_index, own_index
+from shoal.git.refs import aliases
+from shoal.git.repository import without_filters
 from shoal.git.run import git, git_text
 from shoal.git.touching import touched
 from shoal.model.repository import Repository
@@ -35,9 +39,13 @@ class Checkout:
 async def checkouts(repository: Repository, branch: str) -> list[Checkout]:
     """Find the working trees that are on *branch*, or in a rebase of it."""
     pointers = sorted((repository.git / "worktrees").glob("*/gitdir"))
-    linked = [Checkout(Path(_text(pointer)).parent, pointer.parent) for pointer in pointers]
+    # Since git 2.48 a pointer may be relative, to the folder that it lies in.
+    linked = [
+        Checkout(Path(os.path.normpath(pointer.parent / _text(pointer))).parent, pointer.parent) for pointer in pointers
+    ]
     main = Checkout(repository.home, repository.git)
-    found = [one for one in (main, *linked) if one.tree.is_dir() and _is_on(one.gitdir, f"{HEADS}{branch}")]
+    names = await aliases(repository, f"{HEADS}{branch}")
+    found = [one for one in (main, *linked) if one.tree.is_dir() and _is_on(one.gitdir, names)]
     if main in found and not _is_of(main):
         found.remove(main)
         if (await git_text(repository.git, "rev-parse", "--is-bare-repository")) != "true":
@@ -52,9 +60,9 @@ def _is_of(checkout: Checkout) -> bool:
     return place.resolve() == checkout.gitdir
 
 
-def _is_on(gitdir: Path, ref: str) -> bool:
+def _is_on(gitdir: Path, refs: Container[str]) -> bool:
     rebased = (gitdir / folder / "head-name" for folder in ("rebase-merge", "rebase-apply"))
-    return _text(gitdir / "HEAD") == f"ref: {ref}" or any(_text(place) == ref for place in rebased)
+    return _text(gitdir / "HEAD").removeprefix("ref: ") in refs or any(_text(place) in refs for place in rebased)
 
 
 def _text(file: Path) -> str:
@@ -66,20 +74,84 @@ def _text(file: Path) -> str:
 
 async def obstacle(repository: Repository, checkout: Checkout, old: str, new: str) -> str | None:
     """Say what keeps the files of *checkout* from going from *old* to *new*, if anything does."""
+    cleared(checkout.gitdir)
     for name, what in UNDERWAY.items():
         if (checkout.gitdir / name).exists():
             return f"{what} is under way there"
     if dirty := await _changed(repository, checkout):
         return f"{len(dirty)} {'file has' if len(dirty) == 1 else 'files have'} changes that are not committed"
+    if (lying := await _covered(repository, checkout, old, new)) is not None:
+        return f"{lying!r}, which git does not track, lies where a new file would go; move it away first"
     return await _filtered(repository, checkout, old, new)
+
+
+async def _covered(repository: Repository, checkout: Checkout, old: str, new: str) -> str | None:
+    """Name what lies where *new* has a file and *old* has none: what is ignored, git would overwrite without a word."""
+    added = _entries((await git(repository.git, *_ADDED, old, new, limit=2**30)).stdout)
+    lying = dict.fromkeys(place for path in added if (place := _lying(checkout.tree, path)) is not None)
+    if not lying:
+        return None
+    listed = await git(repository.git, "ls-tree", "-r", "-z", "--name-only", old, limit=2**30)
+    tracked = frozenset(_entries(listed.stdout))
+    return next((file for place in lying for file in _files(checkout.tree, place) if file not in tracked), None)
+
+
+def _lying(tree: Path, path: str) -> str | None:
+    """Name what lies at *path*, or is no folder where *path* needs one."""
+    parts = path.split("/")
+    for end in range(1, len(parts) + 1):
+        place = "/".join(parts[:end])
+        try:
+            mode = os.lstat(tree / place).st_mode
+        except OSError:
+            return None
+        if end == len(parts) or not stat.S_ISDIR(mode):
+            return place
+    return None
+
+
+def _files(tree: Path, place: str) -> Iterator[str]:
+    """Go through all that is no folder at *place* and below."""
+    if (tree / place).is_symlink() or not (tree / place).is_dir():
+        yield place
+        return
+    for name in sorted(os.listdir(tree / place)):
+        yield from _files(tree, f"{place}/{name}")
 
 
 async def is_half_delivered(repository: Repository, checkout: Checkout, old: str, new: str) -> bool:
     """Say whether each file is as it was in *old* or as it is in *new*: then a delivery was cut off, and can go on."""
     if (checkout.gitdir / "index.lock").exists():
         return False
-    strange = [await _changed(repository, checkout, tree) for tree in (old, new)]
-    return not strange[0] & strange[1]
+    strange = await _changed(repository, checkout, old) | await _alone(repository, checkout, old, new)
+    strange &= await _changed(repository, checkout, new) | await _alone(repository, checkout, new, old)
+    return all([await _is_begun(repository, checkout, new, path) for path in strange])
+
+
+async def _alone(repository: Repository, checkout: Checkout, one: str, other: str) -> set[str]:
+    """Name the files that are there and *one* does not know, but *other* does."""
+    done = await git(repository.git, *_ADDED, one, other, limit=2**30)
+    return {path for path in _entries(done.stdout) if os.path.lexists(checkout.tree / path)}
+
+
+_ADDED = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter=A", "--ignore-submodules=all")
+
+
+async def _is_begun(repository: Repository, checkout: Checkout, new: str, path: str) -> bool:
+    """Say whether the file is the beginning of what it becomes: then git was killed while it wrote it."""
+    try:
+        file = os.open(checkout.tree / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    with os.fdopen(file, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(file).st_mode) or os.fstat(file).st_size > MOST_BEGUN:
+            return False
+        begun = opened.read(MOST_BEGUN)
+    whole = await git(repository.git, "cat-file", "blob", f"{new}:{path}", accept=(0, 128), limit=2 * MOST_BEGUN)
+    return whole.ok and whole.stdout.startswith(begun)
+
+
+MOST_BEGUN = 64 * 2**20
 
 
 async def advanced(repository: Repository, checkout: Checkout, old: str, new: str, *, again: bool) -> str | None:
@@ -88,9 +160,13 @@ async def advanced(repository: Repository, checkout: Checkout, old: str, new: st
     *again* goes on with what was cut off: each file is known to be as in one of the two.
     """
     how = ("--reset", "-u", new) if again else ("-m", "-u", old, new)
-    done = await _git(repository, checkout, "read-tree", *how, accept=(0, 1, 128))
-    if done.ok:
-        return None
+    with held_index(checkout.gitdir) as held:
+        if held is None:
+            return f"{UNDERWAY['index.lock']} is under way there"
+        done = await _git(repository, checkout, "read-tree", *how, index=held.copy, accept=(0, 1, 128))
+        if done.ok:
+            held.keep()
+            return None
     said = done.stderr.decode(errors="replace").strip().splitlines()
     return said[0][:300] if said else "git refuses, and gives no reason"
 
@@ -128,7 +204,7 @@ NO_FILTER = ("unspecified", "unset")
 @contextlib.contextmanager
 def _index(checkout: Checkout) -> Iterator[Path]:
     """Lend an index of ours beside the user's own."""
-    place = checkout.gitdir / f"index-shoal-{secrets.token_hex(4)}"
+    place = own_index(checkout.gitdir)
     try:
         yield place
     finally:
@@ -146,16 +222,9 @@ async def _git(
 ) -> proc.Completed:
     """Run git in the user's checkout, with their line endings, and without a filter, hook or monitor of theirs."""
     settings = [f"{key}={value}" for key, value in repository.settings.items()]
-    flags = [word for one in (*settings, *await _no_filters(repository)) for word in ("-c", one)]
+    flags = (*(word for one in settings for word in ("-c", one)), *await without_filters(repository))
     env = {"GIT_WORK_TREE": str(checkout.tree)} | ({"GIT_INDEX_FILE": str(index)} if index else {})
     return await git(checkout.gitdir, *flags, *args, env=env, stdin=stdin, accept=accept, limit=2**30)
-
-
-async def _no_filters(repository: Repository) -> list[str]:
-    done = await git(repository.git, "config", "--name-only", "--get-regexp", r"^filter\..*", accept=(0, 1))
-    keys = sorted(set(done.stdout.decode(errors="surrogateescape").split()))
-    # An empty program is no program: git then takes the file as it is.
-    return [one for key in keys for one in (f"{key}=", f"{key.rsplit('.', 1)[0]}.required=false")]
 
 
 def _entries(output: bytes) -> Sequence[str]:

@@ -1,5 +1,6 @@
 """Gitdirs made by writing files, without a git process: private ones for agents, fresh ones for seals."""
 
+import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,20 +24,37 @@ def write_gitdir(
     uids than the index does (35x on the first status); our own seal compares everything, so that no change hides.
     """
     # As few entries as git accepts: each costs to make and to remove, and refs in one file are refs too.
-    for folder in ("objects/info", "refs"):
-        (target / folder).mkdir(parents=True)
-    (target / "HEAD").write_text(f"{head}\n", errors="surrogateescape")
-    (target / "config").write_text(config_text(repository, loose_stat=loose_stat), errors="surrogateescape")
+    place = os.fspath(target)
+    os.makedirs(place)  # noqa: PTH103
+    for folder in ("objects", "objects/info", "refs"):
+        os.mkdir(f"{place}/{folder}")  # noqa: PTH102 - half the time of Path.mkdir, here and below
     chain = "".join(f"{quoted(path)}\n" for path in (repository.lenders if lenders is None else lenders))
-    (target / "objects/info/alternates").write_text(chain, errors="surrogateescape")
+    _write(f"{place}/objects/info/alternates", chain)
+    _write(f"{place}/config", config_text(repository, loose_stat=loose_stat))
+    write_refs(target, head=head, refs=refs)
+    if index is not None:
+        shutil.copyfile(index, f"{place}/index")
+    if repository.is_shallow:
+        shutil.copyfile(repository.git / "shallow", f"{place}/shallow")
+
+
+def write_refs(target: Path, *, head: str, refs: Mapping[str, str]) -> None:
+    """Write HEAD and all refs of the gitdir at *target*, over those that it had; nothing else differs by session."""
+    place = os.fspath(target)
+    _write(f"{place}/HEAD", f"{head}\n")
     if refs:
         lines = "".join(f"{commit} {name}\n" for name, commit in sorted(refs.items()))
-        text = f"# pack-refs with: peeled fully-peeled sorted \n{lines}"
-        (target / "packed-refs").write_text(text, errors="surrogateescape")
-    if index is not None:
-        shutil.copyfile(index, target / "index")
-    if repository.is_shallow:
-        shutil.copyfile(repository.git / "shallow", target / "shallow")
+        _write(f"{place}/packed-refs", f"# pack-refs with: peeled fully-peeled sorted \n{lines}")
+
+
+def _write(file: str, text: str) -> None:
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        content = text.encode(errors="surrogateescape")
+        os.write(fd, content)
+        os.ftruncate(fd, len(content))  # afterwards: ext4 writes out at once what was emptied before
+    finally:
+        os.close(fd)
 
 
 def config_text(repository: Repository, *, loose_stat: bool) -> str:

@@ -96,6 +96,11 @@ class Bench:
         self._shadow = shadow
         self._line = line
 
+    @property
+    def gitdir(self) -> Path:
+        """The gitdir in which all that was made here can be seen."""
+        return self._shadow
+
     async def tried(self, ours: str, theirs: str) -> Tried:
         """Merge two commits; what comes of it is a tree, or conflicts."""
         if (answer := await self._line.answer(ours, theirs)) is not None:

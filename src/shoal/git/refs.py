@@ -32,6 +32,39 @@ async def move(repository: Repository, moves: Iterable[Move]) -> bool:
     return True
 
 
+async def refusal(repository: Repository, ref: str, commit: str) -> str | None:
+    """Say why git would not let *ref* go to *commit*, though it is where it is thought to be; nothing is moved."""
+    zero = "0" * repository.digits
+    lines = ("start", f"update {ref}", commit, await value(repository, ref) or zero, "prepare", "abort")
+    asked = "".join(f"{line}\0" for line in lines).encode()
+    done = await git(repository.git, "update-ref", "--stdin", "-z", stdin=asked, accept=(0, 1, 128))
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    return (
+        None
+        if done.ok
+        else said[0].removeprefix("fatal: ").removeprefix("prepare: ")[:300]
+        if said
+        else "it gives no reason"
+    )
+
+
+async def alias(repository: Repository, ref: str) -> str | None:
+    """Say which ref *ref* is only another name of, if it is."""
+    done = await git(repository.git, "symbolic-ref", "--quiet", ref, accept=(0, 1, 128))
+    return done.stdout.decode(errors="surrogateescape").strip() or None if done.ok else None
+
+
+async def aliases(repository: Repository, ref: str) -> frozenset[str]:
+    """Name the branches that are only other names of *ref*, and itself."""
+    done = await git(repository.git, "for-each-ref", "--format=%(refname)%00%(symref)", "refs/heads")
+    lines = done.stdout.decode(errors="surrogateescape").splitlines()
+    names = {ref}
+    pointing = [(name, to) for name, _, to in (line.partition("\0") for line in lines) if to]
+    for _ in pointing:  # one may lead to the next
+        names |= {name for name, to in pointing if to in names}
+    return frozenset(names)
+
+
 async def value(repository: Repository, ref: str) -> str | None:
     """Say what commit *ref* is at, or `None`."""
     done = await git(repository.git, "rev-parse", "--verify", "--quiet", ref, accept=(0, 1, 128))

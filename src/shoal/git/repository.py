@@ -61,7 +61,7 @@ async def resolve(repository: Repository, ref: str | None) -> str:
     name = "HEAD" if ref is None else ref
     if not name.strip() or name.startswith("-") or "\0" in name:
         raise BadInput(f"{name!r} is not a name of a commit; give a branch, a tag or a commit id to --base")
-    gitdir = await _own_gitdir(repository.top) if name.startswith(("HEAD", "@")) else repository.git
+    gitdir = await own_gitdir(repository.top) if name.startswith(("HEAD", "@")) else repository.git
     done = await git(
         gitdir, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", accept=(0, 1, 128)
     )
@@ -88,8 +88,8 @@ async def _assert_whole(repository: Repository, commit: str) -> None:
 async def dirt(repository: Repository) -> int:
     """Count the paths with uncommitted changes in the user's checkout: they are not in the base."""
     # The index is only read: GIT_OPTIONAL_LOCKS=0. Filters of the user's own would run here, so none are known.
-    gitdir = await _own_gitdir(repository.top)
-    no_filters = await _without_filters(repository)
+    gitdir = await own_gitdir(repository.top)
+    no_filters = await without_filters(repository)
     done = await git(
         gitdir,
         *no_filters,
@@ -130,7 +130,7 @@ async def _refuse_foreign_state(home: Path) -> None:
     if not place.exists():
         return
     anywhere = {"GIT_WORK_TREE": str(home), "GIT_LITERAL_PATHSPECS": "0"}
-    listed = await git(await _own_gitdir(home), "ls-files", "-z", "--", f":(top,icase){STATE}", env=anywhere)
+    listed = await git(await own_gitdir(home), "ls-files", "-z", "--", f":(top,icase){STATE}", env=anywhere)
     if listed.stdout:
         raise BadInput(
             f"{place} is tracked by git, so somebody else wrote what Shoal would take for its own state; look at it, "
@@ -196,12 +196,13 @@ def _identity(settings: Mapping[str, str], environ: Mapping[str, str]) -> Identi
 
 
 async def _branch(top: Path, common: Path) -> str | None:
-    gitdir = await _own_gitdir(top)
+    gitdir = await own_gitdir(top)
     done = await git(gitdir, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1, 128))
     return done.stdout.decode(errors="surrogateescape").strip().removeprefix("refs/heads/") or None
 
 
-async def _own_gitdir(top: Path) -> Path:
+async def own_gitdir(top: Path) -> Path:
+    """Find the gitdir of the checkout at *top* itself, which is not the common one where that is a linked worktree."""
     pointer = top / ".git"
     if pointer.is_dir():
         return pointer
@@ -209,7 +210,8 @@ async def _own_gitdir(top: Path) -> Path:
     return Path(os.path.normpath(top / text))
 
 
-async def _without_filters(repository: Repository) -> tuple[str, ...]:
+async def without_filters(repository: Repository) -> tuple[str, ...]:
+    """Give the words by which git knows no filter of the user's: it would be a program that runs."""
     done = await git(repository.git, "config", "--name-only", "--get-regexp", r"^filter\..*", accept=(0, 1))
     listed = done.stdout.decode(errors="surrogateescape")
     # An empty program is no program: git then takes the file as it is.

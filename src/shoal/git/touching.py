@@ -17,7 +17,8 @@ async def touched(repository: Repository, base: str, commits: Sequence[str]) -> 
     asked = "".join(f"{commit} {base}\n" for commit in dict.fromkeys(commits))
     if not asked:
         return {}
-    how = ("diff-tree", "--stdin", *SAFE, "-z", "--raw", "--no-renames")
+    # Of trees alone nobody looks into a submodule, and two sides may change which commit it is at.
+    how = ("diff-tree", "--stdin", *SAFE, "--ignore-submodules=none", "-z", "--raw", "--no-renames")
     done = await git(repository.git, *how, stdin=asked.encode(), limit=MOST_BYTES)
     if done.dropped:
         raise Broken("more files differ than can be looked at; merge fewer sessions at once")

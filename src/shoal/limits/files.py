@@ -24,7 +24,7 @@ class Files:
             return False
         return True
 
-    def put(self, file: Path, value: str) -> None:
+    def put(self, file: str, value: str) -> None:
         """Set a value, in a file that is there."""
         fd = os.open(file, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
@@ -32,7 +32,7 @@ class Files:
         finally:
             os.close(fd)
 
-    def get(self, file: Path) -> str | None:
+    def get(self, file: str | Path) -> str | None:
         """Read a small file; `None` when it is not to be had."""
         try:
             fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -45,7 +45,7 @@ class Files:
         finally:
             os.close(fd)
 
-    def number(self, file: Path, entry: str | None = None) -> int | None:
+    def number(self, file: str, entry: str | None = None) -> int | None:
         """Read a number that stands alone, or behind *entry* on a line of its own."""
         lines = (self.get(file) or "").splitlines()
         words = [line.removeprefix(f"{entry} ") for line in lines if entry is None or line.startswith(f"{entry} ")]
@@ -55,9 +55,15 @@ class Files:
 
     def pids(self, folder: Path) -> list[int]:
         """Read who is in a group, however many they are."""
-        with contextlib.suppress(OSError), (folder / "cgroup.procs").open() as file:
-            return [int(line) for line in file]
-        return []
+        said = b""
+        with contextlib.suppress(OSError):
+            fd = os.open(f"{folder}/cgroup.procs", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                while more := os.read(fd, SMALL_BYTES):
+                    said += more
+            finally:
+                os.close(fd)
+        return [int(word) for word in said.split()]
 
     def groups(self, folder: Path) -> list[Path]:
         """List the groups below one."""

@@ -41,7 +41,7 @@ class KernelGroup:
 
     def wrap(self, command: Command) -> Command:
         """Make *command* join first."""
-        return before(command, JOIN, *(str(place / self._dialect.join) for place in self.places), "--")
+        return before(command, JOIN, *(f"{place}/{self._dialect.join}" for place in self.places), "--")
 
     def breach(self) -> str | None:
         """Say which limit was met, by the kernel's counters: the main process may have survived either."""
@@ -98,7 +98,7 @@ class KernelGroup:
         if folder is None:
             return
         try:
-            self._files.put(folder / setting.file, setting.value)
+            self._files.put(f"{folder}/{setting.file}", setting.value)
         except OSError as error:
             if not setting.optional or error.errno not in (errno.ENOENT, errno.EINVAL):
                 raise
@@ -106,11 +106,11 @@ class KernelGroup:
     def has(self, setting: Setting) -> bool:
         """Say whether a value is set."""
         folder = self._folders.get(setting.controller)
-        return folder is not None and self._files.get(folder / setting.file) == setting.value
+        return folder is not None and self._files.get(f"{folder}/{setting.file}") == setting.value
 
     def _read(self, counter: Counter) -> int | None:
         folder = self._folders.get(counter.controller)
-        return None if folder is None else self._files.number(folder / counter.file, counter.entry)
+        return None if folder is None else self._files.number(f"{folder}/{counter.file}", counter.entry)
 
     def _close(self) -> None:
         """Keep the verdict: what ends them (no more forks) would count as their own breach."""

@@ -14,6 +14,7 @@ DEEPEST = 100
 MOST_CONTAINERS = 500_000  # 8 MiB of `{},` would be read into 200 MB
 MOST_STRINGS = 1_000_000  # to look at 4 million of them takes a second
 OURS = (".git", ".shoal")
+_HEADING = re.compile(r"^[ \t]*#+[ \t]*worker\b", re.MULTILINE | re.IGNORECASE)
 
 
 class Type(StrEnum):
@@ -201,5 +202,11 @@ def _assert_bounded(content: bytes) -> None:
         raise ValueError(f"it is nested deeper than {DEEPEST} levels, or its brackets do not match")
 
 
+def under_number(text: str) -> str:
+    """Take from a worker's words what would pass for the heading of another worker's."""
+    return _HEADING.sub(r"\\\g<0>", text)
+
+
 def _headed(worker: int, part: Produced) -> bytes:
-    return b"## worker %d\n\n%s\n" % (worker, part.content.rstrip(b"\n"))
+    text = under_number(part.content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+    return b"## worker %d\n\n%s\n" % (worker, text.rstrip(b"\n"))

@@ -1,5 +1,6 @@
 """Work that is settled: one piece for one agent."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -8,6 +9,7 @@ from shoal.model.limits import ResourceLimits
 from shoal.model.permissions import Permissions, effective
 from shoal.model.policy import Network
 from shoal.model.retry import Retry
+from shoal.model.setup import Setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +22,8 @@ class Assignment:
     system_prompt: str = ""
     network: Network | None = None
     timeout: float | None = None
+    stall_timeout: float | None = None
+    """After so many seconds without a sign of life a client has failed; `None` means the usual time."""
     limits: ResourceLimits | None = None
     """What it may spend; `None` means the usual limits, with a fair share of CPU."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -33,8 +37,15 @@ class Assignment:
     """What lies as files beside the prompt, by their names; one may lie in a folder."""
     title: str = ""
     """What a person is shown of it, where that is not the beginning of the prompt."""
+    setup: Setup | None = None
+    """How its workspace is made ready; `None` means as its agent says, or else as the repository does."""
     retry: Retry = field(default_factory=Retry)
     priority: int = 0
+
+    @property
+    def nearest_setup(self) -> Setup | None:
+        """How its workspace is made ready by the nearest word of a document, if there is any."""
+        return self.setup if self.setup is not None else self.agent.setup
 
     @property
     def secret_values(self) -> tuple[Mapping[str, str], ...]:
@@ -49,4 +60,9 @@ class Assignment:
     @property
     def permitted(self) -> Permissions:
         """What holds for it: its own permissions, else its agent's, and every deny of both."""
-        return (effective(self.permissions, self.agent.permissions) or Permissions()).in_session()
+        return _permitted(self.permissions, self.agent.permissions)
+
+
+@functools.lru_cache(maxsize=256)
+def _permitted(own: Permissions | None, agents: Permissions | None) -> Permissions:
+    return (effective(own, agents) or Permissions()).in_session()

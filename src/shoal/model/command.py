@@ -19,6 +19,11 @@ class Report:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A standard input that stays open: it is written to while the child runs."""
+
+
 Argument = str | Given | Report
 
 
@@ -26,10 +31,10 @@ Argument = str | Given | Report
 class Command:
     """A program with its arguments, folder, whole environment (nothing is inherited) and standard input.
 
-    *stdin* is what it reads, or a file of ours with that.
+    *stdin* is what it reads, or a file of ours with that, or `Live`.
     """
 
     argv: tuple[Argument, ...]
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
-    stdin: bytes | Path = field(default=b"", repr=False)
+    stdin: bytes | Path | Live = field(default=b"", repr=False)

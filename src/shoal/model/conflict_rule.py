@@ -1,5 +1,6 @@
 """How a run's work is brought back by itself, where a file says so: in what form, verified by what, conflicts how."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,6 +26,12 @@ class ConflictRule(StrEnum):
     def is_favour(self) -> bool:
         """Say whether one side simply wins."""
         return self in (ConflictRule.OURS, ConflictRule.THEIRS)
+
+
+def verification(command: str | Sequence[str], timeout: float | None = None) -> Passes:
+    """Give what has to exit with 0 on the work together; a text is the shell's."""
+    words = command if isinstance(command, str) else tuple(command)
+    return Passes(type="verify", command=words, timeout=timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shoal.model.activity import Act
 from shoal.model.gate import Verdict
+from shoal.model.merge import MergeReport
 from shoal.model.merge_events import DeliveryIntended, DeliveryRecorded, MergeIntended, MergeRecorded
+from shoal.model.overlap import Overlap
 from shoal.model.results import WorkerResult
 from shoal.model.select import Row
 from shoal.model.status import Status
@@ -71,6 +74,20 @@ class Output:
     stream: str
     text: str
     dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentActed:
+    """A client told what it does; the fields are as in `Activity`."""
+
+    run: str
+    session: str
+    act: Act
+    text: str = ""
+    tool: str = ""
+    call: str = ""
+    ok: bool = True
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,12 +195,31 @@ class RequestIgnored:
     why: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlapSeen:
+    """Two sessions that have ended changed the same files; told once for each pair."""
+
+    run: str
+    overlap: Overlap
+    is_last: bool = False
+    """Whether so many were told that the rest is left to the preview of a merge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeEnded:
+    """A merge, or the taking out of work, came to its end; told where that is another than before."""
+
+    run: str
+    report: MergeReport
+
+
 Event = (
     RunStarted
     | StepStarted
     | SessionStarted
     | AgentStarted
     | Output
+    | AgentActed
     | AgentEnded
     | Imported
     | SessionEnded
@@ -198,6 +234,8 @@ Event = (
     | MergeRecorded
     | DeliveryIntended
     | DeliveryRecorded
+    | OverlapSeen
+    | MergeEnded
 )
 
 

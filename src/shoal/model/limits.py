@@ -102,7 +102,7 @@ class ResourceLimits:
     @classmethod
     def unnamed(cls) -> "ResourceLimits":
         """Give the limits of a run that names none: CPU is then a fair share instead of a quota."""
-        return cls(cpu_percent=None)
+        return _UNNAMED
 
     @property
     def memory_bytes(self) -> int | None:
@@ -147,3 +147,6 @@ def _shown(value: object) -> str:
 
 def _printable(key: object) -> str:
     return ascii(key)[1:-1][:SHOWN_DIGITS] if isinstance(key, str) else _shown(key)
+
+
+_UNNAMED = ResourceLimits(cpu_percent=None)

@@ -90,6 +90,10 @@ class MergeResult:
     """The commit of the integration branch by which it was merged."""
     message: str = ""
     conflicts: tuple[Conflict, ...] = ()
+    resolved_by: str | None = None
+    """By which rule it was merged although it conflicted: `agent`, `redo`, `ours` or `theirs`."""
+    resolver: str | None = None
+    """The session that resolved it, where one did."""
 
     def __getitem__(self, name: str) -> object:
         """Give a field by its name."""
@@ -108,6 +112,8 @@ class MergeResult:
             "commit": self.commit,
             "message": self.message,
             "conflicts": [one.as_fields() for one in self.conflicts],
+            "resolved_by": self.resolved_by,
+            "resolver": self.resolver,
         }
 
 
@@ -161,6 +167,8 @@ class MergeReport:
     delivery: Delivery | None = None
     left_out: tuple[str, ...] = ()
     """Sessions that did not end well, or were taken out again; they are merged when they are named."""
+    base_fault: str | None = None
+    """Why verification fails on what they were to land on already, where that came to light."""
 
     @property
     def needs_a_person(self) -> bool:
@@ -188,6 +196,7 @@ class MergeReport:
             "results": [one.as_fields() for one in self.results],
             "delivery": self.delivery.as_fields() if self.delivery else None,
             "left_out": list(self.left_out),
+            "base_fault": self.base_fault,
         }
 
 

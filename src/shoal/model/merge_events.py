@@ -38,6 +38,8 @@ class DeliveryIntended:
     into: str
     old: str
     new: str
+    is_undo: bool = False
+    """Whether it is to take work out again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

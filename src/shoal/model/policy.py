@@ -18,6 +18,7 @@ class Bind:
 
     source: Path
     target: Path
+    is_writable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,8 @@ class Layers:
 class Policy:
     """The whole of what a box may see: everything else does not exist in it.
 
-    *read* and *write* are shown at their own paths; *covers* are read-only files laid over other paths, last of all.
+    *read* and *write* are shown at their own paths; *covers* are laid over other paths, last of all, and read-only
+    if they do not say otherwise.
     *hidden* are host paths that must not exist inside: the wall is asserted by them at each start.
     *token* is the secret word by which the box's first line of stderr is known to be ours.
     """

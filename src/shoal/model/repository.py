@@ -52,6 +52,13 @@ class Base:
     files: int
     bytes: int = 0
     below: tuple[Path, ...] = ()
+    over: "Base | None" = None
+    """The base that this one is a layer over."""
+
+    @property
+    def ground(self) -> "Base":
+        """The whole checkout that is at the bottom."""
+        return self if self.over is None else self.over.ground
 
     @property
     def trees(self) -> tuple[Path, ...]:

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from shoal.errors import ShoalError
 from shoal.model.contract import Checked
 from shoal.model.merge import MergeReport
+from shoal.model.overlap import Overlap
 from shoal.model.select import Row
 from shoal.model.status import Status
+from shoal.model.usage import Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,8 @@ class WorkerResult:
     attempts: int = 1
     duration_seconds: float = 0.0
     usage: Mapping[str, float] = field(default_factory=dict)
+    client_session: str | None = None
+    """The client's own name for the conversation, by which it can go on with it."""
     artifacts: Mapping[str, str] = field(default_factory=dict)
     limit: str | None = None
     error: str | None = None
@@ -104,8 +108,12 @@ class RunReport:
     """What held the agents to their limits, and the limits of each step."""
     notes: tuple[str, ...] = ()
     """Sentences that a person must know: uncommitted changes left out, a clamp, a gap in the wall."""
+    usage: Usage = field(default_factory=dict)
+    """What all its sessions spent on models, also those that were tried again, reviewed or chose."""
     merge: MergeReport | None = None
     """What became of the work when it was brought together, where that was asked for."""
+    overlaps: tuple[Overlap, ...] = ()
+    """The pairs of sessions that changed the same files, in the order in which they were seen."""
 
 
 class AgentFailed(ShoalError):

@@ -6,6 +6,7 @@ The checks read the tree and pass over what has the wrong shape, so that all pro
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
+from shoal.model.client_names import ACP, CLIENTS, EVERY
 from shoal.model.graph import drawn_cycle
 from shoal.model.mind import SCRIPTED
 from shoal.pipeline.artifacts import injection_problems
@@ -37,11 +38,30 @@ AGENT_KEYS = (
     "contracts", "output_artifacts", "inject_artifacts", "select", "vary", "strategy", "sandbox",
     "isolation_strategy", "limits", "network", "env", "timeout", "permissions",
 )  # fmt: skip
-OWN_KEYS = {
-    "command": ("command",),
-    "scripted": ("script", "script_file"),
-    "python": ("model", "tools", "budget", "replies"),
+WHOSE = {
+    "command": "`adapter: command`, and with clients,",
+    "args": "clients",
+    "refresh_login": "clients",
+    "script": "`adapter: scripted`",
+    "script_file": "`adapter: scripted`",
+    "model": "`adapter: python`, and with clients,",
+    "tools": "`adapter: python`",
+    "budget": "`adapter: python`",
+    "replies": "`adapter: python`",
 }
+"""With which kinds of agent a key goes."""
+FOREIGN = {
+    "command": ("args", "refresh_login", "script", "script_file", "model", "tools", "budget", "replies"),
+    "scripted": ("command", "args", "refresh_login", "model", "tools", "budget", "replies"),
+    "python": ("command", "args", "refresh_login", "script", "script_file"),
+}
+"""Keys that make no sense with an adapter."""
+CLIENT_FOREIGN = ("script", "script_file", "tools", "budget", "replies")
+
+
+def foreign_keys(adapter: str) -> tuple[str, ...]:
+    """Name the keys that make no sense with *adapter*."""
+    return FOREIGN.get(adapter, CLIENT_FOREIGN if adapter in EVERY else ())
 
 
 class _Check:
@@ -87,8 +107,10 @@ class _Check:
         if adapter == "python":
             yield from self._needed(agent, ("model",), "name one, like anthropic:claude-sonnet-5")
             yield from self._replies(agent)
-        for other, keys in OWN_KEYS.items() if adapter in OWN_KEYS else ():
-            yield from self._foreign(agent, keys, other) if other != adapter else ()
+        if adapter == ACP:
+            yield from self._needed(agent, ("command",), "say which agent to run, like [goose, acp]")
+        for one in foreign_keys(adapter or ""):
+            yield from self._foreign(agent, one)
 
     def _replies(self, agent: Node) -> Iterator[Problem]:
         model, replies = given(agent, "model"), given(agent, "replies")
@@ -230,10 +252,9 @@ class _Check:
             later = max(key_position(node, [first]), key_position(node, [second]))
             yield self._at(later, f"both `{first}` and `{second}` are given; keep one of them")
 
-    def _foreign(self, agent: Node, keys: Iterable[str], adapter: str) -> Iterator[Problem]:
-        for one in keys:
-            if given(agent, one):
-                yield self._at(key_position(agent, [one]), f"`{one}` goes with `adapter: {adapter}` only; remove it")
+    def _foreign(self, agent: Node, one: str) -> Iterator[Problem]:
+        if given(agent, one) is not None:
+            yield self._at(key_position(agent, [one]), f"`{one}` goes with {WHOSE[one]} only; remove it")
 
     def _not_empty(self, node: Node, name: str) -> Iterator[Problem]:
         found = find(node, name)
@@ -248,7 +269,7 @@ class _Check:
     def _known(self, node: Node, name: str, where: str) -> Iterator[Problem]:
         label = find(node, name)
         wanted = text(label)
-        known = entries(find(self.tree, where))
+        known = (*entries(find(self.tree, where)), *(CLIENTS if where == "agents" else ()))
         if label is not None and wanted is not None and wanted not in known:
             yield self._at(label.at, f"no {name} named {shown(wanted)}; {nearest(wanted, known)}")
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator
 
-from shoal.model.conflict_rule import ConflictRule, Merging
-from shoal.model.contract import Passes
+from shoal.model.client_names import CLIENTS
+from shoal.model.conflict_rule import ConflictRule, Merging, verification
 from shoal.model.merge import Strategy
 from shoal.pipeline.fields import Duration, Shape, one_of, wrong
 from shoal.pipeline.problems import Problem, nearest, shown
@@ -15,7 +15,7 @@ from shoal.pipeline.step_nodes import given
 from shoal.pipeline.tree import Fields, Node, Scalar, entries, find, key_position, text
 
 STRATEGIES = tuple(one.value for one in Strategy)
-LATER_RULES = tuple(one.value for one in ConflictRule if one is not ConflictRule.REPORT)
+RULES = tuple(one.value for one in ConflictRule)
 LONGEST_BRANCH = 200
 # What git does not take for the name of a branch, and what would be read as an option.
 NO_BRANCH = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|^[-/]|/$|(^|/)\.|\.(lock)?(/|$)|^@$|^HEAD$")
@@ -63,10 +63,12 @@ class MergingShape(Shape):
     """What has to exit with 0 on the combined work, behind the wall and without network; a text is the shell's."""
     verify_timeout: Duration | None = None
     """How long each run of `verify` may take."""
-    on_conflict: Annotated[str, one_of("on_conflict", "report", later=LATER_RULES)] = "report"
-    """What is done with work that conflicts: `report` tells you, and the rest is merged."""
+    on_conflict: Annotated[str, one_of("on_conflict", *RULES)] = "report"
+    """What is done with work that conflicts, after the rest has landed: `report` tells you; `agent` has the `resolver`
+    write what both mean; `redo` does the task again on what the others made; `ours` keeps the lines that landed before,
+    `theirs` takes the later ones."""
     resolver: str | None = None
-    """With `on_conflict: agent`: who tries, one of `personas`, else of `agents`."""
+    """With `on_conflict: agent`: who tries, one of `personas`, else of `agents`, or a client by its name."""
     allow_executable_config: bool = False
     """Whether work that changes what runs on your machine (hooks, editor tasks, CI) is merged without you."""
 
@@ -76,9 +78,7 @@ class MergingShape(Shape):
         return Merging(
             strategy=Strategy(self.strategy or Strategy.REVIEW),
             into=self.into,
-            verify=None
-            if self.verify is None
-            else Passes(type="verify", command=self.verify, timeout=self.verify_timeout),
+            verify=None if self.verify is None else verification(self.verify, self.verify_timeout),
             on_conflict=ConflictRule(self.on_conflict),
             resolver_persona=self.resolver if is_persona else None,
             resolver_agent=None if is_persona else self.resolver,
@@ -138,7 +138,7 @@ def _resolver(tree: Node, merge: Fields, name: str) -> Iterator[Problem]:
     if not is_agent:
         what = "`resolver` goes with `on_conflict: agent` only; remove it or add that"
         yield Problem(name, key_position(merge, ["resolver"]), what)
-    personas, agents = entries(find(tree, "personas")), entries(find(tree, "agents"))
+    personas, agents = entries(find(tree, "personas")), (*entries(find(tree, "agents")), *CLIENTS)
     if wanted not in personas and wanted not in agents:
         known = nearest(wanted, [*personas, *agents])
         yield Problem(name, resolver.at, f"no persona or agent named {shown(wanted)}; {known}")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from pydantic.json_schema import JsonSchemaValue
 
-from shoal.pipeline.check import OWN_KEYS
+from shoal.pipeline.check import foreign_keys
 from shoal.pipeline.names import PATTERN
 from shoal.pipeline.script import Action
 from shoal.pipeline.step_nodes import NEEDS
@@ -40,9 +40,10 @@ def with_adapter(adapter: str, *needed: str) -> Rule:
     """Ask an agent of *adapter* for one of the keys *needed*, and refuse what goes with other adapters."""
 
     def rule(made: JsonSchemaValue) -> JsonSchemaValue | None:
-        foreign = [key for other, keys in OWN_KEYS.items() if other != adapter for key in keys]
-        nothing: JsonSchemaValue = {key: {"type": "null"} for key in foreign if key in made["properties"]}
-        then = {"anyOf": [_given(key) for key in needed], "properties": nothing}
+        nothing = {key: {"type": "null"} for key in foreign_keys(adapter) if key in made["properties"]}
+        then: JsonSchemaValue = {"properties": nothing}
+        if needed:
+            then["anyOf"] = [_given(key) for key in needed]
         return {"if": {"required": ["adapter"], "properties": {"adapter": {"const": adapter}}}, "then": then}
 
     return rule
@@ -82,6 +83,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
         with_adapter("command", "command"),
         with_adapter("scripted", "script", "script_file"),
         with_adapter("python", "model"),
+        with_adapter("acp", "command"),
         not_both("script", "script_file"),
     ),
     "StepShape": (

@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shoal.errors import UnknownName
+from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
+from shoal.model.assignment import Assignment
+from shoal.model.client_names import CLIENTS
+from shoal.model.conflict_rule import Merging
 from shoal.model.plan import INNER, Approval, Group, Plan, Stage, Step
 from shoal.pipeline.load import Document
 from shoal.pipeline.merging import merging
@@ -40,6 +43,8 @@ def plan(
     chosen = _chosen(document, pipeline)
     settling = Settling(document=document, environ=environ)
     steps = _stages(settling, chosen)
+    how = merging(document.shape.runtime.merge, document.shape.personas, auto_merge=document.shape.runtime.auto_merge)
+    settling.resolver(how)
     if problems := [*settling.problems, *(() if is_trial else _lacking(document, chosen, given))]:
         raise BadDocument(problems)
     runtime = document.shape.runtime
@@ -51,7 +56,7 @@ def plan(
         sandbox=runtime.sandbox,
         cleanup_on_complete=runtime.cleanup_on_complete,
         fleet_limits=runtime.fleet_limits,
-        merging=merging(runtime.merge, document.shape.personas, auto_merge=runtime.auto_merge),
+        merging=how,
         input=given,
         notes=tuple(dict.fromkeys(settling.notes)),
         reviewers=settling.reviewers,
@@ -68,6 +73,22 @@ def agent(document: Document, name: str, *, environ: Mapping[str, str]) -> Agent
     if settling.problems:
         raise BadDocument(settling.problems)
     return spec
+
+
+def resolver(document: Document, name: str, *, environ: Mapping[str, str]) -> Assignment:
+    """Return who resolves conflicts: a persona of *document*, else an agent, for work that is not in it."""
+    personas, agents = document.shape.personas, (*document.shape.agents, *CLIENTS)
+    if name not in personas and name not in agents:
+        raise UnknownName("persona or agent", name, (*personas, *agents))
+    if name in personas and not personas[name].agent:
+        raise BadInput(f"the persona `{name}` names no agent, and a resolver needs one")
+    is_persona = name in personas
+    how = Merging(resolver_persona=name if is_persona else None, resolver_agent=None if is_persona else name)
+    settling = Settling(document=document, environ=environ)
+    settling.resolver(how)
+    if settling.problems:
+        raise BadDocument(settling.problems)
+    return settling.reviewers[str(how.resolver)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,9 @@ class Generator(GenerateJsonSchema):
     def function_after_schema(self, schema: core_schema.AfterValidatorFunctionSchema) -> JsonSchemaValue:
         """Name the choices where it is `one_of`; what comes after a type can only take less than it."""
         made = super().function_after_schema(schema)
-        names = _choices(schema["function"]["function"])
+        if (taken := TAKES.get(_named(validator := schema["function"]["function"]))) is not None:
+            return taken(made)
+        names = _choices(validator)
         return {**made, "enum": list(names)} if names else made
 
 
@@ -104,12 +106,16 @@ def _choices(validator: object) -> tuple[str, ...]:
 
 def _taken(validator: Callable[..., object], inner: JsonSchemaValue, *, declared: bool) -> JsonSchemaValue:
     """Give what *validator* takes; *inner* is that, where it has *declared* it, else what its type takes."""
-    name = f"{validator.__module__.rpartition('.')[2]}.{validator.__name__}"
+    name = _named(validator)
     if name in TAKES:
         return TAKES[name](inner)
     if not declared:
         raise TypeError(f"nobody says what `{name}` takes: give it a `json_schema_input_type`, or tell `values.TAKES`")
     return inner
+
+
+def _named(validator: Callable[..., object]) -> str:
+    return f"{validator.__module__.rpartition('.')[2]}.{getattr(validator, '__name__', '')}"
 
 
 def _referring(node: object) -> object:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from shoal.model.agent import AgentSpec
 from shoal.model.assignment import Assignment
+from shoal.model.conflict_rule import Merging
 from shoal.model.contract import AgentReview, Contract, Passes, compliance
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix, expanded
@@ -14,11 +15,12 @@ from shoal.model.permissions import Permissions, effective
 from shoal.model.plan import Step
 from shoal.model.policy import Network
 from shoal.model.rule import Rule
+from shoal.model.setup import Setup
 from shoal.pipeline.kinds import FromHost
 from shoal.pipeline.load import Document
 from shoal.pipeline.mind import canonical_replies
 from shoal.pipeline.problems import Problem, key
-from shoal.pipeline.shape import AgentShape, PersonaShape, StepShape, Surroundings
+from shoal.pipeline.shape import AgentShape, PersonaShape, RuntimeShape, StepShape, Surroundings
 from shoal.pipeline.system_prompt import system_prompt
 from shoal.pipeline.tree import Scalar, find, position
 from shoal.pipeline.variables import Taken, Variables
@@ -46,7 +48,7 @@ class Settling:
         """Settle a step with work for agents, or a plain command."""
         own = shape.has_agent
         persona = self._persona(shape)
-        spec = self.agent(shape.agent or persona.agent or "") if own else _plain(shape)
+        spec = _asking(self.agent(shape.agent or persona.agent or ""), persona) if own else _plain(shape)
         task = self.assignment(shape, path, persona, spec)
         return Step(
             name=name,
@@ -82,7 +84,13 @@ class Settling:
     def _reviewer(self, name: str, persona: str | None, agent: str | None) -> None:
         shape = StepShape(name="review", persona=persona, agent=agent, prompt="")
         own = self._persona(shape)
-        self.reviewers[name] = self.assignment(shape, (), own, self.agent(agent or own.agent or ""))
+        spec = _asking(self.agent(agent or own.agent or ""), own)
+        self.reviewers[name] = self.assignment(shape, (), own, spec)
+
+    def resolver(self, how: Merging | None) -> None:
+        """Settle who resolves conflicts when the run has ended."""
+        if how is not None and how.resolver is not None:
+            self._reviewer(how.resolver, how.resolver_persona, how.resolver_agent)
 
     def _matrix(self, shape: StepShape, path: Path) -> Matrix | None:
         if shape.strategy is None:
@@ -113,28 +121,37 @@ class Settling:
             system_prompt=self._system_prompt(shape, permissions),
             network=self._network(shape, persona, spec),
             timeout=shape.timeout or persona.timeout or spec.timeout,
+            stall_timeout=shape.stall_timeout or persona.stall_timeout or spec.stall_timeout,
             limits=self._limits(shape, persona, spec),
             env=variables.values,
             secrets=variables.secrets,
             expect=shape.expect,
             permissions=permissions,
             retry=shape.retry,
+            setup=self._setup(shape, persona, self._agent_shape(spec)),
         )
 
     def agent(self, name: str) -> AgentSpec:
         """Describe the agent of that name."""
-        shape = self.document.shape.agents[name]
+        shape = self.document.shape.agents.get(name)
+        if shape is None:  # a client needs no description
+            return AgentSpec(name=name, adapter=name, setup=self._setup())
         variables = self.variables(shape, ("agents", name))
         return AgentSpec(
             name=name,
             adapter=shape.adapter,
             command=tuple(shape.command or ()),
+            args=tuple(shape.args or ()),
+            refresh_login=shape.refresh_login,
+            model=shape.model if shape.adapter != "python" else None,
+            stall_timeout=shape.stall_timeout,
             script=self.document.scripts.get(name),
             network=Network(shape.network) if shape.network else None,
             env=variables.values,
             secrets=variables.secrets,
             timeout=shape.timeout,
             limits=shape.limits,
+            setup=self._setup(shape),
             permissions=_permissions(shape),
             mind=_mind(shape),
         )
@@ -150,6 +167,12 @@ class Settling:
     def _network(self, step: StepShape, persona: PersonaShape, spec: AgentSpec) -> Network | None:
         nearest = step.network or persona.network or spec.network or self.document.shape.runtime.network
         return Network(nearest) if nearest else None
+
+    def _setup(self, *nearest: Surroundings) -> Setup | None:
+        every: tuple[Surroundings | RuntimeShape, ...] = (*nearest, self.document.shape.runtime)
+        said = next((one.setup for one in every if one.setup is not None), None)
+        timeout = next((one.setup_timeout for one in every if one.setup_timeout is not None), None)
+        return None if said is None else said.given(timeout)
 
     def _limits(self, step: StepShape, persona: PersonaShape, spec: AgentSpec) -> ResourceLimits | None:
         return step.limits or persona.limits or spec.limits or self.document.shape.runtime.resource_limits
@@ -204,8 +227,13 @@ class Settling:
         self.notes.append(f"step {shape.title}: {what}")
 
 
+def _asking(spec: AgentSpec, persona: PersonaShape) -> AgentSpec:
+    """Give the agent the model that its persona names."""
+    return spec if persona.model is None else spec.asking(persona.model)
+
+
 def _mind(shape: AgentShape) -> Mind | None:
-    if shape.model is None:
+    if shape.model is None or shape.adapter != "python":
         return None
     return Mind(
         model=shape.model,

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from shoal.model.plan import Loop
 from shoal.model.retry import Retry
+from shoal.pipeline.adapter_names import AdapterName
 from shoal.pipeline.artifacts import InjectArtifacts, OutputArtifacts
 from shoal.pipeline.contracts import Contracted, Words
 from shoal.pipeline.fields import Argv, Duration, NetworkName, Shape, one_of
@@ -33,11 +34,10 @@ from shoal.pipeline.mind import BudgetShape, Replies, Tools
 from shoal.pipeline.permissions import PermissionsShape
 from shoal.pipeline.script import Action
 from shoal.pipeline.select import SelectShape
+from shoal.pipeline.setup import SetupField
 from shoal.pipeline.strategy import StrategyShape
 from shoal.pipeline.vary import Vary
 
-ADAPTERS = ("command", "scripted", "python")
-LATER_ADAPTERS = ("claude", "codex", "goose", "gemini", "opencode", "copilot", "aider", "acp")
 DEFAULT_WORKERS = 10
 MOST_ROUNDS = 100
 USUAL_ROUNDS = 10
@@ -71,6 +71,10 @@ class RuntimeShape(Shape):
     """The wall around each agent; a weaker one than bubblewrap has to be asked for."""
     network: NetworkName | None = None
     """Which network agents are on where nobody nearer says: `none`, or `host`."""
+    setup: SetupField | None = None
+    """Commands that make each workspace ready before its agent is let in; `[]` is none, whatever the repository has."""
+    setup_timeout: Duration | None = None
+    """Time for set-up, in seconds or like `10m`, which is the usual."""
 
 
 class Surroundings(Shape):
@@ -86,27 +90,37 @@ class Surroundings(Shape):
     """Variables of its environment: a value, or `{from: HOST_NAME}`, which is masked everywhere."""
     timeout: Duration | None = None
     """Time for each attempt, in seconds or like `10m`; its limit of time holds as well."""
+    stall_timeout: Duration | None = None
+    """For clients: how long one may show no sign of life (words, work, a wait for its model) before it has failed."""
     permissions: PermissionsShape | None = None
     """What its agent may use and touch."""
     sandbox: SandboxName | None = None
     """The wall around it, where that is not the run's."""
     isolation_strategy: IsolationName | None = None
     """What its workspace is, where that is not what the run says."""
+    setup: SetupField | None = None
+    """Commands that make its workspace ready before the agent is let in; of all that say so, the nearest holds."""
+    setup_timeout: Duration | None = None
+    """Time for set-up, in seconds or like `10m`, which is the usual."""
 
 
 class AgentShape(Surroundings):
     """An agent: its adapter, and what that needs."""
 
-    adapter: Annotated[str, one_of("adapter", *ADAPTERS, later=LATER_ADAPTERS)]
-    """The kind of agent: a `command` of yours, a `scripted` one, or `python`, which asks a model itself."""
+    adapter: AdapterName
+    """The kind of agent: a `command` of yours, a client like `claude`, any `acp` agent, `python`, or `scripted`."""
     command: Argv | None = None
-    """With `command`: the program and its arguments, as a list or as one line; the prompt is its stdin."""
+    """With `command`: the program and its arguments, as a list or as one line; with a client: how it is called here."""
+    args: list[str] | None = None
+    """With a client: more arguments, after Shoal's own."""
+    refresh_login: bool = False
+    """With a client: whether newer tokens of the same login, which it was given in its box, come back to your home."""
     script: list[Action] | None = None
     """With `scripted`: the actions, one after the other."""
     script_file: str | None = None
     """With `scripted`: a YAML file of actions, beside this one."""
     model: str | None = None
-    """With `python`: the model by its name, like `anthropic:claude-sonnet-5`, or `scripted`."""
+    """The model by its name: for `python` like `anthropic:claude-sonnet-5`, or `scripted`; for a client as it says."""
     tools: Tools | None = None
     """With `python`: the tools that it has in its workspace; all where nothing is said."""
     budget: BudgetShape | None = None
@@ -119,7 +133,9 @@ class PersonaShape(Surroundings):
     """A role that an agent plays."""
 
     agent: str | None = None
-    """Who plays the role, where the step does not say."""
+    """Who plays the role, where the step does not say: one of `agents`, or a client by its name."""
+    model: str | None = None
+    """The model that its agent asks, where that is not the agent's own."""
     system_prompt: str | None = None
     """Words that stand before every prompt."""
     system_prompt_file: str | None = None

@@ -8,6 +8,7 @@ from shoal.model.limits import DISK, RANGES, SPELLINGS, ResourceLimits
 from shoal.model.mind import TOOLS
 from shoal.model.retry import LONGEST_WAIT, MOST_ATTEMPTS, POLICIES
 from shoal.model.rule import FAILURE_RULES
+from shoal.pipeline.adapter_names import OWN, brought
 from shoal.pipeline.duration import LONGEST
 
 Made = Callable[[JsonSchemaValue], JsonSchemaValue]
@@ -163,6 +164,7 @@ TAKES: Mapping[str, Made] = {
     "script._shell": _command,
     "mind._reply": lambda inner: REPLY,
     "kinds._per_agent": lambda inner: inner,
+    "adapter_names._adapter": lambda inner: {**inner, "enum": [*OWN, *brought()]},
 }
 """By the module and the name of the validator."""
 

@@ -11,6 +11,7 @@ from functools import partial
 from shoal.errors import Broken
 from shoal.model.command import Command
 from shoal.proc.exit import Exit, exit_of, is_ended
+from shoal.proc.feed import Feed
 from shoal.proc.kept import Head
 from shoal.proc.spawn import Child, Stream, spawn
 from shoal.proc.tap import Outlet, Tap
@@ -54,6 +55,7 @@ class Process:
         self._child = child
         self._grace = grace
         self._loop = asyncio.get_running_loop()
+        self._feed = None if child.stdin is None else Feed(child.stdin)
         self._taps: list[Tap] = []
         self._reports: dict[str, _Reported] = {}
         self._exit: Exit | None = None
@@ -89,6 +91,17 @@ class Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             signal.pidfd_send_signal(self._child.pidfd, signal.SIGKILL)
         self._signal_group(signal.SIGKILL)
+
+    async def write(self, message: bytes) -> None:
+        """Write to a `Live` standard input; raise BrokenPipeError once nobody will read it."""
+        if self._feed is None:
+            raise BrokenPipeError("this process was started without an input that stays open")
+        await self._feed.write(message)
+
+    def close_input(self) -> None:
+        """Let the process read the end of its input."""
+        if self._feed is not None:
+            self._feed.close()
 
     async def report(self, name: str, timeout: float) -> bytes:
         """Give what the child wrote on `Report(name)` until it closed it or exited, at most 64 KiB of it.
@@ -177,6 +190,7 @@ class Process:
         # Only a second cancel comes here with the child alive; blocking until it is dead is then the sure way.
         if not self._gone.is_set() and is_ended(self._child.pidfd, BURIAL):
             self._note_exit()
+        self.close_input()
         for tap in self._taps:
             tap.close()
         self._loop.remove_reader(self._child.pidfd)

@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 
 from shoal.errors import BadInput, Broken, ShoalError, Unavailable
-from shoal.model.command import Argument, Command, Given, Report
+from shoal.model.command import Argument, Command, Given, Live, Report
 
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 NOT_TO_BE_HAD = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOEXEC, errno.ELOOP}
@@ -32,6 +32,8 @@ class Child:
     pidfd: int
     outputs: dict[Stream, int]
     reports: dict[str, int]
+    stdin: int | None = None
+    """Our end of a standard input that stays open."""
 
 
 def spawn(command: Command) -> Child:
@@ -64,7 +66,7 @@ def _spawned(command: Command, wiring: "_Wiring") -> Child:
     )
     ours = {stream: pipe.ours for stream, pipe in outputs.items()}
     reports = {name: pipe.ours for name, pipe in wiring.reports.items()}
-    return Child(popen=popen, pidfd=_pidfd(popen), outputs=ours, reports=reports)
+    return Child(popen=popen, pidfd=_pidfd(popen), outputs=ours, reports=reports, stdin=wiring.stdin)
 
 
 def _pidfd(popen: Popen[bytes]) -> int:
@@ -92,6 +94,7 @@ class _Wiring:
         self._lent = lent
         self.inherited: list[int] = []
         self.reports: dict[str, _Pipe] = {}
+        self.stdin: int | None = None
 
     def argument(self, argument: Argument) -> str:
         """Spell one argument as the child will see it."""
@@ -105,10 +108,12 @@ class _Wiring:
             case _:
                 return argument
 
-    def input(self, stdin: bytes | Path) -> int:
+    def input(self, stdin: bytes | Path | Live) -> int:
         """Open what the child is to read."""
         if isinstance(stdin, bytes):
             return self.readable(stdin)
+        if isinstance(stdin, Live):
+            return self._live()
         fd = os.open(stdin, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._lent.callback(os.close, fd)
         return fd
@@ -126,6 +131,15 @@ class _Wiring:
         fd = os.open(f"/proc/self/fd/{self._memfd(content)}", os.O_RDONLY | os.O_CLOEXEC)
         self._lent.callback(os.close, fd)
         return fd
+
+    def _live(self) -> int:
+        """Make a pipe that the child reads and we write, whose writing end does not block."""
+        theirs, ours = os.pipe()
+        self._kept.callback(os.close, ours)
+        self._lent.callback(os.close, theirs)
+        os.set_blocking(ours, False)
+        self.stdin = ours
+        return theirs
 
     def _memfd(self, content: bytes) -> int:
         fd = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 PIPE = 64 * 1024  # what a pipe holds by default: one read empties it
 SLICE = 0.02
 TURN = 0.002  # of a slice, what one stream's sink may take: eight floods then leave the loop its half
-SMALLEST = 512  # `yes` makes 64 KiB into 32,768 lines: whole pipes of it held the loop for 0.9 s
+# `yes` makes 64 KiB into 32,768 lines: whole pipes of it held the loop for 0.9 s. No less than what its sink takes for
+# a sip (`engine/flood.py`), or who is read in small bites would be held back for that.
+SMALLEST = 1024
 LARGEST_PIPE = 2**20  # what an ordinary user may make of one
 
 

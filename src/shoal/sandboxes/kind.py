@@ -47,7 +47,9 @@ def wall_line(token: str) -> bytes:
 
 def nul_separated(words: tuple[str | Path, ...]) -> bytes:
     """Spell *words* for a program that reads them from a descriptor, where a NUL inside one would begin another."""
-    for word in words:
-        if "\0" in str(word):
-            raise BadInput(f"{str(word)!r} holds a NUL sign, and can be neither a path, a variable nor an argument")
-    return b"".join(os.fsencode(word) + b"\0" for word in words)
+    texts = [str(word) for word in words]
+    whole = "\0".join(texts)
+    if whole.count("\0") >= max(1, len(texts)):
+        bad = next(text for text in texts if "\0" in text)
+        raise BadInput(f"{bad!r} holds a NUL sign, and can be neither a path, a variable nor an argument")
+    return os.fsencode(f"{whole}\0") if texts else b""

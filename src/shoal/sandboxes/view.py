@@ -103,7 +103,7 @@ class View:
         for path in sorted({*asked, *self._masks(asked), *self._frames(asked)}, key=lambda path: path.split("/")):
             self._place(path, asked.get(path, Show.MASK))
         for cover in policy.covers:
-            self._cover(cover.source, cover.target)
+            self._cover(cover.source, cover.target, Show.WRITE if cover.is_writable else Show.COVER)
 
     @property
     def argv(self) -> tuple[Argument, ...]:
@@ -165,7 +165,7 @@ class View:
             return own.show in (Show.LINK, *READ_ONLY)
         return bool(above and above.show in (Show.LINK, *READ_ONLY))
 
-    def _cover(self, source: Path, target: Path) -> None:
+    def _cover(self, source: Path, target: Path, show: Show) -> None:
         path = _checked(target)
         above = self._above(path)
         is_pointer = above is not None and target == above.target / ".git"
@@ -174,7 +174,7 @@ class View:
         if path in self._leading:
             raise BadInput(f"{target} cannot be covered: the box is to be shown what lies below it")
         self._placed.pop(path, None)
-        self._put(Mount(target, Show.COVER, str(source)))
+        self._put(Mount(target, show, str(source)))
 
     def _put(self, mount: Mount) -> None:
         path = str(mount.target)

@@ -261,4 +261,4 @@ def _number(connection: sqlite3.Connection, row: Row) -> int:
 
 
 def _storable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

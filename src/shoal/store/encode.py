@@ -13,6 +13,8 @@ from shoal.model.events import Event
 
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 Kind = TypeVar("Kind")
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_SINGLE = frozenset({str, int, float, bool})
 _MISFITS = (ValueError, TypeError, ArithmeticError, RecursionError)
 
 
@@ -26,7 +28,7 @@ class Unknown:
 
 def encode(event: Event) -> str:
     """Write the fields of *event* as ASCII JSON, which any string survives (NUL and lone surrogates are escaped)."""
-    return json.dumps(_plain(event), separators=(",", ":"))
+    return _ENCODER.encode(_plain(event))
 
 
 def decode(kind: str, body: str) -> Event | Unknown:
@@ -42,13 +44,22 @@ def decode(kind: str, body: str) -> Event | Unknown:
 
 
 def _plain(value: object) -> object:
-    if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if value is None or type(value) in _SINGLE:
+        return value
+    kind: type = type(value)
+    if names := _names(kind):
+        return {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, tuple | list):
         return [_plain(one) for one in value]
     return value
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    """Name the fields of a dataclass; other kinds have none."""
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
 @functools.cache

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from shoal.model.events import (
     GateAnswered,
     GateOpened,
+    MergeEnded,
+    OverlapSeen,
     Recorded,
     RunEnded,
     RunStarted,
@@ -15,8 +17,12 @@ from shoal.model.events import (
     StepStarted,
 )
 from shoal.model.gate import Answer, Verdict
+from shoal.model.merge import Delivery, DeliveryStatus, MergeReport
+from shoal.model.merge_events import DeliveryRecorded, MergeIntended, MergeRecorded
+from shoal.model.overlap import Overlap
 from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
+from shoal.model.usage import summed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,11 @@ class RunState:
     started_at: float = 0.0
     duration_seconds: float = 0.0
     steps: Mapping[str, StepState] = field(default_factory=dict)
+    overlaps: tuple[Overlap, ...] = ()
+    merge: MergeReport | None = None
+    """What became of the run's work the last time that it was brought together, or taken out again."""
+    deliveries: Mapping[str, Delivery] = field(default_factory=dict)
+    """The last delivery into each branch of the user's, by its name."""
 
     @property
     def waiting(self) -> tuple[StepState, ...]:
@@ -128,6 +139,9 @@ def report(run: RunState) -> RunReport:
         workspace=run.workspace,
         limits=run.limits,
         notes=run.notes,
+        usage=summed(one.result.usage for step in run.steps.values() for one in step.sessions.values() if one.result),
+        merge=run.merge,
+        overlaps=run.overlaps,
     )
 
 
@@ -175,6 +189,8 @@ class _Draft:
         self._runs: dict[str, RunState] = {}
         self._steps: dict[tuple[str, str], StepState] = {}
         self._sessions: dict[tuple[str, str, str], SessionState] = {}
+        self._intents: dict[str, MergeIntended] = {}
+        self._overlaps: dict[str, dict[tuple[str, str], Overlap]] = {}
 
     def take(self, recorded: Recorded) -> None:
         match recorded.event:
@@ -194,6 +210,17 @@ class _Draft:
                 self._gate_opened(event, recorded)
             case GateAnswered() as event:
                 self._gate_answered(event, recorded)
+            case OverlapSeen(run=run, overlap=overlap):
+                self._run(run, recorded.at)
+                self._overlaps.setdefault(run, {})[overlap.one, overlap.other] = overlap
+            case MergeIntended(run=run) as event:
+                self._intents[run] = event
+            case MergeRecorded(run=run, new=new):
+                self._merged(run, new, recorded.at)
+            case MergeEnded(run=run, report=told):
+                self._runs[run] = replace(self._run(run, recorded.at), merge=told)
+            case DeliveryRecorded() as event:
+                self._delivered(event, recorded.at)
             case _:  # what an agent does on its way changes no state; neither does what we do not know
                 pass
 
@@ -207,7 +234,12 @@ class _Draft:
             is_over = self._runs[run].status.is_ended and not step_state.status.is_ended
             status = Status.CANCELLED if is_over else step_state.status
             steps[run][name] = replace(step_state, sessions=sessions[run, name], status=status)
-        return State({name: replace(run, steps=steps[name]) for name, run in self._runs.items()})
+        return State(
+            {
+                name: replace(run, steps=steps[name], overlaps=tuple(self._overlaps.get(name, {}).values()))
+                for name, run in self._runs.items()
+            }
+        )
 
     def _run_started(self, event: RunStarted, at: float) -> None:
         self._runs[event.run] = replace(
@@ -269,6 +301,27 @@ class _Draft:
         gate = step.gate or GateState(message="", opened_at=recorded.at, seq=recorded.seq)
         answer = Answer(verdict=event.answer, by=event.by, message=event.message)
         self._steps[event.run, event.step] = replace(step, gate=replace(gate, answer=answer))
+
+    def _merged(self, run: str, new: str, at: float) -> None:
+        """Take a merge for what was intended, until its last word; whoever made it may have been killed before that."""
+        intent = self._intents.get(run)
+        if intent is None or intent.new != new:
+            return
+        told = MergeReport(
+            run=run,
+            strategy=intent.strategy,
+            branch=f"shoal/{run}",
+            start=intent.start,
+            commit=new or None,
+            results=intent.results,
+            left_out=intent.out,
+        )
+        self._runs[run] = replace(self._run(run, at), merge=told)
+
+    def _delivered(self, event: DeliveryRecorded, at: float) -> None:
+        made = Delivery(into=event.into, status=DeliveryStatus.DELIVERED, old=event.old, new=event.new)
+        run = self._run(event.run, at)
+        self._runs[event.run] = replace(run, deliveries={**run.deliveries, event.into: made})
 
     def _run(self, run: str, at: float) -> RunState:
         return self._runs.setdefault(run, RunState(run=run, started_at=at))

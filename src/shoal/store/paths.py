@@ -44,6 +44,11 @@ class StatePaths:
         return self.root / "base"
 
     @property
+    def setups(self) -> Path:
+        """The folder of what set-up commands made, to be shared."""
+        return self.root / "setup"
+
+    @property
     def locks(self) -> Path:
         """The folder of locks between processes."""
         return self.root / "locks"

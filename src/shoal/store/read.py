@@ -15,6 +15,10 @@ from shoal.store.paths import StatePaths
 
 _PAGE = 1000
 _Row = tuple[int, float, str, str]
+_UNENDED = (
+    "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'SessionStarted' AND session NOT IN"
+    " (SELECT session FROM events WHERE run = ? AND kind = 'SessionEnded' AND session IS NOT NULL) ORDER BY seq"
+)
 
 
 def events(paths: StatePaths, run: str | None = None, after: int = 0) -> Iterator[Recorded]:
@@ -23,6 +27,13 @@ def events(paths: StatePaths, run: str | None = None, after: int = 0) -> Iterato
     Events of kinds that this Shoal does not know are passed over; they stay in the database.
     """
     return _recorded(paths.ledger, run, after)
+
+
+def unended(paths: StatePaths, run: str) -> Iterator[Recorded]:
+    """Give the starts of those sessions of *run* that have no end, in order; the others are not even decoded."""
+    with _connected(paths.ledger) as connection:
+        rows = [] if connection is None else connection.execute(_UNENDED, (run, run)).fetchall()
+    return _decoded(rows)
 
 
 def session_events(paths: StatePaths, session: str, after: int = 0) -> Iterator[Recorded]:
@@ -41,11 +52,15 @@ def run_ids(paths: StatePaths) -> list[str]:
 def _recorded(path: Path, run: str | None, after: int) -> Iterator[Recorded]:
     with _connected(path) as connection:
         while connection is not None and (page := _page(connection, run, after)):
-            for seq, at, kind, body in page:
-                event = decode(kind, body)
-                if not isinstance(event, Unknown):
-                    yield Recorded(seq, at, event)
+            yield from _decoded(page)
             after = page[-1][0]
+
+
+def _decoded(rows: Sequence[_Row]) -> Iterator[Recorded]:
+    for seq, at, kind, body in rows:
+        event = decode(kind, body)
+        if not isinstance(event, Unknown):
+            yield Recorded(seq, at, event)
 
 
 def _page(connection: sqlite3.Connection, run: str | None, after: int) -> Sequence[_Row]:

@@ -44,6 +44,7 @@ async def delta_ready(repository: Repository, commit: str, over: Base, bases: Pa
             commit=commit,
             tree=tree,
             below=over.trees,
+            over=over,
             index=index,
             files=note["files"],
             bytes=over.bytes + note["bytes"],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from shoal.model.policy import Layers
+from shoal.model.policy import Bind, Layers
 from shoal.model.repository import Base, Repository
 
 
@@ -18,6 +18,10 @@ class Order:
     path: Path
     box: Path
     branch: str
+    trees: tuple[Path, ...] = ()
+    """The layers to show, where what set-up made is among them; the base's own are what work is compared with."""
+    pointer: bytes | None = None
+    """What the file `.git` in it says, where no wall can cover that path; not every kind writes it."""
     has_own_disk: bool = False
     """Whether all of it lies on a disk that goes as a whole: then nothing has to be removed, or can serve again."""
 
@@ -35,6 +39,14 @@ class Workspace:
     changes: Path
     layers: Layers | None = None
     sealing: Layers | None = None
+    covers: tuple[Bind, ...] = ()
+    """What a box shows at other paths: files of the user's checkout that were asked for."""
+    tools: tuple[Path, ...] = ()
+    """Programs of the host that set-up used, with all they need: what it made may need them again."""
+    search: tuple[Path, ...] = ()
+    """Folders of those for PATH."""
+    alias: Path | None = None
+    """Another path at which a box shows it: the one that set-up knew it by."""
     keep: bool = False
     can_recycle: bool = False
     recycled: Path | None = None

@@ -35,14 +35,21 @@ class Overlay:
     async def opened(self, order: Order) -> AsyncIterator[Workspace]:
         """Lay a private upper over the base."""
         upper, work = order.box / "upper", order.box / "work"
-        for folder in (upper, work, order.path):
-            folder.mkdir(parents=True, exist_ok=True)
+        for folder in (upper, work):
+            os.mkdir(folder)  # noqa: PTH102 - half the time of Path.mkdir
+        os.makedirs(order.path, exist_ok=True)  # noqa: PTH103
+        if order.pointer is not None:  # below the mount: through it, the kernel would make and remove three files more
+            (upper / ".git").write_bytes(order.pointer)
         kind = RootLayers if self.by_host else Layers
-        layers = kind(lower=order.base.trees, upper=upper, work=work, target=order.path)
+        layers = kind(lower=order.trees or order.base.trees, upper=upper, work=work, target=order.path)
         workspace = Workspace(path=order.path, index=order.base.index, changes=upper)
-        if not self.by_host or (self.may_hide and len(_on_host) >= MOST_ON_HOST):
+        # What set-up made is not there when the work is sealed, so it cannot be taken for work.
+        own = sealing(replace(layers, lower=order.base.trees))
+        if order.trees:
+            workspace.sealing = own
+        if not self.by_host or (self.may_hide and (order.trees or len(_on_host) >= MOST_ON_HOST)):
             workspace.layers = layers
-            workspace.sealing = sealing(layers)
+            workspace.sealing = own
             yield workspace
             return
         mount_overlay(layers)

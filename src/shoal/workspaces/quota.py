@@ -104,7 +104,13 @@ def is_full(disk: Path, size_bytes: int) -> bool:
 
 def unwritten_bytes(boxes: Path) -> int:
     """Add up what agents have written to disks of their own, and the host's disk has yet to take."""
-    return sum(_unwritten(image.parent) for image in boxes.glob(f"*/{IMAGE}"))
+    place = os.fspath(boxes)
+    try:
+        names = os.listdir(place)
+    except FileNotFoundError:
+        return 0
+    # By strings: it is asked for each session, and looks at all of them.
+    return sum(_unwritten(boxes / name) for name in names if os.path.exists(f"{place}/{name}/{IMAGE}"))  # noqa: PTH110
 
 
 def _unwritten(box: Path) -> int:

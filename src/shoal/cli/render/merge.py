@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from shoal.cli.output import Paint
 from shoal.cli.plain import plain
 from shoal.cli.render.columns import columns, count, heading, joined, some
+from shoal.cli.render.overlaps import matrix
 from shoal.model.merge import Conflict, Delivery, DeliveryStatus, MergeReport, MergeResult, MergeStatus, Preview
 
 INDENT = "  "
@@ -23,10 +24,12 @@ def merge_lines(done: MergeReport, program: str, paint: Paint) -> Iterator[str]:
     merged = sum(one.status is MergeStatus.MERGED for one in done.results)
     where = f"{plain(done.branch)} at {done.commit[:10]}" if done.commit else "no branch was made"
     yield f"{paint(plain(done.run), 'bold')}: {merged} of {count(len(done.results), 'session')} merged; {where}"
+    if done.base_fault is not None:
+        yield f"verification fails on the base already: {plain(done.base_fault.partition(chr(10))[0])}"
     if done.left_out:
         yield f"left out, for they did not end well or were taken out; name them to merge them: {some(done.left_out)}"
     if done.delivery is not None:
-        yield _delivery(done.delivery, paint)
+        yield delivered_line(done.delivery, paint)
     yield from (f"{INDENT}{line}" for line in _next(done, program))
 
 
@@ -38,7 +41,7 @@ def undo_lines(done: MergeReport, paint: Paint) -> Iterator[str]:
     if done.commit is None:
         yield f"nothing is left on {plain(done.branch)}: it is removed, and the agents' own branches stay"
     if done.delivery is not None:
-        yield _delivery(done.delivery, paint)
+        yield delivered_line(done.delivery, paint)
         if done.delivery.command:
             yield f"{INDENT}{plain(done.delivery.command)}"
 
@@ -67,16 +70,8 @@ def _matrix(seen: Preview, paint: Paint) -> Iterator[str]:
     marks = {pair: "~" for one, two in seen.overlaps for pair in ((one, two), (two, one))}
     marks |= {pair: "x" for clash in seen.clashes for pair in ((clash.one, clash.other), (clash.other, clash.one))}
     names = [name for name in seen.sessions if any(name == one for one, _ in marks)]
-    if len(names) > 30:  # wider than any terminal: the list below says it all
-        return
-    rows = [
-        [f"{number} {plain(name)}", *(marks.get((name, other), ".") for other in names)]
-        for number, name in enumerate(names, 1)
-    ]
-    head, *padded = columns([["", *map(str, range(1, len(names) + 1))], *rows])
-    yield heading(head, paint)
-    yield from map(joined, padded)
-    yield ""
+    lines = list(matrix(names, marks, paint))
+    yield from (*lines, "") if lines else ()
 
 
 def _table(results: Sequence[MergeResult], paint: Paint) -> Iterator[str]:
@@ -98,7 +93,8 @@ def _conflict(one: Conflict) -> str:
     return f"{one.kind.value}: {some(one.paths, NAMED)}{partners}"
 
 
-def _delivery(one: Delivery, paint: Paint) -> str:
+def delivered_line(one: Delivery, paint: Paint) -> str:
+    """Say what became of a branch of the user's."""
     match one.status:
         case DeliveryStatus.DELIVERED:
             return f"{paint('delivered', 'good')} into {plain(one.into)}: {one.old[:10]} → {one.new[:10]}"

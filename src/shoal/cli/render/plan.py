@@ -7,6 +7,7 @@ from shoal.cli.output import Paint
 from shoal.cli.plain import plain
 from shoal.cli.render.columns import beginning, columns, count, joined, seconds, some
 from shoal.engine.bounds import spelt
+from shoal.model.assignment import Assignment
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix, expanded
 from shoal.model.plan import Approval, Group, Stage, Step
@@ -110,6 +111,7 @@ def _step_details(step: Step) -> Iterator[str]:
         yield f"wall: {plain(step.sandbox)}"
     if step.isolation_strategy is not None:
         yield f"workspace: {plain(step.isolation_strategy)}"
+    yield from _setup(task)
     if task.env:
         yield f"env: {', '.join(map(plain, sorted(task.env)))}"
     yield from (f"contract {plain(one.type)}: {beginning(one.promise, LONGEST)}" for one in step.contracts)
@@ -121,6 +123,15 @@ def _step_details(step: Step) -> Iterator[str]:
         yield f"the best is selected by {', '.join(map(plain, step.select.by))}"
     if step.artifacts:
         yield f"leaves: {', '.join(f'{plain(one.name)} ({plain(one.path)})' for one in step.artifacts)}"
+
+
+def _setup(task: Assignment) -> Iterator[str]:
+    setup = task.nearest_setup
+    if setup is None or not setup.commands:
+        return
+    network = f", network {setup.network.value}" if setup.network else ""
+    how = "for each agent" if setup.is_each else "once for all"
+    yield f"set-up: {beginning('; '.join(setup.commands), LONGEST)} ({how}, at most {seconds(setup.timeout)}{network})"
 
 
 def _matrix(matrix: Matrix) -> str:

@@ -4,6 +4,7 @@ from shoal.cli.output import Paint
 from shoal.cli.plain import plain
 from shoal.cli.render.approve import answered_line, opened_line
 from shoal.cli.render.columns import beginning, count, seconds, tone
+from shoal.cli.render.overlaps import OverlapLines
 from shoal.cli.render.why import why
 from shoal.model.contract import warnings
 from shoal.model.events import (
@@ -11,6 +12,7 @@ from shoal.model.events import (
     Event,
     GateAnswered,
     GateOpened,
+    OverlapSeen,
     Recorded,
     RequestIgnored,
     RunStarted,
@@ -34,6 +36,7 @@ class Progress:
         self._width = width
         self._began: float | None = None
         self._running: set[str] = set()
+        self._overlaps = OverlapLines(paint, INDENT)
 
     def line(self, recorded: Recorded) -> str | None:
         """Say what happened, or nothing where a person need not know."""
@@ -61,6 +64,8 @@ class Progress:
                 return f"started  {plain(session).ljust(self._width)}  {self._paint(asked, 'dim')}".rstrip()
             case AgentStarted(session=session):
                 return self._agent_started(session)
+            case OverlapSeen(overlap=overlap):
+                return self._overlaps.line(overlap)
             case SessionEnded(result=result):
                 return f"ended    {plain(result.session).ljust(self._width)}  {self._result(result)}"
             case _:

@@ -9,6 +9,8 @@ from shoal.cli.output import Paint
 from shoal.cli.plain import plain
 from shoal.cli.render.columns import SHOWN, beginning, columns, count, heading, joined, seconds, some, tone
 from shoal.cli.render.merge import merge_lines
+from shoal.cli.render.overlaps import overlap_table
+from shoal.cli.render.usage import spent
 from shoal.cli.render.why import why
 from shoal.git.overlap import overlaps
 from shoal.model.contract import warnings
@@ -38,6 +40,7 @@ def report_lines(report: RunReport, closing: Closing, paint: Paint) -> Iterator[
     yield from worker_lines(report, paint, closing.changed)
     yield from step_lines(report, paint)
     yield from _overlap_lines(closing.changed, paint)
+    yield from overlap_table(report.overlaps, paint)
     if report.merge is not None:
         yield ""
         yield from merge_lines(report.merge, closing.program, paint)
@@ -105,6 +108,8 @@ def standing_lines(report: RunReport) -> Iterator[str]:
     yield f"wall: {plain(report.wall)} · workspace: {plain(report.workspace)}"
     yield f"limits: {plain(report.limits) or 'not known'}"
     yield f"base: {plain(report.base)}"
+    if told := spent(report.usage):
+        yield f"spent: {told}"
     yield from (f"note: {plain(note)}" for note in report.notes)
 
 
@@ -130,6 +135,8 @@ def _remarks(worker: WorkerResult) -> Iterator[str]:
         yield f"why: {reason}"
     if worker.attempts > 1:
         yield f"this was attempt {worker.attempts}"
+    if told := spent(worker.usage):
+        yield f"spent: {told}"
     for one in warnings(worker.checks):
         yield plain(one.splitlines()[0])
     if worker.unkept:

@@ -1,6 +1,7 @@
 """The bench that contracts are held against: what was committed, and commands and reviewers set to work on it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from shoal.model.contract import AgentReview
@@ -15,6 +16,8 @@ class Ran:
     exit_code: int | None
     output: str
     failure: str | None = None
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """What it spent on a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

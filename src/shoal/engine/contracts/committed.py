@@ -20,7 +20,7 @@ from shoal.engine.watch import Ended, Ending
 from shoal.engine.words import Words
 from shoal.model.assignment import Assignment
 from shoal.model.contract import AgentReview
-from shoal.model.events import Event, Output
+from shoal.model.events import AgentActed, Event, Output
 from shoal.model.repository import Base
 from shoal.store.paths import StatePaths
 from shoal.workspaces.base import base_ready
@@ -78,6 +78,8 @@ class CommittedBench:
     way: Callable[[Job], Work]
     reviewers: Mapping[str, Reviewer] = field(default_factory=dict)
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
+    spent: list[Mapping[str, float]] = field(default_factory=list)
+    """What its reviewers spent on models."""
     word: str = "contract"
     """What a command is run for, in the log."""
 
@@ -149,7 +151,9 @@ class CommittedBench:
         async with self._opened(job) as (there, workspace, lease):
             ended = await self.way(job)(there, job, workspace, lease, words, self.stop)
         output = heard.text if heard and not heard.is_cut else words.output + (words.errors if heard else "")
-        return Ran(exit_code=ended.exit.code, output=output, failure=_failure(job, ended))
+        if ended.usage:
+            self.spent.append(ended.usage)
+        return Ran(exit_code=ended.exit.code, output=output, failure=_failure(job, ended), usage=ended.usage)
 
     @contextlib.asynccontextmanager
     async def _opened(self, job: Job) -> AsyncIterator[tuple[Site, Workspace, Lease]]:
@@ -180,10 +184,14 @@ class _Heard:
         self.is_cut = False
         """Whether the log took no more: then the end of it is not here."""
 
-    def note(self, event: Output) -> None:
+    def note(self, event: Output | AgentActed) -> None:
+        if isinstance(event, Output):
+            self._hear(event)
+        self._note(event)
+
+    def _hear(self, event: Output) -> None:
         self.text = f"{self.text}{event.text}\n"[-TAIL_SIGNS:]
         self.is_cut = self.is_cut or event.dropped > 0
-        self._note(event)
 
 
 def _failure(job: Job, ended: Ended) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shoal.adapters.host import this_host
-from shoal.adapters.registry import adapter
+from shoal.adapters.registry import adapter_of
 from shoal.engine.contracts.bench import Bench
 from shoal.engine.contracts.check import check
 from shoal.engine.contracts.committed import CommittedBench, Reviewer, Work
@@ -18,6 +18,7 @@ from shoal.model.contract import Checked, Passes, failure
 from shoal.model.results import WorkerResult
 from shoal.model.select import score_of
 from shoal.model.status import Status
+from shoal.model.usage import summed
 
 TRIAL = "select"
 """The name under which a selection's command stands among the checks."""
@@ -49,6 +50,7 @@ async def held_to_contracts(
     why = failure(checks)
     if job.trial is not None and why is None:
         checks = (*checks, await _tried(job.trial, bench))
+    result = replace(result, usage=summed((result.usage, *bench.spent)))
     if stop.is_set():
         return replace(result, status=Status.CANCELLED, checks=checks, error="it was stopped while it was checked")
     if why is None:
@@ -58,9 +60,7 @@ async def held_to_contracts(
 
 def _reviewers(job: Job) -> dict[str, Reviewer]:
     host = this_host()
-    return {
-        name: Reviewer(task=task, adapter=adapter(task.agent.adapter, host)) for name, task in job.reviewers.items()
-    }
+    return {name: Reviewer(task=task, adapter=adapter_of(task.agent, host)) for name, task in job.reviewers.items()}
 
 
 async def _tried(trial: Passes, bench: Bench) -> Checked:

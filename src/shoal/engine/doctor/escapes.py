@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.adapters.kind import Invocation
+from shoal.adapters.kind import Invocation, Place
 from shoal.engine.agent_box import agent_box
 from shoal.engine.behind import boxed
 from shoal.engine.doctor.bait import Bait, laid
@@ -85,18 +85,22 @@ class Attacker:
     plan: Mapping[str, object]
     network: Network
     name: str = "attacker"
+    client: None = None
 
     @property
     def default_network(self) -> Network:
         """Return the network that it is tried on."""
         return self.network
 
-    def invocation(self, task: Assignment) -> Invocation:
+    def invocation(self, task: Assignment, place: Place) -> Invocation:
         """Run it with our own interpreter; its mark is in its command, so that the host finds what it leaves."""
         python = Path(sys.executable).resolve()
         library = () if python.is_relative_to(SYSTEM) else (python, python.parent.parent / "lib")
         argv = (str(python), "-I", "-S", str(ATTACK), str(self.plan["mark"]))
         return Invocation(argv=argv, stdin=json.dumps(self.plan).encode(), needs=(ATTACK, *library))
+
+    def reader(self) -> None:
+        """Take its output as plain words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,14 @@
 """Which sessions of a run are to be merged, and which are not, with the reason; pure."""
 
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.model.merge import MergeResult, MergeStatus
 from shoal.model.results import RunReport, StepResult, WorkerResult
 
 SHOWN = 5
+INSIDE = "__"
+"""In the names of steps that a merge itself made, to verify or to resolve: what they did is in it already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,15 @@ class Lot:
     """Sessions that did not end well or were taken out; they are merged when they are named."""
 
 
+def without(chosen: Lot, gone: Container[str]) -> Lot:
+    """Keep back whose commit is *gone*: its branch was deleted, and git has cleared it away."""
+    lost = [one for one in chosen.candidates if one.source in gone]
+    said = "its branch was deleted, and git has cleared its work away; run it again to have it"
+    aside = (MergeResult(session=one.session, status=MergeStatus.HELD, message=said) for one in lost)
+    kept = tuple(one for one in chosen.candidates if one not in lost)
+    return replace(chosen, candidates=kept, settled=(*chosen.settled, *aside))
+
+
 def lot(
     workers: Sequence[WorkerResult], *, named: Container[str] = (), allow_executable: bool, out: Container[str] = ()
 ) -> Lot:
@@ -43,7 +54,7 @@ def lot(
         elif worker.commit is None:
             settled.append(_unchanged(worker))
         elif worker.executable and not allow_executable:
-            settled.append(_held(worker))
+            settled.append(held(worker))
         else:
             candidates.append(Candidate(session=worker.session, source=worker.commit, subject=worker.prompt))
     return Lot(candidates=tuple(candidates), settled=tuple(settled), left_out=tuple(left_out))
@@ -57,7 +68,8 @@ def workers_of(report: RunReport, named: Sequence[str] = ()) -> list[WorkerResul
     if named:
         known = {worker.session: worker for step in report.steps for worker in step.worker_results}
         return [known[session] for session in dict.fromkeys(named)]
-    return [worker for step in report.steps for worker in _counting(step) if worker.status.is_ended]
+    own = (step for step in report.steps if INSIDE not in step.step)
+    return [worker for step in own for worker in _counting(step) if worker.status.is_ended]
 
 
 def _counting(step: StepResult) -> Iterable[WorkerResult]:
@@ -72,7 +84,8 @@ def _unchanged(worker: WorkerResult) -> MergeResult:
     return MergeResult(session=worker.session, status=status, message=said)
 
 
-def _held(worker: WorkerResult) -> MergeResult:
+def held(worker: WorkerResult) -> MergeResult:
+    """Keep back what changes what runs on a person's machine."""
     more = f" and {len(worker.executable) - SHOWN} more" if len(worker.executable) > SHOWN else ""
     what = f"it changes what runs on your machine: {', '.join(worker.executable[:SHOWN])}{more}"
     remedy = f"look at it with `shoal diff {worker.session}`, then merge it with --allow-executable-config"

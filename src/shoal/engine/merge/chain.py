@@ -7,7 +7,7 @@ from shoal.engine.merge.candidates import Candidate
 from shoal.engine.merge.wording import all_message, message, squash_message
 from shoal.git.ancestry import Ancestry
 from shoal.git.commits import Commit, original
-from shoal.git.conflicts import Clean, Conflicted
+from shoal.git.conflicts import Clean, Conflicted, Tried
 from shoal.git.merge import Bench
 from shoal.model.merge import Conflict, MergeResult, MergeStatus, Preview, Strategy
 
@@ -38,6 +38,8 @@ class Chain:
     refused: tuple[MergeResult, ...] = ()
     added: tuple[str, ...] = ()
     """The sessions' own commits that were added since the origin."""
+    base_fault: str | None = None
+    """Why what they were to land on is not good itself, where that came to light."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -50,8 +52,13 @@ class Chain:
         return tuple(dict.fromkeys((self.start, *self.grounds, *self.sources)))
 
     def without(self, result: MergeResult) -> "Chain":
-        """Go on without a session."""
-        return replace(self, refused=(*self.refused, result))
+        """Go on without a session; what was said of it before counts no more."""
+        others = (one for one in self.refused if one.session != result.session)
+        return replace(self, refused=(*others, result))
+
+    def has(self, session: str) -> "Chain":
+        """Forget that a session was refused."""
+        return replace(self, refused=tuple(one for one in self.refused if one.session != session))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +80,10 @@ class Smith:
                 said = "what it changes is there already"
                 return chain.without(_result(one, MergeStatus.NO_CHANGES, said))
             case Clean(tree):
-                return await self._added(chain, one, tree)
+                is_replayed = chain.form is Strategy.REBASE
+                return await self._replayed(chain, one) if is_replayed else self.joined(chain, one, tree)
 
-    async def finished(self, chain: Chain) -> Chain:
+    def finished(self, chain: Chain) -> Chain:
         """Make the one commit of an octopus; all others have theirs."""
         if chain.form is not Strategy.OCTOPUS or not chain.added:
             return chain
@@ -85,17 +93,16 @@ class Smith:
         results = (replace(one, commit=tip) if one.source in chain.added else one for one in chain.results)
         return replace(chain, tip=tip, results=tuple(results))
 
-    async def _added(self, chain: Chain, one: Candidate, tree: str) -> Chain:
+    def joined(self, chain: Chain, one: Candidate, tree: str) -> Chain:
+        """Add *one* by a *tree* that holds both sides, by a single commit where its own ones cannot be made again."""
         truth = Commit(tree=tree, parents=(chain.truth, one.source), message="truth\n")
         match chain.form:
-            case Strategy.SQUASH:
+            case Strategy.SQUASH | Strategy.REBASE:
                 said = squash_message(chain.run, one)
                 tip = self.bench.commit(Commit(tree=tree, parents=(chain.tip,), message=said))
                 return _merged(chain, one, commit=tip, truth=self.bench.commit(truth), tree=tree)
             case Strategy.OCTOPUS:
                 return _merged(chain, one, commit=chain.tip, truth=self.bench.commit(truth), tree=tree)
-            case Strategy.REBASE:
-                return await self._replayed(chain, one)
             case _:
                 said = message(chain.run, one)
                 tip = self.bench.commit(Commit(tree=tree, parents=(chain.tip, one.source), message=said))
@@ -107,11 +114,7 @@ class Smith:
         tip, tree = chain.tip, chain.tree
         for commit in self.ancestry.without_merges(own):
             before, after = (await self.bench.tree(f"{commit}^"), await self.bench.tree(commit))
-            ground = self.bench.commit(Commit(tree=before, parents=(), message="before\n"))
-            sides = [
-                self.bench.commit(Commit(tree=side, parents=(ground,), message="side\n")) for side in (tree, after)
-            ]
-            tried = await self.bench.tried(sides[0], sides[1])
+            tried = await self.carried(tree, before, after)
             if isinstance(tried, Conflicted):
                 return chain.without(self._refusal(chain, one, tried))
             if tried.tree != tree:
@@ -119,6 +122,14 @@ class Smith:
                 tip = await self._copied(commit, tree, tip)
         truth = self.bench.commit(Commit(tree=tree, parents=(chain.truth, one.source), message="truth\n"))
         return _merged(chain, one, commit=tip, truth=truth, tree=tree)
+
+    async def carried(self, tree: str, before: str, after: str) -> Tried:
+        """Bring the change from *before* to *after*, all of them trees, into *tree*."""
+        ground = self.bench.commit(Commit(tree=before, parents=(), message="before\n"))
+        ours, theirs = (
+            self.bench.commit(Commit(tree=side, parents=(ground,), message="side\n")) for side in (tree, after)
+        )
+        return await self.bench.tried(ours, theirs)
 
     async def _copied(self, commit: str, tree: str, parent: str) -> str:
         """Make *commit* again, with its own author, date and words."""

@@ -1,12 +1,13 @@
 """Delivering an integration into a branch of the user's: its working tree goes along, or nothing is touched."""
 
 import shlex
+from dataclasses import replace
 
 from shoal.engine.merge.desk import HEADS, Desk
 from shoal.errors import BadInput
 from shoal.git.deliver import Checkout, advanced, checkouts, is_half_delivered, obstacle
 from shoal.git.lock import repository_locked
-from shoal.git.refs import Move, listed, move
+from shoal.git.refs import Move, alias, listed, move
 from shoal.model.merge import Delivery, DeliveryStatus
 from shoal.model.merge_events import DeliveryIntended, DeliveryRecorded
 
@@ -19,6 +20,10 @@ async def target(desk: Desk, into: str) -> str:
     at = (await listed(desk.repository, ref)).get(ref)  # not `rev-parse`: `main~1` is a commit, and no branch
     if at is None:
         raise BadInput(f"there is no branch {into!r} to deliver into; `git branch` lists yours")
+    if (
+        real := await alias(desk.repository, ref)
+    ) is not None:  # moved by this name, checkouts of that would stay behind
+        raise BadInput(f"{into!r} is another name of {real.removeprefix(HEADS)!r}; name that with --into")
     return at
 
 
@@ -35,7 +40,7 @@ async def delivered(desk: Desk, into: str, old: str, new: str, *, is_undo: bool 
         for place in places:
             if (why := await _in_the_way(desk, place, old, new, is_again=is_again)) is not None:
                 return _left(desk, place, same, why)
-        await desk.ledger.append(DeliveryIntended(run=desk.run, into=into, old=old, new=new))
+        await desk.ledger.append(DeliveryIntended(run=desk.run, into=into, old=old, new=new, is_undo=is_undo))
         return await _moved(desk, places, same, is_again=is_again, is_undo=is_undo)
 
 
@@ -55,7 +60,7 @@ async def _moved(
         again = is_again and await obstacle(desk.repository, place, same.old, same.new) is not None
         if (why := await advanced(desk.repository, place, same.old, same.new, again=again)) is not None:
             await _back(desk, gone, same)
-            return _left(desk, place, same, why)
+            return await _begun(desk, place, _left(desk, place, same, why), why)
         gone.append(place)
     if not await move(desk.repository, [Move(f"{HEADS}{same.into}", same.new, same.old)]):
         await _back(desk, gone, same)
@@ -78,6 +83,15 @@ async def _settled(desk: Desk, into: str, new: str, *, is_undo: bool) -> None:
 
 async def _recorded(desk: Desk, into: str, old: str, new: str, *, is_undo: bool) -> None:
     await desk.ledger.append(DeliveryRecorded(run=desk.run, into=into, old=old, new=new, is_undo=is_undo))
+
+
+async def _begun(desk: Desk, place: Checkout, left: Delivery, why: str) -> Delivery:
+    """Say so where some files were written before git gave up, as on a full disk: then only we can go on."""
+    if await obstacle(desk.repository, place, left.old, left.new) in (None, why):
+        return left
+    said = f"some files in {place.tree} were written, and then: {why}; once that is mended, the same merge goes on"
+    again = f"shoal merge {desk.run} --into {shlex.quote(left.into)} --yes"
+    return replace(left, message=said, command=again)
 
 
 def _left(desk: Desk, place: Checkout, same: Delivery, why: str) -> Delivery:

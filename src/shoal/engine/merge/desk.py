@@ -1,13 +1,17 @@
 """Where a merge is done: a repository, its state, and the run whose sessions are brought together."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from shoal.engine.merge.past import Past, past
-from shoal.errors import BadInput
+from shoal.errors import BadInput, UnknownName
 from shoal.git.refs import refuse_blocked_names, value
 from shoal.git.snapshot import is_hidden
+from shoal.model.assignment import Assignment
+from shoal.model.conflict_rule import ConflictRule
 from shoal.model.merge import Strategy
 from shoal.model.repository import Repository
 from shoal.model.results import RunReport
@@ -16,11 +20,41 @@ from shoal.store.lock import held
 from shoal.store.paths import StatePaths
 from shoal.store.read import events
 
+if TYPE_CHECKING:
+    from shoal.engine.dispatch import Dispatch  # brings in all that sessions need, which few merges do
+
 HEADS = "refs/heads/"
 WAIT_SECONDS = 600.0
+NO_RESOLVER = "a `resolver` goes with `on_conflict` `agent` only"
 
 Verify = Callable[[str], Awaitable[str | None]]
 """Take a commit that holds the work of several sessions; `None` says that it is good, a text says why not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolving:
+    """What is done with work that conflicts, and with what; told to *stop*, the rest is left as it is."""
+
+    rule: ConflictRule = ConflictRule.REPORT
+    dispatch: "Dispatch | None" = None
+    """What sessions are run with, for `agent` and `redo`."""
+    resolver: Assignment | None = None
+    """Who resolves, for `agent`."""
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def needs_boxes(self) -> bool:
+        """Say whether agents have to work for it."""
+        return self.rule in (ConflictRule.AGENT, ConflictRule.REDO)
+
+
+def conflict_rule(name: str, resolver: object) -> ConflictRule:
+    """Read the name of a rule; only `agent` has a resolver, and needs one."""
+    if name not in set(ConflictRule):
+        raise UnknownName("on_conflict", name, [one.value for one in ConflictRule])
+    if (name == ConflictRule.AGENT) is (resolver is None):
+        raise BadInput("`on_conflict` is `agent` and needs a `resolver`" if resolver is None else NO_RESOLVER)
+    return ConflictRule(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +67,9 @@ class MergeAsk:
     into: str | None = None
     allow_executable: bool = False
     verify: Verify | None = None
+    width: int = 1
+    """How many verifications run at the same time, at most."""
+    resolving: Resolving = field(default_factory=Resolving)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

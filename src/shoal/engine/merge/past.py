@@ -1,6 +1,6 @@
 """What was merged before, as it was recorded: intents that no record followed count when their ref has moved."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from shoal.model.events import Recorded
@@ -24,6 +24,11 @@ class Past:
     """The last delivery into each branch."""
     pending: Mapping[str, DeliveryIntended] = field(default_factory=dict)
     """Deliveries into each branch that were begun and not recorded."""
+
+    def without(self, gone: Container[str]) -> "Past":
+        """Forget commits that are *gone*: what was merged stays merged, but cannot be merged again."""
+        results = (replace(one, source=None) if one.source in gone else one for one in self.results)
+        return replace(self, results=tuple(results))
 
 
 def past(events: Iterable[Recorded], at: str) -> Past:

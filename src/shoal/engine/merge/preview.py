@@ -1,6 +1,6 @@
 """Which sessions would conflict, before anybody waits for them: first by files, then by trying each pair."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from shoal.engine.merge.candidates import Candidate
 from shoal.git.ancestry import since
@@ -11,10 +11,23 @@ from shoal.model.merge import Clash, Preview
 from shoal.model.repository import Repository
 
 
-async def previewed(repository: Repository, run: str, base: str, candidates: Sequence[Candidate]) -> Preview:
-    """Try each pair of *candidates* that touches the same files; sessions that stand on each other are no pair."""
+async def previewed(
+    repository: Repository,
+    run: str,
+    base: str,
+    candidates: Sequence[Candidate],
+    bases: Mapping[str, str] | None = None,
+) -> Preview:
+    """Try each pair of *candidates* that touches the same files; sessions that stand on each other are no pair.
+
+    *bases* are the commits that sessions started from, where that is another than *base*: what they stand on is not
+    their own change.
+    """
     source = {one.session: one.source for one in candidates}
-    changed = await touched(repository, base, list(source.values()))
+    own = {session: (bases or {}).get(session, base) for session in source}
+    changed: dict[str, tuple[str, ...]] = {}
+    for start in dict.fromkeys(own.values()):
+        changed |= await touched(repository, start, [source[name] for name in source if own[name] == start])
     pairs, is_whole = meeting({session: changed[commit] for session, commit in source.items()})
     if not pairs:
         return Preview(run=run, sessions=tuple(source), is_whole=is_whole)

@@ -5,15 +5,17 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 from shoal.adapters.host import this_host
-from shoal.adapters.registry import adapter
+from shoal.adapters.registry import adapter_of
 from shoal.engine.briefing import again
 from shoal.engine.contracts.wording import named
-from shoal.engine.dispatch import Dispatch
+from shoal.engine.dispatch import Dispatch, Place
 from shoal.engine.job import Job
 from shoal.engine.merge.ahead import Verified, Verify
+from shoal.engine.merge.candidates import INSIDE
 from shoal.engine.merge.dispute import Dispute, is_resolvable, prompt
 from shoal.engine.merge.markers import left_in
 from shoal.engine.merge.sides import favoured
+from shoal.engine.merge.verify import Stopped
 from shoal.engine.session import FAULTS
 from shoal.git.commits import Commit
 from shoal.git.difference import changed_paths
@@ -27,9 +29,8 @@ from shoal.model.retry import Retry
 from shoal.model.status import Status
 
 TRIES = 2
-RESOLVE, REDO = "resolve", "redo"
-INSIDE = "__"
-"""Between the name of a step and what is done about its conflicts; no other step is named so."""
+RESOLVE, REDO = f"{INSIDE}resolve", f"{INSIDE}redo"
+"""After the name of a step: what is done about its conflicts."""
 
 Land = Callable[[str, str], str]
 """Makes the commit that lands a tree on the tip; the second word is the commit whose history comes with it."""
@@ -63,8 +64,10 @@ class Means:
     dispatch: Dispatch | None = None
     resolver: Assignment | None = None
     """Who resolves, for `agent`."""
+    place: Place | None = None
+    """Whose work is in conflict: that names what is done about it."""
     job: Job | None = None
-    """The job whose work is in conflict: its step names what is done about it, and for `redo` it is done again."""
+    """The job whose work is in conflict, for `redo`."""
     before: WorkerResult | None = None
     """What came of that job, for `redo`."""
 
@@ -83,6 +86,8 @@ async def resolved(rule: ConflictRule, dispute: Dispute, means: Means) -> Resolv
                 return Unresolved("it is left to a person")
             case _:
                 return Unresolved(f"`on_conflict: {rule.value}` needs the pipeline that the work comes from")
+    except Stopped:
+        raise
     except FAULTS as error:
         return Unresolved(f"it could not be resolved: {str(error) or type(error).__name__}")
 
@@ -107,7 +112,7 @@ async def _by_agent(dispute: Dispute, means: Means, dispatch: Dispatch, resolver
     if not await is_resolvable(means.bench, dispute, base):
         return Unresolved("an agent is given only conflicts in the lines of text files")
     await means.bench.publish(base, dispute.sides)
-    job = _resolving(resolver, means.job, base, await prompt(means.bench, dispute))
+    job = _resolving(resolver, means.place or Place("merge", 0), base, await prompt(means.bench, dispute))
     results: list[WorkerResult] = []
     async with _told(dispatch, job.step) as step:
         for number in range(1, TRIES + 1):
@@ -156,13 +161,14 @@ def again_on(job: Job, before: WorkerResult, dispute: Dispute) -> Job:
     partners = ", ".join(one.session for one in dispute.partners) or "what was merged before it"
     why = f"its work conflicts with {partners} in {named(dispute.found.paths)}; you start from that work now"
     made = again(job, before.attempts + 1, replace(before, error=why))
-    return replace(made, step=f"{job.step}{INSIDE}{REDO}", base=dispute.tip, needs=())
+    return replace(made, step=f"{job.step}{REDO}", base=dispute.tip, needs=())
 
 
-def _resolving(resolver: Assignment, loser: Job | None, base: str, asked: str) -> Job:
-    step, index = f"{loser.step if loser else 'merge'}{INSIDE}{RESOLVE}", loser.index if loser else 0
+def _resolving(resolver: Assignment, loser: Place, base: str, asked: str) -> Job:
+    step = f"{loser.step}{RESOLVE}"
     task = replace(resolver, name=step, prompt=asked, expect="changes", retry=Retry(), title="resolve a conflict")
-    return Job(step=step, index=index, count=1, task=task, adapter=adapter(task.agent.adapter, this_host()), base=base)
+    kind = adapter_of(task.agent, this_host())
+    return Job(step=step, index=loser.index, count=1, task=task, adapter=kind, base=base)
 
 
 async def _landed(dispute: Dispute, means: Means, tree: str, source: str) -> str:

@@ -39,7 +39,8 @@ async def favoured(bench: Bench, ours: str, theirs: str, side: ConflictRule) -> 
         stages.setdefault(entry.path, {})[entry.stage] = entry
     if not all(_has_sides(one) for one in stages.values()):
         return None
-    with tempfile.TemporaryDirectory(prefix="shoal-sides-") as scratch:
+    # Beside the bench: what a kill leaves there is removed with it.
+    with tempfile.TemporaryDirectory(prefix="sides-", dir=bench.gitdir.parent) as scratch:
         chosen = {path: await _chosen(bench, one, side, Path(scratch)) for path, one in stages.items()}
     return await _replaced(bench, tree, chosen)
 

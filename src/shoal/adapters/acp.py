@@ -1,0 +1,76 @@
+"""Any agent that speaks the Agent Client Protocol, by its command."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from shoal.adapters.client import Client
+from shoal.adapters.kind import Invocation, Place
+from shoal.errors import BadInput
+from shoal.model.assignment import Assignment
+from shoal.model.policy import Network
+
+CLIENT = Client(
+    program="the command of an `acp` agent",
+    install="the package of the agent that `command` names",
+    login="log in to it, or hand it a key by `env: {NAME: {from: NAME}}`",
+    knows=("model", "system prompt", "tool rules", "usage", "cost", "denials"),
+    needs_login=False,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of one agent beyond the protocol."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that keep it quiet."""
+    system_prompt: str | None = None
+    """The file below its home that it takes into its system prompt."""
+
+
+KNOWN = {
+    "goose": Known(
+        env={"GOOSE_DISABLE_KEYRING": "1", "GOOSE_TELEMETRY_ENABLED": "false"},
+        system_prompt=".config/goose/.goosehints",
+    ),
+    "claude-agent-acp": Known(
+        env={
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_TELEMETRY": "1",
+            "DISABLE_ERROR_REPORTING": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "CLAUDE_CODE_MAX_RETRIES": "5",
+            "IS_SANDBOX": "1",
+        }
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Acp:
+    """Start the agent's own command and leave its stdin open: who speaks with it there is the engine."""
+
+    name: str = "acp"
+    default_network: Network = Network.HOST
+    client: Client = CLIENT
+
+    def invocation(self, task: Assignment, place: Place) -> Invocation:
+        """Give it its system prompt by its home, where it is known to look there."""
+        spec = task.agent
+        if not spec.command:
+            raise BadInput(f"agent {spec.name!r} has no command; say which agent to run, like [goose, acp]")
+        agent = known(spec.command)
+        home = {}
+        if agent.system_prompt and task.system_prompt.strip():
+            home[agent.system_prompt] = task.system_prompt.encode()
+        return Invocation(argv=(*spec.command, *spec.args), stdin=b"", env=agent.env, home=home, is_live=True)
+
+    def reader(self) -> None:
+        """Leave its words to who speaks with it."""
+
+
+def known(command: tuple[str, ...]) -> Known:
+    """Say what is known of the agent that *command* starts, by itself or by an interpreter."""
+    names = (PurePath(word).name.removesuffix(".js") for word in command)
+    return next((KNOWN[name] for name in names if name in KNOWN), Known())

@@ -1,0 +1,47 @@
+"""What is known of an agent client before it runs: how it is installed, how old it may be, where its login lies."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """A program that people have installed, and log in to."""
+
+    program: str
+    install: str
+    """The command that installs it."""
+    login: str
+    """The command that logs in, or another way to, for a person to read."""
+    oldest: Version = ()
+    version_arguments: tuple[str, ...] = ("--version",)
+    keys: tuple[str, ...] = ()
+    """Variables of the host that hold a credential; they are handed on, and masked everywhere."""
+    settings: tuple[str, ...] = ()
+    """Variables of the host that are handed on as they are: addresses, providers, certificates."""
+    logins: tuple[str, ...] = ()
+    """Files below the user's home that hold a login; they are copied into the private home."""
+    litter: tuple[str, ...] = ()
+    """What it leaves in a workspace that is no work, as git's ignore patterns."""
+    knows: tuple[str, ...] = ()
+    """What it can be told and tells, for `shoal agents`: `model`, `system prompt`, `tool rules`, `usage`, `cost`, …"""
+    needs_login: bool = True
+    hum: str | None = None
+    """Lines on stderr with this in them are a sign of life, and nothing else: they are not kept."""
+
+    def version(self, said: str) -> Version | None:
+        """Find the version in what it says of itself."""
+        found = _VERSION.search(said)
+        return tuple(int(part or 0) for part in found.groups()) if found else None
+
+    def is_too_old(self, version: Version | None) -> bool:
+        """Say whether we know that it is too old for us."""
+        return version is not None and version < self.oldest
+
+    def given(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Take what it is given of the host's environment, and no more."""
+        return {name: environ[name] for name in (*self.keys, *self.settings) if environ.get(name)}

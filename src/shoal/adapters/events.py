@@ -1,0 +1,53 @@
+"""Lines of a client as events: parsed by key, whatever their order, and never trusted."""
+
+import json
+from collections.abc import Mapping
+
+from shoal.model.activity import Act, Activity
+
+DEEPEST_BYTES = 8 * 2**20
+
+
+def event(line: str) -> Mapping[str, object] | None:
+    """Read a line as a JSON object; `None` for anything else."""
+    if not line.startswith("{") or len(line) > DEEPEST_BYTES:
+        return None
+    try:
+        read = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return read if isinstance(read, dict) else None
+
+
+def plain(line: str) -> list[Activity]:
+    """Take a line that is no event for words."""
+    return [Activity(act=Act.SAID, text=line)] if line.strip() else []
+
+
+def words(value: object) -> str:
+    """Give a value as text: a text as it stands, and anything else as JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def objects(values: object) -> list[Mapping[str, object]]:
+    """Give the objects of a list; nothing of whatever is none."""
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def number(value: object) -> float:
+    """Give a count or a price; 0 for whatever is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        return 0
+    return value
+
+
+def argument(values: object) -> str:
+    """Give of a tool's arguments the one that matters: a command or a path, else all of them."""
+    if not isinstance(values, dict):
+        return words(values)
+    for name in ("command", "cmd", "file_path", "filePath", "path", "absolute_path", "pattern", "url"):
+        if name in values:
+            return words(values[name])
+    return words(values)

@@ -1,0 +1,74 @@
+"""Sessions that changed the same files: a line for each pair while a run goes on, a table at its end."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from shoal.cli.output import Paint
+from shoal.cli.plain import plain
+from shoal.cli.render.columns import columns, count, heading, joined, some
+from shoal.model.overlap import Overlap
+
+INDENT = "  "
+NAMED = 3
+TOLD = 10
+WIDEST = 30
+"""More sessions than this are wider than any terminal as a table; the list of pairs says it all."""
+
+
+class OverlapLines:
+    """Tells of pairs as they are seen: the first ones, then once that there are more."""
+
+    def __init__(self, paint: Paint, indent: str) -> None:
+        self._paint = paint
+        self._indent = indent
+        self._told = 0
+
+    def line(self, one: Overlap) -> str | None:
+        """Say which two changed the same files, and whether they really conflict."""
+        self._told += 1
+        if self._told == TOLD + 1:
+            return f"{self._paint('overlap', 'warn')}  between more sessions; `shoal merge --preview` names them all"
+        if self._told > TOLD:
+            return None
+        names = f"{plain(one.one)} and {plain(one.other)}"
+        return f"{self._paint('overlap', 'warn')}  {names}:\n{self._indent}{verdict(one, self._paint)}"
+
+
+def verdict(one: Overlap, paint: Paint) -> str:
+    """Say in which files, and whether a person will have to decide."""
+    if not one.conflicts:
+        return f"both changed {_names(one)}, without a conflict"
+    kinds = "; ".join(f"{conflict.kind.value}: {some(conflict.paths, NAMED)}" for conflict in one.conflicts[:NAMED])
+    more = f"; and {len(one.conflicts) - NAMED} more" if len(one.conflicts) > NAMED else ""
+    return f"{paint('they conflict', 'bad')} ({kinds}{more})"
+
+
+def matrix(names: Sequence[str], marks: Mapping[tuple[str, str], str], paint: Paint) -> Iterator[str]:
+    """Draw a row and a column for each of *names*; a mark stands where two of them meet."""
+    if len(names) > WIDEST:
+        return
+    rows = [
+        [f"{number} {plain(name)}", *(marks.get((name, other), ".") for other in names)]
+        for number, name in enumerate(names, 1)
+    ]
+    head, *padded = columns([["", *map(str, range(1, len(names) + 1))], *rows])
+    yield heading(head, paint)
+    yield from map(joined, padded)
+
+
+def overlap_table(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
+    """Draw who overlaps with whom: `x` is a conflict, `~` the same files without one; of two alone a line says it."""
+    names = list(dict.fromkeys(name for one in overlaps for name in (one.one, one.other)))
+    marks = {
+        pair: "x" if one.conflicts else "~" for one in overlaps for pair in ((one.one, one.other), (one.other, one.one))
+    }
+    if len(names) > 2:
+        yield from (f"{INDENT}{line}" for line in matrix(names, marks, paint))
+    for one in overlaps[:TOLD]:
+        yield f"{INDENT}{plain(one.one)} and {plain(one.other)}: {verdict(one, paint)}"
+    if len(overlaps) > TOLD:
+        yield f"{INDENT}… and {count(len(overlaps) - TOLD, 'more pair')}"
+
+
+def _names(one: Overlap) -> str:
+    more = f" and {one.files - NAMED} more" if one.files > NAMED else ""
+    return ", ".join(map(plain, one.paths[:NAMED])) + more

@@ -1,0 +1,1 @@
+"""Speaking the Agent Client Protocol with an agent behind its wall."""

@@ -1,0 +1,145 @@
+"""A tool call as an agent tells it: what it is called, and what it is about."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.adapters.events import words
+from shoal.model.permissions import NOT_LISTED, Decision, PermissionManager
+
+LONGEST = 256 * 1024
+MOST_PATHS = 100
+COMMANDS = ("command", "cmd", "commands")
+PATHS = ("file_path", "filePath", "path", "absolute_path", "notebook_path")
+OTHERS = ("pattern", "query", "url", "prompt")
+
+EXECUTE = "execute"
+BY_KIND = {
+    "read": ("Read",),
+    "edit": ("Edit", "Write"),
+    "delete": ("Edit", "Write"),
+    "move": ("Edit", "Write"),
+    "search": ("Grep", "Glob"),
+    EXECUTE: ("Bash",),
+    "fetch": ("WebFetch",),
+}
+"""The names that rules have for each of the protocol's kinds of tools."""
+
+BY_NAME = {
+    **dict.fromkeys(("shell", "bash", "terminal", "run_shell_command", "exec_command", "execute_command"), ("Bash",)),
+    **dict.fromkeys(("write", "write_file", "create_file", "write_to_file"), ("Write", "Edit")),
+    **dict.fromkeys(("edit", "replace", "text_editor", "apply_patch", "edit_file"), ("Edit", "Write")),
+    **dict.fromkeys(("read", "read_file", "view", "read_text_file"), ("Read",)),
+    **dict.fromkeys(("grep", "glob", "search_file_content", "find"), ("Grep", "Glob")),
+    **dict.fromkeys(("web_fetch", "webfetch", "fetch"), ("WebFetch",)),
+}
+"""The same for the agents' own names of their tools: some tell every tool as of an other kind."""
+
+_WORD = re.compile(r"[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """What is known so far of one tool call."""
+
+    call: str
+    kind: str = ""
+    own: str = ""
+    """The agent's own name of the tool."""
+    title: str = ""
+    command: str = ""
+    paths: tuple[str, ...] = ()
+    other: str = ""
+    is_told: bool = False
+    is_asked: bool = False
+    is_over: bool = False
+
+    def updated(self, told: Mapping[str, object]) -> "ToolCall":
+        """Take over what an update or a question tells of it."""
+        given = told.get("rawInput")
+        values: Mapping[str, object] = given if isinstance(given, dict) else {}
+        return replace(
+            self,
+            kind=_text(told.get("kind")) or self.kind,
+            own=_own(told.get("_meta")) or self.own,
+            title=_text(told.get("title")) or self.title,
+            command=_first(values, COMMANDS) or self.command,
+            paths=tuple(dict.fromkeys(_paths(values, told)))[:MOST_PATHS] or self.paths,
+            other=_first(values, OTHERS) or self.other,
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What rules may call the tool; the first is what people are shown."""
+        titled = _WORD.match(self.title)
+        own = self.own or ("" if self.kind in BY_KIND or titled is None else titled[0])
+        every = (*BY_NAME.get(own.lower(), ()), *BY_KIND.get(self.kind, ()), own)
+        return tuple(dict.fromkeys(filter(None, every))) or ("Tool",)
+
+    @property
+    def is_known(self) -> bool:
+        """Say whether it was told what the tool is used with; the paths of a command are only where it runs."""
+        return bool(self.command or self.other or (self.paths and self.kind != EXECUTE))
+
+    @property
+    def argument(self) -> str:
+        """What it is used with, for people."""
+        if self.command or self.kind == EXECUTE:
+            return self.command or self.title
+        return ", ".join(self.paths) or self.other
+
+    def decided(self, manager: PermissionManager) -> Decision:
+        """Ask for each of its arguments, by all of its names: one that is denied is, and one that is listed will do."""
+        is_command = self.command or self.kind == EXECUTE
+        about = [] if is_command else [_forms(path, manager.workspace) for path in self.paths]
+        answers = [self._answered(manager, forms) for forms in about or [(self.argument,)]]
+        return next((one for one in answers if not one), answers[0])
+
+    def _answered(self, manager: PermissionManager, forms: tuple[str, ...]) -> Decision:
+        answers = [manager.tool_allowed(name, form) for form in forms for name in self.names]
+        denied = (one for one in answers if not one and one.rule != NOT_LISTED)
+        return next(denied, next((one for one in answers if one), answers[0]))
+
+
+def _forms(path: str, workspace: Path) -> tuple[str, ...]:
+    """Spell a path as rules may: from the top of the workspace where it lies in there, and in full."""
+    full = os.path.normpath(workspace / path)
+    top = f"{workspace}/"
+    return (full.removeprefix(top), full) if full.startswith(top) else (full,)
+
+
+def _paths(values: Mapping[str, object], told: Mapping[str, object]) -> Iterator[str]:
+    yield from (_text(values[name]) for name in PATHS if _text(values.get(name)))
+    for key in ("locations", "content"):
+        listed = told.get(key)
+        for one in listed[:MOST_PATHS] if isinstance(listed, list) else ():
+            if isinstance(one, dict) and _text(one.get("path")):
+                yield _text(one["path"])
+
+
+def _first(values: Mapping[str, object], names: tuple[str, ...]) -> str:
+    return next((found for name in names if (found := _spelt(values.get(name)))), "")
+
+
+def _spelt(value: object) -> str:
+    """Give a command as one text; of `sh -c SCRIPT` it is the script that matters."""
+    if not isinstance(value, list):
+        return words(value)[:LONGEST]
+    parts = [words(part) for part in value]
+    is_script = len(parts) == 3 and parts[1] in ("-c", "-lc")
+    return (parts[2] if is_script else " ".join(parts))[:LONGEST]
+
+
+def _own(meta: object) -> str:
+    """Find the tool's name in what agents add to the protocol, each below a key of its own."""
+    for told in meta.values() if isinstance(meta, dict) else ():
+        match told:
+            case {"toolName": str(name)} | {"toolCall": {"toolName": str(name)}}:
+                return name[:100]
+    return ""
+
+
+def _text(value: object) -> str:
+    return value[:LONGEST] if isinstance(value, str) else ""

@@ -1,0 +1,80 @@
+"""The messages between us and an agent: bounded, and only what has the protocol's form comes through."""
+
+import asyncio
+import contextlib
+import json
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.engine.behind import Box
+
+MOST_UNANSWERED = 64
+MOST_UNANSWERED_SIGNS = 32 * 2**20
+Message = Mapping[str, object]
+
+
+class Flooded(Exception):
+    """The agent asks, and does not read what it is answered."""
+
+
+class Wire:
+    """What the protocol's SDK takes for a transport; a session's updates do not pass here."""
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+        self._inbox: deque[dict[str, Any]] = deque()
+        self._more = asyncio.Event()
+        self._unanswered: dict[object, int] = {}
+        self._is_ended = False
+
+    def put(self, message: dict[str, Any], signs: int) -> None:
+        """Take a request of the agent's, or its answer to one of ours; raises `Flooded`."""
+        if "method" in message:
+            self._unanswered[message["id"]] = signs
+        if len(self._unanswered) > MOST_UNANSWERED or sum(self._unanswered.values()) > MOST_UNANSWERED_SIGNS:
+            raise Flooded
+        self._inbox.append(message)
+        self._more.set()
+
+    def end(self) -> None:
+        """Let nothing more come: whoever waits for an answer is told so."""
+        self._is_ended = True
+        self._more.set()
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Give the next message; `None` at the end."""
+        while not self._inbox and not self._is_ended:
+            self._more.clear()
+            await self._more.wait()
+        return self._inbox.popleft() if self._inbox else None
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Write one message, as fast as the agent reads; an answer that nobody reads any more is no error."""
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        if "method" in message:
+            await self._box.write(line)
+            return
+        with contextlib.suppress(OSError):
+            await self._box.write(line)
+        self._unanswered.pop(message["id"], None)
+
+    async def close(self) -> None:
+        """End it."""
+        self.end()
+
+
+def is_update(message: Message) -> bool:
+    """Say whether *message* tells what happens in a session."""
+    return message.get("method") == "session/update" and "id" not in message
+
+
+def is_request(message: Message) -> bool:
+    """Say whether *message* wants an answer of ours."""
+    return isinstance(message.get("method"), str) and isinstance(message.get("id"), int | str)
+
+
+def is_answer(message: Message) -> bool:
+    """Say whether *message* is an answer to one of our requests."""
+    is_error = isinstance(message.get("error"), dict)
+    return "method" not in message and type(message.get("id")) is int and (is_error or "result" in message)

@@ -1,0 +1,27 @@
+"""Two sessions that changed the same files: known before anybody merges them."""
+
+from dataclasses import dataclass
+
+from shoal.model.merge import Conflict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """A pair of sessions that touch the same places; *conflicts* is empty where the work of both can be had."""
+
+    one: str
+    other: str
+    paths: tuple[str, ...]
+    """The first of the files that both changed; names in it are an agent's."""
+    files: int
+    """How many files both changed."""
+    conflicts: tuple[Conflict, ...] = ()
+
+    def as_fields(self) -> dict[str, object]:
+        """Give the fields by their names."""
+        return {
+            "sessions": [self.one, self.other],
+            "files": self.files,
+            "paths": list(self.paths),
+            "conflicts": [one.as_fields() for one in self.conflicts],
+        }

@@ -1,0 +1,1 @@
+"""What users test their own pipelines and agents with; nothing else of Shoal imports it."""

@@ -1,0 +1,152 @@
+"""One client's connection: HTTP as far as a model needs it."""
+
+import asyncio
+import http
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.testing.model.conversation import Body
+from shoal.testing.model.names import fresh
+
+MOST_HEAD = 256 * 1024
+MOST_BODY = 64 * 1024 * 1024
+NO_HEADERS: Mapping[str, str] = {}
+
+
+class BadRequest(Exception):
+    """What came is not HTTP that we read; the connection is of no more use."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A request as it came."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class Connection:
+    """Reads requests and writes answers, and can break off in between."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def receive(self) -> Received | None:
+        """Give the next request, or `None` when the client has gone."""
+        try:
+            head = await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            return None
+        except asyncio.LimitOverrunError:
+            raise BadRequest(431, "the head is too long") from None
+        start, *lines = head.decode("latin-1").split("\r\n")
+        parts = start.split(" ")
+        if len(parts) != 3:
+            raise BadRequest(400, "that is not HTTP")
+        pairs = (line.partition(":") for line in lines if ":" in line)
+        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        return Received(parts[0], parts[1], headers, await self._content(headers))
+
+    async def send(self, status: int, body: Body, headers: Mapping[str, str] = NO_HEADERS) -> None:
+        """Answer with a document."""
+        content = json.dumps(body).encode()
+        self._head(status, {"content-type": "application/json", "content-length": str(len(content)), **headers})
+        self._writer.write(content)
+        await self._writer.drain()
+
+    async def acknowledge(self) -> None:
+        """Answer with nothing."""
+        self._head(200, {"content-length": "0"})
+        await self._writer.drain()
+
+    async def start_stream(self) -> None:
+        """Begin an answer that comes in chunks."""
+        kind = "text/event-stream; charset=utf-8"
+        self._head(200, {"content-type": kind, "cache-control": "no-cache", "transfer-encoding": "chunked"})
+        await self._writer.drain()
+
+    async def chunk(self, content: bytes) -> None:
+        """Send a piece of it; an empty one ends it."""
+        self._writer.write(b"%x\r\n%s\r\n" % (len(content), content))
+        await self._writer.drain()
+
+    async def send_part(self, body: Body, length: int) -> None:
+        """Promise a document and send only the first *length* bytes of it."""
+        content = json.dumps(body).encode()
+        self._head(200, {"content-type": "application/json", "content-length": str(len(content) + 1)})
+        self._writer.write(content[:length])
+        await self._writer.drain()
+
+    async def pause(self, seconds: float | None) -> None:
+        """Wait, for ever if it is `None`; a client that goes, or a server that closes, ends it."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._reader.read(1)
+        except TimeoutError:
+            return
+        raise ConnectionResetError("the client did not wait")
+
+    async def close(self) -> None:
+        """End it, after what was sent."""
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    def abort(self) -> None:
+        """End it at once."""
+        self._writer.transport.abort()
+
+    def _head(self, status: int, headers: Mapping[str, str]) -> None:
+        phrase = http.HTTPStatus(status).phrase if status in set(http.HTTPStatus) else "Refused"
+        lines = [f"{name}: {value}" for name, value in {"request-id": fresh("req_"), **headers}.items()]
+        self._writer.write("\r\n".join([f"HTTP/1.1 {status} {phrase}", *lines, "", ""]).encode())
+
+    async def _content(self, headers: Mapping[str, str]) -> bytes:
+        if headers.get("expect", "").lower() == "100-continue":
+            self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            if headers.get("transfer-encoding", "").lower() == "chunked":
+                content = await self._chunked()
+            else:
+                content = await self._exactly(int(headers.get("content-length") or 0))
+        except ValueError:
+            raise BadRequest(400, "its length cannot be read") from None
+        return _unpacked(content, headers.get("content-encoding", "identity"))
+
+    async def _exactly(self, length: int) -> bytes:
+        if not 0 <= length <= MOST_BODY:
+            raise BadRequest(413, "it is too long")
+        return await self._reader.readexactly(length)
+
+    async def _chunked(self) -> bytes:
+        content = b""
+        while length := int((await self._reader.readuntil(b"\r\n")).split(b";")[0], 16):
+            content += await self._exactly(length)
+            await self._reader.readuntil(b"\r\n")
+            if len(content) > MOST_BODY:
+                raise BadRequest(413, "it is too long")
+        await self._reader.readuntil(b"\r\n")
+        return content
+
+
+def _unpacked(content: bytes, encoding: str) -> bytes:
+    if encoding == "identity":
+        return content
+    if encoding not in ("gzip", "deflate"):
+        raise BadRequest(415, f"content-encoding {encoding} is not read")
+    unpacking = zlib.decompressobj(wbits=47)  # either of the two, told by its head
+    try:
+        unpacked = unpacking.decompress(content, MOST_BODY)
+    except zlib.error:
+        raise BadRequest(400, "it cannot be unpacked") from None
+    if unpacking.unconsumed_tail:
+        raise BadRequest(413, "it is too long")
+    return unpacked

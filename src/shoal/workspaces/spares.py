@@ -1,0 +1,100 @@
+"""Spares: private folders that nobody changed, kept while a run lives to serve its next sessions."""
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections import defaultdict
+from collections.abc import Hashable
+from pathlib import Path
+
+MOST = 256
+BEGINNING = "spare-"
+
+
+class Spares:
+    """The spares of one run, below *folder*, by what they can serve for.
+
+    No other Shoal removes them while we hold the lock, and the first that finds it free does: a kill frees it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._own: Path | None = None
+        self._lock = -1
+        self._count = 0
+        self._kept: defaultdict[Hashable, list[str]] = defaultdict(list)
+
+    def put(self, path: Path, use: Hashable) -> bool:
+        """Put *path* away for the next one that has such a *use*; `False` where there are enough."""
+        if self._count >= MOST:
+            return False
+        with contextlib.suppress(OSError):
+            place = f"{self._opened()}/{self._count}-{path.name}"
+            os.rename(path, place)  # noqa: PTH104 - half the time of Path.rename
+            self._kept[use].append(place)
+            self._count += 1
+            return True
+        return False
+
+    def take(self, path: Path, use: Hashable) -> bool:
+        """Make *path* of a spare; `False` where there is none."""
+        while places := self._kept.get(use):
+            self._count -= 1
+            with contextlib.suppress(OSError):
+                os.rename(places.pop(), path)  # noqa: PTH104
+                return True
+        return False
+
+    def close(self) -> None:
+        """Let all of them go: the trash is emptied of them, too."""
+        self._kept.clear()
+        self._count, self._own = MOST, None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _opened(self) -> Path:
+        if self._own is None:
+            self._own, self._lock = _held(self._folder)
+        return self._own
+
+
+def abandoned(path: Path) -> Path | None:
+    """Give what of *path*, an entry of the trash, can be removed; `None` for the spares of a run that lives.
+
+    A dead run's get another name under their lock: nobody can begin to use what is about to be removed.
+    """
+    if not path.name.startswith(BEGINNING):
+        return path
+    with contextlib.suppress(OSError):  # another Shoal was faster
+        lock = _locked(path)
+        if lock is not None:
+            try:
+                return path.rename(path.with_name(f"gone-{secrets.token_hex(4)}"))
+            finally:
+                os.close(lock)
+    return None
+
+
+def _held(folder: Path) -> tuple[Path, int]:
+    """Make a folder and lock it; who empties the trash may have taken it in the instant between."""
+    while True:
+        place = folder / f"{BEGINNING}{secrets.token_hex(4)}"
+        place.mkdir(mode=0o700, parents=True)
+        with contextlib.suppress(FileNotFoundError):
+            lock = _locked(place)
+            if lock is not None and place.exists():
+                return place, lock
+            if lock is not None:
+                os.close(lock)
+
+
+def _locked(path: Path) -> int | None:
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock

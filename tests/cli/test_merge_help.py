@@ -1,0 +1,157 @@
+"""`shoal merge` with a verification and with rules for conflicts, as a person types it."""
+
+import contextlib
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acting import assert_nothing_left
+from tests.cli.conftest import SHOAL, Shoal, environment
+from tests.cli.flows import written
+from tests.conftest import git
+
+STEPS = """\
+steps:
+  - {name: one, agent: do, prompt: "echo one > same.txt; echo 1 > one.txt"}
+  - {name: two, agent: do, prompt: "echo two > same.txt; echo 2 > two.txt"}
+  - {name: tre, agent: do, prompt: "echo 3 > tre.txt"}
+"""
+BOTH = "printf 'one\\ntwo\\n' > same.txt"
+SLOW = "echo half > same.txt; echo up; sleep 61.5"
+
+
+@pytest.fixture
+def done(repo: Path, shoal: Shoal) -> str:
+    """A run without a wall whose second session conflicts with the first; gives its name."""
+    file = written(
+        repo, STEPS, runtime="sandbox: none, network: host, max_concurrent_workers: 1", fixer=BOTH, slow=SLOW
+    )
+    git(repo, "add", file)
+    git(repo, "commit", "-qm", "plan")
+    return str(json.loads(shoal("run", file, "--json").out)["run"])
+
+
+def results(out: str) -> dict[str, dict[str, Any]]:
+    return {one["session"].rpartition("-")[0]: one for one in json.loads(out)["results"]}
+
+
+def test_what_fails_only_together_is_put_aside_with_its_log(repo: Path, shoal: Shoal, done: str) -> None:
+    verify = "echo looked; test ! -e one.txt || test ! -e tre.txt"
+
+    said = shoal("merge", done, "one", "tre", "--verify", verify, "--json")
+
+    found = results(said.out)
+    assert (said.code, found["one"]["status"], found["tre"]["status"]) == (4, "merged", "held")
+    assert found["tre"]["message"].endswith("did not pass: it exited with 1\nlooked")
+    assert "merge__verify-" in said.err
+    assert git(repo, "ls-tree", "--name-only", f"shoal/{done}", "one.txt", "tre.txt") == "one.txt"
+    run = json.loads(shoal("status", done, "--json").out)
+    assert "merge__verify" in json.dumps(run)
+    again = shoal("merge", done, "--json")
+    assert all(not name.startswith("merge__") for name in results(again.out))
+    assert_nothing_left(repo)
+
+
+def test_a_base_that_fails_already_is_said(repo: Path, shoal: Shoal, done: str) -> None:
+    said = shoal("merge", done, "--verify", "echo broken; false", "--verify-timeout", "30s", "--json")
+
+    report = json.loads(said.out)
+    assert said.code == 4
+    assert report["base_fault"] == "`echo broken; false` did not pass: it exited with 1\nbroken"
+    assert results(said.out)["one"]["message"].startswith("verification fails on the base already: `echo broken")
+    assert "verification fails on the base already" in shoal("merge", done, "--verify", "false").out
+
+
+@pytest.mark.parametrize(("rule", "line"), [("ours", "one"), ("theirs", "two")])
+def test_a_side_is_taken_by_hand(repo: Path, shoal: Shoal, done: str, rule: str, line: str) -> None:
+    said = shoal("merge", "--on-conflict", rule)
+
+    assert (said.code, "3 of 3 sessions merged" in said.out) == (0, True)
+    assert git(repo, "show", f"shoal/{done}:same.txt") == line
+
+
+def test_a_resolver_of_the_file_is_used(repo: Path, shoal: Shoal, done: str) -> None:
+    asked = ("merge", done, "--on-conflict", "agent", "--resolver", "fixer", "--file", "p.yaml", "--json")
+
+    said = shoal(*asked, "--verify", "test ! -e two.txt || grep two same.txt")
+
+    two = results(said.out)["two"]
+    assert (said.code, two["status"], two["resolved_by"]) == (0, "merged", "agent")
+    assert two["resolver"].startswith("two__resolve-")
+    assert git(repo, "show", f"shoal/{done}:same.txt").split() == ["one", "two"]
+    assert_nothing_left(repo)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--on-conflict", "redo"], "write `on_conflict: redo` under `runtime.merge` of the file"),
+        (["--on-conflict", "agent"], "--on-conflict agent needs --resolver"),
+        (["--resolver", "fixer"], "go with --on-conflict agent"),
+        (["--on-conflict", "agent", "--resolver", "fixr", "--file", "p.yaml"], "did you mean 'fixer'?"),
+        (["--on-conflict", "agent", "--resolver", "fixer"], "give --file"),
+        (["--verify-timeout", "3"], "says how long --verify may take"),
+        (["--verify", " "], "--verify is empty"),
+        (["--verify", "true", "--verify-timeout", "soon"], "'soon' is no length of time"),
+        (["--preview", "--verify", "true"], "decide nothing new"),
+        (["--verify", "true", "-j", "0"], "at least 1 box"),
+    ],
+)
+def test_what_makes_no_sense_changes_nothing(repo: Path, shoal: Shoal, words: list[str], why: str) -> None:
+    (repo / "p.yaml").write_text(
+        "agents: {fixer: {adapter: command, command: [sh]}}\nsteps: [{name: a, agent: fixer, prompt: x}]\n"
+    )
+    if "fixr" in words or words[-1] == "fixer":
+        shoal("run", "--task", "x", "--command", "true", "--sandbox", "none")
+
+    said = shoal("merge", *words)
+
+    assert (said.code, why in said.err) == (2, True), said.err
+    assert git(repo, "for-each-ref", "refs/heads/shoal") == ""
+
+
+@contextlib.contextmanager
+def started(repo: Path, done: str) -> Iterator["subprocess.Popen[str]"]:
+    """Start a merge, and wait until its resolver has begun to write."""
+    words = ["merge", done, "--on-conflict", "agent", "--resolver", "slow", "--file", "p.yaml", "--json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [str(SHOAL), *words], cwd=repo, env=environment(), text=True, stdout=pipe, stderr=pipe
+    ) as one:
+        assert one.stderr is not None
+        assert "two__resolve-" in one.stderr.readline()
+        while not any(path.read_text() == "half\n" for path in (repo / ".shoal").rglob("same.txt") if path.is_file()):
+            assert one.poll() is None
+        yield one
+
+
+@pytest.mark.deep
+def test_ctrl_c_ends_the_resolver_and_keeps_what_it_wrote(repo: Path, shoal: Shoal, done: str) -> None:
+    with started(repo, done) as process:
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert "resolving it was stopped" in results(out)["two"]["message"]
+    (branch,) = git(repo, "for-each-ref", "--format=%(refname)", "refs/heads/agent/two__resolve").splitlines()
+    assert git(repo, "show", f"{branch}:same.txt") == "half"
+    assert git(repo, "show", f"shoal/{done}:tre.txt") == "3", "what is clean has landed"
+    assert_nothing_left(repo)
+
+
+@pytest.mark.deep
+def test_killed_the_same_command_finishes(repo: Path, shoal: Shoal, done: str) -> None:
+    with started(repo, done) as process:
+        process.kill()
+    assert git(repo, "show", f"shoal/{done}:tre.txt") == "3", "what is clean has landed"
+
+    said = shoal("merge", done, "--on-conflict", "agent", "--resolver", "fixer", "--file", "p.yaml", "--json")
+
+    assert (said.code, results(said.out)["two"]["resolved_by"]) == (0, "agent")
+    assert git(repo, "show", f"shoal/{done}:same.txt").split() == ["one", "two"]
+    assert_nothing_left(repo)

@@ -1,0 +1,51 @@
+"""What an impatient person could once do to `shoal merge` at a terminal."""
+
+import os
+import pty
+import select
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SHOAL, Shoal, environment
+from tests.conftest import git
+
+SECONDS = 30.0
+
+
+@pytest.mark.usefixtures("ran")
+def test_ctrl_c_at_the_question_ends_it_at_once_and_delivers_nothing(ran_in: Path) -> None:
+    """The first one went to the loop, which could not end what was waiting for a line."""
+    before = git(ran_in, "rev-parse", "main")
+    child, terminal = pty.fork()
+    if child == 0:  # pragma: no cover - another process
+        os.chdir(ran_in)
+        os.execve(SHOAL, [str(SHOAL), "merge", "--into", "main"], environment())
+
+    try:
+        assert b"[y/N]" in said(terminal, b"[y/N]")
+        os.write(terminal, b"\x03")
+        rest = said(terminal, None)
+    finally:
+        os.close(terminal)
+
+    assert b"Traceback" not in rest
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    assert git(ran_in, "rev-parse", "main") == before
+
+
+def said(terminal: int, until: bytes | None) -> bytes:
+    """Read what is said until a word comes, or the end."""
+    heard = b""
+    while until is None or until not in heard:
+        assert select.select([terminal], [], [], SECONDS)[0], heard
+        try:
+            heard += os.read(terminal, 4096)
+        except OSError:  # whoever had the other side is gone
+            break
+    return heard
+
+
+def test_no_branch_at_all_is_refused_whatever_goes_with_it(ran: Shoal) -> None:
+    for words in (["--into", ""], ["--into", "", "--yes"], ["--preview", "--into", ""], ["--undo", "--into", ""]):
+        assert ran("merge", *words).code == 2

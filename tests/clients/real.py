@@ -1,0 +1,114 @@
+"""Real clients in tests: the pinned programs, a model on loopback, and the command as a person runs it."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shoal.testing.model import ModelServer
+from tests.cli import warm
+
+ROOT = Path(__file__).parents[2]
+SYSTEM = "/usr/local/bin:/usr/bin:/bin"
+Worker = dict[str, Any]
+"""What a report says of one worker."""
+
+
+@functools.cache
+def client_path(*names: str) -> str:
+    """Have clients installed, and give a PATH that has them."""
+    words = [sys.executable, str(ROOT / "scripts" / "clients"), "--path", *names]
+    return f"{subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()}:{SYSTEM}"
+
+
+@dataclass(frozen=True)
+class Real:
+    """A client as it is described in a document, with few retries, and what it needs from the host's environment."""
+
+    name: str
+    model: str
+    keys: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    prices: bool = True
+
+    def agent(self, url: str) -> dict[str, object]:
+        """Describe it as an agent that asks the model at *url*."""
+        args = _provider(url) if self.name == "codex" else []
+        return {"adapter": self.name, "model": self.model, "env": dict(self.env), "args": args}
+
+    def environ(self, url: str) -> dict[str, str]:
+        """Give what a person would have set."""
+        addresses = {"claude": {"ANTHROPIC_BASE_URL": url}, "goose": {"GOOSE_PROVIDER": "openai", "OPENAI_HOST": url}}
+        return {**dict.fromkeys(self.keys, f"dummy-key-of-{self.name}"), **addresses.get(self.name, {})}
+
+
+CLAUDE = Real("claude", "claude-sonnet-4-5", ("ANTHROPIC_API_KEY",), {"CLAUDE_CODE_MAX_RETRIES": "2"})
+CODEX = Real("codex", "gpt-5", ("CODEX_API_KEY",), prices=False)
+GOOSE = Real("goose", "gpt-4o", ("OPENAI_API_KEY",), {"GOOSE_PROVIDER_SKIP_BACKOFF": "true"})
+EVERY = (CLAUDE, CODEX, GOOSE)
+
+
+def _provider(url: str) -> list[str]:
+    few = "request_max_retries = 1, stream_max_retries = 1"
+    table = f'name = "loopback", base_url = "{url}/v1", env_key = "CODEX_API_KEY", wire_api = "responses", {few}'
+    return ["-c", f"model_providers.loopback = {{ {table} }}", "-c", 'model_provider = "loopback"']
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A repository, a model, and the client that works there."""
+
+    real: Real
+    repo: Path
+    model: ModelServer
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """Give a cleared environment with the client in it."""
+        home = self.repo.parent / "user"
+        home.mkdir(exist_ok=True)
+        clean = {"HOME": str(home), "PATH": client_path(self.real.name), "NO_COLOR": "1", "LANG": "C.UTF-8"}
+        return {**clean, "GIT_CONFIG_GLOBAL": "/dev/null", **self.real.environ(self.model.url), **more}
+
+    def write(self, steps: Sequence[Mapping[str, object]], **persona: object) -> None:
+        """Write a document of these steps, which one persona works on."""
+        document = {
+            "runtime": {"max_concurrent_workers": 8},
+            "agents": {"real": self.real.agent(self.model.url)},
+            "personas": {"tester": {"agent": "real", "system_prompt": "You are the tester of wells.", **persona}},
+            "steps": [{"persona": "tester", **step} for step in steps],
+        }
+        (self.repo / "shoal.yaml").write_text(json.dumps(document))
+
+    def run(self, *words: str, timeout: float = 90, **environ: str) -> dict[str, Any]:
+        """Run the document, and give the report."""
+        command, env = ("run", "shoal.yaml", "--json", *words), self.environ(**environ)
+        said = warm.ran(command, cwd=self.repo, env=env, timeout=timeout)
+        assert said.out, said.err
+        report: dict[str, Any] = json.loads(said.out)
+        return report
+
+    def logs(self) -> str:
+        """Give every event of the last run."""
+        return warm.ran(("logs", "--json"), cwd=self.repo, env=self.environ(), timeout=60).out
+
+    def left(self) -> list[str]:
+        """Name the processes that stand in the repository, or know of it."""
+        return [pid for pid in os.listdir("/proc") if pid.isdigit() and _knows(Path("/proc") / pid, self.repo)]
+
+
+def _knows(process: Path, repo: Path) -> bool:
+    try:
+        words = process.joinpath("environ").read_bytes() + process.joinpath("cmdline").read_bytes()
+        return bytes(repo / ".shoal") in words or process.joinpath("cwd").readlink().is_relative_to(repo / ".shoal")
+    except OSError:
+        return False
+
+
+def workers(report: Mapping[str, Any]) -> dict[str, Worker]:
+    """Give the only worker of each step, by the step's name."""
+    return {step["step"]: step["worker_results"][0] for step in report["steps"]}

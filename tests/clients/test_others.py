@@ -1,0 +1,143 @@
+"""Gemini, Copilot, opencode and aider, each driven for real behind the full wall, with a scripted model on loopback."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.clients.conftest import MakeScene
+from tests.clients.real import Real, Scene, workers
+from tests.conftest import git
+
+PERSONA, HINT = "You are the tester of wells.", "You may spawn up to 3 concurrent sub-agents or workers for this step."
+SLOW = 240
+"""Seconds: one that takes three on a machine of its own takes thirty on a busy one."""
+
+
+@dataclass(frozen=True)
+class Other(Real):
+    """A client with what its user has set: *variables* and *files* of the home, where `{url}` is the model's address."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, object] = field(default_factory=dict)
+    login: str = ""
+    tells_usage: bool = True
+
+    def environ(self, url: str) -> dict[str, str]:
+        return {name: value.format(url=url) for name, value in self.variables.items()}
+
+
+PROVIDER = {"baseURL": "{url}/v1", "apiKey": "{env:OPENAI_API_KEY}"}
+LOOPBACK = {"npm": "@ai-sdk/openai-compatible", "options": PROVIDER, "models": {"well": {"name": "Well"}}}
+GEMINI = Other(
+    "gemini",
+    "gemini-2.5-flash",
+    ("GEMINI_API_KEY",),
+    variables={"GEMINI_API_KEY": "dummy-key-of-gemini", "GOOGLE_GEMINI_BASE_URL": "{url}"},
+    files={".gemini/settings.json": {"security": {"auth": {"selectedType": "gemini-api-key"}}}},
+    login="GEMINI_API_KEY",
+)
+COPILOT = Other(
+    "copilot",
+    "well",
+    ("COPILOT_PROVIDER_API_KEY",),
+    variables={
+        "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
+        "COPILOT_PROVIDER_API_KEY": "dummy-key-of-copilot",
+        "COPILOT_OFFLINE": "true",
+    },
+    login="COPILOT_PROVIDER_API_KEY",
+    tells_usage=False,
+)
+OPENCODE = Other(
+    "opencode",
+    "loopback/well",
+    ("OPENAI_API_KEY",),
+    {"OPENCODE_DISABLE_MODELS_FETCH": "1"},
+    variables={"OPENAI_API_KEY": "dummy-key-of-opencode"},
+    files={".config/opencode/opencode.json": {"provider": {"loopback": LOOPBACK}}},
+    login="opencode auth login",
+)
+AIDER = Other(
+    "aider",
+    "openai/well",
+    ("OPENAI_API_KEY",),
+    variables={"OPENAI_API_KEY": "dummy-key-of-aider", "OPENAI_API_BASE": "{url}/v1"},
+    login="OPENAI_API_KEY",
+)
+EVERY = (GEMINI, COPILOT, OPENCODE, AIDER)
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(2 * SLOW)]
+each = pytest.mark.parametrize("real", EVERY, ids=[one.name for one in EVERY])
+with_tools = pytest.mark.parametrize("real", EVERY[:3], ids=[one.name for one in EVERY[:3]])
+
+
+def prepared(here: Scene, real: Other) -> Scene:
+    """Lay what the user has into the home."""
+    for place, content in real.files.items():
+        file = here.repo.parent / "user" / place
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(content).replace("{url}", here.model.url))
+    return here
+
+
+@each
+def test_one_turn_brings_its_file_to_its_branch(scene: MakeScene, real: Other) -> None:
+    here = prepared(scene(real), real)
+    kind = "wholefile" if real is AIDER else "both"
+    prompt = f"write [[s:{kind} file=well.txt content=deep%0A in=1100 out=7]]"
+    here.write([{"name": "dig", "prompt": prompt, "max_concurrent_agents": 3}])
+
+    report = here.run(timeout=SLOW)
+
+    assert report["status"] == "succeeded", report
+    assert report["wall"].startswith("bubblewrap")
+    worker = workers(report)["dig"]
+    files = git(here.repo, "diff", "--name-only", "main", worker["branch"]).splitlines()
+    assert files == (["well.txt"] if real is AIDER else ["shell.txt", "well.txt"])
+    assert git(here.repo, "show", f"{worker['branch']}:well.txt") == "deep"
+    spent = {"input_tokens": here.model.usage.input, "output_tokens": here.model.usage.output}
+    assert {name: worker["usage"].get(name) for name in spent} == (spent if real.tells_usage else dict.fromkeys(spent))
+    assert here.left() == []
+
+
+@each
+def test_the_model_is_told_who_it_is_where_the_client_can(scene: MakeScene, real: Other) -> None:
+    here = prepared(scene(real), real)
+    here.write([{"name": "ask", "prompt": "tell [[s:text say=Deep.]]", "max_concurrent_agents": 3}])
+
+    report = here.run(timeout=SLOW)
+
+    assert workers(report)["ask"]["status"] == "no_changes", report
+    assert "Deep." in workers(report)["ask"]["output"]
+    for request in here.model.requests:
+        told = json.dumps(request.body["messages"]) if real is AIDER else request.system
+        assert PERSONA in told
+        assert HINT in told
+        assert request.model == real.model.rpartition("/")[2]
+
+
+@each
+def test_a_refused_key_is_a_failure_that_names_what_to_do(scene: MakeScene, real: Other) -> None:
+    here = prepared(scene(real), real)
+    here.write([{"name": "ask", "prompt": "[[s:err401]]"}])
+
+    worker = workers(here.run(timeout=SLOW))["ask"]
+
+    assert worker["status"] == "failed"
+    assert real.login in worker["error"]
+    assert "401" in worker["error"]
+    assert "\n" not in worker["error"]
+
+
+@with_tools
+def test_a_tool_that_is_denied_is_not_used(scene: MakeScene, real: Other) -> None:
+    here = prepared(scene(real), real)
+    step = {"name": "rm", "prompt": "[[s:shell cmd=cd%20.%20%26%26%20rm%20-f%20README.md]]"}
+    here.write([step], permissions={"deny": ["Bash(rm *)"]})
+
+    worker = workers(here.run(timeout=SLOW))["rm"]
+
+    assert worker["status"] == "no_changes", worker
+    assert "rm" in here.model.requests[-1].results[-1]
