@@ -30,7 +30,7 @@ test-clients: setup
 	$(PYTEST) $(AT_ONCE) -m clients tests/clients
 
 # the long ones, those that measure time alone; then, as root, once more as a user without any rights, in a copy of this tree
-test-deep: setup
+test-deep: setup clients
 	$(PYTEST) $(AT_ONCE) -m 'deep and not alone' tests
 	$(PYTEST) -m 'deep and alone' tests
 	[ "$$(id -u)" -ne 0 ] || $(MAKE) --no-print-directory test-user

@@ -74,6 +74,7 @@ def test_every_way_to_fail_is_told_whatever_the_exit_code(scene: MakeScene, real
     assert here.left() == []
 
 
+@pytest.mark.deep
 @each
 def test_a_model_that_speaks_slowly_is_not_taken_for_one_that_hangs(scene: MakeScene, real: Real) -> None:
     here = scene(real)

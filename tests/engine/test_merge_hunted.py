@@ -1,5 +1,6 @@
 """What a hostile agent or an unlucky user could once do to a merge: each of these was found by trying it."""
 
+import tempfile
 import time
 from pathlib import Path
 
@@ -162,6 +163,20 @@ async def test_work_can_be_taken_out_when_the_branch_that_had_it_is_gone(repo: P
 
     assert (statuses(done), done.delivery) == ({"s0": "merged"}, None)
     assert git(repo, "ls-tree", "--name-only", BRANCH, "a", "b") == "a"
+
+
+async def test_the_repository_may_be_on_another_file_system_than_temporary_files(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git cannot rename a pack from one to the other: no merge would ever have been published."""
+    elsewhere = Path("/dev/shm")
+    assert elsewhere.stat().st_dev != repo.stat().st_dev, "else this shows nothing"
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+
+    done = await merged(repo, run_of(repo, {"a": "0\n"}), into="main", strategy="squash")
+
+    assert status_of(done) is DeliveryStatus.DELIVERED
+    assert (repo / "a").read_text() == "0\n"
 
 
 def test_ten_thousand_conflicts_are_read_in_no_time() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from shoal.cli import output
 from shoal.cli.face import Face
+from shoal.cli.garbage import seldom_collected
 from shoal.cli.interrupt import Interrupt, interruptible
 from shoal.cli.render import trouble
 from shoal.engine.prepare import Ask
@@ -21,7 +22,8 @@ async def followed(plan: Plan, ask: Ask, face: Face, deadline: float | None = No
     """Run *plan* with *face* to show it, for at most *deadline* seconds, and return the exit code."""
     with interruptible(deadline) as interrupt:
         try:
-            report = await run(plan, ask, stop=interrupt.stop, listen=face.hear)
+            with seldom_collected():
+                report = await run(plan, ask, stop=interrupt.stop, listen=face.hear)
         except asyncio.CancelledError:
             output.tell(trouble.ended_at_once())
             return INTERRUPTED

@@ -6,7 +6,7 @@ from pathlib import Path
 from shoal.adapters.kind import Place
 from shoal.engine.bounds import Bounds
 from shoal.engine.credentials import handed
-from shoal.engine.grants import granted, network_of
+from shoal.engine.grants import decisions_of, granted, network_of
 from shoal.engine.job import Job
 from shoal.engine.lease import SYSTEM_PATH, Lease
 from shoal.engine.site import Site
@@ -20,6 +20,8 @@ from shoal.model.policy import Bind, Policy
 from shoal.model.setup import with_aliases
 from shoal.workspaces.kind import Workspace
 
+PASSWD, GROUP = Path("/etc/passwd"), Path("/etc/group")
+
 
 def agent_box(
     site: Site, job: Job, workspace: Workspace, lease: Lease, argv: tuple[str, ...] | None = None
@@ -31,13 +33,7 @@ def agent_box(
     grant = granted(site, job.task, job.adapter)
     if workspace.is_visible:
         grant.assert_real(workspace.path)  # a program of the host's may have put a link there since it was opened
-    covers = (
-        Bind(lease.inputs / "passwd", Path("/etc/passwd")),
-        Bind(lease.inputs / "group", Path("/etc/group")),
-        Bind(lease.inputs / "git", workspace.path / ".git"),
-        *workspace.covers,
-        *_alias(workspace, lease, is_writable=grant.parts is None),
-    )
+    covers = _covers(workspace, lease, is_writable=grant.parts is None) if site.sandbox.mounts else ()
     policy = site.policy(
         token=secrets.token_hex(8),
         read=(lease.inputs, *tools.read, *workspace.tools, *invocation.needs, *grant.read(workspace.path)),
@@ -55,6 +51,17 @@ def agent_box(
     }
     stdin = Live() if invocation.is_live else invocation.stdin
     return Command(argv=argv, cwd=workspace.path, env=env, stdin=stdin), policy
+
+
+def _covers(workspace: Workspace, lease: Lease, *, is_writable: bool) -> tuple[Bind, ...]:
+    """Say what is laid over files that every box has."""
+    return (
+        Bind(lease.inputs / "passwd", PASSWD),
+        Bind(lease.inputs / "group", GROUP),
+        Bind(lease.inputs / "git", workspace.path / ".git"),
+        *workspace.covers,
+        *_alias(workspace, lease, is_writable=is_writable),
+    )
 
 
 def _alias(workspace: Workspace, lease: Lease, *, is_writable: bool) -> tuple[Bind, ...]:
@@ -88,7 +95,7 @@ def bounded(site: Site, job: Job, workspace: Workspace, lease: Lease, group: Gro
 
 def note_grants(site: Site, job: Job) -> None:
     """Begin the session's audit log with what was decided before it started."""
-    for decision in granted(site, job.task, job.adapter).decisions:
+    for decision in decisions_of(site, job.task, job.adapter):
         note_decision(site, job, decision)
 
 
@@ -104,12 +111,12 @@ def environment(site: Site, job: Job, workspace: Workspace, lease: Lease, path: 
     """Name the session and what it was given, also in words that scripts written for other tools know."""
     # Named only where there is something in them.
     given = {
-        "SHOAL_INPUTS_DIR": (lease.inputs / "inputs", bool(job.task.inputs)),
-        "SHOAL_PERMISSIONS_FILE": (lease.inputs / "permissions.json", job.task.has_permissions),
+        "SHOAL_INPUTS_DIR": ("inputs", bool(job.task.inputs)),
+        "SHOAL_PERMISSIONS_FILE": ("permissions.json", job.task.has_permissions),
     }
     named = {
         **lease.environment(),
-        **{name: str(place) for name, (place, is_given) in given.items() if is_given},
+        **{name: f"{lease.inputs}/{title}" for name, (title, is_given) in given.items() if is_given},
         "PATH": ":".join((*map(str, path), *SYSTEM_PATH)),
         "SHOAL_RUN": site.run,
         "SHOAL_STEP": job.step,

@@ -32,7 +32,6 @@ class Grant:
 
     outside: tuple[Path, ...]
     parts: tuple[Path, ...] | None
-    decisions: tuple[Decision, ...]
 
     def read(self, workspace: Path) -> tuple[Path, ...]:
         """Say what is shown read-only besides."""
@@ -57,9 +56,7 @@ def granted(site: Site, task: Assignment, adapter: Adapter) -> Grant:
     network = network_of(task, adapter)
     _assert_holdable(site, permissions, network)
     outside = tuple(_outside(site, path) for path in permissions.outside)
-    credentials = frozenset(secrets_of(task, adapter, site.environ))
-    decisions = tuple(_decisions(task, permissions, network, credentials))
-    grant = Grant(outside=outside, parts=_parts(permissions.writable), decisions=decisions)
+    grant = Grant(outside=outside, parts=_parts(permissions.writable))
     for path in permissions.writable:  # the needless ones too: who names a path means something by it
         if path != ".":
             _assert_real(site.base.trees, Path(os.path.normpath(path)))
@@ -67,6 +64,12 @@ def granted(site: Site, task: Assignment, adapter: Adapter) -> Grant:
         # A wall refuses what it cannot show, and does so without any effect: better now than when the agent starts.
         site.sandbox.wrap(Command(argv=("true",), cwd=Path("/")), site.policy(token="", read=outside, write=()))
     return grant
+
+
+def decisions_of(site: Site, task: Assignment, adapter: Adapter) -> tuple[Decision, ...]:
+    """Say what is decided about the task before it starts."""
+    credentials = frozenset(secrets_of(task, adapter, site.environ))
+    return tuple(_decisions(task, task.permitted, network_of(task, adapter), credentials))
 
 
 def assert_grants(site: Site, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
@@ -148,7 +151,7 @@ def _touches(path: Path, other: Path) -> bool:
 
 
 def _is_all(writable: Iterable[str]) -> bool:
-    return any(os.path.normpath(path) == "." for path in writable)
+    return any(path == "." or os.path.normpath(path) == "." for path in writable)
 
 
 def _parts(writable: tuple[str, ...]) -> tuple[Path, ...] | None:

@@ -64,7 +64,7 @@ class Lease:
     @functools.cached_property
     def database(self) -> Path:
         """Its own SQLite database, which the host never opens."""
-        return self.own / "data" / f"agent_{self.database_name or self.session}.db"
+        return self.own / f"data/agent_{self.database_name or self.session}.db"
 
     @functools.cached_property
     def inputs(self) -> Path:
@@ -153,7 +153,7 @@ def _write(file: str, content: bytes) -> None:
 @contextlib.contextmanager
 def _ports_held() -> Iterator[int]:
     """Hold a block of ten ports against every other Shoal of this user, by a lock that a kill frees."""
-    folder = own_folder()
+    folder = _own_folder()
     for block in itertools.islice(_blocks, BLOCKS):
         fd = os.open(f"{folder}/{block}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -171,10 +171,14 @@ def _ports_held() -> Iterator[int]:
 
 def own_folder() -> Path:
     """Give the folder for what all Shoals of this user share: locks, and nothing else."""
+    return Path(_own_folder())
+
+
+def _own_folder() -> str:
     folder = f"{tempfile.gettempdir()}/shoal-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)  # noqa: PTH102
     seen = os.lstat(folder)
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
         raise Broken(f"{folder} belongs to somebody else; remove it")
-    return Path(folder)
+    return folder

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -51,7 +52,8 @@ async def opened(
                     _private_gitdir(site, job, workspace, lease)
                     spare.note(box)  # what is laid into it from here on makes it this session's for good
                     if not ready.is_nothing:
-                        await laid(site, job, ready, workspace, lease)
+                        renew = functools.partial(_renewed, site, job, workspace, lease)
+                        await laid(site, job, ready, workspace, lease, renew)
                     if job.limits.is_exact:
                         settle(disk, job.limits.disk_bytes or 0)
                     _mark(lease.opened)
@@ -108,6 +110,13 @@ def _private_gitdir(site: Site, job: Job, workspace: Workspace, lease: Lease) ->
         pointer = workspace.path / ".git"
         pointer.unlink(missing_ok=True)
         pointer.write_bytes(_pointer(lease.git))
+
+
+def _renewed(site: Site, job: Job, workspace: Workspace, lease: Lease) -> None:
+    """Make the home and the gitdir once more."""
+    lease.home.mkdir()
+    _user_config(site, lease)
+    _private_gitdir(site, job, workspace, lease)
 
 
 def _pointer(gitdir: Path) -> bytes:

@@ -66,8 +66,13 @@ async def _session(
         result = await _worked(site, job, path, stop)
     except FAULTS as error:
         result = WorkerResult(index=job.index, session=job.session, status=Status.FAILED, error=_said(error))
-    result = replace(_dated(result, path, time.monotonic() - began), item=job.item)
-    result = replace(masked(result, site.mask), prompt=asked(site, job), base=site.base.commit)
+    result = replace(
+        masked(replace(result, item=job.item), site.mask),
+        prompt=asked(site, job),
+        base=site.base.commit,
+        workspace=str(path),
+        duration_seconds=round(time.monotonic() - began, 3),
+    )
     try:
         await site.ledger.forget(job.session)
     except ShoalError as error:
@@ -108,7 +113,7 @@ async def _with_artifacts(site: Site, job: Job, result: WorkerResult, left: Coll
         return replace(result, status=Status.FAILED, error=_said(error))
     if left.problems and result.status.is_good:
         result = replace(result, status=Status.FAILED, error="\n".join(left.problems))
-    return replace(result, artifacts=files)
+    return replace(result, artifacts=files) if files else result
 
 
 def way_to_work(job: Job) -> Callable[..., Awaitable[Ended]]:
@@ -244,7 +249,3 @@ def masked(result: WorkerResult, mask: Mask) -> WorkerResult:
 def unmasked(mask: Mask) -> tuple[str, ...]:
     """Say which secrets cannot be taken out of anything."""
     return tuple(f"the value of {name} is too short to be masked in output" for name in mask.unmasked)
-
-
-def _dated(result: WorkerResult, path: Path, seconds: float) -> WorkerResult:
-    return replace(result, workspace=str(path), duration_seconds=round(seconds, 3))

@@ -5,10 +5,11 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
+from shoal.engine.grants import network_of
 from shoal.engine.job import Job
 from shoal.engine.lease import Lease, leased
 from shoal.engine.setup_box import STREAM, commands_run, tools_of
@@ -22,13 +23,14 @@ from shoal.git.refs import ABSENT, Move, move
 from shoal.git.run import git
 from shoal.model.events import Output
 from shoal.model.policy import Layers
+from shoal.model.repository import Base
 from shoal.model.setup import Setup
 from shoal.sandboxes.kind import RootLayers
 from shoal.workspaces.base import settings_digest
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.overlay import Overlay
 from shoal.workspaces.remove import removed
-from shoal.workspaces.setup import TREE, layer_ready
+from shoal.workspaces.setup import TREE, is_ready, layer_ready
 from shoal.workspaces.setup_files import copied
 
 # What packages are installed by: where one of these changes, set-up is run anew.
@@ -89,12 +91,12 @@ async def set_up(site: Site, job: Job, stop: asyncio.Event | None) -> AsyncItera
     if not isinstance(site.kind, Overlay) or not site.sandbox.mounts or (setup.commands and setup.is_each):
         yield Ready(inside=setup, stop=stop, tools=tools_of(site, setup))
         return
-    key = await _key(site, job, setup)
+    key, at = await _layer_of(site, job, setup)
     makers: list[Path] = []
 
     async def make(aside: Path) -> bool:
         makers.append(aside)
-        return await _made(site, job, setup, aside, key, stop)
+        return await _made(at, job, setup, aside, key, stop)
 
     async with contextlib.AsyncExitStack() as held:
         try:
@@ -109,16 +111,21 @@ async def set_up(site: Site, job: Job, stop: asyncio.Event | None) -> AsyncItera
         if setup.commands and not makers:
             _say(site, job, "made before, and used again")
         alias, tools = site.paths.setups / "at" / key, tools_of(site, setup)
-        yield Ready(layer=layer, trees=_stacked(site, layer), alias=alias, tools=tools, stop=stop)
+        yield Ready(layer=layer, trees=_stacked(site.base, at.base, layer), alias=alias, tools=tools, stop=stop)
 
 
-async def laid(site: Site, job: Job, ready: Ready, workspace: Workspace, lease: Lease) -> None:
-    """Finish an open workspace: run what is to be run inside, and tell its git what is not the agent's work."""
+async def laid(
+    site: Site, job: Job, ready: Ready, workspace: Workspace, lease: Lease, renew: Callable[[], None]
+) -> None:
+    """Finish an open workspace: run what is to be run inside, and tell its git what is not the agent's work.
+
+    *renew* makes the home and the gitdir again, which are taken away after commands had them.
+    """
     workspace.covers, workspace.alias = root_covers(site), ready.alias
     workspace.tools, workspace.search = ready.tools.read, ready.tools.path
     try:
-        left = ready.layer / LEFT if ready.layer else await _inside(site, job, ready, workspace, lease)
-    except SetupFailed:
+        left = ready.layer / LEFT if ready.layer else await _inside(site, job, ready, workspace, lease, renew)
+    except Exception:
         await _unbranched(site, job)
         raise
     included = [pattern(os.fsencode(name)) for name in site.project.included if "\n" not in name]
@@ -134,7 +141,9 @@ async def laid(site: Site, job: Job, ready: Ready, workspace: Workspace, lease: 
         (lease.git / "info" / "exclude").write_bytes(exclude)
 
 
-async def _inside(site: Site, job: Job, ready: Ready, workspace: Workspace, lease: Lease) -> Path | None:
+async def _inside(
+    site: Site, job: Job, ready: Ready, workspace: Workspace, lease: Lease, renew: Callable[[], None]
+) -> Path | None:
     """Set one workspace up by itself."""
     setup = ready.inside or Setup()
     if site.project.files is not None:
@@ -142,6 +151,10 @@ async def _inside(site: Site, job: Job, ready: Ready, workspace: Workspace, leas
     if not setup.commands:
         return None
     await commands_run(site, job, replace(setup, each=True), workspace, lease, ready.stop)
+    # We write there next: a link that was left would lead us out of the wall. And its commits are not the agent's.
+    pointer = () if site.sandbox.mounts or workspace.is_overlay else (workspace.path / ".git",)
+    await removed(lease.git, lease.home, *pointer)
+    renew()
     (await noted(site, workspace, lease.box)).write(lease.box / LEFT)
     return lease.box / LEFT
 
@@ -189,33 +202,43 @@ def _workspace(site: Site, aside: Path, at: Path) -> Workspace:
     return Workspace(path=at, index=site.base.index, changes=aside / TREE, layers=layers)
 
 
-def _stacked(site: Site, layer: Path) -> tuple[Path, ...]:
-    """Lay set-up's layer over the run's base and below what later steps changed."""
-    below = len(site.base.ground.trees)
-    return (*site.base.trees[:-below], layer / TREE, *site.base.ground.trees)
+def _stacked(base: Base, made_on: Base, layer: Path) -> tuple[Path, ...]:
+    """Lay set-up's layer over the base that it was made on, and below what later steps changed."""
+    above = len(base.trees) - len(made_on.trees)
+    return (*base.trees[:above], layer / TREE, *made_on.trees)
 
 
-async def _key(site: Site, job: Job, setup: Setup) -> str:
+async def _layer_of(site: Site, job: Job, setup: Setup) -> tuple[str, Site]:
+    """Name the layer for *job*, and the site on which it is made: that of the run, as long as it fits.
+
+    One that is made on the work of agents is named after it: what they wrote may be run by the commands, and nobody
+    who does not build on that work may be given the outcome.
+    """
+    ground = site.base.ground
+    key = _key(site, job, setup, ground)
+    is_own = site.base.over is not None and (not is_ready(site.paths.setups, key) or await _has_other_locks(site))
+    return (_key(site, job, setup, site.base), site) if is_own else (key, replace(site, base=ground))
+
+
+def _key(site: Site, job: Job, setup: Setup, base: Base) -> str:
     """Name all that the outcome depends on."""
-    base = site.base
     by_host = isinstance(site.kind, Overlay) and site.kind.by_host
     env = {**job.task.agent.env, **job.task.env}
-    locks = [] if base.over is None else await _locks(site)
+    network = setup.network or network_of(job.task, job.adapter)
     facts = [
-        *(base.ground.commit, settings_digest(site.repository), setup.commands, setup.network, setup.source),
-        *(site.project.digest, by_host, os.getuid(), sorted(env.items()), locks),
+        *(base.commit, settings_digest(site.repository), setup.commands, network, setup.source),
+        *(site.project.digest, by_host, os.getuid(), sorted(env.items())),
     ]
     text = json.dumps(facts)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-async def _locks(site: Site) -> list[str]:
-    """Say how the lock files of a step's base differ from those of the run's."""
-    wanted = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", "--ignore-submodules=all")
+async def _has_other_locks(site: Site) -> bool:
+    """Say whether the lock files of a step's base differ from those of the run's."""
+    wanted = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=all")
     done = await git(site.repository.git, *wanted, site.base.ground.commit, site.base.commit, limit=2**30)
-    words = done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
-    pairs = zip(words[::2], words[1::2], strict=True)
-    return [f"{facts} {path}" for facts, path in pairs if PurePosixPath(path).name in LOCKS]
+    paths = done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
+    return any(PurePosixPath(path).name in LOCKS for path in paths)
 
 
 def _say(site: Site, job: Job, text: str) -> None:

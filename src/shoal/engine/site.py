@@ -1,5 +1,6 @@
 """What one run stands on: repository, state, wall, kind of workspace and base, all decided before any agent starts."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,13 +45,12 @@ class Site:
     @property
     def private(self) -> tuple[Path, ...]:
         """Folders that no toolchain may bring into a box."""
-        home = self.environ.get("HOME")
-        return (self.repository.top, self.repository.home, *((Path(home),) if home else ()))
+        return _private(self.repository.top, self.repository.home, self.environ.get("HOME"))
 
     @property
     def hidden(self) -> tuple[Path, ...]:
         """Paths whose presence in a box shows that its wall is broken."""
-        return (self.repository.git / "HEAD", self.repository.git / "config", self.paths.ledger)
+        return _hidden(self.repository.git, self.paths.ledger)
 
     def policy(
         self,
@@ -74,3 +74,14 @@ class Site:
             uid=self.user.uid,
             gid=self.user.gid,
         )
+
+
+# Asked for each session, and of the same few: to make a path takes longer than to find it.
+@functools.lru_cache(maxsize=64)
+def _private(top: Path, state: Path, home: str | None) -> tuple[Path, ...]:
+    return (top, state, *((Path(home),) if home else ()))
+
+
+@functools.lru_cache(maxsize=64)
+def _hidden(git: Path, ledger: Path) -> tuple[Path, ...]:
+    return (git / "HEAD", git / "config", ledger)

@@ -69,15 +69,16 @@ class Spare:
         if self.use is None or self._noted is None or not self._is_untouched(box, self.use):
             return False
         for name in LAYERS:  # never the same again: the kernel may still have them mounted in a dying namespace
-            self.trash.throw(box / name)
+            self.trash.throw(f"{box}/{name}")
         # A killed session is one that has a gitdir, and layers: until those are made, it must not look like one.
-        os.rename(box / GIT, gitdir_aside(box))  # noqa: PTH104
+        os.rename(f"{box}/{GIT}", gitdir_aside(box))  # noqa: PTH104
         return self.trash.spares.put(box, self.use)
 
     def _is_untouched(self, box: Path, use: Use) -> bool:
         held = {"": ENTRIES, "input": set(use.inputs), **HOLDS}
+        top = str(box)
         try:
-            is_whole = all(set(os.listdir(f"{box}/{folder}")) == names for folder, names in held.items())
+            is_whole = all(set(os.listdir(f"{top}/{folder}")) == names for folder, names in held.items())
         except OSError:
             return False
         return is_whole and stamps(_places(box, use.inputs)) == self._noted
@@ -89,4 +90,5 @@ def gitdir_aside(box: Path) -> str:
 
 
 def _places(box: Path, inputs: Iterable[str]) -> list[str]:
-    return [f"{box}/{name}" for name in (*PLACES, *(f"input/{one}" for one in inputs))]
+    beginning = str(box)
+    return [f"{beginning}/{name}" for name in (*PLACES, *(f"input/{one}" for one in inputs))]

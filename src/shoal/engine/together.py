@@ -16,6 +16,9 @@ async def together(
     dispatch: Dispatch, jobs: Sequence[Job], rule: Rule, most: int | None = None
 ) -> tuple[WorkerResult, ...]:
     """Run *jobs* by *rule*, at most *most* at once, and give all results in their order, those of stopped ones too."""
+    if len(jobs) == 1:  # by every rule: it runs, and its result is a value
+        await dispatch.done(jobs[0])
+        return (dispatch.result(jobs[0]),)
     calls = [partial(dispatch.done, job) for job in jobs]
     limiter = room_for(jobs) if most is None else Limiter(most)
     try:

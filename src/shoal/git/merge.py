@@ -15,7 +15,7 @@ from shoal import proc
 from shoal.errors import Broken, GitFailed
 from shoal.git.commits import Commit, written
 from shoal.git.conflicts import Clean, Conflicted, Tried, records
-from shoal.git.gitdir import write_gitdir
+from shoal.git.gitdir import quoted, write_gitdir
 from shoal.git.run import ENVIRONMENT, FLAGS, TIMEOUT, git
 from shoal.model.command import Command
 from shoal.model.repository import Repository
@@ -119,8 +119,14 @@ class Bench:
             return
         wanted = "".join(f"{one}\n" for one in (tip, *(f"^{commit}" for commit in dict.fromkeys(known))))
         # One pack is brought to the disk once; hundreds of loose objects would be hundreds of times.
-        where = str(self.repository.lenders[0] / "pack/pack")
-        await self.git("pack-objects", "-q", "--revs", where, stdin=wanted.encode())
+        objects = self.repository.lenders[0]
+        # Git writes a pack among its own objects first and renames it: ours are often on another file system.
+        env = {
+            "GIT_OBJECT_DIRECTORY": str(objects),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(self._shadow / "objects", ":"),
+        }
+        asked = ("pack-objects", "-q", "--revs", str(objects / "pack/pack"))
+        await git(self._shadow, *asked, env=env, stdin=wanted.encode())
 
     async def holds(self, outer: str, inner: str) -> bool:
         """Say whether *inner* is in the history of *outer*."""

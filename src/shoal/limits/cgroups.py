@@ -60,7 +60,8 @@ class Cgroups:
                 self._clear(fleet)
 
     def _at(self, fleet: str, name: str = "") -> KernelGroup:
-        folders = {controller: place / fleet / name for controller, place in self._places.items()}
+        below = f"{fleet}/{name}" if name else fleet
+        folders = {controller: place / below for controller, place in self._places.items()}
         return KernelGroup(name or fleet, folders, self._dialect, self._files)
 
     def _open_fleet(self, undo: contextlib.ExitStack) -> None:

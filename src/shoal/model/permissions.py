@@ -95,7 +95,7 @@ class Permissions:
     @property
     def outside(self) -> tuple[str, ...]:
         """The readable paths that do not lie in the workspace."""
-        return tuple(path for path in self.readable if PurePosixPath(path).is_absolute())
+        return tuple(path for path in self.readable if path.startswith("/"))
 
     def in_session(self) -> Self:
         """Give what a wall holds: the workspace is always readable; raise `BadInput` for what no wall could hold."""

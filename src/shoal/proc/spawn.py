@@ -144,8 +144,8 @@ class _Wiring:
     def _memfd(self, content: bytes) -> int:
         fd = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._lent.callback(os.close, fd)
-        with open(fd, "wb", closefd=False) as file:
-            file.write(content)
+        while content:
+            content = content[os.write(fd, content) :]
         os.lseek(fd, 0, os.SEEK_SET)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
         return fd

@@ -81,20 +81,18 @@ class Database:
 
         It gets its name when it is whole, so it needs no log of its own: a sixth of what opening and leaving one costs.
         """
-        if self._connection is not None or self._refusal is not None or self._path.exists():
+        if self._connection is not None or self._refusal is not None or os.path.exists(self._path):  # noqa: PTH110
             return None
-        fresh = self._path.with_name(f"{self._path.name}.new")
+        fresh = f"{self._path}.new"
         try:
-            fresh.write_bytes(_blank(self._path.parent))
-            with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
-                connection.execute("PRAGMA journal_mode = OFF")
-                connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-                numbers = _insert(connection, rows)
+            image, numbers = _filled(_blank(self._path.parent), rows)
+            _write(fresh, image)
             os.link(fresh, self._path)  # never over one that somebody made meanwhile
         except (OSError, sqlite3.Error):  # the usual way may still go, or says what is wrong
             return None
         finally:
-            fresh.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(fresh)  # noqa: PTH108 - half the time of Path.unlink
         return numbers
 
     def write_last(self, rows: Sequence[Row]) -> list[int] | None:
@@ -227,6 +225,25 @@ def _blank(place: Path) -> bytes:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
             _shape(connection)
         return path.read_bytes()
+
+
+def _filled(blank: bytes, rows: Sequence[Row]) -> tuple[bytes, list[int]]:
+    """Give the bytes of a database with *rows*, made in memory, and the numbers of the rows."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.deserialize(blank)
+        numbers = _insert(connection, rows)
+        return connection.serialize(), numbers
+
+
+def _write(file: str, content: bytes) -> None:
+    """Write a whole file that stays, whatever happens to the machine."""
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        while content:
+            content = content[os.write(fd, content) :]
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
 
 
 def _moved_aside(path: Path) -> Path:

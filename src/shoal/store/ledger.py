@@ -10,7 +10,7 @@ from dataclasses import replace
 from shoal.model.events import Event, Output, Recorded
 from shoal.store.backlog import Append, Backlog, Bounds, Entry, Mark
 from shoal.store.database import Row
-from shoal.store.paths import StatePaths
+from shoal.store.paths import StatePaths, component
 from shoal.store.writer import Outcome, Writer
 
 Listener = Callable[[Recorded], None]
@@ -35,7 +35,6 @@ class Ledger:
     """The door to all state, for the thread of one loop; made by `opened`."""
 
     def __init__(self, paths: StatePaths, bounds: Bounds) -> None:
-        self._paths = paths
         self._loop = asyncio.get_running_loop()
         self._backlog = Backlog(bounds)
         self._writer = Writer(paths, self._backlog, self._tell)
@@ -77,7 +76,7 @@ class Ledger:
         What the disk did not take is told by the next `flush` or `forget`.
         """
         session = _session(event)
-        self._paths.session_db(session)  # a name that is no file name is refused here, not on the thread
+        component(session)  # a name that is no file name is refused here, not on the thread
         kept = self._bounded(event) if isinstance(event, Output) else event
         if kept is not None:
             self._backlog.note(session, _entry(kept))
@@ -114,7 +113,7 @@ class Ledger:
         return await waiter
 
     async def _marked(self, session: str, *, is_last: bool) -> None:
-        self._paths.session_db(session)
+        component(session)
         self._own_up(session)
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._backlog.mark(session, Mark(waiter, is_last))

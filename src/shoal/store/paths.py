@@ -1,5 +1,6 @@
 """Where everything lies below one repository's `.shoal`."""
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -7,9 +8,12 @@ from typing import Self
 from shoal.errors import BadInput, BadRepository, Broken
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StatePaths:
-    """Where Shoal keeps things below one repository's `.shoal`; *root* is absolute and resolved."""
+    """Where Shoal keeps things below one repository's `.shoal`; *root* is absolute and resolved.
+
+    Without slots, so that each path is made once.
+    """
 
     root: Path
 
@@ -18,80 +22,80 @@ class StatePaths:
         """Name the places of *repo*."""
         return cls((repo / ".shoal").resolve())
 
-    @property
+    @functools.cached_property
     def ledger(self) -> Path:
         """The database of runs, steps and sessions."""
         return self.root / "ledger.db"
 
-    @property
+    @functools.cached_property
     def sessions(self) -> Path:
         """The folder of the sessions' own databases."""
         return self.root / "sessions"
 
-    @property
+    @functools.cached_property
     def workspaces(self) -> Path:
         """The folder of what agents work in."""
         return self.root / "workspaces"
 
-    @property
+    @functools.cached_property
     def boxes(self) -> Path:
         """The folder of the sessions' private homes."""
         return self.root / "boxes"
 
-    @property
+    @functools.cached_property
     def bases(self) -> Path:
         """The folder of shared read-only checkouts."""
         return self.root / "base"
 
-    @property
+    @functools.cached_property
     def setups(self) -> Path:
         """The folder of what set-up commands made, to be shared."""
         return self.root / "setup"
 
-    @property
+    @functools.cached_property
     def locks(self) -> Path:
         """The folder of locks between processes."""
         return self.root / "locks"
 
-    @property
+    @functools.cached_property
     def pool(self) -> Path:
         """The folder of workspaces made ahead of need."""
         return self.root / "pool"
 
-    @property
+    @functools.cached_property
     def results(self) -> Path:
         """The folder of what runs hand on."""
         return self.root / "results"
 
-    @property
+    @functools.cached_property
     def runs(self) -> Path:
         """The folder of what belongs to single runs."""
         return self.root / "runs"
 
-    @property
+    @functools.cached_property
     def requests(self) -> Path:
         """The folder of what other processes ask of runs."""
         return self.root / "requests"
 
     def requests_of(self, run: str) -> Path:
         """Name the folder of what is asked of *run*."""
-        return self.requests / _component(run)
+        return self.requests / component(run)
 
     def session_db(self, session: str) -> Path:
         """Name the database of *session*."""
-        return self.sessions / f"{_component(session)}.db"
+        return self.sessions / f"{component(session)}.db"
 
     def workspace(self, run: str, step: str, index: int) -> Path:
         """Name the workspace of one worker."""
-        return self.workspaces / _component(run) / _component(step) / f"worker_{index}"
+        return self.workspaces / f"{component(run)}/{component(step)}/worker_{index}"
 
     def box(self, session: str) -> Path:
         """Name the private home of *session*."""
-        return self.boxes / _component(session)
+        return self.boxes / component(session)
 
     def run_lock(self, run: str) -> Path:
         """Name the lock that the owner of *run* holds."""
-        return self.runs / f"{_component(run)}.lock"
+        return self.runs / f"{component(run)}.lock"
 
     def create(self) -> None:
         """Make the folders, for this user only; those that are there stay."""
@@ -118,7 +122,8 @@ class StatePaths:
         )
 
 
-def _component(name: str) -> str:
+def component(name: str) -> str:
+    """Give *name* back if it can be a file's; raise `BadInput` if it cannot."""
     # names reach us from YAML and from commands: none may leave its folder
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise BadInput(f"{name!r} cannot name a run, a step or a session: it is not a plain file name")

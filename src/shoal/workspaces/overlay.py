@@ -43,13 +43,12 @@ class Overlay:
         kind = RootLayers if self.by_host else Layers
         layers = kind(lower=order.trees or order.base.trees, upper=upper, work=work, target=order.path)
         workspace = Workspace(path=order.path, index=order.base.index, changes=upper)
-        # What set-up made is not there when the work is sealed, so it cannot be taken for work.
-        own = sealing(replace(layers, lower=order.base.trees))
-        if order.trees:
-            workspace.sealing = own
-        if not self.by_host or (self.may_hide and (order.trees or len(_on_host) >= MOST_ON_HOST)):
+        is_hidden = not self.by_host or (self.may_hide and (order.trees or len(_on_host) >= MOST_ON_HOST))
+        if order.trees or is_hidden:
+            # What set-up made is not there when the work is sealed, so it cannot be taken for work.
+            workspace.sealing = sealing(replace(layers, lower=order.base.trees))
+        if is_hidden:
             workspace.layers = layers
-            workspace.sealing = own
             yield workspace
             return
         mount_overlay(layers)

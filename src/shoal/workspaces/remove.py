@@ -26,15 +26,15 @@ class Trash:
         self._thrown = asyncio.Event()
         self.spares = Spares(folder)
 
-    def throw(self, path: Path) -> None:
+    def throw(self, path: Path | str) -> None:
         """Take *path* out of sight; what is not there needs nothing."""
-        target = f"{self._folder}/{path.name}-{secrets.token_hex(4)}"
+        target = f"{self._folder}/{os.path.basename(path)}-{secrets.token_hex(4)}"  # noqa: PTH119
         try:
             os.rename(path, target)  # noqa: PTH104 - half the time of Path.rename
         except FileNotFoundError:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
-                path.rename(target)
+                os.rename(path, target)  # noqa: PTH104
         self._thrown.set()
 
     async def emptied(self) -> None:

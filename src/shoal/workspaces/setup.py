@@ -34,7 +34,7 @@ async def layer_ready(
     (setups / "at").mkdir(parents=True, exist_ok=True)
     hold = None
     async with _locked(folder, stop) as is_ours:
-        is_there = (folder / "ready").exists()
+        is_there = is_ready(setups, key)
         if is_ours and (is_there or await _made(folder, make)):
             hold = held_base(folder)
     if hold is None:
@@ -47,6 +47,11 @@ async def layer_ready(
         yield folder
     finally:
         os.close(hold)
+
+
+def is_ready(setups: Path, key: str) -> bool:
+    """Say whether the layer of *key* is there."""
+    return (setups / key / "ready").exists()
 
 
 @contextlib.asynccontextmanager

@@ -60,7 +60,7 @@ async def _moved(
         again = is_again and await obstacle(desk.repository, place, same.old, same.new) is not None
         if (why := await advanced(desk.repository, place, same.old, same.new, again=again)) is not None:
             await _back(desk, gone, same)
-            return await _begun(desk, place, _left(desk, place, same, why), why)
+            return await _begun(desk, place, _left(desk, place, same, why), why, is_undo=is_undo)
         gone.append(place)
     if not await move(desk.repository, [Move(f"{HEADS}{same.into}", same.new, same.old)]):
         await _back(desk, gone, same)
@@ -85,13 +85,15 @@ async def _recorded(desk: Desk, into: str, old: str, new: str, *, is_undo: bool)
     await desk.ledger.append(DeliveryRecorded(run=desk.run, into=into, old=old, new=new, is_undo=is_undo))
 
 
-async def _begun(desk: Desk, place: Checkout, left: Delivery, why: str) -> Delivery:
+async def _begun(desk: Desk, place: Checkout, left: Delivery, why: str, *, is_undo: bool) -> Delivery:
     """Say so where some files were written before git gave up, as on a full disk: then only we can go on."""
     if await obstacle(desk.repository, place, left.old, left.new) in (None, why):
         return left
     said = f"some files in {place.tree} were written, and then: {why}; once that is mended, the same merge goes on"
-    again = f"shoal merge {desk.run} --into {shlex.quote(left.into)} --yes"
-    return replace(left, message=said, command=again)
+    past = desk.past(left.new)
+    again = f"{desk.run} --strategy {past.strategy.value} --into {shlex.quote(left.into)} --yes"
+    again = f"--undo {desk.run} {' '.join(past.out)}" if is_undo else again
+    return replace(left, message=said, command=f"shoal merge {again}")
 
 
 def _left(desk: Desk, place: Checkout, same: Delivery, why: str) -> Delivery:
