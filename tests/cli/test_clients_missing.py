@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli import warm
+from tests.cli.conftest import Shoal
 from tests.cli.warm import Said
 
 SYSTEM = "/usr/bin:/bin"
@@ -103,3 +104,9 @@ def test_a_rule_that_a_client_cannot_keep_is_refused_before_anything_is_made(
     said = warm.ran(("run", "shoal.yaml"), cwd=repo, env=environ, timeout=60)
 
     assert_refused(repo, said, "'Ba*'", name)
+
+
+def test_a_client_that_is_misspelt_is_told_with_the_nearest(shoal: Shoal) -> None:
+    said = shoal("run", "--task", "x", "--agent", "cluade")
+
+    assert (said.code, "did you mean 'claude'?" in said.err) == (2, True)

@@ -49,3 +49,15 @@ def said(terminal: int, until: bytes | None) -> bytes:
 def test_no_branch_at_all_is_refused_whatever_goes_with_it(ran: Shoal) -> None:
     for words in (["--into", ""], ["--into", "", "--yes"], ["--preview", "--into", ""], ["--undo", "--into", ""]):
         assert ran("merge", *words).code == 2
+
+
+def test_what_two_branches_hold_is_not_said_to_be_taken_out(repo: Path, shoal: Shoal) -> None:
+    git(repo, "branch", "other")
+    assert shoal("run", "--task", "x", "--command", "sh -c 'echo x > x.txt'").code == 0
+    assert shoal("merge", "--into", "main", "--yes").code == 0
+    assert shoal("merge", "--into", "other", "--yes").code == 0
+
+    undone = shoal("merge", "--undo", "--yes")
+
+    assert (undone.code, "both hold it" in undone.err) == (2, True)
+    assert git(repo, "show", "main:x.txt") == git(repo, "show", "other:x.txt") == "x"

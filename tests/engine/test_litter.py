@@ -48,3 +48,14 @@ async def test_a_tracked_file_of_that_name_is_work(repo: Path) -> None:
     result = await worked(repo, f"echo new > {CACHE}/kept", "auto")
 
     assert git(repo, "show", f"{result.branch}:{CACHE}/kept") == "new"
+
+
+@pytest.mark.parametrize("strategy", ["overlay", "worktree"])
+async def test_files_of_the_checkout_stay_out_beside_it(repo: Path, strategy: str) -> None:
+    (repo / ".git/info/exclude").write_text(".env\n.worktreeinclude\n")
+    (repo / ".worktreeinclude").write_text(".env\n")
+    (repo / ".env").write_text("secret\n")
+
+    result = await worked(repo, f"cat .env > /dev/null; touch .env; mkdir {CACHE}; echo y > work.txt", strategy)
+
+    assert paths_in(repo, result) - {"README.md"} == {*(f"d0/f{n}.txt" for n in range(5)), "work.txt"}

@@ -1,40 +1,17 @@
-"""A branch of the user's moves with its working tree, or nothing is touched; and work can be taken out again."""
+"""A branch of the user's moves with its working tree, or nothing is touched."""
 
-import asyncio
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from shoal.engine.merge.desk import MergeAsk
 from shoal.engine.merge.merge import merge
-from shoal.engine.merge.undo import undo
 from shoal.errors import BadInput
-from shoal.model.merge import DeliveryStatus, MergeReport, Strategy
-from shoal.model.results import RunReport
+from shoal.model.merge import DeliveryStatus, Strategy
 from tests.conftest import git
-from tests.engine.merging import RUN, canary, desk_of, merged, report, run_of, side, statuses, tree, worker
-
-BRANCH = f"shoal/{RUN}"
-
-
-def at(repo: Path, ref: str = "main") -> str:
-    return git(repo, "rev-parse", ref)
-
-
-def status_of(done: MergeReport) -> DeliveryStatus:
-    assert done.delivery is not None
-    return done.delivery.status
-
-
-def moved_on(repo: Path, name: str = "theirs") -> str:
-    """Let the user commit something on the branch that is checked out."""
-    (repo / name).write_text(f"{name}\n")
-    git(repo, "add", name)
-    git(repo, "commit", "-qm", name)
-    return at(repo, "HEAD")
+from tests.engine.delivering import BRANCH, at, moved_on, status_of
+from tests.engine.merging import canary, desk_of, merged, report, run_of, side, statuses, worker
 
 
 async def test_a_clean_checkout_moves_along(repo: Path) -> None:
@@ -251,151 +228,3 @@ async def test_a_link_that_an_agent_made_leads_nowhere(repo: Path, tmp_path: Pat
 
     assert sorted(statuses(done).values()) == ["conflicts", "merged"]
     assert list(outside.iterdir()) == []
-
-
-KILLED = """
-import asyncio, os, signal, sys
-from pathlib import Path
-import shoal.engine.merge.{module} as place
-from tests.engine.merging import merged, report, worker
-
-real, calls = place.{name}, [0]
-async def deadly(*args, **more):
-    calls[0] += 1
-    done = await real(*args, **more) if {after} else None
-    if calls[0] == {call}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return done if {after} else await real(*args, **more)
-place.{name} = deadly
-repo = Path(sys.argv[1])
-run = report(repo, [worker(n, c) for n, c in enumerate(sys.argv[3:])], sys.argv[2])
-asyncio.run(merged(repo, run, into="main"))
-"""
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "after", "call"),
-    [
-        ("land", "move", False, 1),  # intended, not moved
-        ("land", "move", True, 1),  # moved, not recorded
-        ("merge", "delivered", False, 1),  # integrated, nothing delivered
-        ("deliver", "advanced", False, 1),  # delivery intended, nothing touched
-        ("deliver", "advanced", True, 1),  # files moved, branch not
-        ("deliver", "move", True, 1),  # branch moved, not recorded
-    ],
-)
-def test_killed_in_any_phase_the_same_command_finishes_the_job(
-    repo: Path, module: str, name: str, after: bool, call: int
-) -> None:
-    run = run_of(repo, {"a": "0\n"}, {"d0/f1.txt": None, "b": "1\n"}, {"a": "2\n"})
-    commits = [str(one.commit) for one in run.steps[0].worker_results]
-    script = KILLED.format(module=module, name=name, after=after, call=call)
-    killed = subprocess.run(
-        [sys.executable, "-c", script, str(repo), run.base, *commits],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        check=False,
-    )
-    assert killed.returncode == -9, killed.stderr
-
-    done = asyncio.run(merged(repo, run, into="main"))
-
-    assert statuses(done) == {"s1": "merged", "s0": "merged", "s2": "conflicts"}
-    assert at(repo) == at(repo, BRANCH)
-    assert git(repo, "rev-list", "--count", "--no-merges", f"{run.base}..main") == "2"
-    assert git(repo, "status", "--porcelain") == ""
-    assert (repo / "a").read_text() == "0\n"
-    assert git(repo, "fsck", "--strict", "--no-dangling") == ""
-
-
-async def test_a_delivery_that_was_cut_off_never_takes_a_persons_change_for_its_own(repo: Path) -> None:
-    run = run_of(repo, {"a": "0\n", "README.md": "new\n"})
-    script = KILLED.format(module="deliver", name="advanced", after=True, call=1)
-    commit = str(run.steps[0].worker_results[0].commit)
-    root = str(Path(__file__).parents[2])
-    subprocess.run(
-        [sys.executable, "-c", script, str(repo), run.base, commit], cwd=root, env={**os.environ, "PYTHONPATH": root}
-    )
-    (repo / "README.md").write_text("mine\n")
-
-    done = await merged(repo, run, into="main")
-
-    assert status_of(done) is DeliveryStatus.LEFT
-    assert (repo / "README.md").read_text() == "mine\n"
-
-
-async def undone(repo: Path, run: RunReport, *sessions: str) -> MergeReport:
-    async with desk_of(repo, run) as desk:
-        return await undo(desk, sessions)
-
-
-@pytest.mark.parametrize("strategy", ["auto", "squash", "rebase", "octopus"])
-async def test_a_session_is_taken_out_by_building_without_it(repo: Path, strategy: str) -> None:
-    run = run_of(repo, {"a": "0\n"}, {"b": "1\n"}, {"c": "2\n"})
-    await merged(repo, run, strategy=strategy)
-
-    done = await undone(repo, run, "s1")
-    again = await merged(repo, run, strategy=strategy)
-    named = await merged(repo, run, "s1", strategy=strategy)
-
-    assert statuses(done) == {"s0": "merged", "s2": "merged"}
-    assert statuses(again) == {"s0": "merged", "s2": "merged"}
-    assert again.left_out == ("s1",)
-    assert statuses(named) == {"s0": "merged", "s2": "merged", "s1": "merged"}
-    assert git(repo, "ls-tree", "--name-only", BRANCH).split() == ["README.md", "a", "b", "c", "d0"]
-
-
-@pytest.mark.parametrize("strategy", ["auto", "squash", "rebase", "octopus"])
-async def test_what_was_delivered_is_taken_out_by_a_revert(repo: Path, strategy: str) -> None:
-    run = run_of(repo, {"a": "0\n"}, {"b": "1\n"})
-    await merged(repo, run, into="main", strategy=strategy)
-    theirs = moved_on(repo)
-
-    done = await undone(repo, run, "s0")
-    again = await merged(repo, run, into="main", strategy=strategy)
-
-    assert status_of(done) is DeliveryStatus.DELIVERED
-    assert git(repo, "merge-base", theirs, "main") == theirs
-    assert git(repo, "ls-tree", "--name-only", "main").split() == ["README.md", "b", "d0", "theirs"]
-    assert not (repo / "a").exists()
-    assert git(repo, "status", "--porcelain") == ""
-    assert status_of(again) is DeliveryStatus.UNCHANGED
-    assert again.left_out == ("s0",)
-    named = await merged(repo, run, "s0", into="main", strategy=strategy)
-    source = str(run.steps[0].worker_results[0].commit)
-    is_in_history = git(repo, "merge-base", source, theirs) == source  # git takes that for merged
-    assert statuses(named)["s0"] == ("held" if is_in_history else "merged")
-
-
-async def test_all_of_a_run_is_taken_out(repo: Path) -> None:
-    run = run_of(repo, {"a": "0\n"}, {"b": "1\n"})
-    before = tree(repo, "main")
-    await merged(repo, run)
-
-    await undone(repo, run)
-    gone = git(repo, "branch", "--list", "shoal/*")
-    await merged(repo, run, "s0", "s1", into="main")
-    await undone(repo, run)
-
-    assert gone == ""
-    assert tree(repo, "main") == before
-    assert git(repo, "branch", "--list", "agent/*").count("agent/") == 2
-
-
-async def test_what_others_stand_on_or_build_over_is_not_taken_out_in_silence(repo: Path) -> None:
-    one = side(repo, {"a": "1\n"})
-    run = report(repo, [worker(0, one), worker(1, side(repo, {"b": "2\n"}, one))])
-    with pytest.raises(BadInput, match="nothing of"):
-        await undone(repo, run)
-    await merged(repo, run, into="main")
-
-    with pytest.raises(BadInput, match="s1 stands on s0"):
-        await undone(repo, run, "s0")
-    (repo / "b").write_text("changed since\n")
-    git(repo, "commit", "-qam", "over it")
-    over = at(repo)
-    done = await undone(repo, run, "s1")
-
-    assert statuses(done) == {"s1": "conflicts"}
-    assert at(repo) == over

@@ -110,6 +110,16 @@ async def test_the_longest_unused_go_when_there_is_too_much_and_those_in_use_sta
     assert await evicted(setups / "held") > 0
 
 
+async def test_one_that_goes_meanwhile_or_was_cut_off_is_no_hindrance(tmp_path: Path) -> None:
+    setups = tmp_path / "setup"
+    for name in ("gone", "cut"):
+        (setups / name).mkdir(parents=True)
+    (setups / "gone/ready").symlink_to("nowhere")
+    (setups / "cut/ready").touch()
+
+    assert await used(setups, "a", Maker(), budget=0)
+
+
 async def test_what_a_kill_left_is_removed(tmp_path: Path) -> None:
     setups = tmp_path / "setup"
     for name in ("making-a", "making-b"):

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 LONGEST = 500
 MARKS = r"\b40[13]\b|unauthori[sz]ed|unauthenticated|authenticat|api[ _-]?key|permission_denied|not logged in"
 _REFUSED = re.compile(MARKS, re.IGNORECASE)
-_ABOUT = re.compile(r"\{.*\}", re.DOTALL)
 
 
 def blamed(why: str, login: str, *, is_login: bool = False) -> str:
@@ -20,11 +19,11 @@ def blamed(why: str, login: str, *, is_login: bool = False) -> str:
 
 def _clear(why: str) -> str:
     """Take the message out of an error that is JSON, or holds some."""
-    found = _ABOUT.search(why)
-    if found is None:
+    begin, end = why.find("{"), why.rfind("}")
+    if not 0 <= begin < end:
         return why
     try:
-        inner = json.loads(found[0])
+        inner = json.loads(why[begin : end + 1])
     except (ValueError, RecursionError):
         return why
     messages = list(_messages(inner))

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from shoal.adapters.events import NAME_SIGNS
+
 MOST = 1000
 
 
@@ -14,8 +16,8 @@ class Calls:
     def begin(self, call: str, tool: str) -> None:
         """Remember which tool *call* is of."""
         if len(self._tools) < MOST:
-            self._tools[call] = tool
+            self._tools[call[:NAME_SIGNS]] = tool[:NAME_SIGNS]
 
     def end(self, call: str) -> str:
         """Give the tool of *call*, and forget it; nothing for one that is not known."""
-        return self._tools.pop(call, "")
+        return self._tools.pop(call[:NAME_SIGNS], "")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from shoal.adapters.blame import blamed
 from shoal.adapters.ending import last_line, unfinished
-from shoal.adapters.events import argument, event, number, objects, plain, words
+from shoal.adapters.events import argument, event, name, number, objects, plain, words
 from shoal.model.activity import Act, Activity
 
 LOGIN = "run `claude` and log in, or set ANTHROPIC_API_KEY"
@@ -12,6 +12,8 @@ ITS_OWN = "<synthetic>"
 """The model of messages that Claude Code wrote itself."""
 REFUSED = (401, 403)
 MOST_CALLS = 1000
+READ = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+WRITTEN = "output_tokens"
 
 
 class ClaudeReader:
@@ -23,7 +25,7 @@ class ClaudeReader:
         self._is_refused = False
         self._is_woken = False  # by a task that has ended: another turn is about to begin
         self._behind = 0  # tasks in the background
-        self._spent: dict[str, Mapping[str, object]] = {}
+        self._spent: dict[str, Mapping[str, float]] = {}
         self._denied: set[str] = set()
         self._trouble = ""
 
@@ -94,7 +96,7 @@ class ClaudeReader:
                 why = f"{words(told.get('error_status'))} {words(told.get('error'))}".strip()
                 yield Activity(act=Act.RETRY, text=why, seconds=number(told.get("retry_delay_ms")) / 1000)
             case "permission_denied", _:
-                yield from self._denial(words(told.get("tool_use_id")), told, words(told.get("message")))
+                yield from self._denial(name(told.get("tool_use_id")), told, words(told.get("message")))
             case "background_tasks_changed", {"tasks": list(tasks)}:
                 self._behind = len(tasks)
             case "task_started", {"task_id": str(task)}:
@@ -120,13 +122,13 @@ class ClaudeReader:
 
     def _count(self, message: Mapping[str, object]) -> None:
         """Remember what a message cost, for a session that never comes to its result; each has several events."""
-        used = message.get("usage")
-        if isinstance(used, dict) and (len(self._spent) < MOST_CALLS or words(message.get("id")) in self._spent):
-            self._spent[words(message.get("id"))] = used
+        used, message_id = message.get("usage"), name(message.get("id"))
+        if isinstance(used, dict) and (len(self._spent) < MOST_CALLS or message_id in self._spent):
+            self._spent[message_id] = {key: number(used.get(key)) for key in (*READ, WRITTEN)}
 
     def _late_denials(self, told: Mapping[str, object]) -> Iterator[Activity]:
         for denial in objects(told.get("permission_denials")):
-            yield from self._denial(words(denial.get("tool_use_id")), denial, argument(denial.get("tool_input")))
+            yield from self._denial(name(denial.get("tool_use_id")), denial, argument(denial.get("tool_input")))
 
     def _denial(self, call: str, told: Mapping[str, object], why: str) -> Iterator[Activity]:
         if call not in self._denied and len(self._denied) < MOST_CALLS:
@@ -146,17 +148,16 @@ def _by_model(models: Mapping[str, object]) -> dict[str, float]:
     used = [one for one in models.values() if isinstance(one, dict)]
     read = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
     return {
-        "input_tokens": sum(number(one.get(name)) for one in used for name in read),
+        "input_tokens": sum(number(one.get(key)) for one in used for key in read),
         "output_tokens": sum(number(one.get("outputTokens")) for one in used),
     }
 
 
-def _total(messages: Iterable[Mapping[str, object]]) -> dict[str, float]:
+def _total(messages: Iterable[Mapping[str, float]]) -> dict[str, float]:
     used = list(messages)
     if not used:
         return {}
-    read = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     return {
-        "input_tokens": sum(number(one.get(name)) for one in used for name in read),
-        "output_tokens": sum(number(one.get("output_tokens")) for one in used),
+        "input_tokens": sum(one[key] for one in used for key in READ),
+        "output_tokens": sum(one[WRITTEN] for one in used),
     }

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from shoal.adapters.blame import blamed
 from shoal.adapters.ending import last_line, unfinished
-from shoal.adapters.events import argument, event, number, objects, plain, words
+from shoal.adapters.events import argument, event, name, number, objects, plain, words
 from shoal.model.activity import Act, Activity
 
 LOGIN = "run `codex login`, or set CODEX_API_KEY"
@@ -94,7 +94,7 @@ class CodexReader:
 
     def _item(self, kind: str, what: str, item: Mapping[str, object]) -> Iterator[Activity]:
         self._waits = self._waits if what == "error" else 0
-        is_over, call = kind == "item.completed", words(item.get("id"))
+        is_over, call = kind == "item.completed", name(item.get("id"))
         match what:
             case "agent_message":
                 if is_over:
@@ -116,8 +116,8 @@ class CodexReader:
 
     def _spend(self, used: object) -> None:
         if isinstance(used, dict):
-            for name in ("input_tokens", "output_tokens"):
-                self._spent[name] = self._spent.get(name, 0) + number(used.get(name))
+            for key in ("input_tokens", "output_tokens"):
+                self._spent[key] = self._spent.get(key, 0) + number(used.get(key))
 
 
 def _tool(what: str, item: Mapping[str, object]) -> str:
@@ -145,9 +145,9 @@ def _argument(item: Mapping[str, object]) -> str:
 
 
 def _outcome(item: Mapping[str, object]) -> str:
-    for name in ("aggregated_output", "error", "result"):
-        if item.get(name):
-            return words(item[name])
+    for key in ("aggregated_output", "error", "result"):
+        if item.get(key):
+            return words(item[key])
     return ""
 
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from shoal.model.activity import Act, Activity
 
 DEEPEST_BYTES = 8 * 2**20
+GREATEST = 2**53
+"""Of a count: more than a client can mean, and sums of it stay numbers that JSON has."""
+NAME_SIGNS = 200
 
 
 def event(line: str) -> Mapping[str, object] | None:
@@ -31,6 +34,11 @@ def words(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
+def name(value: object) -> str:
+    """Give what a client calls something by, as much of it as is remembered."""
+    return words(value)[:NAME_SIGNS]
+
+
 def objects(values: object) -> list[Mapping[str, object]]:
     """Give the objects of a list; nothing of whatever is none."""
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
@@ -38,7 +46,7 @@ def objects(values: object) -> list[Mapping[str, object]]:
 
 def number(value: object) -> float:
     """Give a count or a price; 0 for whatever is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= GREATEST:
         return 0
     return value
 
@@ -47,7 +55,7 @@ def argument(values: object) -> str:
     """Give of a tool's arguments the one that matters: a command or a path, else all of them."""
     if not isinstance(values, dict):
         return words(values)
-    for name in ("command", "cmd", "file_path", "filePath", "path", "absolute_path", "pattern", "url"):
-        if name in values:
-            return words(values[name])
+    for key in ("command", "cmd", "file_path", "filePath", "path", "absolute_path", "pattern", "url"):
+        if key in values:
+            return words(values[key])
     return words(values)

@@ -22,7 +22,7 @@ class GeminiReader:
     session: str | None = None
     is_done: bool = False
     usage: dict[str, float] = field(default_factory=dict)
-    _pieces: list[str] = field(default_factory=list)
+    _text: str = ""
     _calls: Calls = field(default_factory=Calls)
     _failure: str | None = None
 
@@ -33,8 +33,8 @@ class GeminiReader:
             return [*self._spoken(), *plain(line)]
         match told:
             case {"type": "message", "role": "assistant", "content": str(text)}:
-                self._pieces.append(text)
-                return list(self._spoken()) if sum(map(len, self._pieces)) > MOST_SIGNS else []
+                self._text += text
+                return list(self._spoken()) if len(self._text) > MOST_SIGNS else []
             case {"type": str(kind)}:
                 return [*self._spoken(), *self._event(kind, told)]
         return plain(line)
@@ -50,7 +50,7 @@ class GeminiReader:
         return blamed(_last_line(errors) or f"it ended with {exit_code} and told no result", self.login)
 
     def _spoken(self) -> Iterator[Activity]:
-        text, self._pieces = "".join(self._pieces), []
+        text, self._text = self._text, ""
         if text.strip():
             yield Activity(act=Act.SAID, text=text)
 

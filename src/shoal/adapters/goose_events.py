@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from shoal.adapters.blame import blamed
 from shoal.adapters.ending import unfinished
-from shoal.adapters.events import argument, event, number, objects, plain, words
+from shoal.adapters.events import argument, event, name, number, objects, plain, words
 from shoal.model.activity import Act, Activity
 
 LOGIN = "run `goose configure`, or set GOOSE_PROVIDER, GOOSE_MODEL and the provider's key"
@@ -12,6 +12,7 @@ UNKNOWN = "goose configure"
 DECLINED = "The user has declined to run this tool"
 MOST_CALLS = 1000
 MOST_ASIDE = 1000
+MOST_SIGNS = 2**16
 
 
 class GooseReader:
@@ -83,6 +84,8 @@ class GooseReader:
         """Take a piece of what the model says, and tell whole lines."""
         self._own_words = ""
         whole, newline, self._text = (self._text + text).rpartition("\n")
+        if len(self._text) > MOST_SIGNS:  # it may never end its line
+            whole, newline, self._text = f"{whole}{newline}{self._text}", "\n", ""
         if newline:
             yield Activity(act=Act.SAID, text=whole)
 
@@ -97,11 +100,11 @@ class GooseReader:
             yield Activity(act=Act.SAID, text=text)
 
     def _request(self, part: Mapping[str, object]) -> Activity:
-        call = words(part.get("id"))
+        call = name(part.get("id"))
         match part.get("toolCall"):
             case {"value": {"name": str(tool)} as value}:
                 if len(self._tools) < MOST_CALLS:
-                    self._tools[call] = tool
+                    self._tools[call] = name(tool)
                 return Activity(act=Act.TOOL, tool=tool, text=argument(value.get("arguments")), call=call)
             case {"error": error}:
                 return Activity(act=Act.TROUBLE, text=words(error), call=call)
@@ -109,7 +112,7 @@ class GooseReader:
                 return Activity(act=Act.TROUBLE, text=words(other), call=call)
 
     def _response(self, part: Mapping[str, object]) -> Iterator[Activity]:
-        call = words(part.get("id"))
+        call = name(part.get("id"))
         tool = self._tools.pop(call, "")
         match part.get("toolResult"):
             case {"value": {"content": parts} as value}:
@@ -123,7 +126,7 @@ class GooseReader:
                 yield Activity(act=Act.RESULT, text=words(other), call=call, ok=False)
 
     def _spend(self, told: Mapping[str, object]) -> None:
-        self._spent = {name: number(told.get(name)) for name in ("input_tokens", "output_tokens")}
+        self._spent = {key: number(told.get(key)) for key in ("input_tokens", "output_tokens")}
         if "cost_usd" in told:
             self._spent["cost_usd"] = number(told["cost_usd"])
 

@@ -14,7 +14,7 @@ def is_refreshed(old: bytes, new: bytes) -> bool:
     try:
         before, after = json.loads(old), json.loads(new)
         return _is_same(before, after, "") and _later(before, after)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, OverflowError):  # of a time that is too great for any clock
         return False
 
 

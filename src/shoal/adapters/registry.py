@@ -3,11 +3,11 @@
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import entry_points
 from pathlib import PurePath
 
 from shoal.adapters.acp import CLIENT, Acp
 from shoal.adapters.aider import Aider
+from shoal.adapters.brought import loaded, points
 from shoal.adapters.claude import Claude
 from shoal.adapters.codex import Codex
 from shoal.adapters.command import Command
@@ -22,7 +22,6 @@ from shoal.adapters.python import Python
 from shoal.adapters.scripted import Scripted
 from shoal.errors import UnknownName
 from shoal.model.agent import AgentSpec
-from shoal.model.client_names import ENTRY_POINTS
 
 ADAPTERS: dict[str, Callable[[Host], Adapter]] = {
     "aider": lambda host: Aider(),
@@ -55,7 +54,8 @@ SPEAKERS = {
 def adapter(name: str, host: Host) -> Adapter:
     """Return the adapter called *name*, fit for *host*; raise `UnknownName` with the nearest.
 
-    An adapter of another package is a callable without arguments that gives one, found by its entry point.
+    An adapter of another package is a callable without arguments that gives one, found by its entry point; where that
+    cannot be had, this raises `Unavailable` with the package.
     """
     if name in ADAPTERS:
         return ADAPTERS[name](host)
@@ -79,13 +79,12 @@ def _spoken(spec: AgentSpec, host: Host) -> Adapter | None:
 
 def brought() -> tuple[str, ...]:
     """Name the adapters that other packages bring; ours cannot be replaced by one."""
-    return tuple(sorted({one.name for one in entry_points(group=ENTRY_POINTS)} - {*ADAPTERS}))
+    return tuple(sorted({*points()} - {*ADAPTERS}))
 
 
 @functools.cache
 def _brought(name: str) -> Adapter:
-    found = {one.name: one for one in entry_points(group=ENTRY_POINTS)}
+    found = points()
     if name not in found:
         raise UnknownName("adapter", name, (*ADAPTERS, *found))
-    made: Adapter = found[name].load()()
-    return made
+    return loaded(found[name])

@@ -22,6 +22,8 @@ from shoal.workspaces.kind import Workspace
 
 PASSWD, GROUP = Path("/etc/passwd"), Path("/etc/group")
 
+SUBJECT_SIGNS = 2000
+
 
 def agent_box(
     site: Site, job: Job, workspace: Workspace, lease: Lease, argv: tuple[str, ...] | None = None
@@ -100,8 +102,8 @@ def note_grants(site: Site, job: Job) -> None:
 
 
 def note_decision(site: Site, job: Job, decision: Decision) -> None:
-    """Record one decision in the session's own database."""
-    subject, rule = site.mask.text(decision.subject), site.mask.text(decision.rule)
+    """Record one decision in the session's own database; masked before it is cut, or half of a secret could pass."""
+    subject, rule = site.mask.text(decision.subject)[:SUBJECT_SIGNS], site.mask.text(decision.rule)
     site.ledger.note(
         PermissionDecided(run=site.run, session=job.session, subject=subject, rule=rule, allowed=decision.allowed)
     )

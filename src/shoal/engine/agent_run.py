@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
+from shoal.adapters.blame import LONGEST
+from shoal.adapters.events import number
+from shoal.adapters.events import words as text_of
 from shoal.adapters.kind import Reader
 from shoal.engine.agent_box import agent_box, bounded, note_decision, note_grants, place_of
 from shoal.engine.behind import Box, boxed
@@ -125,16 +128,34 @@ def _judged(job: Job, ended: Ended, reader: Reader, seen: Watched) -> Ended:
     """Believe what the client told of itself, not its exit code."""
     failure = None
     if seen.ending in (Ending.BY_ITSELF, Ending.DONE):
-        failure = reader.verdict(seen.exit.code, ended.words.errors)
+        failure = _verdict(reader, seen.exit.code, ended.words.errors)
     if seen.ending is Ending.BY_ITSELF and seen.exit.signal is not None and not reader.is_done:
         failure = failure or f"it was ended by signal {seen.exit.signal}"
     if seen.ending is Ending.STALL:
         failure = f"it hung: nothing said and nothing done for {_patience(job):g} s"
     if seen.ending is Ending.DONE and failure is None:  # it was only slow to leave
         ended = replace(ended, exit=Exit(code=0, signal=None))
-    return replace(ended, failure=failure, usage=dict(reader.usage), client_session=reader.session, is_judged=True)
+    usage, session = _told(reader)
+    return replace(ended, failure=failure, usage=usage, client_session=session, is_judged=True)
+
+
+def _verdict(reader: Reader, exit_code: int | None, errors: str) -> str | None:
+    """Ask for the verdict; a reader that cannot give one, on what an agent made it read, has not found it good."""
+    try:
+        return reader.verdict(exit_code, errors)
+    except Exception as error:
+        return f"what it said cannot be judged: {type(error).__name__}: {error}"[:LONGEST]
+
+
+def _told(reader: Reader) -> tuple[dict[str, float], str | None]:
+    """Give what it spent and how it calls its conversation, as far as that is what it should be."""
+    try:
+        usage = {name: number(value) for name, value in reader.usage.items()}
+        return usage, None if reader.session is None else text_of(reader.session)
+    except Exception:
+        return {}, None
 
 
 def _denied(site: Site, job: Job, activity: Activity) -> None:
     what = f"{activity.tool}: {activity.text}" if activity.text else activity.tool
-    note_decision(site, job, Decision(False, f"the client {job.adapter.name}", what[:2000]))
+    note_decision(site, job, Decision(False, f"the client {job.adapter.name}", what))

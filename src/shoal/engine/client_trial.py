@@ -1,5 +1,6 @@
 """Trying installed clients behind the wall: does what their command resolves to run there at all."""
 
+import asyncio
 import secrets
 import tempfile
 from collections.abc import Mapping
@@ -11,10 +12,10 @@ from shoal.adapters.host import this_host
 from shoal.adapters.kind import Adapter
 from shoal.adapters.registry import adapter, brought
 from shoal.engine.behind import boxed
-from shoal.engine.clients import Found, look
+from shoal.engine.clients import VERSION_SECONDS, Found, look
 from shoal.engine.lease import SYSTEM_PATH
 from shoal.engine.toolchain import toolchain
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, Unavailable
 from shoal.model.client_names import CLIENTS
 from shoal.model.command import Command
 from shoal.model.policy import Policy
@@ -46,8 +47,21 @@ class Standing:
 async def standings(sandbox: Sandbox | None, environ: Mapping[str, str]) -> list[Standing]:
     """Look for every client that there is an adapter for, and try those that are here behind *sandbox*."""
     host = this_host()
-    made = [adapter(name, host) for name in (*CLIENTS, *brought())]
-    return [await _standing(one, one.client, sandbox, environ) for one in made if one.client is not None]
+    found: list[Standing] = []
+    for name in (*CLIENTS, *brought()):
+        try:
+            kind = adapter(name, host)
+        except Unavailable as error:  # what is wrong with one package keeps nobody from the others
+            found.append(_broken(name, error))
+            continue
+        if kind.client is not None:
+            found.append(await _standing(kind, kind.client, sandbox, environ))
+    return found
+
+
+def _broken(name: str, error: Unavailable) -> Standing:
+    client = Client(program=name, install=error.remedy, login=error.remedy)
+    return Standing(agent=name, client=client, found=Found(), trouble=str(error))
 
 
 async def _standing(kind: Adapter, client: Client, sandbox: Sandbox | None, environ: Mapping[str, str]) -> Standing:
@@ -75,8 +89,11 @@ async def _tried(
         Path(scratch).chmod(0o777)  # the agent is another user in its box
         policy = Policy(token=secrets.token_hex(8), read=tools.read, write=(Path(scratch),))
         sink = lambda stream, data: said[stream].feed(data)  # noqa: E731 - of one line, like the others
-        async with boxed(sandbox, command, policy, sink=sink) as box:
-            ended = await box.wait()
+        try:
+            async with asyncio.timeout(VERSION_SECONDS), boxed(sandbox, command, policy, sink=sink) as box:
+                ended = await box.wait()
+        except TimeoutError:
+            return f"it does not tell its version within {VERSION_SECONDS:g} s", None
     words = (said[Stream.STDOUT].content() + said[Stream.STDERR].content()).decode(errors="replace")
     return _trouble(ended, words), client.version(words)
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
-from shoal.adapters.events import plain
+from shoal.adapters.events import NAME_SIGNS, plain
 from shoal.adapters.kind import Reader
 from shoal.engine.words import Words
 from shoal.model.activity import Act, Activity
@@ -14,7 +14,8 @@ LINE_BYTES = 8 * 2**20
 LONGEST_WAIT = 3600.0
 """Seconds that a client may say it waits for its model, and is believed."""
 MOST_CALLS = 1000
-UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+MOST_DENIALS = 1000
+"""That are told to who keeps the audit log; the session's own log has a bound of its own."""
 
 
 class Hearing:
@@ -34,6 +35,7 @@ class Hearing:
         self._errors = Lines(self._error, cap=LINE_BYTES)
         self._calls: set[str] = set()
         self._said: list[str] = []
+        self._denials = 0
         self.done = asyncio.Event()
         self.heard_at = time.monotonic()
         self.waits_until = 0.0
@@ -77,7 +79,7 @@ class Hearing:
     def _read(self, text: str) -> Iterable[Activity]:
         try:
             return list(self._reader.read(text))
-        except UNREADABLE:  # an agent can write what it likes; it is no event then
+        except Exception:  # an agent can write what it likes, and a reader may be of another package
             return plain(text)
 
     def _take(self, activity: Activity) -> None:
@@ -86,12 +88,13 @@ class Hearing:
                 self._said.append(activity.text)
                 return
             case Act.TOOL if activity.call and len(self._calls) < MOST_CALLS:
-                self._calls.add(activity.call)
+                self._calls.add(activity.call[:NAME_SIGNS])
             case Act.RESULT:
-                self._calls.discard(activity.call)
+                self._calls.discard(activity.call[:NAME_SIGNS])
             case Act.RETRY:
                 self.waits_until = time.monotonic() + min(activity.seconds, LONGEST_WAIT)
-            case Act.DENIED:
+            case Act.DENIED if self._denials < MOST_DENIALS:
+                self._denials += 1
                 self._denied(activity)
         self._tell()
         self._words.act(activity)

@@ -1,5 +1,6 @@
 """Who can do the work: the agents that tasks name, and the one for tasks that name none."""
 
+import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -94,7 +95,9 @@ class Roster:
         if name not in known and name in CLIENTS:
             return AgentSpec(name=name, adapter=name)
         if document is None or name not in known:
-            raise UnknownName("agent", name, (*self._named, *known)) if known or self._named else self._nobody(name)
+            if known or self._named or difflib.get_close_matches(name, CLIENTS, n=1):
+                raise UnknownName("agent", name, (*self._named, *known, *CLIENTS))
+            raise self._nobody(name)
         return agent(document, name, environ=self._environ)
 
     def _nobody(self, name: str) -> BadInput:

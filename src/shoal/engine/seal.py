@@ -96,7 +96,8 @@ def _fresh_gitdir(site: Site, workspace: Workspace, lease: Lease, wish: Wish) ->
     (gitdir / "message").write_text(wish.message, errors="replace")
     if wish.litter:
         (gitdir / "info").mkdir(exist_ok=True)
-        (gitdir / "info" / "exclude").write_text("\n".join(wish.litter) + "\n")
+        with (gitdir / "info" / "exclude").open("a") as exclude:  # files of the user's own may be named there already
+            exclude.write("\n".join(wish.litter) + "\n")
     try:
         yield gitdir
     finally:

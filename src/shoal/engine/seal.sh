@@ -148,16 +148,28 @@ if [ -e "$WS/.gitmodules" ]; then
     [ -d "$CHANGES/$path" ] && [ -n "$(ls -A "$CHANGES/$path" | head -n 1)" ] && say "unkept $path/"
   done
 fi
+# git does not look into a repository that set-up made: where the agent changed something in it, that is named.
+[ ! -s "$GIT_DIR/laid-links" ] || xargs -0 -n 1 sh -c 'cd "$WS/${0#*)}" || exit 0
+  [ -z "$(find . -xdev -name .git -prune -o -cnewer "$GIT_DIR/laid-links" -print | head -n 1)" ] ||
+    printf "unkept %s/\n" "$(printf %s "${0#*)}" | LC_ALL=C tr -c " -~" "?")" >&3' < "$GIT_DIR/laid-links"
 [ ! -s "$GIT_DIR/ignored" ] || say "ignored $(wc -l < "$GIT_DIR/ignored")"
 
 # What is as set-up left it goes out again, so that it is as in the base.
 if [ -e "$GIT_DIR/laid-same" ]; then
   git ls-files -s -z | LC_ALL=C sort -z | LC_ALL=C comm -z -12 - "$GIT_DIR/laid-same" | cut -z -f 2- > "$GIT_DIR/undone" &&
-    xargs -0 -r -n 1 sh -c '[ -n "$(git ls-files -- ":(top,literal)$0" | head -n 1)" ] || printf "%s\0" "$0"' \
-      < "$GIT_DIR/laid-gone" >> "$GIT_DIR/undone" || die "what set-up left cannot be told from the rest"
-  [ ! -s "$GIT_DIR/undone" ] ||
-    GIT_LITERAL_PATHSPECS=1 command git restore --staged --source="$BASE" --pathspec-from-file="$GIT_DIR/undone" --pathspec-file-nul ||
-    die "git could not leave out what set-up left"
+    LC_ALL=C sort -z "$GIT_DIR/laid-gone" > "$GIT_DIR/gone" &&
+    # Neither a file nor a folder now: each file that there is, and every folder above it, is taken off.
+    git ls-files -z | LC_ALL=C sed -z -n ':up;p;s|/[^/]*$||;tup' | LC_ALL=C sort -zu |
+      LC_ALL=C comm -z -13 - "$GIT_DIR/gone" >> "$GIT_DIR/undone" || die "what set-up left cannot be told from the rest"
+  if [ -s "$GIT_DIR/undone" ]; then
+    git ls-files -z | LC_ALL=C sort -z > "$GIT_DIR/before" && LC_ALL=C sort -zu "$GIT_DIR/undone" > "$GIT_DIR/meant" &&
+      GIT_LITERAL_PATHSPECS=1 command git restore --staged --source="$BASE" --pathspec-from-file="$GIT_DIR/undone" --pathspec-file-nul ||
+      die "git could not leave out what set-up left"
+    # A file of the agent's in the place of a folder that set-up took away went with that: it comes back.
+    git ls-files -z | LC_ALL=C sort -z | LC_ALL=C comm -z -23 "$GIT_DIR/before" - |
+      LC_ALL=C comm -z -23 - "$GIT_DIR/meant" > "$GIT_DIR/dropped" &&
+      git update-index --add --replace -z --stdin < "$GIT_DIR/dropped" || die "git could not take the agent's files back"
+  fi
   git diff-index --cached --raw --no-abbrev --no-renames --ignore-submodules=none "$BASE" > "$GIT_DIR/raw" ||
     die "git could not compare with the base"
 fi

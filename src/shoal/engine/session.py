@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+from shoal.adapters.events import NAME_SIGNS
 from shoal.engine.agent_run import agent_run
 from shoal.engine.artifacts import Collected, collected
 from shoal.engine.artifacts import kept as kept_artifacts
@@ -239,6 +240,7 @@ def masked(result: WorkerResult, mask: Mask) -> WorkerResult:
         result,
         output=mask.text(result.output),
         error=None if result.error is None else mask.text(result.error),
+        client_session=None if result.client_session is None else mask.text(result.client_session)[:NAME_SIGNS],
         item=None if result.item is None else mask.text(result.item),
         unkept=tuple(mask.text(name) for name in result.unkept),
         executable=tuple(mask.text(name) for name in result.executable),

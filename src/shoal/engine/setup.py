@@ -13,7 +13,7 @@ from shoal.engine.grants import network_of
 from shoal.engine.job import Job
 from shoal.engine.lease import Lease, leased
 from shoal.engine.setup_box import STREAM, commands_run, tools_of
-from shoal.engine.setup_note import LEFT, noted, pattern
+from shoal.engine.setup_note import LEFT, noted, pattern, remembered
 from shoal.engine.setup_project import root_covers
 from shoal.engine.site import Site
 from shoal.engine.toolchain import Toolchain
@@ -100,7 +100,9 @@ async def set_up(site: Site, job: Job, stop: asyncio.Event | None) -> AsyncItera
 
     async with contextlib.AsyncExitStack() as held:
         try:
-            layer = await held.enter_async_context(layer_ready(site.paths.setups, key, make, stop))
+            held_to = (setup.timeout, job.limits)
+            ready = layer_ready(site.paths.setups, key, make, stop, held_to=held_to)
+            layer = await held.enter_async_context(ready)
         except SetupFailed:
             if not makers:
                 _say(site, job, "it failed for another session, which this one had waited for")
@@ -128,6 +130,10 @@ async def laid(
     except Exception:
         await _unbranched(site, job)
         raise
+    if (
+        ready.layer and ready.trees[0] == ready.layer / TREE
+    ):  # over it, what earlier steps did may be the same by chance
+        remembered(ready.layer, lease.box)
     included = [pattern(os.fsencode(name)) for name in site.project.included if "\n" not in name]
     exclude = b"".join(line + b"\n" for line in included)
     if exclude:
@@ -225,9 +231,11 @@ def _key(site: Site, job: Job, setup: Setup, base: Base) -> str:
     by_host = isinstance(site.kind, Overlay) and site.kind.by_host
     env = {**job.task.agent.env, **job.task.env}
     network = setup.network or network_of(job.task, job.adapter)
+    tools = tools_of(site, setup)
     facts = [
         *(base.commit, settings_digest(site.repository), setup.commands, network, setup.source),
-        *(site.project.digest, by_host, os.getuid(), sorted(env.items())),
+        *(site.project.digest, str(site.repository.top), by_host, os.getuid(), sorted(env.items())),
+        [str(place) for place in (*tools.read, *tools.path)],
     ]
     text = json.dumps(facts)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]

@@ -107,9 +107,20 @@ def for_seal(box: Path, gitdir: Path) -> None:
         return
     for one in left.glob("laid-*"):
         shutil.copyfile(one, gitdir / one.name)
+    if (left / "laid-links").exists() and (box / "opened").exists():  # its time says since when it is the agent's work
+        shutil.copystat(box / "opened", gitdir / "laid-links")
     if (left / "included").exists():
         (gitdir / "info").mkdir(exist_ok=True)
         shutil.copyfile(left / "included", gitdir / "info" / "exclude")
+
+
+def remembered(layer: Path, box: Path) -> None:
+    """Let the seal of a session on *layer* know what was in it: a file that was only touched is not changed."""
+    same = layer / LEFT / "laid-same"
+    if same.exists() and same.stat().st_size:
+        (box / LEFT).mkdir()
+        (box / LEFT / same.name).hardlink_to(same)
+        (box / LEFT / "laid-gone").touch()  # the seal sees all of the base that the agent itself did not take away
 
 
 def _only_read(workspace: Workspace) -> Layers | None:

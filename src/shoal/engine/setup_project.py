@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -34,7 +35,7 @@ async def project_ready(repository: Repository, base: Base, paths: StatePaths, r
     folder = paths.setups / f"files-{run}"
     _forget_dead(paths)
     try:
-        yield await _with_files(project, repository, patterns, folder)
+        yield await _with_files(project, repository, base, patterns, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -93,15 +94,16 @@ def _brought(tree: Path) -> Project:
 def _patterns(repository: Repository, base: Base) -> bytes | None:
     if not (repository.top / ".git").exists():  # a plain folder has no ignored files
         return None
-    return content(repository.top, INCLUDE, LARGEST) or content(base.tree, INCLUDE, LARGEST)
+    said = content(repository.top, INCLUDE, LARGEST)
+    return content(base.tree, INCLUDE, LARGEST) if said is None else said
 
 
-async def _with_files(project: Project, repository: Repository, patterns: bytes, folder: Path) -> Project:
+async def _with_files(project: Project, repository: Repository, base: Base, patterns: bytes, folder: Path) -> Project:
     files = folder / "files"
     files.mkdir(mode=0o700, parents=True)
     (folder / "patterns").write_bytes(patterns)
     named = await ignored_files(repository, folder / "patterns")
-    wanted = [name for name in named if not any(part in OURS for part in name.split("/"))]
+    wanted = [name for name in named if _may_go(base.tree, name)]
     try:
         included = copied(repository.top, files, wanted)
     except BadInput as error:
@@ -109,6 +111,12 @@ async def _with_files(project: Project, repository: Repository, patterns: bytes,
     if not included:
         return project
     return replace(project, files=files, included=included, digest=digest(files, included))
+
+
+def _may_go(tree: Path, name: str) -> bool:
+    """Say whether a file can be kept out of every commit: not where the base has one there, or git cannot name it."""
+    is_ours = any(part in OURS for part in name.split("/"))
+    return not is_ours and "\n" not in name and not os.path.lexists(tree / name)
 
 
 def _forget_dead(paths: StatePaths) -> None:

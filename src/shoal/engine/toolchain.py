@@ -39,6 +39,9 @@ def _toolchain(program: str, search: str, private: tuple[Path, ...], _second: in
     if found is None:
         raise Unavailable(f"the agent's command {program!r}", "it is not on PATH", "install it, or name its full path")
     hops = [hop for hop in _hops(Path(found)) if not _is_system(hop)]
+    if missing := next((hop for hop in hops if hop.is_absolute() and not hop.exists()), None):
+        why = f"{found} needs {missing}, which is not there"
+        raise Unavailable(f"the agent's command {program!r}", why, "install it again")
     read = (shown for hop in hops for shown in (_install_folder(hop, private), _own_folder(hop, private)))
     return Toolchain(tuple(dict.fromkeys(read)), tuple(dict.fromkeys(hop.parent for hop in hops)))
 

@@ -14,7 +14,7 @@ OWN = ("command", "scripted", "python", *EVERY)
 
 def brought() -> tuple[str, ...]:
     """Name the adapters that other packages bring."""
-    return tuple(sorted({one.name for one in entry_points(group=ENTRY_POINTS)}))
+    return tuple(sorted({one.name for one in entry_points(group=ENTRY_POINTS)} - {*OWN}))
 
 
 def _adapter(name: str) -> str:

@@ -26,11 +26,11 @@ def agent_lines(found: Sequence[Standing], wall: str | None, paint: Paint) -> It
 
 def _row(one: Standing, wall: str | None) -> tuple[str, ...]:
     if one.found.path is None:
-        return one.agent, "no", "-", plain(one.found.login or "-"), "-", ", ".join(one.client.knows)
+        return plain(one.agent), "no", "-", plain(one.found.login or "-"), "-", ", ".join(one.client.knows)
     held = "not tried" if wall is None else "no" if one.trouble else wall
     login = one.found.login or ("-" if one.client.needs_login else "not needed")
     return (
-        one.agent,
+        plain(one.agent),
         "yes" if one.is_ready else "no",
         spelt(one.found.version) if one.found.version else "?",
         plain(login),
@@ -43,7 +43,7 @@ def remedy(one: Standing) -> str:
     """Say in one line what keeps it from being ready."""
     found, client = one.found, one.client
     if found.path is None:
-        return f"not installed: {client.install}"
+        return plain(one.trouble) if one.trouble else f"not installed: {client.install}"
     if client.is_too_old(found.version):
         return f"older than {spelt(client.oldest)}: {client.install}"
     if one.trouble:

@@ -25,6 +25,8 @@ from shoal.model.assignment import Assignment
 from shoal.model.permissions import Decision, PermissionManager
 
 MOST_GARBAGE = 100
+MOST_DECISIONS = 10_000
+"""About the tools of one turn: each is kept in the audit log."""
 LINGER_SECONDS = 1.0
 STOPS = {
     "max_tokens": "its model ran out of tokens (max_tokens)",
@@ -47,6 +49,7 @@ class Conversation:
         self._manager = manager
         self._words = words
         self._note = note
+        self._decisions = 0
         self._turn = Turn(task, str(manager.workspace), has_rules=self._has_rules, may=self._may, began=self._began)
         self._updates = Updates(self._used)
         self._wire: Wire | None = None
@@ -171,8 +174,7 @@ class Conversation:
         call = self._updates.call(question)
         if self._cut is not None:
             return None
-        decision = call.decided(self._manager)
-        self._note(decision)
+        decision = self._decided(call)
         if not decision:
             self._words.act(Activity(act=Act.DENIED, tool=call.names[0], text=decision.rule, call=call.call))
             self._updates.denied(call, f"denied by {decision.rule}")
@@ -182,11 +184,19 @@ class Conversation:
         """End an agent that used what its rules deny, for it did not ask or did not listen: nothing else holds it."""
         if not self._has_rules or (call.is_asked and not call.is_over):
             return
-        decision = call.decided(self._manager)
-        self._note(decision)
+        decision = self._decided(call)
         if not decision:
             how = "though that was denied it" if call.is_asked else "without asking"
             self._fail(f"it used {decision.subject} {how}, against the rule {decision.rule!r}")
+
+    def _decided(self, call: ToolCall) -> Decision:
+        decision = call.decided(self._manager)
+        self._decisions += 1
+        if self._decisions > MOST_DECISIONS:
+            self._fail(f"it asked for or used tools more than {MOST_DECISIONS} times in one turn")
+        else:
+            self._note(decision)
+        return decision
 
     def _put(self, wire: Wire, message: dict[str, object], signs: int) -> None:
         try:

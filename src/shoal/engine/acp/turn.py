@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from shoal import __version__
 from shoal.adapters.acp import CLIENT, known
 from shoal.adapters.blame import LONGEST, blamed
-from shoal.adapters.events import words
+from shoal.adapters.events import number, words
 from shoal.engine.acp.wire import Wire
 from shoal.errors import Unavailable
 from shoal.model.assignment import Assignment
@@ -167,8 +167,8 @@ def _prompt(task: Assignment, *, is_appended: bool) -> str:
 def _usage(used: schema.Usage | None) -> dict[str, float]:
     if used is None:
         return {}
-    read = used.input_tokens + (used.cached_read_tokens or 0) + (used.cached_write_tokens or 0)
-    return {"input_tokens": read, "output_tokens": used.output_tokens}
+    read = map(number, (used.input_tokens, used.cached_read_tokens, used.cached_write_tokens))
+    return {"input_tokens": sum(read), "output_tokens": number(used.output_tokens)}
 
 
 def _values(option: schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean) -> list[str]:

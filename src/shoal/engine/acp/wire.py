@@ -25,14 +25,16 @@ class Wire:
         self._box = box
         self._inbox: deque[dict[str, Any]] = deque()
         self._more = asyncio.Event()
-        self._unanswered: dict[object, int] = {}
+        self._unanswered: dict[object, list[int]] = {}  # an agent may call several questions by one name
+        self._waiting = self._signs = 0
         self._is_ended = False
 
     def put(self, message: dict[str, Any], signs: int) -> None:
         """Take a request of the agent's, or its answer to one of ours; raises `Flooded`."""
         if "method" in message:
-            self._unanswered[message["id"]] = signs
-        if len(self._unanswered) > MOST_UNANSWERED or sum(self._unanswered.values()) > MOST_UNANSWERED_SIGNS:
+            self._unanswered.setdefault(message["id"], []).append(signs)
+            self._count(1, signs)
+        if self._waiting > MOST_UNANSWERED or self._signs > MOST_UNANSWERED_SIGNS:
             raise Flooded
         self._inbox.append(message)
         self._more.set()
@@ -57,11 +59,21 @@ class Wire:
             return
         with contextlib.suppress(OSError):
             await self._box.write(line)
-        self._unanswered.pop(message["id"], None)
+        self._answered(message["id"])
 
     async def close(self) -> None:
         """End it."""
         self.end()
+
+    def _answered(self, name: object) -> None:
+        if waiting := self._unanswered.get(name):
+            self._count(-1, -waiting.pop(0))
+            if not waiting:
+                del self._unanswered[name]
+
+    def _count(self, questions: int, signs: int) -> None:
+        self._waiting += questions
+        self._signs += signs
 
 
 def is_update(message: Message) -> bool:

@@ -136,12 +136,16 @@ async def _resolved_again(desk: Desk, smith: Smith, chain: Chain, kept: Sequence
 
 
 async def _holder(desk: Desk, past: Past) -> str | None:
-    """Name the branch of the user's that holds the integration, if one does."""
+    """Name the branch of the user's that holds the integration, if one does; of several, none can be meant."""
+    holding: list[str] = []
     for into in past.deliveries:
         here = await value(desk.repository, f"{HEADS}{into}")  # it may be deleted by now
         if here is not None and await is_ancestor(desk.repository, past.tip, here):
-            return into
-    return None
+            holding.append(into)
+    if len(holding) > 1:
+        said = f"{' and '.join(holding)} both hold it, and one revert cannot be in both"
+        raise BadInput(f"{said}; take it out of each with `git revert`")
+    return next(iter(holding), None)
 
 
 async def _reverted(desk: Desk, bench: Bench, out: _Out, without: Chain, into: str) -> MergeReport | None:
