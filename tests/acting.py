@@ -93,7 +93,7 @@ def assert_nothing_left(repo: Path) -> None:
         *(state / "runs").iterdir(),
         *_trash(state),
     ]
-    assert left == []
+    assert left == [], left
     assert str(state) not in Path("/proc/self/mounts").read_text()
     assert git(repo, "for-each-ref", "refs/shoal/base") == ""
     assert not (repo / ".git/worktrees").exists()

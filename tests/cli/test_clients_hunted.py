@@ -54,6 +54,7 @@ def asked(repo: Path, packages: Path, *words: str) -> subprocess.CompletedProces
     return subprocess.run([SHOAL, *words], cwd=repo, env=env, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("how", BROKEN)
 def test_an_adapter_that_is_broken_is_blamed_on_its_package(repo: Path, tmp_path: Path, how: str) -> None:
     code, why = BROKEN[how]

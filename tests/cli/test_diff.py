@@ -116,6 +116,7 @@ def test_an_agents_bytes_are_escaped_in_colour_too_and_lines_cannot_pose_as_head
     assert "+\\x1b]0;x\\x07" in plainly
 
 
+@pytest.mark.deep
 def test_nothing_that_was_configured_runs(several_in: Path, tmp_path: Path) -> None:
     is_sprung = canary(several_in, tmp_path)
     for key in ("diff.evil.textconv", "diff.evil.command", "pager.diff", "interactive.diffFilter"):

@@ -17,7 +17,8 @@ steps:
 """
 
 
-@pytest.mark.parametrize("last", [pytest.param(1, marks=pytest.mark.deep), 2, pytest.param(3, marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("last", [1, 2, 3])
 def test_what_every_round_made_is_kept(repo: Path, shoal: Shoal, last: int) -> None:
     (repo / "shoal.yaml").write_text(DOCUMENT.replace("LAST", str(last)))
     with subprocess.Popen(

@@ -160,6 +160,7 @@ def test_killed_in_the_middle_it_leaves_no_half_layer(shoal: Shoal, repo: Path) 
     assert str(repo) not in Path("/proc/self/mounts").read_text()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("strategy", ["overlay", "worktree"])
 def test_work_that_a_kill_left_is_brought_in_without_what_set_up_made(shoal: Shoal, repo: Path, strategy: str) -> None:
     setup = "echo changed > README.md; mkdir made; echo 1 > made/one"
@@ -173,6 +174,7 @@ def test_work_that_a_kill_left_is_brought_in_without_what_set_up_made(shoal: Sho
     assert git(repo, "diff", "--name-only", "main", branch) == "mine.txt"
 
 
+@pytest.mark.deep
 def test_two_runs_at_once_wait_for_one(shoal: Shoal, repo: Path) -> None:
     (repo / "shoal.yaml").write_text(document(STAMP, COPY))
     words = [str(SHOAL), "run", "shoal.yaml", "--json"]
@@ -230,6 +232,7 @@ def test_absolute_paths_that_it_wrote_lead_to_each_agents_own_workspace(shoal: S
     assert files_of(repo, worker) == {"README.md", "in"}
 
 
+@pytest.mark.deep
 def test_programs_of_the_users_that_it_begins_with_are_there_for_the_agent_too(shoal: Shoal, repo: Path) -> None:
     tool = repo.parent / "tools/bin/my-installer"
     tool.parent.mkdir(parents=True)
@@ -243,6 +246,7 @@ def test_programs_of_the_users_that_it_begins_with_are_there_for_the_agent_too(s
     assert worker["output"].endswith("ran\n"), worker
 
 
+@pytest.mark.deep
 def test_the_gitdir_cannot_be_taken_away_by_that_other_path(shoal: Shoal, repo: Path) -> None:
     agent = (
         'cd "$(cat where)" && ! rm -f .git 2>/dev/null && ! ln -sfn /etc .git 2>/dev/null && git status --porcelain'

@@ -115,6 +115,7 @@ def test_a_delivery_that_was_cut_off_in_the_middle_of_a_file_is_finished(repo: P
     assert_sound(repo)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "path",
     ["m", "d0/f1.txt", *(pytest.param(path, marks=pytest.mark.deep) for path in ("z", "d0/f2.txt", "README.md"))],
@@ -150,6 +151,7 @@ UNDOING = [
 ]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("module", "name", "after", "is_delivered"),
     [
@@ -180,6 +182,7 @@ def test_killed_while_it_takes_work_out_the_same_command_finishes(
     assert not (repo / "a").exists()
 
 
+@pytest.mark.deep
 def test_a_revert_that_was_cut_off_goes_on_top_of_what_came_since(repo: Path) -> None:
     run = run_of(repo, {"a": "0\n"}, {"b": "1\n"})
     asyncio.run(merged(repo, run, into="main"))

@@ -86,9 +86,10 @@ class Verifier:
         """Announce a session, verify in its box, and say how it ended, whatever happens."""
         site, began = self.site, time.monotonic()
         path = site.paths.workspace(site.run, job.step, job.index)
-        await site.ledger.append(intent(site, job, path))
         result = WorkerResult(index=job.index, session=job.session, status=Status.CANCELLED, base=commit)
         try:
+            # Inside: cancelled while it is written, it is on disk all the same, and has to have an end.
+            await site.ledger.append(intent(site, job, path))
             result = await self._result(job, commit, result)
         except (BadInput, Unavailable) as error:  # it holds for every commit
             result = replace(result, status=Status.FAILED, error=str(error))
