@@ -83,6 +83,7 @@ def test_what_does_not_differ_is_said(several: Shoal) -> None:
     assert several("diff", "--combined", "p", "one").code == 2
 
 
+@pytest.mark.deep
 def test_at_a_terminal_the_persons_pager_shows_it_in_colour(several_in: Path) -> None:
     shown = at_a_terminal(several_in, "diff", "two", GIT_PAGER="sed 's/^/| /'; echo $LESS", NO_COLOR="", TERM="xterm")
     other = at_a_terminal(several_in, "diff", "two", GIT_PAGER="", PAGER="echo not this one", NO_COLOR="1")

@@ -148,6 +148,7 @@ def killed_when_there(repo: Path, text: str, *patterns: str) -> None:
         os.kill(one.pid, signal.SIGKILL)
 
 
+@pytest.mark.deep
 def test_killed_in_the_middle_it_leaves_no_half_layer(shoal: Shoal, repo: Path) -> None:
     text = document(f"{STAMP}; echo half > half; exec sleep 3600", COPY)
     killed_when_there(repo, text, "setup/making-*/tree/half")

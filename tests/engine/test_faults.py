@@ -82,6 +82,7 @@ def _kept_or_on_disk(repo: Path, result: WorkerResult) -> bool:
     return result.raw is not None and (Path(result.raw) / "upper/w").exists()
 
 
+@pytest.mark.deep
 async def test_two_sweeps_at_once_write_one_end(repo: Path) -> None:
     killed_while_working(repo, "overlay")
 
@@ -128,6 +129,7 @@ async def test_a_commit_of_the_hosts_is_not_taken_for_a_seal(repo: Path) -> None
     assert_nothing_left(repo)
 
 
+@pytest.mark.deep
 async def test_a_replaced_folder_is_seen_by_whoever_sweeps(repo: Path) -> None:
     program = "rm -r d0; mkdir d0; echo n > d0/n; echo ready; sleep 3456"
     killed_while_working(repo, "overlay", program)

@@ -102,6 +102,7 @@ def assert_sound(repo: Path) -> None:
     assert not (repo / ".git/index.lock").exists()
 
 
+@pytest.mark.deep
 def test_a_delivery_that_was_cut_off_in_the_middle_of_a_file_is_finished(repo: Path) -> None:
     run = run_of(repo, NEW, {"b": "1\n"})
     cut_off(repo, run)

@@ -198,6 +198,7 @@ async def test_line_ends_that_the_user_is_warned_of_do_not_cost_an_agents_work(r
     assert shown(repo, result, "mixed") == "a\nb"
 
 
+@pytest.mark.deep
 async def test_no_word_is_left_for_the_next_agent_in_the_attributes_of_a_folder(tmp_path: Path) -> None:
     """A recycled worktree keeps its folders, and neither content nor mode tells what hangs on them."""
     repo = make_repo(tmp_path / "large", files=600)

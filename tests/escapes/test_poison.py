@@ -196,6 +196,7 @@ def tidied(repo: Path) -> Iterator[None]:
     subprocess.run(["rm", "-rf", repo / ".shoal"], check=True)
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("tidied")
 @pytest.mark.parametrize("strategy", ["auto", pytest.param("worktree", marks=pytest.mark.deep)])
 async def test_nothing_of_a_gitdir_and_workspace_poisoned_throughout_runs(scene: Scene, strategy: str) -> None:
