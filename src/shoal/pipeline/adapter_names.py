@@ -1,5 +1,6 @@
 """Which kinds of agent a document may ask for: ours, and those that other packages bring."""
 
+import functools
 from importlib.metadata import entry_points
 from typing import Annotated
 
@@ -12,13 +13,14 @@ from shoal.pipeline.problems import nearest, shown
 OWN = ("command", "scripted", "python", *EVERY)
 
 
+@functools.cache  # a file may name thousands, and each look takes milliseconds
 def brought() -> tuple[str, ...]:
-    """Name the adapters that other packages bring."""
+    """Name the adapters that other packages bring; they are those that were there when we first looked."""
     return tuple(sorted({one.name for one in entry_points(group=ENTRY_POINTS)} - {*OWN}))
 
 
 def _adapter(name: str) -> str:
-    if name in OWN or name in brought():  # looked for only where it is no other: it costs milliseconds
+    if name in OWN or name in brought():
         return name
     raise wrong(f"`adapter` cannot be {shown(name)}; {nearest(name, (*OWN, *brought()))}")
 
