@@ -1,5 +1,6 @@
 """A private folder that serves again: only where nobody changed anything, and without a trace of who had it before."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +21,16 @@ async def in_turn(repo: Path, script: str, wall: str) -> list[str]:
     return [done.worker_results[0].output for done in report.steps]
 
 
+# Without a wall only root can mount an overlay; a worktree is never lent on.
+WALLS = ("none", "bubblewrap") if os.geteuid() == 0 else ("bubblewrap",)
+
+
 def folders(said: list[str]) -> int:
     """Say how many different folders the agents had for a home."""
     return len({line for one in said for line in one.splitlines() if line.startswith("born ")})
 
 
-@pytest.mark.parametrize("wall", ["none", "bubblewrap"])
+@pytest.mark.parametrize("wall", WALLS)
 async def test_an_untouched_folder_serves_the_next_agent_under_its_own_names(repo: Path, wall: str) -> None:
     script = f'{LOOK}; git symbolic-ref --short HEAD; git rev-parse HEAD; cat "$SHOAL_PROMPT_FILE"; echo "$HOME"'
 
