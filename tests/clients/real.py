@@ -3,8 +3,10 @@
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 from shoal.testing.model import ModelServer
 from tests.cli import warm
+from tests.cli.conftest import SHOAL
 
 ROOT = Path(__file__).parents[2]
 SYSTEM = "/usr/local/bin:/usr/bin:/bin"
@@ -112,3 +115,17 @@ def _knows(process: Path, repo: Path) -> bool:
 def workers(report: Mapping[str, Any]) -> dict[str, Worker]:
     """Give the only worker of each step, by the step's name."""
     return {step["step"]: step["worker_results"][0] for step in report["steps"]}
+
+
+def interrupted(here: Scene) -> dict[str, Any]:
+    """Send Ctrl-C to a run while its client's tool is at work, and give what became of its worker."""
+    work = "echo%20half%20%3E%20half.txt%3B%20echo%20%24%24%20%3E%20pid%3B%20tail%20-f%20%2Fdev%2Fnull"
+    here.write([{"name": "w", "prompt": f"[[s:shell cmd={work}]]"}])
+    command = [str(SHOAL), "run", "shoal.yaml", "--json"]
+    with subprocess.Popen(command, cwd=here.repo, env=here.environ(), stdout=subprocess.PIPE, text=True) as running:
+        here.model.wait(1, timeout=60)
+        while not any((here.repo / ".shoal").rglob("pid")):  # the test's own time ends a wait for nothing
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        out, _ = running.communicate(timeout=60)
+    return workers(json.loads(out))["w"]

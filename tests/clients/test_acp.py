@@ -1,16 +1,14 @@
 """Agents that speak the Agent Client Protocol, driven for real behind the full wall, with a scripted model on loopback."""
 
 import json
-import signal
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import SHOAL
 from tests.clients.conftest import MakeScene
-from tests.clients.real import Real, workers
+from tests.clients.real import Real, interrupted, workers
 from tests.conftest import git
 
 HINT = "You may spawn up to 3 concurrent sub-agents or workers for this step."
@@ -88,16 +86,9 @@ def test_one_tool_is_allowed_and_another_denied(scene: MakeScene, real: Speaker)
 @each
 def test_a_turn_that_is_cancelled_leaves_nobody_and_keeps_the_work(scene: MakeScene, real: Speaker) -> None:
     here = scene(real)
-    work = "echo%20half%20%3E%20half.txt%3B%20echo%20%24%24%20%3E%20pid%3B%20tail%20-f%20%2Fdev%2Fnull"
-    here.write([{"name": "w", "prompt": f"[[s:shell cmd={work}]]"}])
-    command = [str(SHOAL), "run", "shoal.yaml", "--json"]
-    with subprocess.Popen(command, cwd=here.repo, env=here.environ(), stdout=subprocess.PIPE, text=True) as running:
-        here.model.wait(1, timeout=SLOW)
-        _until_there(here.repo / ".shoal", "pid")
-        running.send_signal(signal.SIGINT)
-        out, _ = running.communicate(timeout=60)
 
-    worker = workers(json.loads(out))["w"]
+    worker = interrupted(here)
+
     assert worker["status"] == "cancelled", worker
     assert git(here.repo, "show", f"{worker['branch']}:half.txt") == "half"
     assert here.left() == []
@@ -114,9 +105,3 @@ def test_a_login_that_is_refused_and_a_model_that_cannot_be_asked_are_told(scene
     assert "log in to it, or hand it a key" in found["err401"]["error"]
     assert "the script says 400" in found["err400"]["error"]
     assert here.left() == []
-
-
-def _until_there(folder: Path, name: str) -> None:
-    """Wait for a file below *folder*; the test's own time ends a wait for nothing."""
-    while not any(folder.rglob(name)):
-        pass

@@ -1,16 +1,9 @@
 """Claude Code, Codex and goose, driven for real behind the full wall, with a scripted model on loopback."""
 
-import json
-import signal
-import subprocess
-import time
-from pathlib import Path
-
 import pytest
 
-from tests.cli.conftest import SHOAL
 from tests.clients.conftest import MakeScene
-from tests.clients.real import CLAUDE, CODEX, EVERY, GOOSE, Real, workers
+from tests.clients.real import CLAUDE, CODEX, EVERY, GOOSE, Real, interrupted, workers
 from tests.conftest import git
 
 each = pytest.mark.parametrize("real", EVERY, ids=[one.name for one in EVERY])
@@ -125,16 +118,9 @@ def test_only_what_is_allowed_is_used(scene: MakeScene, real: Real, allowed: lis
 @each
 def test_a_run_that_is_stopped_leaves_nobody_and_keeps_the_work(scene: MakeScene, real: Real) -> None:
     here = scene(real)
-    work = "echo%20half%20%3E%20half.txt%3B%20echo%20%24%24%20%3E%20pid%3B%20tail%20-f%20%2Fdev%2Fnull"
-    here.write([{"name": "w", "prompt": f"[[s:shell cmd={work}]]"}])
-    command = [str(SHOAL), "run", "shoal.yaml", "--json"]
-    with subprocess.Popen(command, cwd=here.repo, env=here.environ(), stdout=subprocess.PIPE, text=True) as running:
-        here.model.wait(1)
-        _until_there(here.repo / ".shoal", "pid")
-        running.send_signal(signal.SIGINT)
-        out, _ = running.communicate(timeout=60)
 
-    worker = workers(json.loads(out))["w"]
+    worker = interrupted(here)
+
     assert worker["status"] == "cancelled", worker
     assert git(here.repo, "show", f"{worker['branch']}:half.txt") == "half"
     assert here.left() == []
@@ -149,9 +135,3 @@ def test_a_client_whose_time_is_over_is_ended_with_its_tools(scene: MakeScene, r
 
     assert (worker["status"], worker["limit"]) == ("timed_out", "time"), worker
     assert here.left() == []
-
-
-def _until_there(folder: Path, name: str) -> None:
-    """Wait for a file below *folder*; the test's own time ends a wait for nothing."""
-    while not any(folder.rglob(name)):
-        time.sleep(0.05)
