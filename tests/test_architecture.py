@@ -70,7 +70,7 @@ ONE_DOOR = {
 }
 
 # Run by path inside the wall, never imported: their effects are the agent's, not ours.
-PROGRAMS = {"sandboxes/launcher.py", "adapters/scripted_agent.py", "engine/doctor/attack.py"}
+PROGRAMS = {"sandboxes/launcher.py", "limits/watcher.py", "adapters/scripted_agent.py", "engine/doctor/attack.py"}
 
 HEAVY = "acp asyncio ctypes pydantic pydantic_ai rich ruamel sqlite3 subprocess typer"
 NOT_ROOMS = {"contract", "acceptance", "escapes", "clients"}

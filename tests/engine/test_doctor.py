@@ -221,6 +221,10 @@ class Lax:
     def group(self, name: str, limits: ResourceLimits) -> AbstractContextManager[Group]:
         return _unbound(name)
 
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """Hold nothing."""
+        return contextlib.nullcontext()
+
     def sweep(self) -> None:
         """Leave nothing."""
 

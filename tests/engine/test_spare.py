@@ -1,12 +1,16 @@
 """A private folder that serves again: only where nobody changed anything, and without a trace of who had it before."""
 
 import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shoal.model.status import Status
+from shoal.workspaces.mount import mounted_below
 from tests.acting import assert_nothing_left, ran, step
 
 LOOK = 'find "$HOME" "$TMPDIR" "${DATABASE_URL#sqlite:///}" 2>/dev/null | sort; stat -c "born %i %w" "$HOME"'
@@ -60,3 +64,82 @@ async def test_what_one_agent_touched_no_other_gets(repo: Path, touch: str) -> N
 
     assert folders(said) == 3, "a fresh folder each"
     assert not any(".token" in one or "alias" in one or "cat" in one.split() for one in said)
+
+
+if os.geteuid() == 0:
+    MOUNT = 'stat -c "mount %i %w" .'
+
+    @pytest.mark.parametrize("wall", WALLS)
+    async def test_a_workspace_that_nobody_changed_stays_mounted_for_the_next(repo: Path, wall: str) -> None:
+        said = await in_turn(
+            repo, f"{MOUNT}; pwd; GIT_OPTIONAL_LOCKS=0 git status --short; git rev-parse --show-toplevel", wall
+        )
+
+        assert len({one.splitlines()[0] for one in said}) == 1, "the same mount"
+        places = [Path(one.splitlines()[1]) for one in said]
+        assert [place.parent.name for place in places] == ["one", "two", "three"]
+        assert all(one.splitlines()[2:] == [str(place)] for one, place in zip(said, places, strict=True))
+
+    @pytest.mark.parametrize(
+        ("wall", "touch"),
+        [
+            ("bubblewrap", "echo x > file; rm file"),
+            ("bubblewrap", "touch ."),
+            ("none", "mkdir deep; rmdir deep"),
+            ("none", "cp .git other; mv other .git"),
+            ("none", 'echo secret > "$HOME/.token"'),
+        ],
+    )
+    async def test_a_workspace_that_somebody_changed_is_nobodys_again(repo: Path, wall: str, touch: str) -> None:
+        said = await in_turn(repo, f"{MOUNT}; find . -name file -o -name deep -o -name other; {touch}", wall)
+
+        assert len(set(said)) == 3, "a fresh mount each"
+        assert all(len(one.splitlines()) == 1 for one in said), "with nothing in it"
+
+    async def test_who_is_left_running_does_not_reach_the_next_workspace(repo: Path) -> None:
+        linger = "setsid sh -c 'sleep 0.2; while :; do echo x > caught; done' >/dev/null 2>&1 &"
+        one = step("one", f"{linger} true")
+        two = replace(step("two", "sleep 0.4; ls"), needs=("one",))
+
+        report = await ran(repo, one, two, sandbox="none")
+
+        assert "caught" not in report.steps[1].worker_results[0].output
+        assert_nothing_left(repo)
+
+    @pytest.mark.parametrize("needs", [(), ("quick",)], ids=["put away", "in use again"])
+    async def test_what_was_mounted_when_shoal_was_killed_goes_with_the_next_start(
+        repo: Path, needs: tuple[str, ...]
+    ) -> None:
+        here = Path(__file__).parents[2]
+        env = {**os.environ, "PYTHONPATH": f"{here}:{here / 'src'}"}
+        argv = [sys.executable, "-c", KILLED, str(repo), *needs]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env, cwd=here) as process:
+            assert process.stdout is not None
+            assert "ready" in process.stdout.readline()
+            assert mounted_below(repo), "both of them"
+            process.send_signal(signal.SIGKILL)
+
+        await ran(repo, step("next", "true"))
+
+        assert mounted_below(repo) == []
+        assert_nothing_left(repo)
+
+    KILLED = """
+import asyncio, sys
+from dataclasses import replace
+from pathlib import Path
+from tests.acting import ran, step
+
+ended = set()
+
+def told(recorded):
+    event = type(recorded.event).__name__
+    if event == "SessionEnded":
+        ended.add(recorded.event.step)
+    if event == "Output" and ended == {"quick"}:
+        print("ready", flush=True)
+
+slow = step("slow", "while :; do echo here; sleep 0.05; done")
+steps = (step("quick", "true"), replace(slow, needs=tuple(sys.argv[2:])))
+asyncio.run(ran(Path(sys.argv[1]), *steps, sandbox="none", listen=told))
+"""

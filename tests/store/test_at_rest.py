@@ -1,5 +1,6 @@
 """Notes of a short session: written without its database ever being opened for more."""
 
+import contextlib
 import sqlite3
 import time
 from pathlib import Path
@@ -8,9 +9,10 @@ import pytest
 
 from shoal.model.events import Output
 from shoal.store.backlog import RIPE_SECONDS, Appends, Backlog, Bounds, Entry, Notes
-from shoal.store.database import Database, Row
+from shoal.store.database import Database, Mould, Row
 from shoal.store.ledger import opened
 from shoal.store.paths import StatePaths
+from shoal.store.read import session_events
 
 
 @pytest.fixture
@@ -23,27 +25,46 @@ def row(text: str) -> Row:
 
 
 def rows(path: Path) -> list[str]:
-    with sqlite3.connect(path) as connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
         return [body for (body,) in connection.execute("SELECT body FROM events ORDER BY seq")]
 
 
 def test_first_and_last_rows_need_no_log_and_leave_nothing_beside_the_database(
     database: Database, tmp_path: Path
 ) -> None:
-    assert database.write_whole([row("a"), row("b")]) == [1, 2]
+    assert database.write_whole([row("a"), row("b")], Mould()) == [1, 2]
     assert database.write_last([row("c")]) == [3]
 
     assert rows(tmp_path / "s.db") == ["a", "b", "c"]
     assert [path.name for path in tmp_path.iterdir()] == ["s.db"]
 
 
+def test_one_mould_makes_databases_that_know_nothing_of_each_other(tmp_path: Path) -> None:
+    mould = Mould()
+
+    images = [mould.filled(tmp_path, [row(word * 20)]) for word in ("first", "second")]
+    mould.close()
+
+    assert [numbers for _, numbers in images] == [[1], [1]]
+    assert b"second" in images[1][0]
+    assert b"first" not in images[1][0]
+
+
 def test_a_database_that_is_there_is_never_written_over(database: Database, tmp_path: Path) -> None:
     database.write([row("a")])
 
-    assert database.write_whole([row("b")]) is None
+    assert database.write_whole([row("b")], Mould()) is None
     assert database.write_last([row("b")]) is None  # it is open
 
     assert rows(tmp_path / "s.db") == ["a"]
+
+
+def test_a_log_that_a_power_cut_took_is_an_empty_one(tmp_path: Path) -> None:
+    paths = StatePaths.of(tmp_path)
+    paths.create()
+    paths.session_db("s-1").touch()
+
+    assert list(session_events(paths, "s-1")) == []
 
 
 def test_what_is_no_database_is_left_to_the_usual_way(database: Database, tmp_path: Path) -> None:
@@ -53,7 +74,7 @@ def test_what_is_no_database_is_left_to_the_usual_way(database: Database, tmp_pa
 
 
 def test_a_reader_sends_the_last_rows_the_usual_way(database: Database, tmp_path: Path) -> None:
-    database.write_whole([row("a")])
+    database.write_whole([row("a")], Mould())
 
     with sqlite3.connect(tmp_path / "s.db", isolation_level=None) as reader:
         reader.execute("BEGIN")

@@ -18,11 +18,11 @@ def test_what_is_put_away_is_taken_again_as_it_is(tmp_path: Path) -> None:
     spares = Spares(tmp_path / "trash")
     first = folder(tmp_path, "first")
 
-    assert spares.put(first, "one use")
+    assert spares.put(first, "one use", {"file": b"text"})
     assert not first.exists()
-    assert not spares.take(tmp_path / "second", "another use")
-    assert spares.take(tmp_path / "second", "one use")
-    assert not spares.take(tmp_path / "third", "one use"), "each serves once"
+    assert spares.take(tmp_path / "second", "another use") is None
+    assert spares.take(tmp_path / "second", "one use") == {"file": b"text"}
+    assert spares.take(tmp_path / "third", "one use") is None, "each serves once"
 
     assert (tmp_path / "second" / "file").read_text() == "first"
     spares.close()
@@ -30,12 +30,12 @@ def test_what_is_put_away_is_taken_again_as_it_is(tmp_path: Path) -> None:
 
 async def test_another_shoal_leaves_the_spares_of_a_living_run_alone(tmp_path: Path) -> None:
     ours, another = Trash(tmp_path / "trash"), Trash(tmp_path / "trash")
-    ours.spares.put(folder(tmp_path, "first"), "use")
+    ours.spares.put(folder(tmp_path, "first"), "use", {})
 
     another.throw(folder(tmp_path, "thrown"))
     await another.emptied()
 
-    assert ours.spares.take(tmp_path / "second", "use")
+    assert ours.spares.take(tmp_path / "second", "use") == {}
     assert (tmp_path / "second" / "file").exists()
     assert [path.name[: len(BEGINNING)] for path in (tmp_path / "trash").iterdir()] == [BEGINNING]
     ours.spares.close()
@@ -43,10 +43,10 @@ async def test_another_shoal_leaves_the_spares_of_a_living_run_alone(tmp_path: P
 
 async def test_the_spares_of_a_dead_run_are_removed(tmp_path: Path) -> None:
     dead, living = Trash(tmp_path / "trash"), Trash(tmp_path / "trash")
-    dead.spares.put(folder(tmp_path, "first"), "use")
+    dead.spares.put(folder(tmp_path, "first"), "use", {})
     dead.spares.close()  # as the kernel does for who was killed
 
     await living.emptied()
 
     assert list((tmp_path / "trash").iterdir()) == []
-    assert not dead.spares.put(folder(tmp_path, "late"), "use"), "nothing is kept once the run is over"
+    assert not dead.spares.put(folder(tmp_path, "late"), "use", {}), "nothing is kept once the run is over"

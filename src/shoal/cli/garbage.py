@@ -4,7 +4,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-SELDOM = 20_000  # objects more than before; some megabytes
+SELDOM = 50_000  # objects more than before; some megabytes
 
 
 @contextlib.contextmanager

@@ -22,6 +22,8 @@ FLOOR_PART = 0.05
 # or less, where those that run longer show that such agents take less: twice what each of them took.
 EARLY_BYTES = 128 * MIB
 LEAST_BYTES = 16 * MIB
+LOOK_SECONDS = 0.02
+PATIENCE_SECONDS = 0.4
 EARLY_SECONDS = 5.0
 SETTLED = 8  # so many show what one takes
 SPARE_TASKS = 256
@@ -51,16 +53,25 @@ class Admission:
         self._running = 0
         self._alone_bytes = 0
         self._numbers = itertools.count()
+        self._now: Free | None = None
+        self._short: str | None = None
+        self._looked = 0.0
 
     def reason(self) -> str | None:
         """Say what is short; `None` promises that one more agent is carried, which counts from now on."""
-        now = self._look()
+        now = self._seen()
         if not self._running:
             self._alone_bytes = now.memory_bytes
-        short = _memory(now, self._early() * self._each(now)) or free_floor(self._state) or _tasks(now)
+        short = _memory(now, self._early() * self._each(now)) or self._short or _tasks(now)
         if short is None:
             self._promised.append(self._clock())
         return short
+
+    def _seen(self) -> Free:
+        """Look at the machine, once for all who come together: what each of them takes is counted anyhow."""
+        if self._now is None or self._clock() - self._looked >= LOOK_SECONDS:
+            self._now, self._short, self._looked = self._look(), free_floor(self._state), self._clock()
+        return self._now
 
     @contextlib.contextmanager
     def carried(self) -> Iterator[None]:
@@ -96,15 +107,40 @@ class Admission:
 
 def admitting(site: Site, admission: Admission, most: int) -> Limiter:
     """Make a limiter that lets an agent start only where the machine can carry it, and says so when it cannot."""
-    is_waiting = False
+    told = Told(lambda reason: site.ledger.post(Waiting(run=site.run, reason=reason)))
 
-    def tell(reason: str | None) -> None:
-        nonlocal is_waiting
-        if is_waiting != (reason is not None):  # the numbers change at every look: said once, until it is over
-            is_waiting = reason is not None
-            site.ledger.post(Waiting(run=site.run, reason=reason or ""))
+    def admit() -> str | None:
+        reason = admission.reason()
+        told.hear(reason)
+        return reason
 
-    return Limiter(most, admit=admission.reason, told=tell)
+    return Limiter(most, admit=admit)
+
+
+class Told:
+    """Says once that agents wait, when none was let in for a while, and once that this is over.
+
+    Where they are short, one is let in for each that ends: then nobody waits for the machine.
+    """
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say = say
+        self._clock = clock
+        self._since: float | None = None
+        self._is_told = False
+
+    def hear(self, reason: str | None) -> None:
+        """Hear whether the next one is let in, or why not."""
+        if reason is None:
+            self._since = None
+            if self._is_told:
+                self._is_told = False
+                self._say("")
+            return
+        self._since = self._clock() if self._since is None else self._since
+        if not self._is_told and self._clock() - self._since >= PATIENCE_SECONDS:
+            self._is_told = True
+            self._say(reason)
 
 
 def free() -> Free:

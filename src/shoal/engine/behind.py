@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 from shoal import proc
 from shoal.engine.turns import taken_turn
@@ -125,23 +126,27 @@ async def boxed(
 
     On leaving, the box has been killed and seen empty.
     """
-    async with contextlib.AsyncExitStack() as held:
-        turn = await held.enter_async_context(taken_turn())
+    async with taken_turn() as turn:
         gate = Gate(sandbox, policy.token, sink, turn.end)
-        wrapped = sandbox.wrap(command, policy)
-        process = await held.enter_async_context(proc.started(join(wrapped) if join else wrapped, sink=gate.feed))
-        if begun is not None:
-            begun(process.pid)
-        namespace = await _namespace(process) if sandbox.mounts else None
-        box = Box(process, gate, namespace)
-        try:
-            yield box
-        finally:
+        async with proc.started(_walled(sandbox, command, policy, join), sink=gate.feed) as process:
+            if begun is not None:
+                begun(process.pid)
+            namespace = await _namespace(process) if sandbox.mounts else None
+            box = Box(process, gate, namespace)
             try:
-                await box.emptied()
+                yield box
             finally:
-                if namespace is not None:
-                    namespace.close()
+                try:
+                    await box.emptied()
+                finally:
+                    if namespace is not None:
+                        namespace.close()
+
+
+def _walled(sandbox: Sandbox, command: Command, policy: Policy, join: Joiner | None) -> Command:
+    if join is None:  # a guard ends only who is in a group
+        return sandbox.wrap(command, replace(policy, is_guarded=False))
+    return join(sandbox.wrap(command, policy))
 
 
 async def _namespace(process: Process) -> Namespace | None:

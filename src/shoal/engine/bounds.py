@@ -64,15 +64,15 @@ class Bounds:
 
 
 async def passed(bounds: Bounds) -> str:
-    """Wait until a limit is passed for good, and name it."""
+    """Look until a limit is passed for good, and name it."""
     watch = _Watch(bounds)
     with bounds.pace.watching():
         while True:
-            await asyncio.sleep(bounds.pace.seconds)
             with bounds.pace.look():
                 breach = await watch.look(time.monotonic())
             if breach is not None:
                 return breach
+            await asyncio.sleep(bounds.pace.seconds)
 
 
 class _Watch:

@@ -57,15 +57,17 @@ def furnish(home: Path, files: Mapping[str, bytes], adapter: Adapter, environ: M
 
 def login_files(adapter: Adapter, environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Name the login files that the user has for the adapter's client."""
-    home = Path(environ.get("HOME") or "/nowhere")
     names = adapter.client.logins if adapter.client else ()
+    if not names:
+        return ()
+    home = Path(environ.get("HOME") or "/nowhere")
     return tuple(home / name for name in names if (home / name).is_file())
 
 
 def _logins(adapter: Adapter, environ: Mapping[str, str]) -> dict[str, bytes]:
-    home = Path(environ.get("HOME") or "/nowhere")
     found: dict[str, bytes] = {}
     for file in login_files(adapter, environ):
+        home = Path(environ.get("HOME") or "/nowhere")
         with contextlib.suppress(OSError), file.open("rb") as opened:
             found[str(file.relative_to(home))] = opened.read(LARGEST_LOGIN)
     return found

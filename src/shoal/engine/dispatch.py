@@ -97,14 +97,18 @@ class Dispatch:
             task.cancel()
 
     async def _attempt(self, job: Job) -> WorkerResult:
-        async with (
-            self.limiter.slot(run=self.site.run, priority=job.task.priority),
-            contextlib.AsyncExitStack() as held,
-        ):
+        async with self.limiter.slot(run=self.site.run, priority=job.task.priority):
+            if job.base in (None, self.site.base.commit):
+                return await self._session(job.site(self.site), job)
+            return await self._elsewhere(job, job.base)
+
+    async def _elsewhere(self, job: Job, base: str) -> WorkerResult:
+        """Run *job* from another commit than the run's."""
+        async with contextlib.AsyncExitStack() as held:
             try:
-                site = await held.enter_async_context(self._based(job))
+                site = await held.enter_async_context(self._based(job, base))
             except FAULTS as error:  # its base is gone: the trouble of this one alone
-                self.note(job, job.unstarted(Status.FAILED, f"it cannot start from {job.base}: {error}"))
+                self.note(job, job.unstarted(Status.FAILED, f"it cannot start from {base}: {error}"))
                 return self.result(job)
             return await self._session(site, job)
 
@@ -120,13 +124,10 @@ class Dispatch:
             self._tasks.pop(job.session, None)
 
     @contextlib.asynccontextmanager
-    async def _based(self, job: Job) -> AsyncIterator[Site]:
+    async def _based(self, job: Job, commit: str) -> AsyncIterator[Site]:
         site = job.site(self.site)
-        if job.base in (None, site.base.commit):
-            yield site
-            return
-        await pin(site.repository, site.run, job.base)
-        async with _base(site, job.base) as base:
+        await pin(site.repository, site.run, commit)
+        async with _base(site, commit) as base:
             yield replace(site, base=base)
 
 

@@ -14,7 +14,7 @@ from shoal.engine.lease import Lease
 from shoal.engine.quarters import opened
 from shoal.engine.session import bring_in, intent, masked, record
 from shoal.engine.site import Site
-from shoal.engine.touched import Fingerprint
+from shoal.engine.spare import Spare
 from shoal.engine.watch import Ending, watched
 from shoal.engine.words import Words
 from shoal.errors import BadInput
@@ -44,12 +44,12 @@ class CommandResult:
 class OpenSession:
     """An open session: everything in it is private to it until it is closed."""
 
-    def __init__(self, site: Site, job: Job, workspace: Workspace, lease: Lease, before: Fingerprint | None) -> None:
+    def __init__(self, site: Site, job: Job, workspace: Workspace, lease: Lease, spare: Spare | None) -> None:
         self._site = site
         self._job = job
         self._open = workspace
         self._lease = lease
-        self._before = before
+        self._spare = spare
         self.session_id = job.step
         self.workspace = workspace.path
         self.branch = job.branch
@@ -96,7 +96,7 @@ class OpenSession:
 
     async def close(self) -> WorkerResult:
         """Bring the work in; what could not be brought in stays on disk and is named."""
-        work = await bring_in(self._site, self._job, self._open, self._lease, self._before)
+        work = await bring_in(self._site, self._job, self._open, self._lease, self._spare)
         status = Status.FAILED if work.failure else Status.SUCCEEDED if work.commit else Status.NO_CHANGES
         result = WorkerResult(index=0, session=self._job.session, status=status, error=work.failure)
         result = work.on(replace(result, workspace=str(self.workspace)), self._lease.box)
@@ -111,8 +111,8 @@ async def held_session(site: Site, job: Job) -> AsyncIterator[OpenSession]:
     """Open a session of a run for commands to come; on leaving, its work is kept."""
     path = site.paths.workspace(site.run, job.step, job.index)
     await site.ledger.append(intent(site, job, path))
-    async with opened(site, job, path) as (workspace, lease, before):
-        session = OpenSession(site, job, workspace, lease, before)
+    async with opened(site, job, path) as (workspace, lease, spare):
+        session = OpenSession(site, job, workspace, lease, spare)
         try:
             yield session
         finally:

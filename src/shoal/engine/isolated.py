@@ -128,10 +128,10 @@ class IsolatedAgentSession:
             )
             stack.push_async_callback(self._run_ended, site, time.monotonic())
             path = await _announced(site, job)
-            workspace, lease, before = await stack.enter_async_context(opened(site, job, path))
+            workspace, lease, spare = await stack.enter_async_context(opened(site, job, path))
             if not workspace.is_visible:
                 raise BadInput("an overlay of an ordinary user is seen only in its box; use `worktree` here")
-            self._session = OpenSession(site, job, workspace, lease, before)
+            self._session = OpenSession(site, job, workspace, lease, spare)
             note_grants(site, job)
             stack.push_async_callback(self._session.close)
             self._stack = stack.pop_all()

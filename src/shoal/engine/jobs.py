@@ -101,6 +101,8 @@ def _given(step: Step, needs: Mapping[str, Outcome]) -> dict[str, tuple[Produced
 
 def _equipped(step: Step, task: Assignment, parts: Mapping[str, tuple[Produced, ...]]) -> Assignment:
     """Lay artifacts beside the prompt; a plain command is given the files, and nothing to read on its stdin."""
+    if not parts and task.title:
+        return task
     given = with_artifacts(task, parts) if parts else task
     return replace(given, prompt=task.prompt if step.is_command else given.prompt, title=task.title or task.prompt)
 
@@ -124,7 +126,8 @@ def _told(step: Step, task: Assignment, scope: Scope, own: Variation | None) -> 
     if step.is_command:
         title = scope.rendered(task.agent.command[-1]) if task.agent.command[:-1] == SHELL else ""
         command = filled(task.agent.command, scope.rendered)
-        task = replace(task, agent=replace(task.agent, command=command), title=title or " ".join(command))
+        agent = task.agent if command == task.agent.command else replace(task.agent, command=command)
+        task = replace(task, agent=agent, title=title or " ".join(command))
     return task
 
 

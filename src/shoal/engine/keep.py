@@ -40,6 +40,8 @@ class Kept:
 
     def on(self, result: WorkerResult, box: Path) -> WorkerResult:
         """Tell in *result* where the work is; *box* is where its raw files lie if it could not be brought in."""
+        if self is NOTHING:
+            return result
         return replace(
             result,
             branch=self.branch,
@@ -51,6 +53,10 @@ class Kept:
             executable=self.executable,
             raw=str(box) if self.must_stay else None,
         )
+
+
+NOTHING = Kept()
+"""There was no work."""
 
 
 async def kept(
@@ -68,7 +74,7 @@ async def kept(
     here = await value(site.repository, ref) if not workspace.is_overlay else None
     join = here if here not in (None, site.base.commit) else ""
     if workspace.is_overlay and not has_history and is_empty(workspace.changes):
-        return Kept()
+        return NOTHING
     wish = Wish(message=message, has_history=has_history, join=join or "", litter=litter)
     seal = await sealed(site, workspace, lease, wish)
     result = await _taken(site, seal, ref, here)

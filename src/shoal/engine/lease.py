@@ -19,6 +19,8 @@ BLOCKS = 2_000  # up to 32,000: above that lie the ports that the kernel gives t
 _blocks = itertools.cycle([(os.getpid() * 7 + turn) % BLOCKS for turn in range(BLOCKS)])
 """Each session tries the one after the last that was had, so that many of them need not try all that are held."""
 
+TMP = "tmp"
+"""Its TMPDIR, on disk; `/tmp` in the box is another, in memory."""
 SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -57,14 +59,13 @@ class Lease:
         return self.own / "home"
 
     @functools.cached_property
-    def tmp(self) -> Path:
-        """Its TMPDIR, on disk; `/tmp` in the box is another, in memory."""
-        return self.own / "tmp"
-
-    @functools.cached_property
     def database(self) -> Path:
         """Its own SQLite database, which the host never opens."""
-        return self.own / f"data/agent_{self.database_name or self.session}.db"
+        return self.own / self._database
+
+    @property
+    def _database(self) -> str:
+        return f"data/agent_{self.database_name or self.session}.db"
 
     @functools.cached_property
     def inputs(self) -> Path:
@@ -78,8 +79,9 @@ class Lease:
 
     def environment(self) -> dict[str, str]:
         """Name what is leased, in the words agents and their tools know."""
-        url = f"sqlite:///{self.database}"
-        home, tmp, inputs = str(self.home), str(self.tmp), str(self.inputs)
+        own, home, inputs = str(self.own), str(self.home), str(self.inputs)
+        url = f"sqlite:///{own}/{self._database}"
+        tmp = f"{own}/{TMP}"
         return {
             "HOME": home,
             "TMPDIR": tmp,
@@ -111,24 +113,37 @@ def leased(
     *,
     disk: Path,
     database: str | None = None,
+    written: dict[str, bytes] | None = None,
 ) -> Iterator[Lease]:
     """Fill the session's private folder and hold its ports; who made the folder removes it.
 
-    Where it has served before and was left as it was, only what differs is written. *user* is `None` behind a wall
-    that cannot lay files over others.
+    Where it has served before and was left as it was, only what differs from what was *written* then is written.
+    *user* is `None` behind a wall that cannot lay files over others.
     """
     with _ports_held() as port:
         lease = Lease(box=box, disk=disk, session=session, port=port, database_name=database)
         own, inputs = str(lease.own), str(lease.inputs)
         if not os.path.exists(own):  # noqa: PTH110 - strings here and below, which take half the time
-            for folder in (own, *(f"{own}/{name}" for name in ("home", "tmp", "data")), inputs):
+            for folder in (own, *(f"{own}/{name}" for name in ("home", TMP, "data")), inputs):
                 os.mkdir(folder)  # noqa: PTH102
-        for title, text in prompts.items():
-            if "/" in title:
-                (lease.inputs / title).parent.mkdir(parents=True, exist_ok=True)
-            _write(f"{inputs}/{title}", text if isinstance(text, bytes) else text.encode(errors="replace"))
-        for title, text in _covers(lease, user).items() if user else ():
-            _write(f"{inputs}/{title}", text.encode(errors="surrogateescape"))
+        there = {} if written is None else written
+        contents = {
+            **{
+                title: text if isinstance(text, bytes) else text.encode(errors="replace")
+                for title, text in prompts.items()
+            },
+            **(
+                {title: text.encode(errors="surrogateescape") for title, text in _covers(lease, user).items()}
+                if user
+                else {}
+            ),
+        }
+        for title, content in contents.items():
+            if there.get(title) != content:
+                if "/" in title:
+                    (lease.inputs / title).parent.mkdir(parents=True, exist_ok=True)
+                _write(f"{inputs}/{title}", content)
+        there.update(contents)
         yield lease
 
 

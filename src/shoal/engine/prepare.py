@@ -20,6 +20,7 @@ from shoal.git.refs import refuse_blocked_names
 from shoal.git.repository import inspect, resolve
 from shoal.git.snapshot import snapshot
 from shoal.limits.choose import choose
+from shoal.limits.guard import guarded
 from shoal.limits.kind import Enforcer
 from shoal.model.limits import ResourceLimits
 from shoal.model.repository import Repository
@@ -69,24 +70,27 @@ async def prepared(ask: Ask) -> AsyncIterator[Site]:
         base_ready(repository, commit, paths.bases) as base,
         project_ready(repository, base, paths, run) as project,
         _trash(paths) as trash,
+        guarded(enforcer if sandbox.name == "none" else None) as is_guarded,
     ):
-        yield Site(
-            run=run,
-            repository=repository,
-            paths=paths,
-            ledger=book,
-            sandbox=sandbox,
-            kind=kind,
-            base=base,
-            environ=ask.environ,
-            trash=trash,
-            project=project,
-            enforcer=enforcer,
-            # Root's agents are nobody special in their box: clients and databases refuse to run as root.
-            user=User(os.getuid() or AGENT_UID, os.getgid() or AGENT_UID),
-            grace=ask.grace,
-            cleanup=ask.cleanup,
-        )
+        with enforcer.held():
+            yield Site(
+                run=run,
+                repository=repository,
+                paths=paths,
+                ledger=book,
+                sandbox=sandbox,
+                kind=kind,
+                base=base,
+                environ=ask.environ,
+                trash=trash,
+                project=project,
+                enforcer=enforcer,
+                # Root's agents are nobody special in their box: clients and databases refuse to run as root.
+                user=User(os.getuid() or AGENT_UID, os.getgid() or AGENT_UID),
+                grace=ask.grace,
+                cleanup=ask.cleanup,
+                is_guarded=is_guarded,
+            )
 
 
 async def _enforcer(ask: Ask) -> Enforcer:

@@ -15,7 +15,6 @@ from shoal.engine.lease import Lease, leased
 from shoal.engine.setup import laid, set_up
 from shoal.engine.site import Site
 from shoal.engine.spare import Spare, gitdir_aside
-from shoal.engine.touched import Fingerprint, fingerprint
 from shoal.git.gitdir import user_config, write_gitdir, write_refs
 from shoal.workspaces.kind import Kind, Order, Workspace
 from shoal.workspaces.overlay import Overlay
@@ -25,7 +24,7 @@ from shoal.workspaces.quota import settle, sized
 @contextlib.asynccontextmanager
 async def opened(
     site: Site, job: Job, path: Path, *, is_seen: bool = True, stop: asyncio.Event | None = None
-) -> AsyncIterator[tuple[Workspace, Lease, Fingerprint | None]]:
+) -> AsyncIterator[tuple[Workspace, Lease, Spare]]:
     """Open everything private to a session; on leaving it is removed, unless the raw files must stay.
 
     *is_seen* says that programs on the host are to see the workspace; else only the boxes of the session surely do.
@@ -40,26 +39,32 @@ async def opened(
         **{f"inputs/{name}": text for name, text in job.task.inputs.items()},
     }
     user = site.user if site.sandbox.mounts else None
-    spare = Spare.of(site, job, prompts, user)
-    if not spare.taken(box):
+    spare = Spare.of(site, job, box, path, prompts, user)
+    if not spare.taken():
         os.mkdir(box, 0o700)  # noqa: PTH102
     workspace: Workspace | None = None
     try:
         async with set_up(site, job, stop) as ready, _disk(site, job, box, path) as disk:
-            with leased(box, job.session, prompts, user, disk=disk, database=job.database) as lease:
+            with leased(
+                box, job.session, prompts, user, disk=disk, database=job.database, written=spare.written
+            ) as lease:
                 _user_config(site, lease)
-                async with _kind(site, is_seen=is_seen).opened(_order(site, job, path, disk, ready.trees)) as workspace:
+                order = _order(site, job, path, disk, ready.trees, is_mounted=spare.is_mounted)
+                async with _kind(site, is_seen=is_seen).opened(order) as workspace:
                     _private_gitdir(site, job, workspace, lease)
-                    spare.note(box)  # what is laid into it from here on makes it this session's for good
                     if not ready.is_nothing:
+                        spare.use = None  # what is laid into it makes it this session's for good
                         renew = functools.partial(_renewed, site, job, workspace, lease)
                         await laid(site, job, ready, workspace, lease, renew)
                     if job.limits.is_exact:
                         settle(disk, job.limits.disk_bytes or 0)
-                    _mark(lease.opened)
-                    yield workspace, lease, fingerprint(lease.git)
+                    if workspace.can_recycle or not ready.is_nothing:
+                        _mark(lease.opened)
+                    spare.note(workspace)
+                    yield workspace, lease, spare
+                    spare.leave(workspace)
     finally:
-        if (workspace is None or not workspace.keep) and not spare.put(box):
+        if (workspace is None or not workspace.keep) and not spare.put(workspace):
             site.trash.throw(box)
         _cleared(site, path)
 
@@ -83,7 +88,7 @@ async def _disk(site: Site, job: Job, box: Path, path: Path) -> AsyncIterator[Pa
         yield disk
 
 
-def _order(site: Site, job: Job, path: Path, disk: Path, trees: tuple[Path, ...]) -> Order:
+def _order(site: Site, job: Job, path: Path, disk: Path, trees: tuple[Path, ...], *, is_mounted: bool = False) -> Order:
     return Order(
         repository=site.repository,
         base=site.base,
@@ -91,7 +96,8 @@ def _order(site: Site, job: Job, path: Path, disk: Path, trees: tuple[Path, ...]
         box=disk,
         branch=job.branch,
         trees=trees,
-        pointer=None if site.sandbox.mounts else _pointer(disk / "git"),
+        pointer=None if site.sandbox.mounts else _pointer(f"{disk}/git"),
+        is_mounted=is_mounted,
         has_own_disk=job.limits.is_exact,
     )
 
@@ -102,7 +108,7 @@ def _private_gitdir(site: Site, job: Job, workspace: Workspace, lease: Lease) ->
     refs = {ref: site.base.commit, **named}
     aside = gitdir_aside(lease.box)
     if os.path.exists(aside):  # noqa: PTH110
-        write_refs(Path(aside), head=f"ref: {ref}", refs=refs)
+        write_refs(aside, head=f"ref: {ref}", refs=refs)
         os.rename(aside, lease.git)  # noqa: PTH104
     else:
         write_gitdir(lease.git, site.repository, head=f"ref: {ref}", refs=refs, index=workspace.index)
@@ -119,7 +125,7 @@ def _renewed(site: Site, job: Job, workspace: Workspace, lease: Lease) -> None:
     _private_gitdir(site, job, workspace, lease)
 
 
-def _pointer(gitdir: Path) -> bytes:
+def _pointer(gitdir: Path | str) -> bytes:
     """Give the text of `.git`: a wall that cannot lay it over that path needs it in the workspace itself."""
     return f"gitdir: {gitdir}\n".encode(errors="surrogateescape")
 

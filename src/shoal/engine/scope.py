@@ -1,7 +1,7 @@
 """What the texts of a stage may name: the input, the run, earlier steps, and the worker itself."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from shoal.engine.outcome import Outcome
 from shoal.errors import BadInput
@@ -41,7 +41,7 @@ class Scope:
 
     def having(self, **values: object) -> "Scope":
         """Add names."""
-        return replace(self, values={**self.values, **values})
+        return Scope({**self.values, **values})
 
     def at(self, stage: Stage, ended: Mapping[str, Outcome]) -> "Scope":
         """See what has *ended* from *stage*."""

@@ -18,8 +18,8 @@ from shoal.engine.patch import patch
 from shoal.engine.quarters import opened
 from shoal.engine.recycle import recycled
 from shoal.engine.site import Site
+from shoal.engine.spare import Spare
 from shoal.engine.threads import thread_run
-from shoal.engine.touched import Fingerprint, fingerprint
 from shoal.engine.watch import Ended, Ending
 from shoal.engine.words import Words
 from shoal.errors import BadInput, ShoalError, Unavailable, first_of
@@ -68,12 +68,14 @@ async def _session(
     except FAULTS as error:
         result = WorkerResult(index=job.index, session=job.session, status=Status.FAILED, error=_said(error))
     result = replace(
-        masked(replace(result, item=job.item), site.mask),
+        result,
+        item=job.item,
         prompt=asked(site, job),
         base=site.base.commit,
         workspace=str(path),
         duration_seconds=round(time.monotonic() - began, 3),
     )
+    result = masked(result, site.mask)
     try:
         await site.ledger.forget(job.session)
     except ShoalError as error:
@@ -85,7 +87,7 @@ async def _session(
 
 
 async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> WorkerResult:
-    async with opened(site, job, path, is_seen=job.function is not None, stop=stop) as (workspace, lease, before):
+    async with opened(site, job, path, is_seen=job.function is not None, stop=stop) as (workspace, lease, spare):
         words = Words(site.run, job.session, site.ledger.note, site.mask, site.flood)
         # From here on the files stay, until a ref holds them.
         workspace.keep = True
@@ -99,7 +101,7 @@ async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> Work
             return _raw(job, lease, error)
         left = await collected(site, workspace, job.artifacts)  # before the workspace is taken for another agent
         try:
-            work = await bring_in(site, job, workspace, lease, before)
+            work = await bring_in(site, job, workspace, lease, spare)
         except FAULTS as error:
             return _raw(job, lease, error)
         result = await _with_artifacts(site, job, _result(job, ended, work, lease), left, work)
@@ -141,10 +143,10 @@ def _raw(job: Job, lease: Lease, error: Exception) -> WorkerResult:
     )
 
 
-async def bring_in(site: Site, job: Job, workspace: Workspace, lease: Lease, before: Fingerprint | None) -> Kept:
+async def bring_in(site: Site, job: Job, workspace: Workspace, lease: Lease, spare: Spare | None) -> Kept:
     """Keep the work, and decide whether the files may go: no workspace is removed before a ref holds it."""
     workspace.keep = True
-    has_history = before is None or fingerprint(lease.git) != before
+    has_history = spare is None or spare.has_history()
     message = job.message(site.mask.text)
     litter = job.adapter.client.litter if job.adapter.client else ()
     work = await kept(
@@ -236,6 +238,8 @@ def record(site: Site, job: Job, result: WorkerResult) -> tuple[Imported | Sessi
 
 def masked(result: WorkerResult, mask: Mask) -> WorkerResult:
     """Take secrets out of what an agent or git said; branch, commit and workspace are names of ours."""
+    if mask.is_empty and result.client_session is None:
+        return result
     return replace(
         result,
         output=mask.text(result.output),

@@ -38,6 +38,8 @@ class Site:
     mask: Mask = field(default_factory=Mask, repr=False)
     grace: float = 5.0
     cleanup: bool = True
+    is_guarded: bool = False
+    """Whether a process watches that ends all groups of this run when we are killed."""
     project: Project = field(default_factory=Project, repr=False)
     flood: Flood = field(default_factory=Flood, repr=False)
     pace: Pace = field(default_factory=Pace, repr=False)
@@ -73,6 +75,7 @@ class Site:
             hidden=self.hidden,
             uid=self.user.uid,
             gid=self.user.gid,
+            is_guarded=self.is_guarded,
         )
 
 

@@ -1,6 +1,7 @@
 """The private folder of a session that nobody changed: it serves another one, which then makes and removes little."""
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,26 +9,31 @@ from pathlib import Path
 from shoal.engine.job import Job
 from shoal.engine.lease import User
 from shoal.engine.site import Site
-from shoal.engine.touched import Stamps, stamps
-from shoal.workspaces.overlay import Overlay
+from shoal.engine.touched import Fingerprint, Stamp, fingerprint, stamps
+from shoal.workspaces.kind import Workspace
+from shoal.workspaces.overlay import Overlay, taken_down
 from shoal.workspaces.remove import Trash
+from shoal.workspaces.spares import MOUNTED, WORKER, WORKSPACE
 
 GIT, ASIDE = "git", "git-aside"
 LAYERS = ("upper", "work")
-# All that we write into it, by folders. What was added or taken away shows in these lists, and what was changed in a
-# change time, which nobody can set; of two changes within some milliseconds an older kernel may not show the second.
-HOLDS: dict[str, set[str]] = {
-    "own": {"home", "tmp", "data"},
-    "own/home": {".gitconfig"},
-    "own/tmp": set(),
-    "own/data": set(),
+# All that we write into it, by folders. What was changed shows in a change time, which nobody can set; of two changes
+# within some milliseconds an older kernel may not show the second, so folders that are that young are listed, too.
+HISTORY: dict[str, set[str]] = {
     GIT: {"HEAD", "config", "index", "objects", "packed-refs", "refs"},
     f"{GIT}/objects": {"info"},
     f"{GIT}/objects/info": {"alternates"},
     f"{GIT}/refs": set(),
 }
-ENTRIES = {"own", "input", "opened", GIT, *LAYERS}
-PLACES = ("own", "input", GIT, *(f"{folder}/{name}" for folder, names in HOLDS.items() for name in names))
+HOLDS: dict[str, set[str]] = {
+    "own": {"home", "tmp", "data"},
+    "own/home": {".gitconfig"},
+    "own/tmp": set(),
+    "own/data": set(),
+    **HISTORY,
+}
+ENTRIES = {"own", "input", GIT, *LAYERS}
+MOMENT_NS = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,52 +42,111 @@ class Use:
 
     index: Path
     inputs: tuple[str, ...]
+    stays_mounted: bool
+    """Whether their workspaces may stay mounted from one to the next."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Spare:
-    """Whether the private folder of one session may be, and may become, another's."""
+    """Whether the private folder *box* of one session may be, and may become, another's; its workspace is at *path*."""
 
     trash: Trash
+    box: Path
+    path: Path
     use: Use | None
     """`None` for one that no other session could use."""
-    _noted: Stamps | None = field(default=None, init=False)
+    is_mounted: bool = False
+    """Whether it came with its workspace, in place and mounted."""
+    written: dict[str, bytes] = field(default_factory=dict)
+    """What lies in the files that it was given."""
+    _git: Fingerprint | None = field(default=None, init=False)
+    _all: dict[str, Stamp] | None = field(default=None, init=False)
+    _layer: dict[str, Stamp] | None = field(default=None, init=False)
+    _listed: dict[str, set[str]] = field(default_factory=dict, init=False)
 
     @classmethod
-    def of(cls, site: Site, job: Job, prompts: Mapping[str, object], user: User | None) -> "Spare":
+    def of(
+        cls, site: Site, job: Job, box: Path, path: Path, prompts: Mapping[str, object], user: User | None
+    ) -> "Spare":
         """Say what the folder of *job* is like."""
         is_plain = isinstance(site.kind, Overlay) and not job.task.inputs and not job.limits.is_exact
         names = (*prompts, *(("passwd", "group", "git") if user else ()))
         is_known = is_plain and site.cleanup and not site.repository.is_shallow
-        return cls(trash=site.trash, use=Use(site.base.index, tuple(sorted(names))) if is_known else None)
+        use = Use(site.base.index, tuple(sorted(names)), _stays_mounted(site, job, path)) if is_known else None
+        return cls(trash=site.trash, box=box, path=path, use=use)
 
-    def taken(self, box: Path) -> bool:
-        """Make *box* of one that is not needed any more; `False` where there is none."""
-        return self.use is not None and self.trash.spares.take(box, self.use)
-
-    def note(self, box: Path) -> None:
-        """See how the folder is when the agent is let in."""
-        if self.use is not None:
-            self._noted = stamps(_places(box, self.use.inputs))
-
-    def put(self, box: Path) -> bool:
-        """Keep *box* for another session if it is as it was; `False` where it is to be thrown away."""
-        if self.use is None or self._noted is None or not self._is_untouched(box, self.use):
+    def taken(self) -> bool:
+        """Make the box of one that is not needed any more; `False` where there is none."""
+        written = None if self.use is None else self.trash.spares.take(self.box, self.use)
+        if self.use is None or written is None:
             return False
-        for name in LAYERS:  # never the same again: the kernel may still have them mounted in a dying namespace
-            self.trash.throw(f"{box}/{name}")
-        # A killed session is one that has a gitdir, and layers: until those are made, it must not look like one.
-        os.rename(f"{box}/{GIT}", gitdir_aside(box))  # noqa: PTH104
-        return self.trash.spares.put(box, self.use)
+        self.written = written
+        if self.use.stays_mounted:
+            self.is_mounted = _moved(f"{self.box}/{WORKSPACE}", self.path.parent)
+        return True
 
-    def _is_untouched(self, box: Path, use: Use) -> bool:
-        held = {"": ENTRIES, "input": set(use.inputs), **HOLDS}
-        top = str(box)
+    def note(self, workspace: Workspace) -> None:
+        """See how the folder is when the agent is let in."""
+        if self.use is None:
+            self._git = fingerprint(self.box / GIT)
+            return
+        self._all = stamps(self.box, (*_HOLDS, *_inputs(self.use)))
+        # What is added to a folder shows in its change time, except in the moment after we changed it ourselves.
+        since = time.time_ns() - MOMENT_NS
+        held = {"": ENTRIES, "input": set(self.use.inputs), **HOLDS}
+        self._listed = {name: held[name] for name in held if self._all is None or _changed(self._all, name) > since}
+        if self.use.stays_mounted and workspace.is_visible:
+            self._layer = stamps(workspace.changes, _layer(workspace))
+
+    def has_history(self) -> bool:
+        """Say whether the agent's gitdir is not as it was."""
+        if self.use is None:
+            return self._git is None or fingerprint(self.box / GIT) != self._git
+        return self._all is None or not self._is_same(_HISTORY, HISTORY)
+
+    def leave(self, workspace: Workspace) -> None:
+        """Let the workspace stay mounted for another session, if nobody changed anything."""
+        workspace.stays = (
+            not workspace.keep
+            and self._layer is not None
+            and stamps(workspace.changes, _layer(workspace)) == self._layer
+            and self._is_untouched()
+        )
+
+    def put(self, workspace: Workspace | None) -> bool:
+        """Keep the box for another session if it is as it was; `False` where it is to be thrown away."""
+        stays = workspace is not None and workspace.stays
+        if self.is_mounted and workspace is None:  # nobody came so far as to open it
+            taken_down(self.path)
+        if self.use is None or not (stays or self._is_untouched()):
+            return False
+        # A killed session is one that has a gitdir, and layers: until those are made, it must not look like one.
+        os.rename(f"{self.box}/{GIT}", gitdir_aside(self.box))  # noqa: PTH104
+        if stays:
+            _moved(self.path.parent, f"{self.box}/{WORKSPACE}")
+        else:
+            for name in LAYERS:  # never the same again: the kernel may have them mounted in a dying namespace
+                self.trash.throw(f"{self.box}/{name}")
+        if self.trash.spares.put(self.box, self.use, self.written):
+            return True
+        if stays:
+            taken_down(self.box / MOUNTED)
+        return False
+
+    def _is_untouched(self) -> bool:
+        return self.use is not None and self._is_same((*_HOLDS, *_inputs(self.use)), self._listed)
+
+    def _is_same(self, names: Iterable[str], folders: Iterable[str]) -> bool:
+        """Say whether *names* are as they were; stamps first, as the list of a folder that was changed can be long."""
+        now = stamps(self.box, names)
+        if now is None or self._all is None or any(self._all[name] != stamp for name, stamp in now.items()):
+            return False
         try:
-            is_whole = all(set(os.listdir(f"{top}/{folder}")) == names for folder, names in held.items())
+            return all(
+                set(os.listdir(f"{self.box}/{one}")) == self._listed[one] for one in folders if one in self._listed
+            )
         except OSError:
             return False
-        return is_whole and stamps(_places(box, use.inputs)) == self._noted
 
 
 def gitdir_aside(box: Path) -> str:
@@ -89,6 +154,46 @@ def gitdir_aside(box: Path) -> str:
     return f"{box}/{ASIDE}"
 
 
-def _places(box: Path, inputs: Iterable[str]) -> list[str]:
-    beginning = str(box)
-    return [f"{beginning}/{name}" for name in (*PLACES, *(f"input/{one}" for one in inputs))]
+def _stays_mounted(site: Site, job: Job, path: Path) -> bool:
+    """Say whether a session leaves nobody who could still write, and has a workspace that moves as a whole.
+
+    Where set-up lays something into it, the layers are others.
+    """
+    is_alone = job.count == 1 and path.name == WORKER
+    has_setup = job.task.nearest_setup is not None or site.project.setup is not None or bool(site.project.included)
+    is_empty = site.sandbox.mounts or site.enforcer.holds_fleet != frozenset()
+    return isinstance(site.kind, Overlay) and site.kind.by_host and is_alone and is_empty and not has_setup
+
+
+def _moved(source: Path | str, target: Path | str) -> bool:
+    """Move a folder, with what is mounted in it, to where its parents may not be yet."""
+    try:
+        os.rename(source, target)  # noqa: PTH104
+    except FileNotFoundError:
+        if not os.path.isdir(source):  # noqa: PTH112
+            return False
+        os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
+        os.rename(source, target)  # noqa: PTH104
+    return True
+
+
+def _places(folders: Mapping[str, set[str]]) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}" for folder, names in folders.items() for name in sorted(names))
+
+
+_HISTORY = (GIT, *_places(HISTORY))
+_HOLDS = ("own", "input", *_places({name: names for name, names in HOLDS.items() if name not in HISTORY}), *_HISTORY)
+
+
+def _inputs(use: Use) -> list[str]:
+    return [f"input/{name}" for name in use.inputs]
+
+
+def _changed(all_stamps: Mapping[str, Stamp], folder: str) -> int:
+    """Say when *folder* was changed last; of the box itself, which nobody but us should change, that is not noted."""
+    return all_stamps[folder][2] if folder else time.time_ns()
+
+
+def _layer(workspace: Workspace) -> tuple[str, ...]:
+    """Name what of the layer is ours: the folder itself, and the pointer in it where there is one."""
+    return ("", ".git") if workspace.has_pointer else ("",)

@@ -114,8 +114,10 @@ class Steps:
             told = await chosen(self.dispatch, step, told, base, self.reviewers)
         artifacts = self._artifacts(step, told)
         whole = [part for parts in artifacts.values() for part in parts]
+        if whole:
+            told = replace(told, artifacts=kept(self.site, f"{self.site.run}-{step.name}", whole))
         outcome = Outcome(
-            result=replace(told, artifacts=kept(self.site, f"{self.site.run}-{step.name}", whole)),
+            result=told,
             is_met=ended_well(step, told.status),
             commit=base,
             artifacts=artifacts,
@@ -140,7 +142,7 @@ class Steps:
         # Several workers of one step did the same task: which of them to build on is nobody's guess.
         spoken = outcome.spokesman
         commit = spoken.commit if spoken is not None and spoken.status.is_good else None
-        return replace(outcome, commit=commit or base)
+        return outcome if commit is None else replace(outcome, commit=commit)
 
     async def _matrix_built(self, step: Step, outcome: Outcome, base: str | None) -> Outcome:
         good = [one for one in outcome.result.worker_results if one.status.is_good and one.commit]

@@ -9,7 +9,7 @@ DEEPEST = 32  # of what we write, nothing lies deeper than refs do; and each lev
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
-Stamps = tuple[tuple[int, int, int], ...]
+Stamp = tuple[int, int, int]
 
 
 def fingerprint(folder: Path) -> Fingerprint | None:
@@ -35,15 +35,20 @@ def _entries(folder: Path) -> Fingerprint | None:
     return tuple(sorted(found))
 
 
-def stamps(places: Iterable[str]) -> Stamps | None:
-    """Inode, size and change time of each of *places*; `None` where one is not to be had.
+def stamps(folder: Path, names: Iterable[str]) -> dict[str, Stamp] | None:
+    """Inode, size and change time of each of *names* below *folder*; `None` where one is not to be had.
 
     With every folder on the way to a place among them, a link in its stead shows as another folder.
     """
+    beginning = f"{folder}/"
+    found: dict[str, Stamp] = {}
     try:
-        return tuple((seen.st_ino, seen.st_size, seen.st_ctime_ns) for seen in map(os.lstat, places))
+        for name in names:
+            seen = os.lstat(beginning + name)
+            found[name] = (seen.st_ino, seen.st_size, seen.st_ctime_ns)
     except OSError:
         return None
+    return found
 
 
 def has_attributes(folder: Path) -> bool:

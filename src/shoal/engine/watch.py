@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 from shoal.engine.behind import Box
 from shoal.engine.bounds import Bounds, passed
@@ -68,10 +69,16 @@ async def watched(
         async with asyncio.TaskGroup() as group:
             done = group.create_task(box.wait())
             told = group.create_task(stop.wait())
-            over = group.create_task(passed(bounds))
             shown = {ending: group.create_task(_seen(sign)) for ending, sign in signs.items()}
-            every = (done, told, over, *shown.values())
-            await asyncio.wait(every, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            every: list[asyncio.Task[Any]] = [done, told, *shown.values()]
+            # Most of what is short has ended before its first look is due, and is never looked at.
+            first = bounds.pace.seconds if seconds is None else min(seconds, bounds.pace.seconds)
+            early, _ = await asyncio.wait(every, timeout=first, return_when=asyncio.FIRST_COMPLETED)
+            over = None
+            if not early and first != seconds:
+                every.append(over := group.create_task(passed(bounds)))
+                rest = None if seconds is None else seconds - first
+                await asyncio.wait(every, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
             sign = next((ending for ending, task in shown.items() if task.done()), None)
             result = await _ended(box, done, told, over, grace, sign)
             for task in every:
@@ -89,14 +96,14 @@ async def _ended(
     box: Box,
     done: asyncio.Task[Exit],
     told: asyncio.Task[bool],
-    over: asyncio.Task[str],
+    over: asyncio.Task[str] | None,
     grace: float,
     sign: Ending | None,
 ) -> Watched:
     if done.done():
         return Watched(Ending.BY_ITSELF, await done)
     done.cancel()  # who is ended before its wall stood was ended: that is not a broken wall
-    if over.done():
+    if over is not None and over.done():
         # Who is over a limit gets no grace: it would only spend more.
         return Watched(Ending.LIMIT, await box.end(0), await over)
     ending = Ending.STOP if told.done() else sign or Ending.TIME

@@ -30,36 +30,31 @@ class Words:
         mask: Mask,
         flood: Flood | None = None,
     ) -> None:
-        flood = flood or Flood()
+        self._flood = flood or Flood()
         self._mask = mask
-        self._flows = {stream: flood.flow() for stream in Stream}
-        self._masks = {stream: mask.stream() for stream in Stream}
         self._run = run
         self._session = session
         self._note = note
         self._budget = Budget(LOG_BYTES)
         self._dropped = 0
-        self._waiting: dict[Stream, list[str]] = {stream: [] for stream in Stream}
-        self._missing = dict.fromkeys(Stream, 0)
-        self._tails = {stream: _Tail() for stream in Stream}
-        self._lines = {stream: Passages(self._emitter(stream), cap=LINE_BYTES) for stream in Stream}
+        self._voices: dict[Stream, _Voice] = {}
 
     def feed(self, stream: Stream, data: bytes) -> float:
         """Take a chunk, and say for how many seconds no more is wanted.
 
         Secrets are masked before anything is cut, or half of one could pass.
         """
-        self._lines[stream].feed(self._masks[stream].feed(data))
+        self._voice(stream).feed(data)
         self._told(stream)
         return self.rest(stream, data)
 
     def rest(self, stream: Stream, data: bytes) -> float:
         """Count a chunk of *stream*, and say for how many seconds no more is wanted."""
-        return self._flows[stream].rest(data)
+        return self._voice(stream).flow.rest(data)
 
     def say(self, text: str) -> None:
         """Take whole words of the agent's, as if it had written them on stdout."""
-        self._lines[Stream.STDOUT].feed(self._masks[Stream.STDOUT].feed(f"{text}\n".encode(errors="replace")))
+        self._voice(Stream.STDOUT).feed(f"{text}\n".encode(errors="replace"))
         self._told(Stream.STDOUT)
 
     def act(self, activity: Activity) -> None:
@@ -82,9 +77,8 @@ class Words:
 
     def close(self) -> None:
         """Say the unfinished last lines, and how much was not kept."""
-        for stream, lines in self._lines.items():
-            lines.feed(self._masks[stream].close())
-            lines.close()
+        for stream, voice in self._voices.items():
+            voice.close()
             self._told(stream)
         if self._dropped:
             self._say(Stream.STDERR, "", self._dropped)
@@ -92,12 +86,12 @@ class Words:
     @property
     def output(self) -> str:
         """The end of what was said on stdout."""
-        return self._tails[Stream.STDOUT].text
+        return self._tail(Stream.STDOUT)
 
     @property
     def errors(self) -> str:
         """The end of what was said on stderr."""
-        return self._tails[Stream.STDERR].text
+        return self._tail(Stream.STDERR)
 
     @property
     def complaint(self) -> str:
@@ -105,24 +99,25 @@ class Words:
         lines = self.errors.strip().splitlines()
         return lines[-1][:500] if lines else ""
 
-    def _emitter(self, stream: Stream) -> Callable[[str, int], None]:
-        def emit(text: str, dropped: int) -> None:
-            self._tails[stream].add(text)
-            self._waiting[stream].append(text)
-            self._missing[stream] += dropped
+    def _voice(self, stream: Stream) -> "_Voice":
+        """Give what a stream has said so far; most say nothing on one of them."""
+        if stream not in self._voices:
+            self._voices[stream] = _Voice(self._mask, self._flood)
+        return self._voices[stream]
 
-        return emit
+    def _tail(self, stream: Stream) -> str:
+        return self._voices[stream].tail.text if stream in self._voices else ""
 
     def _told(self, stream: Stream) -> None:
         """Make one event of all lines of a chunk: an event for each would cost a chatty agent minutes."""
-        if self._waiting[stream]:
-            text, missing = "\n".join(self._waiting[stream]), self._missing[stream]
-            self._waiting[stream].clear()
-            self._missing[stream] = 0
-            if self._has_room(text):
-                self._say(stream, text, missing)
-            else:
-                self._dropped += len(text.encode(errors="replace")) + 1 + missing
+        said = self._voice(stream).taken()
+        if said is None:
+            return
+        text, missing = said
+        if self._has_room(text):
+            self._say(stream, text, missing)
+        else:
+            self._dropped += len(text.encode(errors="replace")) + 1 + missing
 
     def _has_room(self, text: str) -> bool:
         """Say whether the log still takes *text*, by what it takes there: once it does not, it takes no more."""
@@ -131,6 +126,41 @@ class Words:
     def _say(self, stream: Stream, text: str, dropped: int) -> None:
         event = Output(run=self._run, session=self._session, stream=stream.value, text=text, dropped=dropped)
         self._note(event)
+
+
+class _Voice:
+    """One stream of an agent's: masked, cut into lines, and what of it was not told yet."""
+
+    def __init__(self, mask: Mask, flood: Flood) -> None:
+        self.flow = flood.flow()
+        self.tail = _Tail()
+        self._masked = mask.stream()
+        self._lines = Passages(self._emit, cap=LINE_BYTES)
+        self._waiting: list[str] = []
+        self._missing = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take a chunk."""
+        self._lines.feed(self._masked.feed(data))
+
+    def close(self) -> None:
+        """Take the unfinished last line for a line."""
+        self._lines.feed(self._masked.close())
+        self._lines.close()
+
+    def taken(self) -> tuple[str, int] | None:
+        """Give the lines that were not told yet, and how many bytes are missing in them; `None` for none."""
+        if not self._waiting:
+            return None
+        said = "\n".join(self._waiting), self._missing
+        self._waiting.clear()
+        self._missing = 0
+        return said
+
+    def _emit(self, text: str, dropped: int) -> None:
+        self.tail.add(text)
+        self._waiting.append(text)
+        self._missing += dropped
 
 
 class _Tail:

@@ -38,7 +38,7 @@ def write_gitdir(
         shutil.copyfile(repository.git / "shallow", f"{place}/shallow")
 
 
-def write_refs(target: Path, *, head: str, refs: Mapping[str, str]) -> None:
+def write_refs(target: Path | str, *, head: str, refs: Mapping[str, str]) -> None:
     """Write HEAD and all refs of the gitdir at *target*, over those that it had; nothing else differs by session."""
     place = os.fspath(target)
     _write(f"{place}/HEAD", f"{head}\n")

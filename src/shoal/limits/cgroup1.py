@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 from shoal.limits.cgroups import Cgroups, working
-from shoal.limits.dialect import Counter, Dialect, Setting
+from shoal.limits.dialect import Counter, Dialect, Renewal, Setting
 from shoal.limits.files import Files
 from shoal.limits.mounts import Hierarchies
 from shoal.model.limits import ResourceLimits
@@ -64,4 +64,8 @@ DIALECT = Dialect(
     pids=Counter(controller="pids", file="pids.current"),
     cpu=Counter(controller="cpuacct", file="cpuacct.usage"),
     cpu_unit_seconds=1e-9,
+    renewal=Renewal(
+        memory=Counter(controller="memory", file="memory.usage_in_bytes"),
+        peak=Setting(controller="memory", file="memory.max_usage_in_bytes", value="0"),
+    ),
 )

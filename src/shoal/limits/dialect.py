@@ -26,6 +26,16 @@ class Counter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """How an empty group becomes as good as a new one."""
+
+    memory: Counter
+    """What is still charged to it."""
+    peak: Setting
+    """What lets the highest use be counted anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """The words of one version."""
 
@@ -43,3 +53,5 @@ class Dialect:
     pids: Counter
     cpu: Counter
     cpu_unit_seconds: float
+    renewal: Renewal | None = None
+    """`None` where a used group shows the next one what the last one did."""

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Broken
@@ -16,19 +15,14 @@ from shoal.limits.signals import kill_each
 from shoal.model.command import Command
 
 EMPTY_SECONDS = 10.0
+LEFT_BYTES = 8 * 2**20
 SHORTEST, LONGEST = 0.0005, 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    breach: str | None
-    usage: Usage
 
 
 class KernelGroup:
     """The same name in each hierarchy; *folders* are by controller, and several may be one.
 
-    Once it was killed nobody can join it, and what it says is what was seen then.
+    Once it was closed nobody can join it, and what it says is what was seen then.
     """
 
     def __init__(self, name: str, folders: Mapping[str, Path], dialect: Dialect, files: Files) -> None:
@@ -37,7 +31,11 @@ class KernelGroup:
         self._folders = folders
         self._dialect = dialect
         self._files = files
-        self._final: _Verdict | None = None
+        self._is_closed = False
+        self._was_killed = False
+        self._breach: str | None = None
+        self._last: Usage | None = None
+        self._spent_before = 0.0
 
     def wrap(self, command: Command) -> Command:
         """Make *command* join first."""
@@ -45,16 +43,16 @@ class KernelGroup:
 
     def breach(self) -> str | None:
         """Say which limit was met, by the kernel's counters: the main process may have survived either."""
-        if self._final is not None:
-            return self._final.breach
+        if self._is_closed:
+            return self._breach
         if self._read(self._dialect.oom_kills):
             return "memory"
         return "pids" if self._read(self._dialect.forks_refused) else None
 
     def usage(self) -> Usage:
         """Say what was spent."""
-        if self._final is not None:
-            return self._final.usage
+        if self._last is not None:
+            return self._last
         return Usage(
             memory_peak_bytes=self._read(self._dialect.memory_peak),
             cpu_seconds=self.spent(),
@@ -65,7 +63,31 @@ class KernelGroup:
     def spent(self) -> float | None:
         """Say the seconds of CPU so far."""
         spent = self._read(self._dialect.cpu)
-        return None if spent is None else spent * self._dialect.cpu_unit_seconds
+        return None if spent is None else spent * self._dialect.cpu_unit_seconds - self._spent_before
+
+    @property
+    def is_as_new(self) -> bool:
+        """Say whether another agent would find it as if it had been made for it, now that nobody is in it.
+
+        Memory can outlive who took it: files in memory stay charged to the group.
+        """
+        renewal = self._dialect.renewal
+        if renewal is None or self._was_killed or not self._is_closed or self._breach is not None:
+            return False
+        if (self._read(renewal.memory) or 0) > LEFT_BYTES:
+            return False
+        try:
+            self.put(renewal.peak)
+        except OSError:
+            return False
+        return True
+
+    def renewed(self, name: str) -> "KernelGroup":
+        """Give the same group under the name of another agent."""
+        self._last = Usage()
+        group = KernelGroup(name, self._folders, self._dialect, self._files)
+        group._spent_before = group.spent() or 0.0
+        return group
 
     def pids(self) -> tuple[int, ...]:
         """Give who is in it now."""
@@ -74,6 +96,8 @@ class KernelGroup:
     def kill(self) -> None:
         """Kill everybody."""
         self._close()
+        self.finish()
+        self._was_killed = True
         for setting in self._dialect.ending:
             with contextlib.suppress(OSError):  # an aid only: each of them is signalled, too
                 self.put(setting)
@@ -112,7 +136,12 @@ class KernelGroup:
         folder = self._folders.get(counter.controller)
         return None if folder is None else self._files.number(f"{folder}/{counter.file}", counter.entry)
 
+    def finish(self) -> None:
+        """Keep what was spent, before what tells it goes."""
+        self._last = self.usage()
+
     def _close(self) -> None:
         """Keep the verdict: what ends them (no more forks) would count as their own breach."""
-        if self._final is None:
-            self._final = _Verdict(self.breach(), self.usage())
+        if not self._is_closed:
+            self._breach = self.breach()
+            self._is_closed = True

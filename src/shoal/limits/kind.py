@@ -75,5 +75,8 @@ class Enforcer(Protocol):
         Raises `Broken` when it cannot be made, or when somebody in it does not die within seconds.
         """
 
+    def held(self) -> AbstractContextManager[None]:
+        """Hold what all groups have in common, so that it is not made and removed for each of them."""
+
     def sweep(self) -> None:
         """Remove the groups of coordinators that are dead, with whoever is left in them."""

@@ -48,6 +48,10 @@ class Polling:
             group.close()
             os.close(told)
 
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """Have nothing in common to hold."""
+        return contextlib.nullcontext()
+
     def sweep(self) -> None:
         """Leave nothing to be swept."""
 

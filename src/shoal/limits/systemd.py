@@ -53,6 +53,10 @@ class Systemd:
         finally:
             scope.emptied()
 
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """Have nothing in common to hold."""
+        return contextlib.nullcontext()
+
     def sweep(self) -> None:
         """Leave it to systemd, which collects what has ended."""
 

@@ -57,8 +57,15 @@ class Mask:
         in_bytes = {name: label.encode() for name, label in labels.items()}
         return cls(tuple(sorted(short)), _needles(forms, labels), _needles(raw, in_bytes))
 
+    @property
+    def is_empty(self) -> bool:
+        """Say whether there is nothing to be masked."""
+        return not self._texts
+
     def text(self, text: str) -> str:
         """Replace every secret in *text*; what has no secret in it stays as it is."""
+        if not self._texts:
+            return text
         return _masked(text, self._texts).said
 
     def stream(self) -> "MaskStream":

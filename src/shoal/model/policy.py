@@ -42,6 +42,7 @@ class Policy:
     if they do not say otherwise.
     *hidden* are host paths that must not exist inside: the wall is asserted by them at each start.
     *token* is the secret word by which the box's first line of stderr is known to be ours.
+    *is_guarded* says that all it starts is ended with it by the kernel's group that it joins, even when we are killed.
     """
 
     read: tuple[Path, ...] = ()
@@ -54,3 +55,4 @@ class Policy:
     gid: int = 1000
     capabilities: tuple[str, ...] = ()
     token: str = ""
+    is_guarded: bool = False

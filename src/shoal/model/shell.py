@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import PurePosixPath
 
 Render = Callable[[str], str]
 
@@ -40,12 +39,12 @@ def parameterised(script: str, render: Render, *, first: int = 1) -> tuple[str, 
 def _script_at(argv: Sequence[str]) -> int | None:
     """Find the word that a shell reads as its script: `sh -c SCRIPT`, also behind `env` or `timeout`."""
     for at, word in enumerate(argv):
-        if PurePosixPath(word).name not in SHELLS:
+        if word.rpartition("/")[2] not in SHELLS:
             continue
         for option in range(at + 1, len(argv) - 1):
             if _SCRIPT_OPTION.fullmatch(argv[option]):
                 return option + 1
-            if not argv[option].startswith("-") and PurePosixPath(argv[option]).name not in SHELLS:
+            if not argv[option].startswith("-") and argv[option].rpartition("/")[2] not in SHELLS:
                 break
     return None
 

@@ -68,7 +68,6 @@ class Process:
 
     async def wait(self) -> Exit:
         """Wait for the process's own exit and then, at most a second, for the rest of its output."""
-        await self._gone.wait()
         await self._drained.wait()
         self._raise_fault()
         return self._verdict()

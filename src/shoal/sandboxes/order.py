@@ -13,8 +13,7 @@ Lists = Mapping[str, Iterable[str | Path]]
 
 def launched(words: tuple[str, ...], command: Command, policy: Policy, lists: Lists, *more: Argument) -> Command:
     """Run *command* by the launcher that *words* begin; *lists* and the variables stay out of argv."""
-    if policy.layers is not None:
-        raise Unavailable("an overlay in the box", "this wall cannot mount", "use `isolation_strategy: worktree`")
+    assert_no_layers(policy)
     order = (
         *("token", policy.token, "cwd", command.cwd, "network", policy.network.value),
         *(word for name, value in command.env.items() for word in ("env", f"{name}={value}")),
@@ -22,3 +21,9 @@ def launched(words: tuple[str, ...], command: Command, policy: Policy, lists: Li
     )
     argv = (*words, Given(nul_separated(order)), Report("info"), *more, "--", *command.argv)
     return Command(argv=argv, cwd=OUTSIDE_CWD, env=OUTSIDE_ENV, stdin=command.stdin)
+
+
+def assert_no_layers(policy: Policy) -> None:
+    """Refuse what a wall without mounts cannot show."""
+    if policy.layers is not None:
+        raise Unavailable("an overlay in the box", "this wall cannot mount", "use `isolation_strategy: worktree`")

@@ -16,6 +16,7 @@ _SHARE = 8
 _LOOK_UP_SECONDS = 1.0
 # Notes rest so long, unless somebody waits for them: a short session's all become one transaction.
 RIPE_SECONDS = 0.1
+GATHER_SECONDS = 0.004
 RIPE_BYTES = 64 * 1024
 
 
@@ -92,6 +93,8 @@ class Backlog:
         self._size = 0
         self._rows = 0
         self._is_closed = False
+        self._crowd = 0
+        self._is_gathering = False
 
     def has_room(self, session: str, size: int) -> bool:
         """Say whether *session* may add a note of *size* bytes that could as well be left out."""
@@ -110,7 +113,8 @@ class Backlog:
         with self._changed:
             self._check_open()
             self._appends.append(append)
-            self._changed.notify()
+            if not self._is_gathering:
+                self._changed.notify()
 
     def note(self, session: str, entry: Entry) -> None:
         """Add a note of *session*, whether there is room or not."""
@@ -144,6 +148,7 @@ class Backlog:
                 # a loop that was torn down without leaving `opened` must not keep the interpreter from ending
                 self._is_closed = self._is_closed or not threading.main_thread().is_alive()
             if self._appends:
+                self._gather()
                 return self._all_appends()
             session = self._next()
             return self._some_notes(session) if session else None
@@ -156,7 +161,8 @@ class Backlog:
 
     def _ripen(self, session: str) -> None:
         self._ripe.setdefault(session)
-        self._changed.notify()
+        if not self._is_gathering:
+            self._changed.notify()
 
     def _next(self) -> str | None:
         """Give whose turn it is: who has rested long enough, the oldest first, else one that somebody waits for."""
@@ -173,8 +179,16 @@ class Backlog:
         if self._is_closed:
             raise Broken("the ledger is closed: nothing can be recorded any more")
 
+    def _gather(self) -> None:
+        """Where several came together before, wait for more of them: a commit costs the same for one and for many."""
+        if self._crowd > 1 and not self._is_closed:
+            self._is_gathering = True
+            self._changed.wait(GATHER_SECONDS)
+            self._is_gathering = False
+
     def _all_appends(self) -> Appends:
         taken, self._appends = self._appends, []
+        self._crowd = len(taken)
         return Appends(tuple(taken))
 
     def _some_notes(self, session: str) -> Notes:

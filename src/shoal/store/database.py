@@ -1,7 +1,6 @@
 """One SQLite database of events: its shape, and how it is opened, written and laid to rest."""
 
 import contextlib
-import functools
 import os
 import sqlite3
 import tempfile
@@ -76,7 +75,7 @@ class Database:
                 time.sleep(_PAUSE)
         raise AssertionError("the last attempt returns or raises")
 
-    def write_whole(self, rows: Sequence[Row]) -> list[int] | None:
+    def write_whole(self, rows: Sequence[Row], mould: "Mould") -> list[int] | None:
         """Write a database that holds *rows* and nothing else, at rest from the start; `None` where that cannot be.
 
         It gets its name when it is whole, so it needs no log of its own: a sixth of what opening and leaving one costs.
@@ -85,7 +84,7 @@ class Database:
             return None
         fresh = f"{self._path}.new"
         try:
-            image, numbers = _filled(_blank(self._path.parent), rows)
+            image, numbers = mould.filled(self._path.parent, rows)
             _write(fresh, image)
             os.link(fresh, self._path)  # never over one that somebody made meanwhile
         except (OSError, sqlite3.Error):  # the usual way may still go, or says what is wrong
@@ -217,7 +216,25 @@ def _shape(connection: sqlite3.Connection) -> None:
     connection.execute("COMMIT")
 
 
-@functools.lru_cache(maxsize=4)
+class Mould:
+    """Makes the bytes of databases that need no more than a few rows; for one thread, and one place at a time."""
+
+    def __init__(self) -> None:
+        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._blank = b""
+
+    def filled(self, place: Path, rows: Sequence[Row]) -> tuple[bytes, list[int]]:
+        """Give the bytes of a database with *rows*, and their numbers."""
+        self._blank = self._blank or _blank(place)
+        self._connection.deserialize(self._blank)  # a new one each time: nothing of the last stays in its pages
+        numbers = _insert(self._connection, rows)
+        return self._connection.serialize(), numbers
+
+    def close(self) -> None:
+        """Let it go."""
+        self._connection.close()
+
+
 def _blank(place: Path) -> bytes:
     """Give the bytes of a database without rows; it is made below *place*, where there is room for it."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
@@ -227,21 +244,12 @@ def _blank(place: Path) -> bytes:
         return path.read_bytes()
 
 
-def _filled(blank: bytes, rows: Sequence[Row]) -> tuple[bytes, list[int]]:
-    """Give the bytes of a database with *rows*, made in memory, and the numbers of the rows."""
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        connection.deserialize(blank)
-        numbers = _insert(connection, rows)
-        return connection.serialize(), numbers
-
-
 def _write(file: str, content: bytes) -> None:
-    """Write a whole file that stays, whatever happens to the machine."""
+    """Write a whole file; as with `synchronous = NORMAL`, a power cut may take it, and leave an empty one."""
     fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         while content:
             content = content[os.write(fd, content) :]
-        os.fdatasync(fd)
     finally:
         os.close(fd)
 

@@ -48,7 +48,10 @@ def _plain(value: object) -> object:
         return value
     kind: type = type(value)
     if names := _names(kind):
-        return {name: _plain(getattr(value, name)) for name in names}
+        return {
+            name: one if (one := getattr(value, name)) is None or type(one) in _SINGLE else _plain(one)
+            for name in names
+        }
     if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, tuple | list):

@@ -11,7 +11,7 @@ from typing import TypeVar, assert_never
 from shoal.errors import BadInput, Broken, ShoalError
 from shoal.model.events import Recorded
 from shoal.store.backlog import Append, Appends, Backlog, Entry, Notes
-from shoal.store.database import Database, Row
+from shoal.store.database import Database, Mould, Row
 from shoal.store.paths import StatePaths
 
 _KEPT_OPEN = 64
@@ -96,6 +96,7 @@ class _Shelf:
     def __init__(self, paths: StatePaths) -> None:
         self._paths = paths
         self._open: OrderedDict[str, Database] = OrderedDict()
+        self._mould: Mould | None = None
 
     def write(self, notes: Notes) -> list[int]:
         """Write notes; a session's first, and its last, need no open database if they come alone."""
@@ -107,7 +108,8 @@ class _Shelf:
         if notes.session in self._open or is_flushed:
             return None
         database = self._made(notes.session)
-        return database.write_whole(rows) or (database.write_last(rows) if notes.mark else None)
+        self._mould = self._mould or Mould()  # made on the writer's own thread
+        return database.write_whole(rows, self._mould) or (database.write_last(rows) if notes.mark else None)
 
     def _database(self, session: str) -> Database:
         if session not in self._open:
@@ -135,6 +137,8 @@ class _Shelf:
     def rest_all(self) -> None:
         while self._open:
             self._rest_one(last=True)
+        if self._mould is not None:
+            self._mould.close()
 
     def _rest_one(self, *, last: bool) -> None:
         with contextlib.suppress(ShoalError):  # closed all the same, and nothing is lost

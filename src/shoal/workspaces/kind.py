@@ -22,6 +22,8 @@ class Order:
     """The layers to show, where what set-up made is among them; the base's own are what work is compared with."""
     pointer: bytes | None = None
     """What the file `.git` in it says, where no wall can cover that path; not every kind writes it."""
+    is_mounted: bool = False
+    """Whether another session left it at *path*, mounted and untouched."""
     has_own_disk: bool = False
     """Whether all of it lies on a disk that goes as a whole: then nothing has to be removed, or can serve again."""
 
@@ -47,7 +49,11 @@ class Workspace:
     """Folders of those for PATH."""
     alias: Path | None = None
     """Another path at which a box shows it: the one that set-up knew it by."""
+    has_pointer: bool = False
+    """Whether a file `.git` of ours lies in it."""
     keep: bool = False
+    stays: bool = False
+    """Whether it stays mounted: nobody changed anything, and another session will have it."""
     can_recycle: bool = False
     recycled: Path | None = None
     """The index of the files as they are after recycling: then the workspace goes back to the warm pool."""

@@ -2,14 +2,23 @@
 
 import contextlib
 import fcntl
+import itertools
 import os
 import secrets
 from collections import defaultdict
 from collections.abc import Hashable
 from pathlib import Path
 
+from shoal.workspaces.mount import mounted_below, unmount
+from shoal.workspaces.overlay import taken_down
+
 MOST = 256
 BEGINNING = "spare-"
+Contents = dict[str, bytes]
+"""What lies in the files of a spare, by their names."""
+WORKSPACE, WORKER = "workspace", "worker_0"
+MOUNTED = f"{WORKSPACE}/{WORKER}"
+"""Where in a spare the workspace lies that stayed mounted."""
 
 
 class Spares:
@@ -23,31 +32,35 @@ class Spares:
         self._own: Path | None = None
         self._lock = -1
         self._count = 0
-        self._kept: defaultdict[Hashable, list[str]] = defaultdict(list)
+        self._kept: defaultdict[Hashable, list[tuple[str, Contents]]] = defaultdict(list)
 
-    def put(self, path: Path, use: Hashable) -> bool:
+    def put(self, path: Path, use: Hashable, contents: Contents) -> bool:
         """Put *path* away for the next one that has such a *use*; `False` where there are enough."""
         if self._count >= MOST:
             return False
         with contextlib.suppress(OSError):
             place = f"{self._opened()}/{self._count}-{path.name}"
             os.rename(path, place)  # noqa: PTH104 - half the time of Path.rename
-            self._kept[use].append(place)
+            self._kept[use].append((place, contents))
             self._count += 1
             return True
         return False
 
-    def take(self, path: Path, use: Hashable) -> bool:
-        """Make *path* of a spare; `False` where there is none."""
+    def take(self, path: Path, use: Hashable) -> Contents | None:
+        """Make *path* of a spare, and say what was written into its files; `None` where there is none."""
         while places := self._kept.get(use):
             self._count -= 1
+            place, contents = places.pop()
             with contextlib.suppress(OSError):
-                os.rename(places.pop(), path)  # noqa: PTH104
-                return True
-        return False
+                os.rename(place, path)  # noqa: PTH104
+                return contents
+        return None
 
     def close(self) -> None:
         """Let all of them go: the trash is emptied of them, too."""
+        for place, _ in itertools.chain.from_iterable(self._kept.values()):
+            if os.path.exists(f"{place}/{MOUNTED}"):  # noqa: PTH110
+                taken_down(Path(place, MOUNTED))
         self._kept.clear()
         self._count, self._own = MOST, None
         if self._lock >= 0:
@@ -71,7 +84,10 @@ def abandoned(path: Path) -> Path | None:
         lock = _locked(path)
         if lock is not None:
             try:
-                return path.rename(path.with_name(f"gone-{secrets.token_hex(4)}"))
+                gone = path.rename(path.with_name(f"gone-{secrets.token_hex(4)}"))
+                for place in mounted_below(gone):
+                    unmount(place)
+                return gone
             finally:
                 os.close(lock)
     return None

@@ -148,13 +148,13 @@ async def attacked(site: Site, bait: Bait, tries: tuple[str, ...], network: Netw
 async def _ran(site: Site, job: Job, said: "_Said") -> str | None:
     """Run the attacker to its end and bring its work in; say why that failed."""
     path = site.paths.workspace(site.run, job.step, 0)
-    async with opened(site, job, path) as (workspace, lease, before):
+    async with opened(site, job, path) as (workspace, lease, spare):
         command, policy = agent_box(site, job, workspace, lease)
         said.given = command.env
         async with boxed(site.sandbox, command, policy, sink=said.feed) as box:
             await box.wait()
         try:
-            return (await bring_in(site, job, workspace, lease, before)).failure
+            return (await bring_in(site, job, workspace, lease, spare)).failure
         except FAULTS as error:
             return str(error) or type(error).__name__
 

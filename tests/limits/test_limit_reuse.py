@@ -1,0 +1,131 @@
+"""A control group that nobody is in any more serves the next agent, and shows it nothing of the last one."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shoal.limits.cgroups import Cgroups
+from shoal.limits.guard import guarded
+from shoal.limits.polling import Polling
+from shoal.model.limits import ResourceLimits
+from tests.limits.limit_runs import MEMFD, ROOMY, is_alive, kernel, on_files, python, ran, shell, until
+
+# Files in memory outlive who wrote them, and stay charged to the group.
+LEFT = """import os
+fd = os.open('/dev/shm/shoal-left', os.O_CREAT | os.O_WRONLY); os.write(fd, bytes(20 << 20))"""
+
+GUARDED = """
+import asyncio
+from shoal import proc
+from shoal.limits.guard import guarded
+from tests.limits.limit_runs import ROOMY, kernel, shell
+
+AGENT = "setsid sleep 3456 & echo $! $$; trap '' TERM; sleep 3456 & wait"
+
+async def main():
+    enforcer = kernel()
+    async with guarded(enforcer) as is_guarded:
+        with enforcer.group("agent", ROOMY) as group:
+            print(is_guarded, *enforcer.folders, flush=True)
+            say = lambda _stream, chunk: print(chunk.decode(), end="", flush=True)
+            async with proc.started(group.wrap(shell(AGENT)), sink=say) as process:
+                await process.wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(params=["version 2", *(["kernel"] if kernel() else [])])
+def enforcer(request: pytest.FixtureRequest, tmp_path: Path) -> Cgroups:
+    found = on_files(tmp_path) if request.param == "version 2" else kernel()
+    assert found is not None
+    return found
+
+
+def test_a_used_group_shows_the_next_agent_nothing_of_the_last(enforcer: Cgroups) -> None:
+    with enforcer.held():
+        with enforcer.group("one", ROOMY) as one:
+            pass
+        with enforcer.group("two", ROOMY) as two:
+            assert (two.name, two.breach(), two.pids()) == ("two", None, ())
+            with enforcer.group("three", ROOMY) as three:
+                assert not set(three.places) & set(two.places), "one for each that runs"
+        with enforcer.group("other", ResourceLimits(memory_mb=64)) as other:
+            assert not set(other.places) & {*one.places, *two.places, *three.places}, "with limits of its own"
+
+    assert not any(place.exists() for group in (one, two, three, other) for place in group.places)
+    assert not any(folder.exists() for folder in enforcer.folders)
+
+
+if (real := kernel()) and real.name == "cgroup1":
+
+    async def places(enforcer: Cgroups, script: str | Callable[[], None]) -> tuple[Path, ...]:
+        """Let one agent run and end, and say where it was."""
+        with enforcer.group("agent", ROOMY) as group:
+            if callable(script):
+                script()
+            else:
+                await ran(group, python(script))
+        return group.places
+
+    async def test_a_group_serves_again_and_counts_from_nothing() -> None:
+        enforcer = kernel()
+        assert enforcer is not None
+        with enforcer.held():
+            first = await places(enforcer, "for _ in range(2_000_000): pass")
+            with enforcer.group("next", ROOMY) as group:
+                assert group.places == first
+                assert (group.spent() or 0) < 0.01
+                assert (group.usage().memory_peak_bytes or 0) < 8 << 20
+
+    @pytest.mark.parametrize("script", [LEFT, MEMFD.replace("300", "600"), "import os; os.fork() or os.pause()"])
+    async def test_a_group_that_was_not_left_as_new_serves_nobody(script: str) -> None:
+        enforcer = kernel()
+        assert enforcer is not None
+        try:
+            with enforcer.held():
+                first = await places(enforcer, script)
+                assert await places(enforcer, "pass") != first or not _is_left(first)
+        finally:
+            Path("/dev/shm/shoal-left").unlink(missing_ok=True)
+
+    def _is_left(folders: tuple[Path, ...]) -> bool:
+        """Say whether anything of an agent's is still in its group."""
+        usage = [folder / "memory.usage_in_bytes" for folder in folders]
+        return any(file.exists() and int(file.read_text()) > 8 << 20 for file in usage)
+
+
+if kernel():
+
+    async def test_a_guard_ends_everybody_when_we_are_killed() -> None:
+        here = Path(__file__).parents[2]
+        env = {**os.environ, "PYTHONPATH": f"{here}:{here / 'src'}"}
+        with subprocess.Popen([sys.executable, "-c", GUARDED], stdout=subprocess.PIPE, text=True, env=env) as process:
+            assert process.stdout is not None
+            is_guarded, *folders = process.stdout.readline().split()
+            pids = [int(pid) for pid in process.stdout.readline().split()]
+            assert is_guarded == "True"
+            assert all(map(is_alive, pids))
+            process.send_signal(signal.SIGKILL)
+
+        await until(lambda: not any(map(is_alive, pids)))
+        await until(lambda: not any(Path(folder).exists() for folder in folders))
+
+    async def test_who_joins_too_late_never_runs(tmp_path: Path) -> None:
+        enforcer = kernel()
+        assert enforcer is not None
+        with enforcer.group("agent", ROOMY) as group:
+            late = group.wrap(shell(f"touch {tmp_path}/ran"))
+
+        assert (await ran(group, late)).exit.code == 125
+        assert not (tmp_path / "ran").exists()
+
+
+async def test_nobody_guards_what_no_kernel_holds() -> None:
+    async with guarded(Polling()) as is_guarded:
+        assert not is_guarded
