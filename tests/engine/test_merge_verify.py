@@ -17,7 +17,7 @@ from shoal.engine.sweep import sweep
 from shoal.errors import Unavailable
 from shoal.git.merge import Conflicted, merged
 from shoal.model.contract import Passes
-from shoal.model.events import Recorded, SessionEnded, SessionStarted
+from shoal.model.events import AgentEnded, Recorded, SessionEnded, SessionStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.masking import Mask
 from shoal.model.status import Status
@@ -180,6 +180,23 @@ async def test_cancelled_it_leaves_nothing_running(repo: Path) -> None:
 
     (session,) = recorded(repo).sessions.values()
     assert session.status is Status.CANCELLED
+    assert_nothing_left(repo)
+
+
+async def test_cancelled_in_the_moment_of_its_end_it_has_ended(repo: Path) -> None:
+    commit = side(repo, "a", "1\n")
+
+    async with verifier(repo, "true") as verify, asyncio.TaskGroup() as group:
+        task = group.create_task(verify(commit))
+
+        def told(recorded: Recorded) -> None:
+            if isinstance(recorded.event, AgentEnded):  # heard when its log is laid to rest
+                task.cancel()
+
+        verify.site.ledger.subscribe(told)
+
+    (session,) = recorded(repo).sessions.values()
+    assert session.status.is_ended
     assert_nothing_left(repo)
 
 

@@ -100,9 +100,11 @@ class Verifier:
         finally:
             took = round(time.monotonic() - began, 3)
             result = masked(replace(result, duration_seconds=took, prompt=asked(site, job)), site.mask)
-            with contextlib.suppress(ShoalError):  # the verdict counts without its log too
-                await site.ledger.forget(job.session)
-            await site.ledger.append(*record(site, job, result))
+            try:
+                with contextlib.suppress(ShoalError):  # the verdict counts without its log too
+                    await site.ledger.forget(job.session)
+            finally:  # whoever is not wanted any more in this very moment has ended all the same
+                await site.ledger.append(*record(site, job, result))
         return result
 
     async def _result(self, job: Job, commit: str, result: WorkerResult) -> WorkerResult:
