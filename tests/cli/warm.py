@@ -3,7 +3,6 @@
 What it gets is all that a started program gets: words, a folder, an environment, streams and a process of its own.
 """
 
-import importlib
 import multiprocessing
 import os
 import sys
@@ -12,14 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pydantic
+from shoal.cli import main
 
-from shoal.cli import app, main
-
-COMMANDS = [importlib.import_module(f"shoal.cli.{name}") for name in app.COMMANDS]
-ADAPTER = pydantic.TypeAdapter(int)  # what typer reads every option with
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload([__name__])
+FORKED.set_forkserver_preload([__name__, "tests.cli.loaded"])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,18 @@
+"""Whatever a command imports sooner or later, for the process that the commands of the tests are forked from."""
+
+import gc
+import importlib
+
+import pydantic
+
+from shoal.cli import app
+
+# what is imported only where it is used: by typer for options, by a file with templates, by a dry run
+LATER = ("typer._adapters", "typer._click.decorators", "shoal.pipeline.evaluation", "shoal.cli.outline")
+COMMANDS = [importlib.import_module(f"shoal.cli.{name}") for name in app.COMMANDS]
+OTHERS = [importlib.import_module(name) for name in LATER]
+ADAPTER = pydantic.TypeAdapter(int)  # what typer reads every option with
+
+# None of it is ever garbage: who is forked need not look through it, nor copy its pages to do so.
+gc.collect()
+gc.freeze()
