@@ -1,9 +1,11 @@
 """What all tests share: coroutine tests run on a fresh loop, and scratch repositories are real ones."""
 
 import asyncio
+import gc
 import inspect
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,11 +22,25 @@ TEMPLATES: list[Path] = []
 # A program that is started a thousand times should not be compiled a thousand times.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Under nohup, or in the background of a shell, these are ignored, and would be by all that the tests start.
+for number in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What is imported stays, so nobody need look through it for garbage: neither now nor, once it is set aside, later.
+gc.disable()
+
 
 # How long an example takes says more about the machine than about us.
 # Half of the usual examples: each run draws others, and eight minutes are for all.
 settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    """Set what was imported aside, and collect the garbage of the tests alone."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
