@@ -25,7 +25,8 @@ OURS = "ours"
 class Shape(BaseModel):
     """A mapping whose keys are all known; *later* are keys of the language that this version has not learnt."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+    # Built when it is first used: a whole file asks for one shape, and each of its parts need not be built alone.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True, defer_build=True)
 
     later: ClassVar[frozenset[str]] = frozenset()
     refused: ClassVar[dict[str, str]] = {}
