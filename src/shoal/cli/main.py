@@ -1,5 +1,6 @@
 """The console script: words in, exit code out."""
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -16,7 +17,9 @@ def main() -> None:
     if words[:1] in (["--version"], ["-V"]):
         print(f"shoal {__version__}")
         return
-    sys.exit(exit_code(words))
+    code = exit_code(words)
+    gc.freeze()  # who ends need not look through all that was imported for garbage
+    sys.exit(code)
 
 
 def exit_code(words: list[str]) -> int:
