@@ -320,6 +320,7 @@ async def test_every_event_names_its_turn_its_fork_and_its_parent() -> None:
         assert {event.agent_id for event in mine} == {one.value.fork.id}
 
 
+@pytest.mark.deep
 async def test_ten_forks_edit_the_same_file_in_ten_workspaces(repo: Path) -> None:
     def script(prompt: str, step: int) -> Step:
         old = "scratch" if step == 1 else "wrong words"

@@ -81,6 +81,7 @@ async def test_a_storm_of_cancels_over_many_patterns_never_hangs(repo: Path) -> 
     assert_nothing_left(repo)
 
 
+@pytest.mark.deep
 async def test_retries_a_race_and_a_deadline_together_end_in_time(repo: Path) -> None:
     stubborn = Task("exit 1", retry={"max_attempts": 50, "wait_seconds": 0.1})
 

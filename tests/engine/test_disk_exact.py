@@ -86,7 +86,9 @@ if os.geteuid() != 0:
 else:
 
     @pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock"])
-    @pytest.mark.parametrize("strategy", ["overlay", "worktree", "directory"])
+    @pytest.mark.parametrize(
+        "strategy", ["overlay", *(pytest.param(one, marks=pytest.mark.deep) for one in ("worktree", "directory"))]
+    )
     async def test_the_kernel_says_when_it_is_full_and_the_neighbours_go_on(
         repo: Path, strategy: str, sandbox: str
     ) -> None:
@@ -147,6 +149,7 @@ else:
         assert "mine" in git(repo, "log", "--format=%s", f"main..{result.branch}").splitlines()
         assert_nothing_left(repo)
 
+    @pytest.mark.deep
     async def test_sixteen_at_once_leave_no_disk_behind(repo: Path) -> None:
         report = await ran(repo, step("work", "echo $SHOAL_WORKER_INDEX > w", 16, limits=EXACT))
 
@@ -242,6 +245,7 @@ else:
         assert_nothing_left(repo)
         await assert_gone(repo)
 
+    @pytest.mark.deep
     async def test_the_work_of_a_killed_run_is_brought_in_by_cleaning(repo: Path) -> None:
         killed_with_full_disks(repo, "overlay")
 
@@ -252,6 +256,7 @@ else:
         assert_nothing_left(repo)
         await assert_gone(repo)
 
+    @pytest.mark.deep
     async def test_a_disk_whose_work_was_brought_in_already_just_goes(repo: Path) -> None:
         killed_with_full_disks(repo, "overlay")
         commit = git(repo, "commit-tree", "-p", "main", "-m", "sealed", "main^{tree}")

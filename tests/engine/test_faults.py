@@ -152,6 +152,7 @@ async def test_a_link_left_by_a_weaker_wall_reaches_nothing(tmp_path: Path) -> N
     assert not canary.exists()
 
 
+@pytest.mark.deep
 async def test_more_agents_than_open_files_wait_for_their_turn(repo: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     program = (

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from shoal.model.status import Status
 from tests.acting import ran, shown, step, worked
 from tests.conftest import git, make_repo
@@ -34,6 +36,7 @@ async def test_a_recycled_worktree_is_pristine_and_quick_to_have(tmp_path: Path)
     assert shown(repo, second, "w") == "w"
 
 
+@pytest.mark.deep
 async def test_the_pool_serves_a_new_base_and_is_bounded(tmp_path: Path) -> None:
     repo = make_repo(tmp_path / "large", 700)
     await ran(repo, step("many", "true", 12), strategy="worktree")

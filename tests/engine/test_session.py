@@ -197,7 +197,7 @@ NASTY = {
 
 
 @pytest.mark.parametrize("name", NASTY)
-@pytest.mark.parametrize("strategy", ["overlay", "worktree"])
+@pytest.mark.parametrize("strategy", ["overlay", pytest.param("worktree", marks=pytest.mark.deep)])
 async def test_the_work_is_kept_whatever_is_left_behind(repo: Path, name: str, strategy: str) -> None:
     before = fingerprint(repo)
 

@@ -205,6 +205,7 @@ async def growth(items: int) -> int:
     return max(held) - held[0]
 
 
+@pytest.mark.deep
 async def test_fifty_thousand_items_take_constant_memory() -> None:
     assert await growth(50_000) < 5_000
 

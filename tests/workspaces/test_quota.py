@@ -5,6 +5,7 @@ import errno
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,11 @@ MIB = 2**20
 
 def loops(folder: Path) -> list[str]:
     """The images below *folder* that a loop device holds; a device goes a moment after its mount."""
-    files = [path.read_text().strip() for path in Path("/sys/block").glob("loop*/loop/backing_file")]
-    return [file for file in files if str(folder) in file]
+    held = []
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with suppress(FileNotFoundError):  # it went between the listing and the look
+            held.append(path.read_text().strip())
+    return [file for file in held if str(folder) in file]
 
 
 async def assert_gone(folder: Path) -> None:
