@@ -181,7 +181,7 @@ async def test_nobody_elses_files_can_be_read_written_or_linked(scene: Scene, st
     assert set(facts["linked"].values()) <= {"EXDEV", "EPERM", "EACCES", "ENOENT"}
     assert set(facts["overwritten"].values()) <= {"EROFS", "EACCES"}
     assert len(facts["overwritten"]) == 3
-    assert set(facts["other"]) <= {*SHUT[scene.wall], "EXDEV"}
+    assert set(facts["other"]) <= {*SHUT[scene.wall], "EXDEV", "ENOENT"}  # the other one may have ended meanwhile
     assert facts["boxes"] == ("done" if scene.is_walled else "EACCES")
     if scene.is_walled:
         assert facts["watched"] == "ENOENT"
