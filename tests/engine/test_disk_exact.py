@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -183,12 +184,12 @@ else:
                 bounds = Bounds(group=group, limits=limits, folders=(disk,), box=tmp_path, disk=disk, full_seconds=0.5)
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(2):
-                        await passed(bounds)
+                        await passed(bounds, time.monotonic())
                 assert bounds.met(failed=True) is None
                 (disk / "fill").write_bytes(bytes(4 * MIB))
 
                 async with asyncio.timeout(30):
-                    assert await passed(bounds) == "disk"
+                    assert await passed(bounds, time.monotonic()) == "disk"
                 assert bounds.met(failed=False) == "disk"
 
     @pytest.mark.deep

@@ -20,7 +20,7 @@ LEFT = """import os
 fd = os.open('/dev/shm/shoal-left', os.O_CREAT | os.O_WRONLY); os.write(fd, bytes(20 << 20))"""
 
 GUARDED = """
-import asyncio
+import asyncio, os, signal, sys
 from shoal import proc
 from shoal.limits.guard import guarded
 from tests.limits.limit_runs import ROOMY, kernel, shell
@@ -31,7 +31,10 @@ async def main():
     enforcer = kernel()
     async with guarded(enforcer) as is_guarded:
         with enforcer.group("agent", ROOMY) as group:
-            print(is_guarded, *enforcer.folders, flush=True)
+            forked = os.fork() if sys.argv[1:] else 0
+            if sys.argv[1:] and not forked:  # holds all that we hold, and lives on
+                signal.pause()
+            print(is_guarded, forked, *enforcer.folders, flush=True)
             say = lambda _stream, chunk: print(chunk.decode(), end="", flush=True)
             async with proc.started(group.wrap(shell(AGENT)), sink=say) as process:
                 await process.wait()
@@ -102,19 +105,25 @@ if (real := kernel()) and real.name == "cgroup1":
 
 if kernel():
 
-    async def test_a_guard_ends_everybody_when_we_are_killed() -> None:
+    @pytest.mark.parametrize("forked", [(), ("fork",)], ids=["alone", "forked"])
+    async def test_a_guard_ends_everybody_when_we_are_killed(forked: tuple[str, ...]) -> None:
         here = Path(__file__).parents[2]
         env = {**os.environ, "PYTHONPATH": f"{here}:{here / 'src'}"}
-        with subprocess.Popen([sys.executable, "-c", GUARDED], stdout=subprocess.PIPE, text=True, env=env) as process:
+        argv = [sys.executable, "-c", GUARDED, *forked]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) as process:
             assert process.stdout is not None
-            is_guarded, *folders = process.stdout.readline().split()
+            is_guarded, child, *folders = process.stdout.readline().split()
             pids = [int(pid) for pid in process.stdout.readline().split()]
             assert is_guarded == "True"
             assert all(map(is_alive, pids))
             process.send_signal(signal.SIGKILL)
 
-        await until(lambda: not any(map(is_alive, pids)))
-        await until(lambda: not any(Path(folder).exists() for folder in folders))
+        try:
+            await until(lambda: not any(map(is_alive, pids)))
+            await until(lambda: not any(Path(folder).exists() for folder in folders))
+        finally:
+            if forked:
+                os.kill(int(child), signal.SIGKILL)
 
     async def test_who_joins_too_late_never_runs(tmp_path: Path) -> None:
         enforcer = kernel()

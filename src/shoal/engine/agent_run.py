@@ -74,7 +74,9 @@ async def agent_run(
             site.ledger.note(AgentStarted(run=site.run, session=job.session, pid=pid))
 
         with contextlib.closing(hearing or words) as sink:
-            async with boxed(site.sandbox, command, policy, sink=sink.feed, join=group.wrap, begun=begun) as box:
+            async with boxed(
+                site.sandbox, command, policy, sink=sink.feed, join=group.wrap, begun=begun, gone=group.end_rest
+            ) as box:
                 signs = _signs(job, hearing, group, is_talk=talk is not None) if hearing else {}
                 watch = talk.watched if talk else watched
                 seen = await watch(box, bounds, job.seconds, stop, site.grace, signs)

@@ -121,14 +121,16 @@ async def boxed(
     sink: Sink,
     join: Joiner | None = None,
     begun: Begun | None = None,
+    gone: Callable[[], None] | None = None,
 ) -> AsyncIterator[Box]:
     """Start *command* behind *sandbox*, in the group that *join* puts it in before anything else of it runs.
 
-    On leaving, the box has been killed and seen empty.
+    On leaving, the box has been killed and seen empty; *gone* ends who is left of one without a launcher.
     """
     async with taken_turn() as turn:
         gate = Gate(sandbox, policy.token, sink, turn.end)
-        async with proc.started(_walled(sandbox, command, policy, join), sink=gate.feed) as process:
+        ended = gone if policy.is_guarded else None
+        async with proc.started(_walled(sandbox, command, policy, join), sink=gate.feed, gone=ended) as process:
             if begun is not None:
                 begun(process.pid)
             namespace = await _namespace(process) if sandbox.mounts else None

@@ -63,9 +63,9 @@ class Bounds:
         return self.disk is not None and is_full(self.disk, self.limits.disk_bytes or 0)
 
 
-async def passed(bounds: Bounds) -> str:
-    """Look until a limit is passed for good, and name it."""
-    watch = _Watch(bounds)
+async def passed(bounds: Bounds, since: float) -> str:
+    """Look until a limit is passed for good, and name it; *since* is when the agent was let in."""
+    watch = _Watch(bounds, since)
     with bounds.pace.watching():
         while True:
             with bounds.pace.look():
@@ -78,10 +78,10 @@ async def passed(bounds: Bounds) -> str:
 class _Watch:
     """What was seen of one session so far."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, since: float) -> None:
         self._bounds = bounds
         self._spent: float | None = None  # at the last look that went through everything
-        self._walked = time.monotonic()
+        self._walked = since
         self._refused = 0
         self._pressed: list[float] = []
         self._full: float | None = None

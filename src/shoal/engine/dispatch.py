@@ -128,7 +128,7 @@ class Dispatch:
         site = job.site(self.site)
         await pin(site.repository, site.run, commit)
         async with _base(site, commit) as base:
-            yield replace(site, base=base)
+            yield replace(site, base=base, base_stays=False)
 
 
 def _base(site: Site, commit: str) -> contextlib.AbstractAsyncContextManager[Base]:

@@ -75,7 +75,9 @@ class OpenSession:
         words = Words(self._site.run, self._job.session, self._site.ledger.note, self._site.mask)
         with self._site.enforcer.group(f"{self._job.session}-{secrets.token_hex(2)}", self.limits) as group:
             bounds = bounded(self._site, self._job, self._open, self._lease, group)
-            async with boxed(self._site.sandbox, boxed_command, policy, sink=words.feed, join=group.wrap) as box:
+            async with boxed(
+                self._site.sandbox, boxed_command, policy, sink=words.feed, join=group.wrap, gone=group.end_rest
+            ) as box:
                 seconds = _least(timeout, self.limits.time_seconds)
                 seen = await watched(box, bounds, seconds, asyncio.Event(), self._site.grace)
         exit_, timed_out = seen.exit, seen.ending is Ending.TIME

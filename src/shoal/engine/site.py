@@ -40,6 +40,8 @@ class Site:
     cleanup: bool = True
     is_guarded: bool = False
     """Whether a process watches that ends all groups of this run when we are killed."""
+    base_stays: bool = True
+    """Whether the base is held as long as the run lives, and not for one session alone."""
     project: Project = field(default_factory=Project, repr=False)
     flood: Flood = field(default_factory=Flood, repr=False)
     pace: Pace = field(default_factory=Pace, repr=False)

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal.engine.grants import network_of
 from shoal.engine.job import Job
 from shoal.engine.lease import User
 from shoal.engine.site import Site
 from shoal.engine.touched import Fingerprint, Stamp, fingerprint, stamps
+from shoal.model.policy import Network
 from shoal.workspaces.kind import Workspace
+from shoal.workspaces.mount import mounted_below, table_version
 from shoal.workspaces.overlay import Overlay, taken_down
 from shoal.workspaces.remove import Trash
 from shoal.workspaces.spares import MOUNTED, WORKER, WORKSPACE
@@ -34,6 +37,7 @@ HOLDS: dict[str, set[str]] = {
 }
 ENTRIES = {"own", "input", GIT, *LAYERS}
 MOMENT_NS = 50_000_000
+COARSE_NS = 1_000_000  # some file systems keep whole seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Spare:
     _git: Fingerprint | None = field(default=None, init=False)
     _all: dict[str, Stamp] | None = field(default=None, init=False)
     _layer: dict[str, Stamp] | None = field(default=None, init=False)
+    _mounts: int = field(default=0, init=False)
     _listed: dict[str, set[str]] = field(default_factory=dict, init=False)
 
     @classmethod
@@ -82,8 +87,21 @@ class Spare:
             return False
         self.written = written
         if self.use.stays_mounted:
-            self.is_mounted = _moved(f"{self.box}/{WORKSPACE}", self.path.parent)
+            self._take_mount()
         return True
+
+    def _take_mount(self) -> None:
+        """Bring the workspace along to its place; where others of its step lie there already, make it anew."""
+        try:
+            if not os.path.lexists(self.path.parent):
+                self.is_mounted = _moved(f"{self.box}/{WORKSPACE}", self.path.parent)
+                return
+        except OSError:
+            pass
+        if os.path.exists(f"{self.box}/{MOUNTED}"):  # noqa: PTH110
+            taken_down(self.box / MOUNTED)
+            for name in (WORKSPACE, *LAYERS):
+                self.trash.throw(f"{self.box}/{name}")
 
     def note(self, workspace: Workspace) -> None:
         """See how the folder is when the agent is let in."""
@@ -91,12 +109,16 @@ class Spare:
             self._git = fingerprint(self.box / GIT)
             return
         self._all = stamps(self.box, (*_HOLDS, *_inputs(self.use)))
+        if self._all is None or all(stamp[2] % COARSE_NS == 0 for stamp in self._all.values()):
+            self.use, self._git = None, fingerprint(self.box / GIT)  # change times that tell too little
+            return
         # What is added to a folder shows in its change time, except in the moment after we changed it ourselves.
         since = time.time_ns() - MOMENT_NS
         held = {"": ENTRIES, "input": set(self.use.inputs), **HOLDS}
         self._listed = {name: held[name] for name in held if self._all is None or _changed(self._all, name) > since}
         if self.use.stays_mounted and workspace.is_visible:
             self._layer = stamps(workspace.changes, _layer(workspace))
+            self._mounts = table_version()
 
     def has_history(self) -> bool:
         """Say whether the agent's gitdir is not as it was."""
@@ -109,9 +131,19 @@ class Spare:
         workspace.stays = (
             not workspace.keep
             and self._layer is not None
+            and self._is_alone(workspace)
             and stamps(workspace.changes, _layer(workspace)) == self._layer
             and self._is_untouched()
         )
+
+    def _is_alone(self, workspace: Workspace) -> bool:
+        """Say whether nothing lies beside the workspace, and nothing is mounted in it: without a wall, anybody can."""
+        try:
+            is_only = os.listdir(self.path.parent) == [WORKER]
+        except OSError:
+            return False
+        is_same = not workspace.has_pointer or table_version() == self._mounts
+        return is_only and (is_same or mounted_below(self.path) == [self.path])
 
     def put(self, workspace: Workspace | None) -> bool:
         """Keep the box for another session if it is as it was; `False` where it is to be thrown away."""
@@ -155,14 +187,19 @@ def gitdir_aside(box: Path) -> str:
 
 
 def _stays_mounted(site: Site, job: Job, path: Path) -> bool:
-    """Say whether a session leaves nobody who could still write, and has a workspace that moves as a whole.
+    """Say whether a session has a workspace that moves as a whole, and leaves nobody who could still write in it.
 
-    Where set-up lays something into it, the layers are others.
+    Where set-up lays something into it, the layers are others; and a base of its own may go with it.
     """
-    is_alone = job.count == 1 and path.name == WORKER
-    has_setup = job.task.nearest_setup is not None or site.project.setup is not None or bool(site.project.included)
-    is_empty = site.sandbox.mounts or site.enforcer.holds_fleet != frozenset()
-    return isinstance(site.kind, Overlay) and site.kind.by_host and is_alone and is_empty and not has_setup
+    if not isinstance(site.kind, Overlay) or not site.kind.by_host or not site.base_stays:
+        return False
+    if job.count != 1 or path.name != WORKER or job.function is not None:  # functions run outside of the wall
+        return False
+    if job.task.nearest_setup is not None or site.project.setup is not None or site.project.included:
+        return False
+    # On the host's network two agents can hand each other what they hold open.
+    is_shut = site.sandbox.mounts and network_of(job.task, job.adapter) is Network.NONE
+    return is_shut or (not site.sandbox.mounts and site.enforcer.holds_fleet != frozenset())
 
 
 def _moved(source: Path | str, target: Path | str) -> bool:

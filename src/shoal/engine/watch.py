@@ -1,6 +1,7 @@
 """Watching a running agent until the first thing that ends it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -71,12 +72,13 @@ async def watched(
             told = group.create_task(stop.wait())
             shown = {ending: group.create_task(_seen(sign)) for ending, sign in signs.items()}
             every: list[asyncio.Task[Any]] = [done, told, *shown.values()]
+            began = time.monotonic()
             # Most of what is short has ended before its first look is due, and is never looked at.
             first = bounds.pace.seconds if seconds is None else min(seconds, bounds.pace.seconds)
             early, _ = await asyncio.wait(every, timeout=first, return_when=asyncio.FIRST_COMPLETED)
             over = None
             if not early and first != seconds:
-                every.append(over := group.create_task(passed(bounds)))
+                every.append(over := group.create_task(passed(bounds, began)))
                 rest = None if seconds is None else seconds - first
                 await asyncio.wait(every, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
             sign = next((ending for ending, task in shown.items() if task.done()), None)

@@ -65,6 +65,10 @@ class Files:
                 os.close(fd)
         return [int(word) for word in said.split()]
 
+    def has_groups(self, folder: Path) -> bool:
+        """Say whether there is a group below one: a folder counts those that are in it."""
+        return os.stat(folder).st_nlink > 2  # noqa: PTH116
+
     def groups(self, folder: Path) -> list[Path]:
         """List the groups below one."""
         with contextlib.suppress(OSError), os.scandir(folder) as entries:

@@ -74,7 +74,10 @@ class KernelGroup:
         renewal = self._dialect.renewal
         if renewal is None or self._was_killed or not self._is_closed or self._breach is not None:
             return False
-        if (self._read(renewal.memory) or 0) > LEFT_BYTES:
+        # Who has ended and was buried by nobody counts still; a group that somebody made below would stay.
+        if self._read(self._dialect.pids) or (self._read(renewal.memory) or 0) > LEFT_BYTES:
+            return False
+        if any(self._files.has_groups(place) for place in self.places):
             return False
         try:
             self.put(renewal.peak)
@@ -103,6 +106,11 @@ class KernelGroup:
                 self.put(setting)
         # Who is on the way in is not in all places yet, and runs nothing of the agent's; leaving looks at each.
         kill_each(lambda: self._files.pids(self.places[0]))
+
+    def end_rest(self) -> None:
+        """Kill whoever is left by a main process that has ended."""
+        if self._files.pids(self.places[0]):
+            self.kill()
 
     def emptied(self) -> None:
         """Kill until nobody is left; raise `Broken` when somebody stays."""

@@ -1,6 +1,7 @@
 """A process that outlives us: whatever kills us, it ends everybody in our groups."""
 
 import contextlib
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +20,7 @@ async def guarded(enforcer: Enforcer | None) -> AsyncIterator[bool]:
     if not isinstance(enforcer, Cgroups):
         yield False
         return
-    argv = (sys.executable, "-I", "-S", str(WATCHER), *map(str, enforcer.folders))
+    argv = (sys.executable, "-I", "-S", str(WATCHER), str(os.getpid()), *map(str, enforcer.folders))
     # Its input ends with us: the kernel closes our end of it, however we go.
     command = Command(argv=argv, cwd=Path("/"), stdin=Live())
     async with proc.started(command, sink=lambda _stream, _data: None, grace=0.0):

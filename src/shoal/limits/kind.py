@@ -46,6 +46,9 @@ class Group(Protocol):
     def pids(self) -> tuple[int, ...]:
         """Give the processes that are in it now."""
 
+    def end_rest(self) -> None:
+        """Kill whoever is left by a main process that has ended, where that is known at once."""
+
     def kill(self) -> None:
         """Kill everything in it; only with `polling` can somebody be missed who forks all the while."""
 

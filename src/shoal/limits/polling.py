@@ -89,6 +89,9 @@ class PolledGroup:
         """Give the processes that there are now."""
         return tuple(one.pid for one in descent(self._roots()))
 
+    def end_rest(self) -> None:
+        """Leave that to who watches over the process."""
+
     def kill(self) -> None:
         """Kill whom we see, children first; who forks faster than that is ended by its namespace or its keeper."""
         kill_each(lambda: self.pids()[::-1])

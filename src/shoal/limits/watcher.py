@@ -1,11 +1,14 @@
-"""A program that waits for the end of its input, and then ends everybody in the groups below the folders it was given.
+"""A program that waits for the end of a process, and then ends everybody in the groups below the folders it was given.
 
-    watcher.py FOLDER...
+    watcher.py PID FOLDER...
+
+It waits for the end of its input, too: that comes even where the process had ended before it could be looked at.
 
 Run as `python -I -S`, so it imports nothing of ours. Who is only about to join finds no group there any more.
 """
 
 import os
+import select
 import signal
 import sys
 import time
@@ -16,13 +19,24 @@ PAUSE = 0.005
 AIDS = (("pids.max", b"0"), ("cgroup.kill", b"1"))
 
 
-def main(folders: list[str]) -> None:
+def main(pid: int, folders: list[str]) -> None:
     """Wait, then clear each folder."""
-    while os.read(0, 1024):
-        pass
+    wait(pid)
     end = time.monotonic() + SECONDS
     while time.monotonic() < end and sum(map(cleared, folders)) < len(folders):
         time.sleep(PAUSE)
+
+
+def wait(pid: int) -> None:
+    """Wait for the first of both: who was forked off that process holds the other end of our input as well."""
+    ends = select.poll()
+    ends.register(0, select.POLLIN)
+    try:
+        ends.register(os.pidfd_open(pid), select.POLLIN)
+    except OSError:
+        return
+    while not any(fd != 0 or not os.read(0, 1024) for fd, _ in ends.poll()):
+        pass
 
 
 def cleared(fleet: str) -> bool:
@@ -90,4 +104,4 @@ def members(group: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(int(sys.argv[1]), sys.argv[2:])

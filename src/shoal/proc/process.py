@@ -28,15 +28,21 @@ BURIAL = 1.0
 
 @contextlib.asynccontextmanager
 async def started(
-    command: Command, *, sink: Sink, grace: float = 2.0, rate_bytes: int = RATE_BYTES
+    command: Command,
+    *,
+    sink: Sink,
+    grace: float = 2.0,
+    rate_bytes: int = RATE_BYTES,
+    gone: Callable[[], None] | None = None,
 ) -> AsyncIterator["Process"]:
     """Run *command* in a session and process group of its own, and leave nothing of it behind.
 
     On leaving (normal, error, cancel) the group gets TERM, *grace*, KILL. *sink* gets the raw chunks on the loop's
     thread and must not block; it may answer for how many seconds it wants no more of that stream, whose writer then
-    blocks. If it raises, the group is killed and `wait` and the leaving raise that error.
+    blocks. If it raises, the group is killed and `wait` and the leaving raise that error. *gone* is called when the
+    process itself has ended, before the rest of its output is read.
     """
-    process = Process(spawn(command), grace)
+    process = Process(spawn(command), grace, gone)
     with contextlib.ExitStack() as undo:
         undo.callback(process._bury)
         process._watch(sink, rate_bytes)
@@ -50,7 +56,7 @@ async def started(
 class Process:
     """A process that `started` holds; its pid is never signalled once it could be another's."""
 
-    def __init__(self, child: Child, grace: float) -> None:
+    def __init__(self, child: Child, grace: float, gone: Callable[[], None] | None = None) -> None:
         self.pid = child.popen.pid
         self._child = child
         self._grace = grace
@@ -60,6 +66,7 @@ class Process:
         self._reports: dict[str, _Reported] = {}
         self._exit: Exit | None = None
         self._gone = asyncio.Event()
+        self._told_gone = gone
         self._drained = asyncio.Event()
         self._exited_at = 0.0
         self._drain_timer: asyncio.TimerHandle | None = None
@@ -139,6 +146,8 @@ class Process:
             return
         self._loop.remove_reader(self._child.pidfd)
         self._gone.set()
+        if self._told_gone is not None:
+            self._told_gone()
         self._exited_at = self._loop.time()
         for tap in self._taps:
             tap.wake()

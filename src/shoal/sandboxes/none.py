@@ -1,5 +1,6 @@
 """No wall at all, for those who ask for it by name: only what an agent leaves running is still ended."""
 
+import re
 from dataclasses import dataclass, field, replace
 
 from shoal.model.command import Command
@@ -9,6 +10,8 @@ from shoal.sandboxes.order import assert_no_layers, launched
 
 # $1 is the line that the gate waits for.
 SAY = 'echo "$1" >&2; shift; exec "$@"'
+# A shell drops variables by other names, and sets some of its own; what a linker reads must not reach it.
+PLAIN = re.compile(r"(?:(?!(?:LD_\w*|IFS|OPTIND|PPID|PWD)(?: |$))[A-Za-z_][A-Za-z0-9_]*(?: |$))*")
 GAPS = ("nothing is held: the agent can read, write and reach all that you can",)
 
 
@@ -23,7 +26,7 @@ class NoWall:
 
     def wrap(self, command: Command, policy: Policy) -> Command:
         """Let the launcher run *command* and end what it leaves; where a guard does, a shell is enough, in a tenth."""
-        if not policy.is_guarded:
+        if not policy.is_guarded or not PLAIN.fullmatch(" ".join(command.env)):
             return launched((*self.launcher, "none"), command, policy, {})
         assert_no_layers(policy)
         line = wall_line(policy.token).decode().rstrip("\n")

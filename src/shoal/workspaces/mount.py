@@ -5,6 +5,7 @@ import ctypes
 import errno
 import functools
 import os
+import select
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +20,7 @@ MS_NOSUID = 2
 MS_NODEV = 4
 MS_BIND = 4096
 TIMEOUT = 600.0
+TABLE = "/proc/self/mounts"
 
 # The kernel is not to zero the inode tables in the background: that would fill what is sparse.
 IMAGE_OPTIONS = "loop,nosuid,nodev,noatime,noinit_itable"
@@ -83,10 +85,34 @@ async def unmounted(target: Path) -> None:
 
 def mounted_below(folder: Path) -> list[Path]:
     """List what is mounted below *folder*, the deepest first."""
-    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as table:  # noqa: PTH123
-        targets = [_unescaped(line.split(" ")[1]) for line in table]
-    found = [Path(target) for target in targets if Path(target).is_relative_to(folder)]
+    place = str(folder)
+    with open(TABLE, encoding="utf-8", errors="surrogateescape") as table:  # noqa: PTH123
+        targets = [_unescaped(line.split(" ", 2)[1]) for line in table]
+    found = [Path(target) for target in targets if target == place or target.startswith(f"{place.rstrip('/')}/")]
     return sorted(found, key=lambda path: len(path.parts), reverse=True)
+
+
+def table_version() -> int:
+    """Give a number that differs when anybody has mounted or unmounted anything since it was asked for."""
+    return _watch(os.getpid()).version()
+
+
+class _Watch:
+    """Knows whether the table has changed without reading it: the kernel says so to who polls."""
+
+    def __init__(self) -> None:
+        self._changes = select.poll()
+        self._changes.register(os.open(TABLE, os.O_RDONLY | os.O_CLOEXEC), select.POLLPRI)
+        self._version = 0
+
+    def version(self) -> int:
+        self._version += bool(self._changes.poll(0))
+        return self._version
+
+
+@functools.cache
+def _watch(_pid: int) -> _Watch:
+    return _Watch()
 
 
 async def _run(*argv: str) -> proc.Completed:

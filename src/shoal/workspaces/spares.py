@@ -84,10 +84,9 @@ def abandoned(path: Path) -> Path | None:
         lock = _locked(path)
         if lock is not None:
             try:
-                gone = path.rename(path.with_name(f"gone-{secrets.token_hex(4)}"))
-                for place in mounted_below(gone):
+                for place in mounted_below(path):
                     unmount(place)
-                return gone
+                return path.rename(path.with_name(f"gone-{secrets.token_hex(4)}"))
             finally:
                 os.close(lock)
     return None
