@@ -130,14 +130,14 @@ async def test_a_task_that_expects_changes_fails_without(repo: Path) -> None:
 
 
 async def test_time_ends_an_agent_that_ignores_term_and_its_work_is_kept(repo: Path) -> None:
-    script = "trap '' TERM; echo half > half; (setsid sleep 4321 &); while :; do sleep 1; done"
+    script = "trap '' TERM; echo half > half; (setsid sleep 4987 &); while :; do sleep 1; done"
 
     report = await ran(repo, step("work", script, timeout=0.5))
 
     result = report.steps[0].worker_results[0]
     assert result.status is Status.TIMED_OUT
     assert shown(repo, result, "half") == "half"
-    assert not _running("sleep\0004321")
+    assert not _running("sleep\0004987")
     assert_nothing_left(repo)
 
 

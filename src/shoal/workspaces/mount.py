@@ -85,10 +85,11 @@ async def unmounted(target: Path) -> None:
 
 def mounted_below(folder: Path) -> list[Path]:
     """List what is mounted below *folder*, the deepest first."""
-    place = str(folder)
+    place = _as_in_table(str(folder))
     with open(TABLE, encoding="utf-8", errors="surrogateescape") as table:  # noqa: PTH123
-        targets = [_unescaped(line.split(" ", 2)[1]) for line in table]
-    found = [Path(target) for target in targets if target == place or target.startswith(f"{place.rstrip('/')}/")]
+        targets = [line.split(" ", 2)[1] for line in table if place in line]
+    below = f"{place.rstrip('/')}/"
+    found = [Path(_unescaped(target)) for target in targets if target == place or target.startswith(below)]
     return sorted(found, key=lambda path: len(path.parts), reverse=True)
 
 
@@ -138,7 +139,17 @@ def _escaped(path: Path) -> str:
     return text
 
 
+_CODES = (("\\", r"\134"), (" ", r"\040"), ("\t", r"\011"), ("\n", r"\012"))
+"""How the table spells signs that would end a word; the backslash comes first, and on the way back last."""
+
+
+def _as_in_table(text: str) -> str:
+    for sign, code in _CODES:
+        text = text.replace(sign, code)
+    return text
+
+
 def _unescaped(text: str) -> str:
-    for code, sign in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
+    for sign, code in reversed(_CODES):
         text = text.replace(code, sign)
     return text
