@@ -33,6 +33,7 @@ class KernelGroup:
         self._files = files
         self._is_closed = False
         self._was_killed = False
+        self._is_empty = False
         self._breach: str | None = None
         self._last: Usage | None = None
         self._spent_before = 0.0
@@ -75,7 +76,7 @@ class KernelGroup:
         if renewal is None or self._was_killed or not self._is_closed or self._breach is not None:
             return False
         # Who has ended and was buried by nobody counts still; a group that somebody made below would stay.
-        if self._read(self._dialect.pids) or (self._read(renewal.memory) or 0) > LEFT_BYTES:
+        if not self._is_empty or (self._read(renewal.memory) or 0) > LEFT_BYTES:
             return False
         if any(self._files.has_groups(place) for place in self.places):
             return False
@@ -115,6 +116,10 @@ class KernelGroup:
     def emptied(self) -> None:
         """Kill until nobody is left; raise `Broken` when somebody stays."""
         self._close()
+        # Nobody is charged, not even who waits to be buried: said by one file instead of four.
+        self._is_empty = self._dialect.renewal is not None and self._read(self._dialect.pids) == 0
+        if self._is_empty:
+            return
         end = time.monotonic() + EMPTY_SECONDS
         pause = SHORTEST
         while left := self.pids():
