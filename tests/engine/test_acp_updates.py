@@ -44,6 +44,7 @@ def chunk(text: str, message: str | None = None) -> dict[str, object]:
     return {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}, "messageId": message}
 
 
+@pytest.mark.deep
 @given(st.lists(st.builds(lambda kind, rest: {**rest, "sessionUpdate": kind}, KINDS, st.dictionaries(KEYS, ANYTHING))))
 def test_whatever_is_told_is_read(told: list[dict[str, object]]) -> None:
     updates, manager = Updates(lambda call: None), PermissionManager(WORKSPACE)

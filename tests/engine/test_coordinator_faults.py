@@ -23,7 +23,9 @@ from tests.engine.coordinating import LONG, brought_in, coordinator, statuses, w
 # Cancelling
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.02, 0.08, 0.2, 0.5, 1.0, 1.6])
+@pytest.mark.parametrize(
+    "moment", [0.02, 0.2, 1.0, *(pytest.param(one, marks=pytest.mark.deep) for one in (0.0, 0.08, 0.5, 1.6))]
+)
 @pytest.mark.parametrize("cancels", [1, 2])
 async def test_cancelled_at_any_moment_nothing_is_lost_and_nothing_left(
     repo: Path, moment: float, cancels: int

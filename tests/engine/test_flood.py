@@ -84,6 +84,7 @@ def slowed(repo: Path) -> float:
     return beside.seconds / alone.seconds
 
 
+@pytest.mark.deep
 def test_floods_leave_the_coordinator_small_and_who_works_beside_them_succeeds(repo: Path) -> None:
     """How little they are felt is measured alone, below; beside other tests only a standstill can be told."""
     flooded(repo, *FLOODS.values(), seconds=2, loops=5_000_000)

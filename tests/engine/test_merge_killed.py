@@ -36,10 +36,10 @@ asyncio.run(merged(repo, run, into="main"))
 @pytest.mark.parametrize(
     ("module", "name", "after", "call"),
     [
-        ("land", "move", False, 1),  # intended, not moved
+        pytest.param("land", "move", False, 1, marks=pytest.mark.deep),  # intended, not moved
         ("land", "move", True, 1),  # moved, not recorded
         ("merge", "delivered", False, 1),  # integrated, nothing delivered
-        ("deliver", "advanced", False, 1),  # delivery intended, nothing touched
+        pytest.param("deliver", "advanced", False, 1, marks=pytest.mark.deep),  # delivery intended, nothing touched
         ("deliver", "advanced", True, 1),  # files moved, branch not
         ("deliver", "move", True, 1),  # branch moved, not recorded
     ],

@@ -34,7 +34,9 @@ async def test_a_session_is_taken_out_by_building_without_it(repo: Path, strateg
     assert git(repo, "ls-tree", "--name-only", BRANCH).split() == ["README.md", "a", "b", "c", "d0"]
 
 
-@pytest.mark.parametrize("strategy", ["auto", "squash", "rebase", "octopus"])
+@pytest.mark.parametrize(
+    "strategy", ["auto", "squash", *(pytest.param(one, marks=pytest.mark.deep) for one in ("rebase", "octopus"))]
+)
 async def test_what_was_delivered_is_taken_out_by_a_revert(repo: Path, strategy: str) -> None:
     run = run_of(repo, {"a": "0\n"}, {"b": "1\n"})
     await merged(repo, run, into="main", strategy=strategy)

@@ -45,7 +45,7 @@ def killed_while_working(repo: Path, strategy: str, script: str = WORK) -> None:
         process.send_signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("strategy", ["overlay", "worktree", "directory"])
+@pytest.mark.parametrize("strategy", ["overlay", "worktree", pytest.param("directory", marks=pytest.mark.deep)])
 async def test_the_work_of_a_killed_run_is_brought_in_by_the_next(repo: Path, strategy: str) -> None:
     before = fingerprint(repo)
     killed_while_working(repo, strategy)

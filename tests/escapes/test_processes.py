@@ -251,7 +251,13 @@ def test_the_persons_terminal_is_out_of_reach(scene: Scene) -> None:
     assert facts["echo"] != 0
 
 
-@pytest.mark.parametrize("how", ["kill -STOP $$", "kill -STOP 0; :", "kill -STOP 1; kill -STOP -1"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "kill -STOP $$",
+        *(pytest.param(one, marks=pytest.mark.deep) for one in ("kill -STOP 0; :", "kill -STOP 1; kill -STOP -1")),
+    ],
+)
 async def test_a_stopped_agent_is_ended_by_its_time(scene: Scene, how: str) -> None:
     """B4.43: nobody waits for it, its work is kept, its slot is free again."""
     if not scene.is_walled and "-1" in how:
