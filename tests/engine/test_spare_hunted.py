@@ -62,16 +62,15 @@ def linger(prompt: str, workspace: Path) -> None:
         subprocess.run(["sleep", "0.6"], check=True)
 
 
-async def test_what_a_function_leaves_running_is_no_work_of_the_next(repo: Path) -> None:
-    crew = AgentCoordinator(repo, 1, execution_mode="thread", grace=0.1)
-
-    results = await crew.run_agents([Task(prompt, name=prompt, agent=linger) for prompt in ("leave", "stay")])
-
-    assert [one.status for one in results] == [Status.NO_CHANGES] * 2
-    assert_nothing_left(repo)
-
-
 if os.geteuid() == 0:
+
+    async def test_what_a_function_leaves_running_is_no_work_of_the_next(repo: Path) -> None:
+        crew = AgentCoordinator(repo, 1, execution_mode="thread", grace=0.1)
+
+        results = await crew.run_agents([Task(prompt, name=prompt, agent=linger) for prompt in ("leave", "stay")])
+
+        assert [one.status for one in results] == [Status.NO_CHANGES] * 2
+        assert_nothing_left(repo)
 
     async def test_what_somebody_mounted_is_not_there_for_the_next(repo: Path) -> None:
         one = step("one", "mount -t tmpfs tmpfs d0 && echo secret > d0/token; ls d0")
