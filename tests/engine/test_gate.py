@@ -1,6 +1,7 @@
 """The gate of a box: what is said behind a wall is heard whole and in order, whichever pipe is read first."""
 
 import asyncio
+import contextlib
 import random
 from pathlib import Path
 
@@ -8,9 +9,10 @@ import pytest
 
 from shoal.engine import turns
 from shoal.engine.behind import HELD_BYTES, Gate
-from shoal.engine.turns import AT_ONCE, taken_turn
+from shoal.engine.turns import AT_ONCE, begun_turn, taken_turn
 from shoal.errors import WallBroken
-from shoal.model.events import AgentStarted, Output, Recorded
+from shoal.model.events import AgentStarted, Output, Recorded, SessionStarted
+from shoal.model.status import Status
 from shoal.proc import Stream
 from shoal.sandboxes.kind import wall_line
 from shoal.sandboxes.none import NoWall
@@ -145,3 +147,37 @@ async def test_more_agents_run_at_once_than_may_start_at_once(repo: Path) -> Non
         await ran(repo, step("hold", "echo up; exec sleep 600", workers=AT_ONCE + 2), stop=stop, listen=listen)
 
     assert len(up) == AT_ONCE + 2
+
+
+async def test_who_waits_for_a_turn_has_made_nothing_yet(repo: Path) -> None:
+    """What those before it leave untouched can serve it then: hundreds that wait need a few folders, not hundreds."""
+    begun = asyncio.Event()
+
+    def listen(recorded: Recorded) -> None:
+        if isinstance(recorded.event, SessionStarted):
+            begun.set()
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group, contextlib.AsyncExitStack() as held:
+        for _ in range(AT_ONCE):
+            await held.enter_async_context(taken_turn())
+        running = group.create_task(ran(repo, step("wait", "pwd"), listen=listen))
+        await begun.wait()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        made = list((repo / ".shoal" / "boxes").glob("*"))
+
+    assert made == []
+    assert running.result().status is Status.SUCCEEDED
+
+
+async def test_a_turn_that_was_begun_is_the_turn_of_the_first_box_alone() -> None:
+    async with asyncio.timeout(5), begun_turn():
+        async with taken_turn() as first:
+            first.end()
+        others = [taken_turn() for _ in range(AT_ONCE)]
+        for one in others:
+            await one.__aenter__()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(taken_turn().__aenter__(), 0.01)
+        for one in others:
+            await one.__aexit__(None, None, None)

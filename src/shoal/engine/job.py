@@ -71,6 +71,16 @@ class Job:
         """The branch that will hold its work."""
         return f"agent/{self.step}/{self.hex}"
 
+    @property
+    def is_in_process(self) -> bool:
+        """Whether a model is asked from this process, and only its tools run in the box."""
+        return self.task.agent.adapter == "python"
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a program, started in its box as soon as that is made."""
+        return self.function is None and not self.is_in_process
+
     def unstarted(self, status: Status, why: str | None = None) -> WorkerResult:
         """Make the result of a job that never began."""
         return WorkerResult(

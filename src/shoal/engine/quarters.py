@@ -12,9 +12,10 @@ from shoal.engine.grants import as_json
 from shoal.engine.ground import assert_room
 from shoal.engine.job import Job
 from shoal.engine.lease import Lease, leased
-from shoal.engine.setup import laid, set_up
+from shoal.engine.setup import Ready, laid, set_up
 from shoal.engine.site import Site
 from shoal.engine.spare import Spare, gitdir_aside
+from shoal.engine.turns import begun_turn
 from shoal.git.gitdir import user_config, write_gitdir, write_refs
 from shoal.workspaces.kind import Kind, Order, Workspace
 from shoal.workspaces.overlay import Overlay
@@ -23,14 +24,27 @@ from shoal.workspaces.quota import settle, sized
 
 @contextlib.asynccontextmanager
 async def opened(
-    site: Site, job: Job, path: Path, *, is_seen: bool = True, stop: asyncio.Event | None = None
+    site: Site, job: Job, path: Path, *, is_seen: bool = True, starts: bool = False, stop: asyncio.Event | None = None
 ) -> AsyncIterator[tuple[Workspace, Lease, Spare]]:
     """Open everything private to a session; on leaving it is removed, unless the raw files must stay.
 
     *is_seen* says that programs on the host are to see the workspace; else only the boxes of the session surely do.
+    *starts* says that its box is started at once: its turn to start begins here.
     *stop* cuts set-up short, if there is any: then the workspace is without it.
     """
     assert_room(site.paths)
+    async with (
+        set_up(site, job, stop) as ready,
+        begun_turn() if starts else contextlib.nullcontext(),
+        _filled(site, job, path, ready, is_seen=is_seen) as everything,
+    ):
+        yield everything
+
+
+@contextlib.asynccontextmanager
+async def _filled(
+    site: Site, job: Job, path: Path, ready: Ready, *, is_seen: bool
+) -> AsyncIterator[tuple[Workspace, Lease, Spare]]:
     box = site.paths.box(job.session)
     prompts: dict[str, str | bytes] = {
         "prompt.md": job.task.prompt,
@@ -44,7 +58,7 @@ async def opened(
         os.mkdir(box, 0o700)  # noqa: PTH102
     workspace: Workspace | None = None
     try:
-        async with set_up(site, job, stop) as ready, _disk(site, job, box, path) as disk:
+        async with _disk(site, job, box, path) as disk:
             with leased(
                 box, job.session, prompts, user, disk=disk, database=job.database, written=spare.written
             ) as lease:

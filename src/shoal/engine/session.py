@@ -87,7 +87,8 @@ async def _session(
 
 
 async def _worked(site: Site, job: Job, path: Path, stop: asyncio.Event) -> WorkerResult:
-    async with opened(site, job, path, is_seen=job.function is not None, stop=stop) as (workspace, lease, spare):
+    quarters = opened(site, job, path, is_seen=job.function is not None, starts=job.is_program, stop=stop)
+    async with quarters as (workspace, lease, spare):
         words = Words(site.run, job.session, site.ledger.note, site.mask, site.flood)
         # From here on the files stay, until a ref holds them.
         workspace.keep = True
@@ -121,7 +122,7 @@ async def _with_artifacts(site: Site, job: Job, result: WorkerResult, left: Coll
 
 def way_to_work(job: Job) -> Callable[..., Awaitable[Ended]]:
     """Say how *job* is worked on in its box."""
-    if job.task.agent.adapter == "python":
+    if job.is_in_process:
         from shoal.engine.inprocess import in_process_run  # brings in pydantic-ai, which only its users pay for
 
         return in_process_run
