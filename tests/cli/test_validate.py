@@ -40,3 +40,19 @@ def test_a_missing_file_is_told(shoal: Shoal) -> None:
 
     assert said.code == 2
     assert "nowhere.yaml" in said.err
+
+
+def test_without_a_name_it_is_the_projects_own_file_from_any_folder_of_it(
+    shoal: Shoal, repo: Path, pipelines: Path
+) -> None:
+    (repo / "deep" / "down").mkdir(parents=True)
+
+    validated = shoal("validate", cwd=repo / "deep" / "down")
+    planned = shoal("run", "both", "--dry-run", cwd=repo / "deep" / "down")
+    pipelines.write_text("steps: 3\n")
+    wrong = shoal("run", cwd=repo / "deep")
+
+    assert validated.out.startswith("../../shoal.yaml: right, both ")
+    assert (planned.code, planned.err) == (0, "")
+    assert wrong.code == 2
+    assert wrong.err.startswith("../shoal.yaml:1:8: ")

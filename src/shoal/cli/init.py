@@ -13,7 +13,6 @@ import typer
 from shoal.cli import output
 from shoal.cli.document import text
 from shoal.cli.options import HERE, Json, Repo
-from shoal.cli.planning import OWN_FILE
 from shoal.cli.program import program
 from shoal.cli.render.agents import remedy
 from shoal.cli.render.init import started_lines
@@ -21,6 +20,7 @@ from shoal.engine.client_trial import Standing, standings
 from shoal.engine.prepare import exclude_state
 from shoal.errors import BadInput, Broken
 from shoal.git.repository import inspect
+from shoal.pipeline.own_file import OWN_FILE
 from shoal.pipeline.schema import schema
 from shoal.store.paths import StatePaths
 

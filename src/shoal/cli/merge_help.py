@@ -10,9 +10,9 @@ from shoal.model.assignment import Assignment
 from shoal.model.conflict_rule import ConflictRule, verification
 from shoal.model.contract import Passes
 from shoal.pipeline.duration import seconds
+from shoal.pipeline.own_file import own_file
 
 AT_ONCE = 3
-OWN_FILE = "shoal.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Help:
         from shoal.pipeline.load import load  # reading YAML takes as long to load as all the rest
         from shoal.pipeline.plan import resolver
 
-        file = self.file or folder / OWN_FILE
+        file = self.file or own_file(folder)
         if not file.is_file():
             raise BadInput(f"there is no {plain(str(file))} that could say who {self.resolver!r:.60} is; give --file")
         return resolver(load(file), self.resolver, environ=environ)

@@ -17,8 +17,8 @@ from shoal.model.rule import Rule
 from shoal.model.task import Task
 from shoal.pipeline.adhoc import adhoc
 from shoal.pipeline.duration import BadDuration, seconds
+from shoal.pipeline.own_file import OWN_FILE, own_file
 
-OWN_FILE = "shoal.yaml"
 MOST_OF_ONE = 100
 _PART = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<text>.*)", re.DOTALL)
 REMEDY = f"name one of {OWN_FILE} with `--agent`, or give a program with `--command`"
@@ -167,7 +167,7 @@ def _argv(command: str) -> tuple[str, ...]:
 
 
 def _from_file(work: Work, environ: Mapping[str, str]) -> Plan:
-    own = work.folder / OWN_FILE
+    own = own_file(work.folder)
     given = _given(work.inputs)
     if work.target is not None and _is_file(work.target):
         return _read(Path(work.target), work.pipeline, environ, given)

@@ -6,7 +6,7 @@ import typer
 
 Target = Annotated[
     str | None,
-    typer.Argument(metavar="PIPELINE|FILE", help="A file, or a pipeline of ./shoal.yaml.", show_default=False),
+    typer.Argument(metavar="PIPELINE|FILE", help="A file, or a pipeline of shoal.yaml.", show_default=False),
 ]
 Name = Annotated[
     str | None,
@@ -16,7 +16,7 @@ Task = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="What an ag
 Tasks = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="Tasks from a file or stdin: one on each line, as text or as JSON.")
 ]
-Agent = Annotated[str | None, typer.Option(metavar="NAME", help="An agent of ./shoal.yaml, for --task.")]
+Agent = Annotated[str | None, typer.Option(metavar="NAME", help="An agent of shoal.yaml, for --task.")]
 Agents = Annotated[str | None, typer.Option(metavar="A:3,B:2", help="So many of each agent on every task, for --task.")]
 Program = Annotated[
     str | None,

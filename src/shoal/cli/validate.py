@@ -13,6 +13,7 @@ from shoal.cli.options import Json
 from shoal.cli.render.validate import verdict_lines
 from shoal.model.plan import Plan
 from shoal.pipeline.load import Document, load
+from shoal.pipeline.own_file import own_file
 from shoal.pipeline.plan import plan
 from shoal.pipeline.problems import BadDocument, Problem
 
@@ -39,11 +40,16 @@ class Verdict:
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="A pipeline file; several may be named.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE", help="A pipeline file; several may be named. Else shoal.yaml.", show_default=False
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Check pipeline files without running anything."""
-    verdicts = [judged(file) for file in files]
+    verdicts = [judged(file) for file in files or [own_file(Path())]]
     if json:
         output.say(text({"files": [verdict.as_fields() for verdict in verdicts]}))
     else:

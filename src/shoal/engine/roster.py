@@ -12,11 +12,11 @@ from shoal.model.agent import AgentSpec
 from shoal.model.client_names import CLIENTS
 from shoal.model.task import AgentLike, InProcess, Task, Variable
 from shoal.pipeline.names import slug
+from shoal.pipeline.own_file import OWN_FILE, own_file
 
 if TYPE_CHECKING:
     from shoal.pipeline.load import Document
 
-OWN_FILE = "shoal.yaml"
 MOST_READ = 256
 REMEDY = "give `agent=` to the task or to the coordinator"
 
@@ -115,7 +115,7 @@ class Roster:
     def _document(self) -> "Document | None":
         from shoal.pipeline.load import load
 
-        own = self._folder / OWN_FILE
+        own = own_file(self._folder)
         return load(own) if own.is_file() else None
 
 
