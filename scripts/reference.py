@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.pipeline.schema import schema
+from shoal.pipeline.values import WORD
 
 PAGE = Path(__file__).parents[1] / "docs" / "yaml.md"
 INTRODUCTION = """\
@@ -96,6 +97,8 @@ def _kind(value: Schema, defs: Mapping[str, Schema]) -> str:
     if "$ref" in value:
         title = str(defs[value["$ref"].rpartition("/")[2]]["title"])
         return f"[{title}](#{_anchor(SECTIONS.get(title, title))})"
+    if value.get("type") == WORD["type"]:  # that YAML may read a word of a command as yes or no is nothing to tell
+        return "text"
     if "const" in value:
         return f"`{str(value['const']).lower()}`"
     if "enum" in value:

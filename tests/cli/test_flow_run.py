@@ -34,6 +34,8 @@ pipelines:
       - {name: quoted, command: "printf '%s' '{{ input.bad }}'"}
       - {name: words, command: [printf, "%s", "{{ input.bad }}"], output_artifacts: []}
       - {name: wrong, command: 'echo no such luck >&2; exit 9', optional: true}
+      - {name: bare, command: true}
+      - {name: bare-words, command: [false], optional: true}
       - {name: held, command: 'echo x > x', contract: {type: non_empty_file, path: y}, optional: true}
 """
 
@@ -54,6 +56,11 @@ def test_one_whose_condition_does_not_hold_is_skipped_and_who_needs_it_goes_on(f
     assert flow.statuses["no"] == "skipped"
     assert flow["no"]["error"] == "`if: steps.say.fail_count > 0` does not hold"
     assert flow.shown("after-no", "seen") == "work", "on what the skipped one would have started from"
+
+
+def test_true_and_false_are_the_programs_of_those_names(flow: Ran) -> None:
+    assert (flow.statuses["bare"], flow.statuses["bare-words"]) == ("succeeded", "failed")
+    assert flow.worker("bare-words")["exit_code"] == 1
 
 
 def test_optional_steps_spoil_neither_the_run_nor_those_that_need_them(flow: Ran) -> None:

@@ -78,6 +78,8 @@ def test_whatever_the_loader_accepts_is_valid() -> None:
         STEP + "concurrency: 2\n    vary: {prompt: [a, b]}\n    select: {by: [command], command: [make]}\n",
         "steps: [{name: a, gate: Ship it?}, {name: b, gate: {message: Go?, timeout: 1h}, needs: a}]\n",
         "steps: [{name: a, command: make}, {name: b, command: [make, test], needs: [a], isolation_strategy: directory}]\n",
+        "agents: {x: {adapter: command, command: true}}\nsteps: [{name: a, command: true}, {name: b, command: [false]}]\n",
+        "runtime: {merge: {strategy: auto, verify: true}}\nsteps: [{name: a, command: make}]\n",
         AGENT + "pipelines: [{name: p, steps: [{name: a, pipeline: q, input: {x: 1}}]}, "
         "{name: q, steps: [{name: a, agent: x, prompt: go}]}]\n",
         "runtime: {fleet_limits: {memory_mb: 100}, resource_limits: {disk: exact}, auto_merge: false}\n",

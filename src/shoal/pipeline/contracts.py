@@ -16,9 +16,10 @@ from shoal.model.contract import (
     Passes,
     SourceDiff,
 )
-from shoal.pipeline.fields import Duration, Shape, one_of, wrong
+from shoal.pipeline.fields import Duration, Shape, one_of, worded, wrong
 from shoal.pipeline.json_schema import BadSchema, canonical
 from shoal.pipeline.problems import shown
+from shoal.pipeline.values import COMMAND
 
 OWN_KEYS: Mapping[str, tuple[str, ...]] = {
     "json_schema": ("path", "artifact", "schema", "schema_file"),
@@ -58,9 +59,9 @@ def _schema(schema: dict[str, object]) -> dict[str, object]:
 
 
 def _words(value: object) -> str | tuple[str, ...]:
-    match value:
-        case str() if value.strip():
-            return _fillable(value)
+    match worded(value):
+        case str(command) if command.strip():
+            return _fillable(command)
         case [str(program), *words] if program.strip() and all(isinstance(word, str) for word in words):
             return (program, *map(str, words))
         case _:
@@ -80,9 +81,7 @@ Patterns = Annotated[list[Annotated[str, AfterValidator(_pattern)]], Field(min_l
 Words = Annotated[
     str | tuple[str, ...],
     PlainValidator(_words),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
-    ),
+    WithJsonSchema(COMMAND),
 ]
 
 

@@ -67,7 +67,15 @@ def _seconds(value: object) -> float:
         raise wrong(str(error)) from None
 
 
+def worded(value: object) -> object:
+    """Take `true` and `false` in a command, which YAML reads as yes and no, for the programs of those names."""
+    if isinstance(value, list):
+        return [worded(word) for word in value]
+    return str(value).lower() if isinstance(value, bool) else value
+
+
 def _argv(value: object) -> object:
+    value = worded(value)
     if not isinstance(value, str):
         return value
     try:

@@ -4,15 +4,16 @@ import re
 from collections.abc import Container, Iterator
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, PlainValidator, WithJsonSchema
 
 from shoal.model.client_names import CLIENTS
 from shoal.model.conflict_rule import ConflictRule, Merging, verification
 from shoal.model.merge import Strategy
-from shoal.pipeline.fields import Duration, Shape, one_of, wrong
+from shoal.pipeline.fields import Duration, Shape, one_of, worded, wrong
 from shoal.pipeline.problems import Problem, nearest, shown
 from shoal.pipeline.step_nodes import given
 from shoal.pipeline.tree import Fields, Node, Scalar, entries, find, key_position, text
+from shoal.pipeline.values import COMMAND
 
 STRATEGIES = tuple(one.value for one in Strategy)
 RULES = tuple(one.value for one in ConflictRule)
@@ -31,9 +32,9 @@ def _branch(name: str) -> str:
 
 
 def _command(value: object) -> str | tuple[str, ...]:
-    match value:
-        case str() if value.strip() and "\0" not in value:
-            return value
+    match worded(value):
+        case str(command) if command.strip() and "\0" not in command:
+            return command
         case [str(program), *words] if program.strip() and all(isinstance(word, str) for word in words):
             return (program, *map(str, words))
         case _:
@@ -57,9 +58,7 @@ class MergingShape(Shape):
     """`review` waits for a person; `auto` merges, `squash` and `rebase` make plain commits, `octopus` one for all."""
     into: Annotated[str, AfterValidator(_branch)] | None = None
     """A branch of yours that the work is delivered into; without it, it stays on `shoal/<run>`."""
-    verify: (
-        Annotated[str | tuple[str, ...], PlainValidator(_command, json_schema_input_type=str | list[str])] | None
-    ) = None
+    verify: Annotated[str | tuple[str, ...], PlainValidator(_command), WithJsonSchema(COMMAND)] | None = None
     """What has to exit with 0 on the combined work, behind the wall and without network; a text is the shell's."""
     verify_timeout: Duration | None = None
     """How long each run of `verify` may take."""

@@ -66,6 +66,10 @@ CALL: JsonSchemaValue = {
 REPLY: JsonSchemaValue = {"anyOf": [{"type": "string"}, CALL, {"type": "array", "items": CALL, "minItems": 1}]}
 
 
+WORD: JsonSchemaValue = {"type": ["string", "boolean"]}  # `true` and `false` are programs, too
+COMMAND: JsonSchemaValue = {"anyOf": [{**WORD, "minLength": 1}, {"type": "array", "items": WORD, "minItems": 1}]}
+
+
 def _limit(name: str) -> JsonSchemaValue:
     kind = "integer" if RANGES[name].is_whole else "number"
     return {"type": [kind, "null"], "minimum": RANGES[name].lowest, "maximum": RANGES[name].highest}
@@ -160,7 +164,7 @@ TAKES: Mapping[str, Made] = {
     "kinds._named_variables": _env,
     "kinds._names": _or_text,
     "fields._seconds": lambda inner: TIME,
-    "fields._argv": _command,
+    "fields._argv": lambda inner: COMMAND,
     "script._shell": _command,
     "mind._reply": lambda inner: REPLY,
     "kinds._per_agent": lambda inner: inner,
