@@ -32,6 +32,7 @@ steps:
   - {name: unjudged, agent: lines, prompt: go, concurrency: 2, select: {by: agent, agent: mute}}
   - {name: some-fail, agent: do, prompt: 'echo x > x; [ $SHOAL_WORKER_INDEX = 1 ]', concurrency: 2, select: {by: diff_size}}
   - {name: after, needs: by-agent, agent: do, prompt: 'cat who > seen; echo {{ steps.by-agent.selected }} >> seen'}
+  - {name: asked, needs: by-size, base: needs, agent: do, prompt: 'cat who > seen'}
   - {name: after-nobody, needs: by-nobody, agent: do, prompt: 'echo x > x'}
 """
 
@@ -87,6 +88,10 @@ def test_a_judge_chooses_and_who_comes_after_builds_on_that_work(choices: Ran) -
         (1, ["place 3 by the judge"]),
     ]
     assert choices.shown("after", "seen").split() == ["2", "2"]
+
+
+def test_the_tree_of_a_chosen_worker_can_be_asked_for(choices: Ran) -> None:
+    assert choices.shown("asked", "seen") == "0"
 
 
 def test_where_nobody_will_do_the_step_has_failed_and_says_so(choices: Ran) -> None:

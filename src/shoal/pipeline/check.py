@@ -157,9 +157,10 @@ class _Check:
             yield self._at(base.at, "`base: needs` on a step that needs nothing; use `run`, or say what it needs")
         for need in needs:
             workers = find(steps[need], "concurrency")
-            if isinstance(workers, Scalar) and workers.value not in (None, 1):
+            is_several = isinstance(workers, Scalar) and workers.value not in (None, 1)
+            if is_several and not given(steps[need], "select"):
                 what = f"{key(need)} has several workers, and none of them is the one to build on"
-                yield self._at(base.at, f"`base: needs`: {what}; use `auto` or `run`")
+                yield self._at(base.at, f"`base: needs`: {what}; give it a `select`, or use `auto` or `run`")
 
     def _step(self, step: Node) -> Iterator[Problem]:
         yield from self._needed(step, ("name", "id"), "name the step")
