@@ -103,6 +103,7 @@ steps:
   - {name: bound, agent: do, prompt: 'echo x >> tries', loop: {max: 2, until: "this.status == 'failed'"}}
   - {name: go-on, agent: do, prompt: 'echo x >> tries', loop: {max_iterations: 2, until: "false", on_exhausted: continue}}
   - {name: breaks, agent: do, prompt: 'echo x >> tries; [ {{ loop.round }} = 1 ]', loop: {max: 5, until: "false"}}
+  - {name: apart, agent: do, prompt: 'echo {{ matrix.n }} {{ loop.round }} > same', strategy: {matrix: {n: [1, 2]}}, loop: {max: 3, until: "false"}}
   - {name: after-until, needs: until, agent: do, prompt: 'cat rounds > seen'}
   - {name: after-bound, needs: bound, agent: do, prompt: 'echo x > x'}
   - {name: after-go-on, needs: go-on, agent: do, prompt: 'cat tries > seen'}
@@ -136,6 +137,12 @@ def test_a_loop_that_reaches_its_bound_has_failed_unless_it_may_go_on(loops: Ran
 
 def test_a_round_that_fails_is_the_last(loops: Ran) -> None:
     assert (loops.statuses["breaks"], loops["breaks"]["rounds"]) == ("failed", 2)
+
+
+def test_a_round_whose_workers_conflict_is_not_gone_on_from_without_their_work(loops: Ran) -> None:
+    assert (loops.statuses["apart"], loops["apart"]["rounds"]) == ("failed", 1)
+    assert loops["apart"]["error"].startswith("round 2 cannot build on the one before: apart: ")
+    assert "conflicts in same" in loops["apart"]["error"]
 
 
 INSIDE = """
@@ -187,6 +194,43 @@ def test_what_fails_inside_fails_the_whole_and_is_told_by_its_full_name(inside: 
 def test_a_pipeline_may_be_a_loop(inside: Ran) -> None:
     assert (inside.statuses["again"], inside["again"]["rounds"]) == ("succeeded", 2)
     assert inside.shown("again_count", "count").split() == ["x", "x"]
+
+
+APART = """
+pipelines:
+  - name: main
+    steps:
+      - {name: cells, pipeline: spread}
+      - {name: after-cells, needs: cells, agent: do, prompt: 'echo x > x'}
+      - {name: pair, pipeline: both}
+      - {name: after-pair, needs: pair, agent: do, prompt: 'echo x > x'}
+      - {name: beside-pair, needs: pair, base: run, agent: do, prompt: 'echo x > x'}
+  - name: spread
+    steps: [{name: each, agent: do, prompt: 'echo {{ matrix.n }} > same', strategy: {matrix: {n: [1, 2]}}}]
+  - name: both
+    steps:
+      - {name: one, agent: do, prompt: 'echo 1 > same'}
+      - {name: two, agent: do, prompt: 'echo 2 > same'}
+"""
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """One run of pipelines inside of another whose parts do not go together."""
+    written(repo := make_repo(tmp_path_factory.mktemp("apart") / "repo"), APART)
+    said = shoal_in(repo)("run", "p.yaml", "main", "--json")
+    return Ran(repo, said, json.loads(said.out))
+
+
+def test_parts_of_a_pipeline_inside_that_conflict_are_told_to_who_would_build_on_them(apart: Ran) -> None:
+    for name in ("after-cells", "after-pair"):
+        assert apart.statuses[name] == "failed"
+        assert "conflicts in same" in apart[name]["error"], "not left out in silence"
+
+
+def test_they_are_nobodys_failure_before_that(apart: Ran) -> None:
+    assert (apart.statuses["cells"], apart.statuses["pair"]) == ("succeeded", "succeeded")
+    assert apart.statuses["beside-pair"] == "succeeded"
 
 
 def test_a_name_that_no_text_can_have_is_told_at_its_place_before_anything_runs(repo: Path, shoal: Shoal) -> None:

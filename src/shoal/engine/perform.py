@@ -11,7 +11,7 @@ from shoal.engine.scope import Scope, told
 from shoal.engine.session import masked
 from shoal.engine.site import Site
 from shoal.engine.stack import Unstacked, stacked
-from shoal.engine.stage_end import ended_well, failed, group_status, noted, started
+from shoal.engine.stage_end import GOOD_ENOUGH, ended_well, failed, group_status, noted, started
 from shoal.engine.step import Steps
 from shoal.errors import BadInput, Broken
 from shoal.model.plan import Approval, Group, Loop, Stage, Step, everything
@@ -73,10 +73,7 @@ class Performance:
             return stage.base
         if not stage.is_stacked:
             return None
-        if spoilt := next((one.conflict for one in needs.values() if one.conflict), None):
-            raise Unstacked(spoilt)
-        commits = [one.commit for one in needs.values() if one.commit]
-        return await stacked(self.steps.site, stage.name, stage.needs, commits) or start
+        return await self._merged(stage, needs) or start
 
     async def _once(self, stage: Stage, here: Standing) -> Outcome:
         match stage:
@@ -93,6 +90,9 @@ class Performance:
         """Do *stage* again and again, each time on what it came to before."""
         previous: Outcome | None = None
         for number in range(1, loop.most + 1):
+            if previous is not None and previous.conflict is not None:
+                why = f"round {number} cannot build on the one before: {previous.conflict}"
+                return failed(stage, replace(previous, conflict=None), why)
             before = {} if previous is None else told(previous)
             self._forget(stage)
             scope = here.scope.having(loop={"round": number, "max": loop.most, "previous": before})
@@ -132,22 +132,31 @@ class Performance:
         inner = await self.all(stage.stages, here.base, scope)
         status = group_status(stage.stages, inner)
         result = StepResult(step=stage.name, on_failure="fail_fast", status=status, worker_results=())
-        commit = await self._gathered(stage, inner) if status in (Status.SUCCEEDED, Status.DEGRADED) else None
-        artifacts = {name: parts for one in inner.values() for name, parts in one.artifacts.items()}
-        return Outcome(
+        outcome = Outcome(
             result=result,
             is_met=ended_well(stage, status),
-            commit=commit or here.base,
-            artifacts=artifacts,
+            commit=here.base,
+            artifacts={name: parts for one in inner.values() for name, parts in one.artifacts.items()},
             inner=inner,
         )
+        return await self._gathered(stage, outcome) if status in GOOD_ENOUGH else outcome
 
-    async def _gathered(self, stage: Group, inner: Mapping[str, Outcome]) -> str | None:
+    async def _gathered(self, stage: Group, outcome: Outcome) -> Outcome:
         """Merge what the last stages of a group came to: those that nobody inside needs."""
         needed = {need for one in stage.stages for need in one.needs}
-        last = [one.name for one in stage.stages if one.name not in needed]
-        commits = [commit for name in last if (commit := inner[name].commit)]
-        return await stacked(self.steps.site, stage.name, last, commits)
+        last = {one.name: outcome.inner[one.name] for one in stage.stages if one.name not in needed}
+        try:
+            commit = await self._merged(stage, last)
+        except Unstacked as error:  # no fault of the group's own: it counts for who would build on it
+            return replace(outcome, conflict=f"{stage.name}: {error}")
+        return replace(outcome, commit=commit or outcome.commit)
+
+    async def _merged(self, stage: Stage, parts: Mapping[str, Outcome]) -> str | None:
+        """Merge the work of *parts* for *stage*; raises `Unstacked` where it does not go together."""
+        if spoilt := next((one.conflict for one in parts.values() if one.conflict), None):
+            raise Unstacked(spoilt)
+        commits = [one.commit for one in parts.values() if one.commit]
+        return await stacked(self.steps.site, stage.name, tuple(parts), commits)
 
 
 def _masked(site: Site, outcome: Outcome) -> Outcome:
