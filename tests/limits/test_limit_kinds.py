@@ -203,6 +203,16 @@ def test_a_fleet_is_known_by_its_coordinator() -> None:
     assert started(os.getpid()) == ours.started
 
 
+@pytest.mark.parametrize("sign", ["\f", "\r", "\x0b", "\x1c", "\x85", "\u2028"])
+def test_a_mount_of_any_name_leaves_the_table_readable(sign: str) -> None:
+    """Everybody's mounts are in it, and the kernel escapes only blanks, tabs, newlines, backslashes and `#`."""
+    mountinfo = (
+        f"31 23 0:28 / /mnt/odd{sign}name rw - tmpfs tmpfs rw\n41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    )
+
+    assert look(mountinfo, f"0::/a{sign}b\n").v2 == Path(f"/sys/fs/cgroup/a{sign}b")
+
+
 def test_hierarchies_are_found_from_what_the_kernel_says() -> None:
     mountinfo = (
         "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"

@@ -27,8 +27,8 @@ class _Mount:
 
 def look(mountinfo: str | None = None, own: str | None = None) -> Hierarchies:
     """Find the hierarchies from the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`."""
-    text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape") if mountinfo is None else mountinfo
-    groups = _groups(Path("/proc/self/cgroup").read_text(errors="surrogateescape") if own is None else own)
+    text = _table("/proc/self/mountinfo") if mountinfo is None else mountinfo
+    groups = _groups(_table("/proc/self/cgroup") if own is None else own)
     mounts = list(_mounts(text))
     v1 = {
         name: _own(mount, groups[name])
@@ -44,17 +44,27 @@ def look(mountinfo: str | None = None, own: str | None = None) -> Hierarchies:
     )
 
 
+def _table(path: str) -> str:
+    """Read it as it is: to Python a carriage return in the name of somebody's folder would end the line."""
+    return Path(path).read_bytes().decode(errors="surrogateescape")
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Take apart what the kernel wrote: it escapes newlines, and none of the other signs that `splitlines` ends at."""
+    return (line for line in text.split("\n") if line)
+
+
 def _groups(text: str) -> dict[str, str]:
     """Give our path in the hierarchy of each controller; that of version 2 has no name."""
     found = {}
-    for line in text.splitlines():
+    for line in _lines(text):
         _, names, path = line.split(":", 2)
         found.update(dict.fromkeys(names.split(","), path))
     return found
 
 
 def _mounts(text: str) -> Iterator[_Mount]:
-    for line in text.splitlines():
+    for line in _lines(text):
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         if kind in ("cgroup", "cgroup2"):
