@@ -21,6 +21,16 @@ async def test_a_plain_repository_is_found_from_a_folder_below(repo: Path) -> No
     assert found.branch == "main"
 
 
+@pytest.mark.parametrize("sign", ["\f", "\r", "\x85", "\u2028"])
+async def test_a_folder_may_have_any_name_but_a_newline(tmp_path: Path, sign: str) -> None:
+    odd = make_repo(tmp_path / f"odd{sign}name")
+    newline = make_repo(tmp_path / "new\nline")
+
+    assert (await inspect(odd, os.environ)).git == odd / ".git"
+    with pytest.raises(BadRepository, match="a newline in its path"):
+        await inspect(newline, os.environ)
+
+
 async def test_what_is_no_repository_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRepository, match="git init"):
         await inspect(tmp_path, os.environ)

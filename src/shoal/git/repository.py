@@ -115,9 +115,12 @@ async def _facts(path: Path, environ: Mapping[str, str]) -> tuple[Path, Path, st
         ),
         timeout=TIMEOUT,
     )
-    lines = done.stdout.decode(errors="surrogateescape").splitlines()
+    # Not `splitlines`: the name of a folder may have any other sign that ends a line to Python.
+    lines = done.stdout.decode(errors="surrogateescape").split("\n")[:-1]
     if not done.ok:
         raise BadRepository(path, _why_not(lines, done.stderr.decode(errors="replace")))
+    if len(lines) != len(FACTS) - 1:
+        raise BadRepository(path, "there is a newline in its path; rename the folder")
     common, top = Path(lines[3]), Path(lines[4])
     return top.resolve(), common.resolve(), lines[2], lines[1] == "true"
 
