@@ -138,10 +138,24 @@ def test_what_cannot_be_meant_is_told_with_its_place(shoal: Shoal, repo: Path, s
     assert not (repo / ".shoal").exists()
 
 
-def test_a_base_that_git_does_not_know_is_told(shoal: Shoal, repo: Path) -> None:
+def test_a_base_that_git_does_not_know_is_told_before_anything_is_written(shoal: Shoal, repo: Path) -> None:
     file = written(repo, {"a": "true"}, {"name": "a", "base": "nowhere"})
 
     said = shoal("run", file)
 
+    assert (said.code, said.err) == (
+        2,
+        f"shoal: step a: base 'nowhere' is not a commit of {repo}; `git log --oneline` lists some\n",
+    )
+    assert not (repo / ".shoal").exists()
+
+
+def test_a_branch_that_stands_in_the_way_of_a_step_is_told_before_anything_is_written(shoal: Shoal, repo: Path) -> None:
+    file = written(repo, {"a": "true"}, {"name": "a"})
+    git(repo, "branch", "agent/a")
+
+    said = shoal("run", file)
+
     assert said.code == 2
-    assert "nowhere" in said.err
+    assert "its branch 'agent/a' stands where the branches of step 'a' go" in said.err
+    assert not (repo / ".shoal").exists()

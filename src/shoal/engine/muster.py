@@ -14,6 +14,7 @@ from shoal.engine.ground import assert_exact_disk, kind_of_workspace, wall
 from shoal.engine.jobs import Equipment
 from shoal.engine.site import Site
 from shoal.engine.toolchain import toolchain
+from shoal.errors import BadInput
 from shoal.git.refs import refuse_blocked_steps
 from shoal.git.repository import resolve
 from shoal.model.assignment import Assignment
@@ -63,17 +64,24 @@ async def with_commits(repository: Repository, stages: Sequence[Stage]) -> tuple
     found: list[Stage] = []
     for stage in stages:
         if stage.base is not None:
-            stage = replace(stage, base=await resolve(repository, stage.base))
+            stage = replace(stage, base=await _commit(repository, stage.name, stage.base))
         if isinstance(stage, Group):
             stage = replace(stage, stages=await with_commits(repository, stage.stages))
         found.append(stage)
     return tuple(found)
 
 
-async def assert_ready(site: Site, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
-    """Refuse a plan that stands in the way of branches, or asks for what cannot be held here."""
-    await refuse_blocked_steps(site.repository, [step.name for step in plan.working])
-    await assert_holdable(site, plan, adapters)
+async def _commit(repository: Repository, stage: str, base: str) -> str:
+    try:
+        return await resolve(repository, base)
+    except BadInput as error:
+        raise BadInput(f"step {stage}: {error}") from None
+
+
+async def assert_rooted(plan: Plan, repository: Repository) -> None:
+    """Refuse a plan whose branches have no place in *repository*, or that starts from what is not there."""
+    await refuse_blocked_steps(repository, [step.name for step in plan.working])
+    await with_commits(repository, plan.steps)
 
 
 async def assert_holdable(site: Site, plan: Plan, adapters: Mapping[str, Adapter]) -> None:

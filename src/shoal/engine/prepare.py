@@ -5,7 +5,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,10 +52,18 @@ class Ask:
     """Whether every gate is approved as soon as it is reached."""
 
 
+Look = Callable[[Repository], Awaitable[None]]
+
+
 @contextlib.asynccontextmanager
-async def prepared(ask: Ask) -> AsyncIterator[Site]:
-    """Hold all that a run stands on: its lock, its ledger, its pinned and checked-out base, its wall."""
+async def prepared(ask: Ask, *, look: Look | None = None) -> AsyncIterator[Site]:
+    """Hold all that a run stands on: its lock, its ledger, its pinned and checked-out base, its wall.
+
+    *look* may refuse the repository: before that nothing is written into one.
+    """
     repository, commit = await _found(ask)
+    if look is not None:
+        await look(repository)
     paths = StatePaths.of(repository.home)
     paths.create()
     exclude_state(repository)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 
 from shoal.adapters.host import this_host
 from shoal.engine.admission import Admission, admitting
@@ -12,7 +13,15 @@ from shoal.engine.conclude import concluded, run_status
 from shoal.engine.dispatch import Dispatch
 from shoal.engine.gate import door_of
 from shoal.engine.merge.bring_back import brought_back, resolving_steps
-from shoal.engine.muster import adapters_for, assert_installed, assert_ready, equipped, mask_of, with_commits
+from shoal.engine.muster import (
+    adapters_for,
+    assert_holdable,
+    assert_installed,
+    assert_rooted,
+    equipped,
+    mask_of,
+    with_commits,
+)
 from shoal.engine.overlaps import alternatives_of, overlaps_told
 from shoal.engine.perform import Performance
 from shoal.engine.prepare import Ask, prepared
@@ -37,11 +46,11 @@ async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | N
     adapters = adapters_for(plan, this_host(), ask.environ)
     await assert_installed(plan, this_host(), ask.environ)
     began = time.monotonic()
-    async with prepared(ask) as ground:
+    async with prepared(ask, look=partial(assert_rooted, plan)) as ground:
         site = replace(ground, mask=mask_of(plan, this_host(), ask.environ))
         if listen is not None:
             site.ledger.subscribe(listen)
-        await assert_ready(site, plan, adapters)
+        await assert_holdable(site, plan, adapters)
         plan = replace(plan, steps=await with_commits(site.repository, plan.steps))
         equipment = await equipped(site, plan, adapters)
         await sweep(site)
