@@ -106,6 +106,24 @@ def test_the_bound_counts_steps_of_different_waves(shoal: Shoal, repo: Path) -> 
     assert document["agents_at_once"] == 9 + 1 + 1  # build, beside it aside, and one of the matrix
 
 
+def test_it_tells_what_each_stage_really_starts_from(shoal: Shoal, repo: Path) -> None:
+    """A concurrent need gives no tree, a gate has none of its own, and inside of a pipeline its start counts."""
+    (repo / "shoal.yaml").write_text(PIPELINE)
+
+    said = shoal("run", "main", "--dry-run")
+    steps = {step["step"]: step for step in json.loads(shoal("run", "main", "--dry-run", "--json").out)["steps"]}
+
+    assert [steps[name]["starts_from"] for name in ("ask", "ship", "ship_a", "ship_b")] == [
+        ["plan"],
+        ["plan"],
+        ["plan"],
+        ["ship_a"],
+    ]
+    assert (steps["ask"]["aggregates"], steps["build"]["aggregates"]) == (["build"], [])
+    assert "needs build; starts from the work of plan\n" in said.out
+    assert "of build it gets the aggregate and artifacts only: several workers, and no `select`\n" in said.out
+
+
 def test_tasks_can_be_planned_too(shoal: Shoal, repo: Path) -> None:
     said = shoal("run", "--task", "one", "--task", "two", "--command", "touch started", "--dry-run")
 

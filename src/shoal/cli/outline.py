@@ -1,6 +1,7 @@
 """A plan laid out before anything is started: which stages there are, in which waves, and how many agents at once."""
 
 import graphlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -24,6 +25,8 @@ class Row:
     needs: tuple[str, ...]
     starts_from: tuple[str, ...]
     """Stages whose merged work it starts from; without any, its own `base` or the run's."""
+    aggregates: tuple[str, ...] = ()
+    """Stages that give it their aggregate and artifacts, but no tree to start from."""
     wave: int = 1
 
     @property
@@ -84,21 +87,43 @@ def outlined(plan: Plan) -> Outline:
     return Outline(plan=plan, rows=tuple(ordered), at_once=min(plan.max_concurrent, width(waits, workers)))
 
 
-def _rows(stages: Sequence[Stage]) -> Iterator[Row]:
-    """Give each stage, and behind a group what is inside of it."""
+def _rows(stages: Sequence[Stage], start: tuple[str, ...] = ()) -> Iterator[Row]:
+    """Give each stage, and behind a group what is inside of it; those that need nothing start from *start*."""
     known = {stage.name: stage for stage in stages}
+    sources = _sources(known, start)
     for stage in stages:
-        built = [need for need in stage.needs if stage.is_stacked and gives_tree(known[need])]
-        yield Row(name=stage.name, stage=stage, needs=stage.needs, starts_from=() if stage.base else tuple(built))
+        wide = [need for need in stage.needs if _is_split(known[need])]
+        yield Row(
+            name=stage.name,
+            stage=stage,
+            needs=stage.needs,
+            starts_from=() if stage.base else sources[stage.name],
+            aggregates=tuple(wide) if stage.is_stacked else (),
+        )
         if isinstance(stage, Group):
-            yield from _rows(stage.stages)
+            yield from _rows(stage.stages, sources[stage.name])
 
 
-def gives_tree(stage: Stage) -> bool:
-    """Say whether a step can build on the work of *stage*: of several workers, one has to be selected first."""
-    if not isinstance(stage, Step):
-        return True
-    return stage.select is not None or stage.matrix is not None or stage.workers == 1
+def _sources(stages: Mapping[str, Stage], start: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Find whose work each stage starts from: what has none of its own hands on what it started from itself."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in graphlib.TopologicalSorter({name: one.needs for name, one in stages.items()}).static_order():
+        stage = stages[name]
+        if stage.base is not None or not stage.is_stacked:
+            found[name] = () if stage.base is None else (stage.base,)
+            continue
+        given = [(need,) if _has_tree(stages[need]) else found[need] for need in stage.needs]
+        found[name] = tuple(dict.fromkeys(itertools.chain(*given))) if stage.needs else start
+    return found
+
+
+def _has_tree(stage: Stage) -> bool:
+    """Say whether there is work of *stage* to start from: a gate has none, and several workers no single one."""
+    return not isinstance(stage, Approval) and not _is_split(stage)
+
+
+def _is_split(stage: Stage) -> bool:
+    return isinstance(stage, Step) and stage.workers > 1 and stage.select is None and stage.matrix is None
 
 
 def _waits(rows: Sequence[Row]) -> dict[str, list[str]]:
@@ -150,6 +175,7 @@ def _row_document(row: Row) -> dict[str, object]:
         "workers": row.workers,
         "needs": list(row.needs),
         "starts_from": list(row.starts_from) or stage.base or "run",
+        "aggregates": list(row.aggregates),
         "optional": stage.is_optional,
         "if": stage.condition,
         "loop": None if stage.loop is None else asdict(stage.loop),

@@ -70,6 +70,9 @@ def _inside(stage: Stage) -> int:
 def _details(row: Row) -> Iterator[str]:
     stage = row.stage
     yield _start(row)
+    if row.aggregates:
+        several = ", ".join(map(plain, row.aggregates))
+        yield f"of {several} it gets the aggregate and artifacts only: several workers, and no `select`"
     if stage.condition is not None:
         yield f"only if {beginning(stage.condition, LONGEST)}"
     if stage.loop is not None:
