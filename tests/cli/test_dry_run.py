@@ -124,6 +124,24 @@ def test_it_tells_what_each_stage_really_starts_from(shoal: Shoal, repo: Path) -
     assert "of build it gets the aggregate and artifacts only: several workers, and no `select`\n" in said.out
 
 
+def test_it_tells_what_would_be_merged(shoal: Shoal, repo: Path) -> None:
+    (repo / "auto.yaml").write_text("runtime: {auto_merge: true}\nsteps: [{name: a, command: 'true'}]\n")
+    (repo / "more.yaml").write_text(
+        "runtime: {merge: {strategy: squash, into: main, verify: make test, on_conflict: theirs}}\n"
+        "steps: [{name: a, command: 'true'}]\n"
+    )
+
+    auto, more = (shoal("run", f"{name}.yaml", "--dry-run").out.splitlines() for name in ("auto", "more"))
+    document = json.loads(shoal("run", "more.yaml", "--dry-run", "--json").out)
+
+    assert "merge: what ends well onto shoal/<run> (auto), conflicts: report" in auto
+    whole = (
+        "merge: what ends well onto shoal/<run> (squash), verified by `make test`, then into main, conflicts: theirs"
+    )
+    assert whole in more
+    assert document["merge"] == {"strategy": "squash", "into": "main", "verify": "make test", "on_conflict": "theirs"}
+
+
 def test_tasks_can_be_planned_too(shoal: Shoal, repo: Path) -> None:
     said = shoal("run", "--task", "one", "--task", "two", "--command", "touch started", "--dry-run")
 

@@ -9,6 +9,7 @@ from shoal.adapters.host import this_host
 from shoal.adapters.registry import adapter_of
 from shoal.cli.document import rule
 from shoal.engine.grants import network_of
+from shoal.model.conflict_rule import Merging
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix, expanded
 from shoal.model.plan import INNER, Approval, Group, Plan, Stage, Step
@@ -161,8 +162,17 @@ def plan_document(outline: Outline) -> dict[str, object]:
         "agents_at_once": outline.at_once,
         "wall": plan.sandbox,
         "workspace": plan.isolation_strategy,
-        "merge": None,
+        "merge": None if plan.merging is None else _merge_document(plan.merging),
         "notes": list(plan.notes),
+    }
+
+
+def _merge_document(how: Merging) -> dict[str, object]:
+    return {
+        "strategy": how.strategy.value,
+        "into": how.into,
+        "verify": None if how.verify is None else how.verify.words,
+        "on_conflict": how.on_conflict.value,
     }
 
 

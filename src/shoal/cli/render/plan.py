@@ -8,6 +8,7 @@ from shoal.cli.plain import plain
 from shoal.cli.render.columns import beginning, columns, count, joined, seconds, some
 from shoal.engine.bounds import spelt
 from shoal.model.assignment import Assignment
+from shoal.model.conflict_rule import Merging
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix, expanded
 from shoal.model.plan import Approval, Group, Stage, Step
@@ -32,9 +33,19 @@ def plan_lines(outline: Outline, paint: Paint) -> Iterator[str]:
         yield f"limits of all together: {spelt(plan.fleet_limits)}"
     if plan.rule is not None:
         yield f"together: {plain(plan.rule.pattern)}, all steps by one rule"
-    yield "merge: nothing; each agent's work is left on a branch for you to review"
+    yield f"merge: {_merge(plan.merging)}"
     yield from (f"note: {plain(note)}" for note in plan.notes)
     yield "dry run: nothing was started, and nothing was written"
+
+
+def _merge(how: Merging | None) -> str:
+    """Say what becomes of the work when the run has ended."""
+    if how is None:
+        return "nothing; each agent's work is left on a branch for you to review"
+    verified = [] if how.verify is None else [f"verified by `{beginning(how.verify.words, LONGEST)}`"]
+    delivered = [] if how.into is None else [f"then into {plain(how.into)}"]
+    onto = f"what ends well onto shoal/<run> ({how.strategy.value})"
+    return ", ".join((onto, *verified, *delivered, f"conflicts: {how.on_conflict.value}"))
 
 
 def _waves(outline: Outline, paint: Paint) -> Iterator[str]:
