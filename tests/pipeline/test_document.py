@@ -59,7 +59,7 @@ def in_agents(keys: str) -> list[str]:
         ("id: b", "3:36: both `name` and `id` are given; keep one of them"),
         ("exec: {source: y}", "3:36: both `prompt` and `exec` are given; keep one of them"),
         ("env: [1]", "3:41: `env` must be a mapping, not a list"),
-        ("env: {'a b': 1}", "3:41: `a b` is no name for a variable; use letters, digits and `_`"),
+        ("env: {'a b': 1}", "3:42: `a b` is no name for a variable; use letters, digits and `_`"),
     ],
 )
 def test_a_mistake_in_a_step_is_told_with_its_place(keys: str, expected: str) -> None:
@@ -76,13 +76,21 @@ def test_a_mistake_in_a_step_is_told_with_its_place(keys: str, expected: str) ->
         ("timeout: true", "3:45: True is no length of time"),
         ("env: {A: ~}", "3:45: a variable must be text"),
         ("env: {A: {form: X}}", "3:45: a variable must be text"),
-        ("env: {SHOAL_RUN: x}", "3:41: `SHOAL_RUN` is set by Shoal itself"),
+        ("env: {SHOAL_RUN: x}", "3:42: `SHOAL_RUN` is set by Shoal itself"),
     ],
 )
 def test_a_long_message_starts_with_its_place(keys: str, start: str) -> None:
     (line,) = in_step(keys)
 
     assert line.startswith(f"f.yaml:{start}")
+
+
+def test_every_mistake_in_an_environment_is_told_at_once() -> None:
+    assert in_step("env: {A B: x, SHOAL_RUN: y, C: [1]}") == [
+        "f.yaml:3:42: `A B` is no name for a variable; use letters, digits and `_`",
+        "f.yaml:3:50: `SHOAL_RUN` is set by Shoal itself; choose a name that does not start with SHOAL_",
+        "f.yaml:3:67: a variable must be text, a number, true, false or {from: HOST_NAME}, not a list",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """What kinds of value the keys of a pipeline file take, each wrong one told in a sentence."""
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import BeforeValidator, PlainValidator, ValidationError
-from pydantic_core import InitErrorDetails
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from shoal.errors import UnknownName
 from shoal.model.limits import BadLimit, ResourceLimits
@@ -73,13 +74,30 @@ def _variable(value: object) -> str | FromHost:
 
 
 def _named_variables(value: object) -> object:
-    if isinstance(value, dict):
-        for name in value:
-            if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-                raise wrong(f"{key(str(name))} is no name for a variable; use letters, digits and `_`")
-            if name.startswith("SHOAL_"):
-                raise wrong(f"{key(name)} is set by Shoal itself; choose a name that does not start with SHOAL_")
+    if isinstance(value, dict) and (wrongs := [*name_lines(value)]):
+        raise ValidationError.from_exception_data("env", [*wrongs, *_value_lines(value)])
     return value
+
+
+def name_lines(env: Mapping[str, object]) -> Iterator[InitErrorDetails]:
+    """Find what cannot be the name of a variable, each at its own key."""
+    for name in env:
+        if not _VARIABLE.fullmatch(name):
+            why = f"{key(name)} is no name for a variable; use letters, digits and `_`"
+        elif name.startswith("SHOAL_"):
+            why = f"{key(name)} is set by Shoal itself; choose a name that does not start with SHOAL_"
+        else:
+            continue
+        yield InitErrorDetails(type=wrong(why, UNKNOWN_KEY), loc=(name,), input=None)
+
+
+def _value_lines(env: Mapping[str, object]) -> Iterator[InitErrorDetails]:
+    """Find what else is wrong, which nobody will look for behind a wrong name."""
+    for name, value in env.items():
+        try:
+            _variable(value)
+        except PydanticCustomError as error:
+            yield InitErrorDetails(type=error, loc=(name,), input=None)
 
 
 Env = Annotated[

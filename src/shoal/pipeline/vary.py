@@ -1,6 +1,5 @@
 """The shape of `vary:`: a list of differences, one for each worker in turn, or a mapping of lists."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated
 
@@ -9,14 +8,13 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from shoal.model.vary import Variation
 from shoal.pipeline.fields import OURS, UNKNOWN_KEY, Shape, wrong
+from shoal.pipeline.kinds import name_lines
 from shoal.pipeline.problems import Position, Problem, key, shown
 from shoal.pipeline.step_nodes import given
 from shoal.pipeline.tree import Fields, Items, Node, Scalar, find
 
 EXAMPLE = "[{temperature: 0.2}, {temperature: 0.9}]"
 MOST = 1000
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _not_blank(text: str) -> str:
@@ -32,11 +30,8 @@ def _literal(value: object) -> object:
 
 
 def _named(env: dict[str, str]) -> dict[str, str]:
-    for name in env:
-        if not _VARIABLE.fullmatch(name):
-            raise wrong(f"{key(name)} is no name for a variable; use letters, digits and `_`")
-        if name.startswith("SHOAL_"):
-            raise wrong(f"{key(name)} is set by Shoal itself; choose a name that does not start with SHOAL_")
+    if wrongs := [*name_lines(env)]:
+        raise ValidationError.from_exception_data("env", wrongs)
     return env
 
 
