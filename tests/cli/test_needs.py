@@ -138,6 +138,18 @@ def test_what_cannot_be_meant_is_told_with_its_place(shoal: Shoal, repo: Path, s
     assert not (repo / ".shoal").exists()
 
 
+def test_every_circle_is_told_at_the_need_that_closes_it(shoal: Shoal, repo: Path) -> None:
+    steps = "[{name: a, needs: a}, {name: b, needs: [d, c]}, {name: c, needs: b}, {name: d}]"
+    (repo / "p.yaml").write_text(f"steps: {steps.replace('{', '{command: x, ')}\n")
+
+    said = shoal("validate", "p.yaml")
+
+    assert said.err.splitlines() == [
+        "p.yaml:1:38: these steps wait for each other for ever: a → a; take one need out",
+        "p.yaml:1:75: these steps wait for each other for ever: b → c → b; take one need out",
+    ]
+
+
 def test_a_base_that_git_does_not_know_is_told_before_anything_is_written(shoal: Shoal, repo: Path) -> None:
     file = written(repo, {"a": "true"}, {"name": "a", "base": "nowhere"})
 

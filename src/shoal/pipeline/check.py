@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from shoal.model.client_names import ACP, CLIENTS, EVERY
-from shoal.model.graph import drawn_cycle
+from shoal.model.graph import cycles
 from shoal.model.mind import SCRIPTED
 from shoal.pipeline.artifacts import injection_problems
 from shoal.pipeline.contract_check import contract_problems
@@ -144,10 +144,10 @@ class _Check:
             needed = {need: steps[need] for need in waits[label]}
             yield from injection_problems(step, needed, self._at)
             yield from matrix_problems(step, needed, self._at)
-        if cycle := drawn_cycle(waits):
-            first = steps[cycle.split(" → ")[0]]
-            key_at = next(iter(needed_steps(first))).at
-            yield self._at(key_at, f"these steps wait for each other for ever: {cycle}; take one need out")
+        for cycle in cycles(waits):
+            key_at = next(node for node in needed_steps(steps[cycle[0]]) if text(node) == cycle[1]).at
+            drawn = " → ".join(cycle)
+            yield self._at(key_at, f"these steps wait for each other for ever: {drawn}; take one need out")
 
     def _base(self, step: Fields, steps: Mapping[str, Fields], needs: list[str]) -> Iterator[Problem]:
         base = find(step, "base")
@@ -226,9 +226,9 @@ class _Check:
                     uses.setdefault(name, []).append(str(text(inner)))
                     places[name] = inner
         known = {name: [inner for inner in inners if inner in uses] for name, inners in uses.items()}
-        if cycle := drawn_cycle(known):
-            at = places[cycle.split(" → ")[0]].at
-            yield self._at(at, f"these pipelines contain each other for ever: {cycle}; take one out")
+        for cycle in cycles(known):
+            drawn = " → ".join(cycle)
+            yield self._at(places[cycle[0]].at, f"these pipelines contain each other for ever: {drawn}; take one out")
 
     def _judge(self, step: Node) -> Iterator[Problem]:
         select = find(step, "select")
