@@ -27,7 +27,16 @@ RUN_FIELDS = {
     "notes",
 }
 STEP_FIELDS = {
-    *("step", "on_failure", "status", "total_workers", "success_count", "fail_count", "cancelled_count"),
+    *(
+        "step",
+        "on_failure",
+        "status",
+        "total_workers",
+        "success_count",
+        "fail_count",
+        "cancelled_count",
+        "skipped_count",
+    ),
     *("worker_workspaces", "worker_results", "error", "selected", "ranking", "rounds", "artifacts"),
 }
 WORKER_FIELDS = {

@@ -11,13 +11,22 @@ from shoal.model.results import StepResult, WorkerResult
 from shoal.model.status import Status
 
 
-@given(st.lists(st.sampled_from([status for status in Status if status.is_ended]), max_size=12))
+@given(st.lists(st.sampled_from(list(Status)), max_size=12))
 def test_workers_are_counted_once_each(statuses: list[Status]) -> None:
     results = tuple(WorkerResult(index=n, session=str(n), status=status) for n, status in enumerate(statuses))
     step = StepResult(step="s", on_failure="best_effort", status=Status.DEGRADED, worker_results=results)
 
-    assert step.success_count + step.fail_count + step.cancelled_count == step.total_workers == len(statuses)
+    apart = step.success_count + step.cancelled_count + step.skipped_count
+    at_work = sum(not status.is_ended for status in statuses)
+    assert apart + step.fail_count + at_work == step.total_workers == len(statuses)
     assert step.fail_count >= 0
+
+
+@pytest.mark.parametrize("status", [Status.PENDING, Status.RUNNING, Status.SKIPPED, Status.CANCELLED])
+def test_who_has_not_ended_and_who_never_started_has_not_failed(status: Status) -> None:
+    worker = WorkerResult(index=0, session="s", status=status)
+
+    assert StepResult(step="s", on_failure="any", status=status, worker_results=(worker,)).fail_count == 0
 
 
 def test_only_success_and_no_changes_are_good() -> None:

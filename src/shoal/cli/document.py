@@ -47,6 +47,7 @@ def _step(step: StepResult) -> dict[str, object]:
         "success_count": step.success_count,
         "fail_count": step.fail_count,
         "cancelled_count": step.cancelled_count,
+        "skipped_count": step.skipped_count,
         "worker_workspaces": [worker.workspace for worker in step.worker_results],
         "worker_results": [worker_document(worker) for worker in step.worker_results],
         "error": step.error,

@@ -86,6 +86,7 @@ def aggregate(result: StepResult) -> dict[str, object]:
         "success_count": result.success_count,
         "fail_count": result.fail_count,
         "cancelled_count": result.cancelled_count,
+        "skipped_count": result.skipped_count,
         "selected": result.selected,
         "error": result.error or next((one.error for one in result.worker_results if one.error), None),
         "worker_workspaces": [one.workspace for one in result.worker_results],

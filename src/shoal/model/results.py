@@ -88,9 +88,15 @@ class StepResult:
         return sum(one.status is Status.CANCELLED for one in self.worker_results)
 
     @property
+    def skipped_count(self) -> int:
+        """Count those that never had to start."""
+        return sum(one.status is Status.SKIPPED for one in self.worker_results)
+
+    @property
     def fail_count(self) -> int:
-        """Count the failed ones."""
-        return self.total_workers - self.success_count - self.cancelled_count
+        """Count the failed ones: who is still at work has not failed yet."""
+        ended = sum(one.status.is_ended for one in self.worker_results)
+        return ended - self.success_count - self.cancelled_count - self.skipped_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

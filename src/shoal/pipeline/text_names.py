@@ -26,8 +26,8 @@ FIELDS = {
 }
 TOLD = (
     "status", "output", "branch", "commit", "exit_code", "artifacts", "worker_results", "worker_workspaces",
-    "success_count", "fail_count", "cancelled_count", "total_workers", "selected", "error", "session", "files_changed",
-    "attempts", "duration_seconds", "steps", "step",
+    "success_count", "fail_count", "cancelled_count", "skipped_count", "total_workers", "selected", "error", "session",
+    "files_changed", "attempts", "duration_seconds", "steps", "step",
 )  # fmt: skip
 
 
