@@ -119,6 +119,12 @@ def test_a_run_on_its_way_shows_how_far_it_is() -> None:
     assert state.runs["r"].started_at == 101.0
 
 
+def test_a_step_none_of_whose_workers_has_begun_is_pending() -> None:
+    state = folded(run_started("r"), step_started("r", 2))
+
+    assert report(state.runs["r"]).steps[0].status == "pending"
+
+
 def test_a_retried_worker_is_reported_by_its_last_attempt() -> None:
     state = folded(
         session_started("r", "first"),

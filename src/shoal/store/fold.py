@@ -230,10 +230,8 @@ class _Draft:
         for (run, step, name), session in self._sessions.items():
             sessions[run, step][name] = session
         for (run, name), step_state in self._steps.items():
-            # What had not ended when its run did was stopped.
-            is_over = self._runs[run].status.is_ended and not step_state.status.is_ended
-            status = Status.CANCELLED if is_over else step_state.status
-            steps[run][name] = replace(step_state, sessions=sessions[run, name], status=status)
+            whole = replace(step_state, sessions=sessions[run, name])
+            steps[run][name] = replace(whole, status=_status_of(whole, self._runs[run]))
         return State(
             {
                 name: replace(run, steps=steps[name], overlaps=tuple(self._overlaps.get(name, {}).values()))
@@ -329,6 +327,14 @@ class _Draft:
     def _step(self, run: str, step: str, at: float) -> StepState:
         self._run(run, at)
         return self._steps.setdefault((run, step), StepState(step=step))
+
+
+def _status_of(step: StepState, run: RunState) -> Status:
+    if step.status.is_ended:
+        return step.status
+    if run.status.is_ended:  # what had not ended when its run did was stopped
+        return Status.CANCELLED
+    return Status.PENDING if step.workers and not step.sessions else step.status
 
 
 def _without_start(event: SessionEnded, recorded: Recorded) -> SessionState:
