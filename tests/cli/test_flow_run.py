@@ -233,6 +233,12 @@ def test_they_are_nobodys_failure_before_that(apart: Ran) -> None:
     assert apart.statuses["beside-pair"] == "succeeded"
 
 
+def test_an_input_with_a_default_need_not_be_given(repo: Path) -> None:
+    steps = """steps: [{name: a, command: "echo '{{ input.x | default('plain') }} {{ input | default('none') }}'"}]"""
+
+    assert ran(repo, steps).worker("a")["output"] == "plain none\n"
+
+
 def test_a_name_that_no_text_can_have_is_told_at_its_place_before_anything_runs(repo: Path, shoal: Shoal) -> None:
     written(
         repo,

@@ -221,6 +221,33 @@ def test_an_input_that_was_not_given_is_told_where_it_is_used() -> None:
         planned(text)
 
 
+INNER = """\
+agents: {x: {adapter: command, command: a}}
+personas: {p: {agent: x, system_prompt: 'For {{ input.who }}'}}
+pipelines:
+  - {name: main, steps: [{name: as-is, pipeline: inner}, {name: own, pipeline: inner, input: {who: me}}, {name: one, pipeline: inner, input: go}]}
+  - {name: inner, steps: [{name: a, persona: p, prompt: '{{ input.what }} {{ input.how | default("well") }}'}]}
+"""
+
+
+def test_what_pipelines_inside_and_personas_lack_is_told_too() -> None:
+    with pytest.raises(BadDocument) as caught:
+        plan(parse(INNER, "f.yaml"), "main", environ={}, given={"who": "you"})
+
+    assert str(caught.value).splitlines() == [
+        "f.yaml:2:41: the text uses `input.who`, and the input is one text; add it to the `input` of step `one`",
+        "f.yaml:5:57: the text uses `input.what`, and the input is one text; add it to the `input` of step `one`",
+        "f.yaml:5:57: the text uses `input.what`, which was not given; add it to the `input` of step `own`",
+        "f.yaml:5:57: the text uses `input.what`, which was not given; give `--input what=…`",
+    ]
+
+
+def test_a_text_that_says_what_to_take_instead_needs_no_input() -> None:
+    text = "agents: {x: {adapter: command, command: a}}\nsteps: [{name: a, agent: x, if: input.y is defined, prompt: '{{ input.x | default(1) }}'}]"
+
+    assert planned(text).input is None
+
+
 def test_adhoc_makes_one_step_per_task_or_one_per_task_and_agent() -> None:
     spec = AgentSpec(name="x", adapter="command", command=("a",), timeout=9.0)
     tasks = [Task("one", name="a"), Task("two", name="b", deps=["a"])]

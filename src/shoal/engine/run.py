@@ -101,7 +101,8 @@ async def _performed(performance: Performance, plan: Plan) -> None:
 
 
 def _scope(site: Site, plan: Plan) -> Scope:
-    return Scope({"input": plan.input or "", "run": {"id": site.run, "pipeline": plan.name}})
+    given = {} if plan.input is None else {"input": plan.input}
+    return Scope({**given, "run": {"id": site.run, "pipeline": plan.name}})
 
 
 async def _until(stop: asyncio.Event, dispatch: Dispatch, work: Coroutine[None, None, None]) -> None:

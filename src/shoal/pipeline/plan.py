@@ -10,6 +10,7 @@ from shoal.model.assignment import Assignment
 from shoal.model.client_names import CLIENTS
 from shoal.model.conflict_rule import Merging
 from shoal.model.plan import INNER, Approval, Group, Plan, Stage, Step
+from shoal.pipeline.lacking import Input, lacking
 from shoal.pipeline.load import Document
 from shoal.pipeline.merging import merging
 from shoal.pipeline.names import slug
@@ -23,8 +24,6 @@ from shoal.pipeline.tree import find, position
 STACKED = ("auto", "needs")
 LONGEST_NAME = 180
 """A session, its branch and its files are named after its step, and a file system takes 255 bytes."""
-
-Input = Mapping[str, str] | str | None
 
 
 def plan(
@@ -45,7 +44,7 @@ def plan(
     steps = _stages(settling, chosen)
     how = merging(document.shape.runtime.merge, document.shape.personas, auto_merge=document.shape.runtime.auto_merge)
     settling.resolver(how)
-    if problems := [*settling.problems, *(() if is_trial else _lacking(document, chosen, given))]:
+    if problems := [*settling.problems, *(() if is_trial else lacking(document, chosen.path, given))]:
         raise BadDocument(problems)
     runtime = document.shape.runtime
     return Plan(
@@ -131,29 +130,6 @@ def _stage(settling: Settling, shape: StepShape, path: tuple[str | int, ...], ou
         condition=shape.condition,
         loop=shape.loop.given if shape.loop else None,
     )
-
-
-def _lacking(document: Document, chosen: _Chosen, given: Input) -> list[Problem]:
-    """Find what the texts of the chosen pipeline take from the input and nobody gave."""
-    found: list[Problem] = []
-    for index in range(len(chosen.steps)):
-        node = find(document.tree, *chosen.path, index)
-        for text in texts(node) if node is not None else ():
-            found += [Problem(document.name, text.at, why) for use in text.uses() if (why := _lack(use.path, given))]
-    return found
-
-
-def _lack(path: str, given: Input) -> str | None:
-    root, _, rest = path.partition(".")
-    if root != "input":
-        return None
-    if given is None:
-        return "the text uses `input`, and there is none; give it with `--input`"
-    if rest and not isinstance(given, Mapping):
-        return f"the text uses `{path}`, and the input is one text; give `--input {rest}=…`"
-    if rest and isinstance(given, Mapping) and rest.split(".")[0] not in given:
-        return f"the text uses `{path}`, which was not given; add `--input {rest}=…`"
-    return None
 
 
 def _chosen(document: Document, pipeline: str | None) -> _Chosen:
