@@ -268,6 +268,18 @@ def test_a_mistake_in_a_script_file_is_told_with_its_own_place(tmp_path: Path) -
         load(path)
 
 
+def test_the_names_in_a_system_prompt_file_are_looked_at_too(tmp_path: Path) -> None:
+    (tmp_path / "role.md").write_text("You are number {{ wroker.index }}.\n")
+    path = tmp_path / "p.yaml"
+    persona = "personas: {p: {agent: x, system_prompt_file: role.md}}\n"
+    path.write_text(f"{AGENT}{persona}steps: [{{name: a, persona: p, prompt: x}}]\n")
+
+    with pytest.raises(BadDocument) as caught:
+        load(path)
+
+    assert str(caught.value) == f"{path}:2:46: no name `wroker` here; did you mean `worker`?"
+
+
 @pytest.mark.parametrize("kind", ["missing", "folder", "large", "latin"])
 def test_a_system_prompt_file_that_cannot_be_used_is_told_at_its_place(tmp_path: Path, kind: str) -> None:
     (tmp_path / "folder").mkdir()

@@ -23,9 +23,9 @@ from shoal.pipeline.tree import Fields, Items, Node, Scalar, entries, find, item
 from shoal.pipeline.vary import vary_problems
 
 
-def meaning_problems(tree: Node, name: str) -> Iterator[Problem]:
-    """Find all that is wrong with the meaning of *tree*."""
-    check = _Check(tree, name)
+def meaning_problems(tree: Node, name: str, files: Mapping[str, str]) -> Iterator[Problem]:
+    """Find all that is wrong with the meaning of *tree*; *files* are the system prompts beside it, by persona."""
+    check = _Check(tree, name, files)
     yield from check.top()
     yield from check.agents()
     yield from check.personas()
@@ -67,9 +67,10 @@ def foreign_keys(adapter: str) -> tuple[str, ...]:
 class _Check:
     """One look over one document."""
 
-    def __init__(self, tree: Node, name: str) -> None:
+    def __init__(self, tree: Node, name: str, files: Mapping[str, str]) -> None:
         self.tree = tree
         self.name = name
+        self.files = files
 
     def top(self) -> Iterator[Problem]:
         yield from self._exclusive(self.tree, "steps", "pipelines")
@@ -128,7 +129,7 @@ class _Check:
             yield from self._step(one)
         titled = {label: one for one in found if (label := title(one)) is not None}
         yield from self._needs(titled)
-        yield from text_problems(titled, self.tree, self.name, is_looped=self._is_looped(pipeline))
+        yield from text_problems(titled, self.tree, self.name, self.files, is_looped=self._is_looped(pipeline))
 
     def _needs(self, steps: Mapping[str, Fields]) -> Iterator[Problem]:
         """Find needs that are not there, and steps that wait for each other for ever."""

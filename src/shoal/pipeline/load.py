@@ -59,7 +59,8 @@ def parse(content: str, name: str, *, read: Reader | None = None) -> Document:
     beside = _Beside(tree, name, read or _nowhere)
     system_prompts, scripts = beside.system_prompts(), beside.scripts()
     schemas = Schemas(tree, name, read or _nowhere)
-    checks = (shape_problems(FileShape, tree, name), meaning_problems(tree, name), beside.problems, schemas.problems)
+    meant = meaning_problems(tree, name, system_prompts)
+    checks = (shape_problems(FileShape, tree, name), meant, beside.problems, schemas.problems)
     if problems := [*composed.problems, *itertools.chain(*checks)]:
         raise BadDocument(problems)
     shape = FileShape.model_validate(plain(tree))

@@ -31,19 +31,26 @@ TOLD = (
 )  # fmt: skip
 
 
-def text_problems(steps: Mapping[str, Fields], tree: Node, name: str, *, is_looped: bool = False) -> Iterator[Problem]:
-    """Find texts of *steps* that cannot be read, or that name what there is not; *is_looped* if all are in a loop."""
-    personas = {label: entry.value for label, entry in entries(find(tree, "personas")).items()}
+def text_problems(
+    steps: Mapping[str, Fields], tree: Node, name: str, files: Mapping[str, str], *, is_looped: bool = False
+) -> Iterator[Problem]:
+    """Find texts of *steps* that cannot be read, or that name what there is not; *is_looped* if all are in a loop.
+
+    *files* are the system prompts that personas have in files of their own.
+    """
     for label, step in steps.items():
         known = _Known(steps, label, tree, is_looped=is_looped)
-        for one in (*texts(step), *_persona_text(step, personas)):
+        for one in (*texts(step), *_persona_text(step, tree, files)):
             yield from _problems(one, known, name)
 
 
-def _persona_text(step: Fields, personas: Mapping[str, Node]) -> Iterator[Text]:
-    node = find(personas.get(text(find(step, "persona")) or ""), "system_prompt")
-    if node is not None and (words := text(node)) is not None:
-        yield Text(words, node.at)
+def _persona_text(step: Fields, tree: Node, files: Mapping[str, str]) -> Iterator[Text]:
+    label = text(find(step, "persona")) or ""
+    for field in ("system_prompt", "system_prompt_file"):
+        node = find(tree, "personas", label, field)
+        words = text(node) if field == "system_prompt" else files.get(label)
+        if node is not None and words is not None:
+            yield Text(words, node.at)
 
 
 def _problems(one: Text, known: "_Known", name: str) -> Iterator[Problem]:
