@@ -15,6 +15,9 @@ LINES = "n=$((SHOAL_WORKER_INDEX == 0 ? 1 : 4 - SHOAL_WORKER_INDEX)); seq $n > l
 JUDGES = """
   judge: {adapter: scripted, script: [{say: 'The last one is best: {"ranking": [2, 0, 1]}'}]}
   mute: {adapter: scripted, script: [{say: 'I like them all'}]}
+  echo: {adapter: command, command: [sh, -c, 'cat $SHOAL_SYSTEM_PROMPT_FILE -; echo; echo "{\"ranking\": [1, 0]}"']}
+personas:
+  reader: {agent: echo, system_prompt: 'Judge of {{ step.name }}.'}
 """
 CHOICES = """
 steps:
@@ -32,6 +35,7 @@ steps:
   - {name: unjudged, agent: lines, prompt: go, concurrency: 2, select: {by: agent, agent: mute}}
   - {name: some-fail, agent: do, prompt: 'echo x > x; [ $SHOAL_WORKER_INDEX = 1 ]', concurrency: 2, select: {by: diff_size}}
   - {name: after, needs: by-agent, agent: do, prompt: 'cat who > seen; echo {{ steps.by-agent.selected }} >> seen'}
+  - {name: briefed, agent: lines, prompt: 'do {{ run.pipeline }}', concurrency: 2, select: {by: agent, persona: reader, criteria: 'as {{ step.name }}'}}
   - {name: asked, needs: by-size, base: needs, agent: do, prompt: 'cat who > seen'}
   - {name: after-nobody, needs: by-nobody, agent: do, prompt: 'echo x > x'}
 """
@@ -88,6 +92,13 @@ def test_a_judge_chooses_and_who_comes_after_builds_on_that_work(choices: Ran) -
         (1, ["place 3 by the judge"]),
     ]
     assert choices.shown("after", "seen").split() == ["2", "2"]
+
+
+def test_the_judge_is_told_the_work_as_it_was_and_not_its_template(choices: Ran) -> None:
+    told = choices.worker("briefed_judge")["output"]
+
+    assert told.startswith("Judge of briefed.")
+    assert "The task:\ndo p\n\nWhat counts: as briefed\n" in told
 
 
 def test_the_tree_of_a_chosen_worker_can_be_asked_for(choices: Ran) -> None:

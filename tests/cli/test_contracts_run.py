@@ -149,3 +149,16 @@ def test_a_type_that_nobody_knows_is_an_error_at_its_place(repo: Path, shoal: Sh
     assert "p.yaml:9:22: " in said.err
     assert "json_schema" in said.err
     assert not (repo / ".shoal").exists()
+
+
+REVIEWER = """
+  says: {adapter: command, command: [sh, -c, 'printf %s "{\\"verdict\\": \\"fail\\", \\"reasons\\": [\\"$(cat "$SHOAL_SYSTEM_PROMPT_FILE") $OF\\"]}"']}
+personas:
+  critic: {agent: says, system_prompt: 'I look at {{ step.name }}', env: {OF: 'of {{ run.pipeline }}'}}
+"""
+
+
+def test_the_persona_of_a_reviewer_is_filled_in_too(repo: Path) -> None:
+    steps = "steps: [{name: a, command: 'echo x > x', contract: {type: agent_review, persona: critic, criteria: good}}]"
+
+    assert ran(repo, steps, more=REVIEWER).worker("a")["error"].endswith("says fail: I look at a of p")

@@ -62,7 +62,7 @@ def jobs_of(
                 artifacts=step.artifacts,
                 contracts=tuple(one.rendered(here.rendered) for one in step.contracts),
                 trial=None if step.trial is None else step.trial.rendered(here.rendered),
-                reviewers=reviewers or {},
+                reviewers={name: filled_in(reviewers[name], here) for name in step.reviewers} if reviewers else {},
             )
         )
     return made
@@ -117,18 +117,23 @@ def _told(step: Step, task: Assignment, scope: Scope, own: Variation | None) -> 
     if own is not None:
         task = varied(task, own)
     if step.is_template:
-        task = replace(
-            task,
-            prompt=scope.rendered(task.prompt),
-            system_prompt=scope.rendered(task.system_prompt),
-            env={name: text if name in task.secrets else scope.rendered(text) for name, text in task.env.items()},
-        )
+        task = filled_in(task, scope)
     if step.is_command:
         title = scope.rendered(task.agent.command[-1]) if task.agent.command[:-1] == SHELL else ""
         command = filled(task.agent.command, scope.rendered)
         agent = task.agent if command == task.agent.command else replace(task.agent, command=command)
         task = replace(task, agent=agent, title=title or " ".join(command))
     return task
+
+
+def filled_in(task: Assignment, scope: Scope) -> Assignment:
+    """Fill in the texts of *task*."""
+    return replace(
+        task,
+        prompt=scope.rendered(task.prompt),
+        system_prompt=scope.rendered(task.system_prompt),
+        env={name: text if name in task.secrets else scope.rendered(text) for name, text in task.env.items()},
+    )
 
 
 def varied(task: Assignment, own: Variation) -> Assignment:

@@ -1,7 +1,7 @@
 """Best of several: the workers of one step compared, and the one found whose work is gone on with."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from shoal.adapters.host import this_host
 from shoal.adapters.registry import adapter_of
@@ -9,6 +9,8 @@ from shoal.engine.contracts.hold import TRIAL
 from shoal.engine.contracts.reading import patch
 from shoal.engine.dispatch import Dispatch
 from shoal.engine.job import Job
+from shoal.engine.jobs import filled_in
+from shoal.engine.scope import Scope
 from shoal.engine.site import Site
 from shoal.engine.stage_end import GOOD_ENOUGH
 from shoal.git.difference import changed_files
@@ -16,14 +18,14 @@ from shoal.model.assignment import Assignment
 from shoal.model.events import StepEnded, StepStarted
 from shoal.model.plan import INNER, Step
 from shoal.model.results import StepResult, WorkerResult
-from shoal.model.select import Candidate, Select, contenders, judged, ranked, score_of
+from shoal.model.select import Candidate, contenders, judged, ranked, score_of
 from shoal.model.status import Status
 
 PATCH_BYTES = 64 * 1024
 BINARY_LINES = 1000
 """What a binary file counts for among changed lines."""
 
-JUDGE = """Several agents did the same task. Compare their changes, and say whose is best.
+ASKED = """Several agents did the same task. Compare their changes, and say whose is best.
 
 The task:
 {task}
@@ -33,9 +35,30 @@ The task:
 End your answer with one JSON object on a line of its own: {{"ranking": [best, second, …]}} with their numbers."""
 
 
-async def chosen(
-    dispatch: Dispatch, step: Step, told: StepResult, base: str | None, reviewers: Mapping[str, Assignment]
-) -> StepResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Who judges, of what work, and by what criteria, all texts filled in."""
+
+    task: Assignment
+    work: str
+    criteria: str | None
+
+
+def judge_of(step: Step, scope: Scope, reviewers: Mapping[str, Assignment]) -> Judge | None:
+    """Brief the judge of *step*, if it has one; raises `BadInput` for a text that cannot be filled in."""
+    if step.select is None or step.select.judge is None:
+        return None
+    here = scope.having(worker={"index": 0, "count": step.workers})
+    task = filled_in(reviewers[step.select.judge], here)
+    criteria = None if step.select.criteria is None else here.rendered(step.select.criteria)
+    return Judge(
+        task=replace(task, timeout=step.select.timeout or task.timeout),
+        work=here.rendered(step.task.prompt),
+        criteria=criteria,
+    )
+
+
+async def chosen(dispatch: Dispatch, step: Step, told: StepResult, base: str | None, judge: Judge | None) -> StepResult:
     """Rank the workers of *step* and pick the best; without one that will do, the step has failed."""
     select = step.select
     if select is None or told.status not in GOOD_ENOUGH:  # its own rule was not kept: there is nothing to choose from
@@ -43,9 +66,9 @@ async def chosen(
     start = base or dispatch.site.base.commit
     candidates = [await _candidate(dispatch.site, one, start) for one in told.worker_results]
     verdict = None
-    if "agent" in select.by and len(tied := contenders(select.by, candidates)) > 1:
+    if judge is not None and "agent" in select.by and len(tied := contenders(select.by, candidates)) > 1:
         these = [one for one in told.worker_results if one.index in tied]
-        verdict = await _verdict(dispatch, step, select, these, start, reviewers)
+        verdict = await _verdict(dispatch, step.name, judge, these, start)
     ranking = ranked(select.by, candidates, verdict)
     status = Status.FAILED if ranking.winner is None else Status.SUCCEEDED
     why = ranking.why if ranking.winner is None else None
@@ -74,25 +97,19 @@ async def _lines(site: Site, one: WorkerResult, start: str) -> int | None:
 
 
 async def _verdict(
-    dispatch: Dispatch,
-    step: Step,
-    select: Select,
-    tied: Sequence[WorkerResult],
-    start: str,
-    reviewers: Mapping[str, Assignment],
+    dispatch: Dispatch, step: str, judge: Judge, tied: Sequence[WorkerResult], start: str
 ) -> list[int] | None:
     """Ask the judge; its answer is read, and nothing else of it counts."""
-    task = reviewers[f"persona {select.persona}" if select.persona else f"agent {select.agent}"]
-    name = f"{step.name}{INNER}judge"
+    name = f"{step}{INNER}judge"
     shown = [await _shown(dispatch.site, one, start) for one in tied]
-    criteria = f"What counts: {select.criteria}\n\n" if select.criteria else ""
-    prompt = JUDGE.format(task=step.task.prompt, criteria=criteria, candidates="\n\n".join(shown))
+    criteria = f"What counts: {judge.criteria}\n\n" if judge.criteria else ""
+    prompt = ASKED.format(task=judge.work, criteria=criteria, candidates="\n\n".join(shown))
     job = Job(
         step=name,
         index=0,
         count=1,
-        task=replace(task, name=name, prompt=prompt, timeout=select.timeout or task.timeout),
-        adapter=adapter_of(task.agent, this_host()),
+        task=replace(judge.task, name=name, prompt=prompt),
+        adapter=adapter_of(judge.task.agent, this_host()),
         base=start,
     )
     site = dispatch.site

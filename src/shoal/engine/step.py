@@ -10,7 +10,7 @@ from shoal.engine.job import Job
 from shoal.engine.jobs import Equipment, jobs_of, unrendered
 from shoal.engine.outcome import Outcome
 from shoal.engine.scope import Scope
-from shoal.engine.selecting import chosen
+from shoal.engine.selecting import Judge, chosen, judge_of
 from shoal.engine.session import FAULTS
 from shoal.engine.site import Site
 from shoal.engine.stack import Unstacked, stacked
@@ -56,11 +56,12 @@ class Steps:
         """Run the workers of *step* from *base* to their end, and say what it hands on."""
         cells = None if step.matrix is None else cells_of(step.matrix, needs)
         jobs = self.jobs(step, base, scope, needs, cells)
+        judge = judge_of(step, scope, self.reviewers)
         if cells is None:
             results = await together(self.dispatch, jobs, Rule.on_failure(step.on_failure))
         else:
             results = await cells_done(self.dispatch, step, jobs, cells)
-        return await self._outcome(step, base, results)
+        return await self._outcome(step, base, results, judge)
 
     def jobs(
         self,
@@ -100,18 +101,20 @@ class Steps:
         result = StepResult(step=stage.name, on_failure=rule, status=status, worker_results=tuple(workers), error=why)
         return Outcome(result=result, is_met=stage.is_optional)
 
-    async def _outcome(self, step: Step, base: str | None, results: tuple[WorkerResult, ...]) -> Outcome:
+    async def _outcome(
+        self, step: Step, base: str | None, results: tuple[WorkerResult, ...], judge: Judge | None
+    ) -> Outcome:
         status = verdict(Rule.on_failure(step.on_failure), results)
         told = StepResult(step=step.name, on_failure=step.on_failure, status=status, worker_results=results)
         try:
-            return await self._handed_on(step, base, told)
+            return await self._handed_on(step, base, told, judge)
         except FAULTS as error:  # the results are there all the same
             return failed(step, Outcome(result=told, is_met=False, commit=base), str(error))
 
-    async def _handed_on(self, step: Step, base: str | None, told: StepResult) -> Outcome:
+    async def _handed_on(self, step: Step, base: str | None, told: StepResult, judge: Judge | None) -> Outcome:
         """Choose from among the workers where that was asked for, and gather what they left."""
         if step.select is not None:
-            told = await chosen(self.dispatch, step, told, base, self.reviewers)
+            told = await chosen(self.dispatch, step, told, base, judge)
         artifacts = self._artifacts(step, told)
         whole = [part for parts in artifacts.values() for part in parts]
         if whole:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from shoal.model.artifact import Artifact, Injection
 from shoal.model.assignment import Assignment
 from shoal.model.conflict_rule import Merging
-from shoal.model.contract import Contract, Passes
+from shoal.model.contract import AgentReview, Contract, Passes
 from shoal.model.gate import Gate
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix
@@ -79,6 +79,13 @@ class Step(Stage):
     sandbox: str | None = None
     """Its wall, where that is not the run's."""
     isolation_strategy: str | None = None
+
+    @property
+    def reviewers(self) -> tuple[str, ...]:
+        """Name those who look at its work: for its contracts, and to choose."""
+        reviews = [one.reviewer for one in self.contracts if isinstance(one, AgentReview)]
+        judge = self.select.judge if self.select else None
+        return (*reviews, *(() if judge is None else (judge,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

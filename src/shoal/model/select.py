@@ -24,6 +24,13 @@ class Select:
     """What the judge is to look for."""
     timeout: float | None = None
 
+    @property
+    def judge(self) -> str | None:
+        """Name who judges, as reviewers are named; `None` where nobody does."""
+        if self.persona is not None:
+            return f"persona {self.persona}"
+        return None if self.agent is None else f"agent {self.agent}"
+
     def __post_init__(self) -> None:
         """Keep the criteria in the order in which they are asked."""
         object.__setattr__(self, "by", tuple(one for one in CRITERIA if one in self.by))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shoal.pipeline.load import Document
 from shoal.pipeline.problems import Position, Problem, key
 from shoal.pipeline.step_nodes import given, title
-from shoal.pipeline.texts import Text, texts
+from shoal.pipeline.texts import persona_texts, texts
 from shoal.pipeline.tree import Fields, Node, entries, find, items, text
 
 Input = Mapping[str, str] | str | None
@@ -49,7 +49,7 @@ def lacking(document: Document, path: tuple[str | int, ...], handed: Input) -> I
             continue
         looked.add((steps.at, seen))
         for step in (one for one in items(steps) if isinstance(one, Fields)):
-            for one in (*texts(step), *_system_prompt(document, step)):
+            for one in (*texts(step), *persona_texts(step, document.tree, document.system_prompts)):
                 unmet = (seen.why_not(use.path) for use in one.uses() if not use.is_optional)
                 yield from (Problem(document.name, one.at, why) for why in unmet if why)
             waiting += _inside(document, step, seen)
@@ -57,14 +57,6 @@ def lacking(document: Document, path: tuple[str | int, ...], handed: Input) -> I
 
 def _seen(handed: Input) -> Seen:
     return Seen(parts=frozenset(handed) if isinstance(handed, Mapping) else None, is_text=isinstance(handed, str))
-
-
-def _system_prompt(document: Document, step: Node) -> Iterator[Text]:
-    label = text(find(step, "persona")) or ""
-    persona = find(document.tree, "personas", label)
-    node = find(persona, "system_prompt") or find(persona, "system_prompt_file")
-    if node is not None:
-        yield Text(document.system_prompts[label], node.at)
 
 
 def _inside(document: Document, step: Fields, seen: Seen) -> Iterator[tuple[Node, Seen]]:

@@ -1,6 +1,6 @@
 """Document to plan: one pipeline with those inside of it, every stage settled."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def _stage(settling: Settling, shape: StepShape, path: tuple[str | int, ...], ou
     node = find(settling.document.tree, *path)
     written = [one.text for one in texts(node)] if node is not None else []
     if isinstance(made, Step):
-        written.append(made.task.system_prompt)
+        written += _told_to(made.task, *(settling.reviewers[name] for name in made.reviewers))
     return replace(
         made,
         needs=tuple(outer + need for need in shape.wanted),
@@ -130,6 +130,13 @@ def _stage(settling: Settling, shape: StepShape, path: tuple[str | int, ...], ou
         condition=shape.condition,
         loop=shape.loop.given if shape.loop else None,
     )
+
+
+def _told_to(*tasks: Assignment) -> Iterator[str]:
+    """Give the texts of agents and personas that come with a step."""
+    for task in tasks:
+        yield task.system_prompt
+        yield from (text for name, text in task.env.items() if name not in task.secrets)
 
 
 def _chosen(document: Document, pipeline: str | None) -> _Chosen:

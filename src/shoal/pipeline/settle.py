@@ -75,10 +75,9 @@ class Settling:
         for one in contracts:
             if isinstance(one, AgentReview):
                 self._reviewer(one.reviewer, one.persona, one.agent)
-        if shape.select and (shape.select.agent or shape.select.persona):
-            select = shape.select
-            name = f"persona {select.persona}" if select.persona else f"agent {select.agent}"
-            self._reviewer(name, select.persona, select.agent)
+        select = shape.select.given if shape.select else None
+        if select is not None and select.judge is not None:
+            self._reviewer(select.judge, select.persona, select.agent)
         return contracts
 
     def _reviewer(self, name: str, persona: str | None, agent: str | None) -> None:

@@ -8,7 +8,7 @@ from shoal.pipeline.artifacts import declared
 from shoal.pipeline.problems import Problem, key, nearest
 from shoal.pipeline.step_nodes import given, needed_steps
 from shoal.pipeline.template import BadTemplate, uses
-from shoal.pipeline.texts import Text, texts
+from shoal.pipeline.texts import Text, persona_texts, texts
 from shoal.pipeline.tree import Fields, Node, entries, find, items, text
 
 if TYPE_CHECKING:  # Jinja takes a moment to import, and most documents need no template
@@ -40,17 +40,8 @@ def text_problems(
     """
     for label, step in steps.items():
         known = _Known(steps, label, tree, is_looped=is_looped)
-        for one in (*texts(step), *_persona_text(step, tree, files)):
+        for one in (*texts(step), *persona_texts(step, tree, files)):
             yield from _problems(one, known, name)
-
-
-def _persona_text(step: Fields, tree: Node, files: Mapping[str, str]) -> Iterator[Text]:
-    label = text(find(step, "persona")) or ""
-    for field in ("system_prompt", "system_prompt_file"):
-        node = find(tree, "personas", label, field)
-        words = text(node) if field == "system_prompt" else files.get(label)
-        if node is not None and words is not None:
-            yield Text(words, node.at)
 
 
 def _problems(one: Text, known: "_Known", name: str) -> Iterator[Problem]:

@@ -1,12 +1,12 @@
 """The texts of a step that may have places to be filled in, and where they stand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.pipeline.problems import Position
 from shoal.pipeline.template import BadTemplate, uses
-from shoal.pipeline.tree import Fields, Items, Node, Scalar, entries, find, items
+from shoal.pipeline.tree import Fields, Items, Node, Scalar, entries, find, items, text
 
 if TYPE_CHECKING:  # Jinja takes a moment to import, and most documents need no template
     from shoal.pipeline.syntax import Use
@@ -20,6 +20,7 @@ PLACES = (
     ("gate", "message"),
     ("input",),
     ("select", "command"),
+    ("select", "criteria"),
     ("vary",),
 )
 CONDITIONS = (("if",), ("loop", "until"))
@@ -54,10 +55,21 @@ def texts(step: Node) -> Iterator[Text]:
             yield Text(node.value, node.at, is_condition=True)
 
 
+def persona_texts(step: Node, tree: Node, files: Mapping[str, str]) -> Iterator[Text]:
+    """Go through the system prompts of all who work on *step*, review it or choose; *files* has what files hold."""
+    for one in (step, find(step, "select"), find(step, "contract"), *items(find(step, "contracts"))):
+        label = text(find(one, "persona")) or ""
+        persona = find(tree, "personas", label)
+        node = find(persona, "system_prompt") or find(persona, "system_prompt_file")
+        words = text(find(persona, "system_prompt")) or files.get(label)
+        if node is not None and words is not None:
+            yield Text(words, node.at)
+
+
 def _texts(node: Node | None) -> Iterator[Text]:
     match node:
-        case Scalar(value=str(text)):
-            yield Text(text, node.at)
+        case Scalar(value=str(words)):
+            yield Text(words, node.at)
         case Items():
             for one in node.items:
                 yield from _texts(one)
