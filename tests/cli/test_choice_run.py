@@ -271,6 +271,17 @@ def test_items_that_are_not_there_fail_the_step_with_the_reason(matrix: Ran) -> 
     assert "nothing" in matrix["no-list"]["error"]
 
 
+def test_a_quorum_that_the_items_are_too_few_for_fails_with_the_reason(repo: Path) -> None:
+    steps = """steps:
+      - {name: plan, agent: do, prompt: "echo '[1, 2]' > n.json", output_artifacts: [n.json]}
+      - {name: each, needs: plan, agent: do, prompt: 'echo x', on_failure: {quorum: 3}, strategy: {items_source: plan/n.json}}
+    """
+
+    done = ran(repo, steps)
+
+    assert (done.statuses["each"], done["each"]["error"]) == ("failed", "a quorum of 3 cannot be had of 2 workers")
+
+
 def test_no_more_run_at_once_than_the_matrix_allows(repo: Path, tmp_path: Path) -> None:
     """A worker that finds more than one beside itself would say so."""
     inside = f"mkdir {tmp_path}/$SHOAL_WORKER_INDEX.in; ls -d {tmp_path}/*.in | wc -l; rmdir {tmp_path}/$SHOAL_WORKER_INDEX.in"

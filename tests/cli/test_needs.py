@@ -125,6 +125,18 @@ def test_a_retry_is_told_what_went_wrong_and_each_attempt_is_kept(shoal: Shoal, 
         ("[{name: a, agent: x, prompt: p, retry: {policy: wild}}]", "standard"),
         ("[{name: a, agent: x, prompt: p, on_failure: {quorum: 0}}]", "at least 1"),
         ("[{name: a, agent: x, prompt: p, on_failure: anny}]", "any"),
+        (
+            "[{name: a, agent: x, prompt: p, on_failure: {quorum: 3}, concurrency: 2}]",
+            "p.yaml:2:52: a quorum of 3 cannot be had of 2 workers; ask for fewer, or for more workers",
+        ),
+        (
+            "[{name: a, agent: x, prompt: p, on_failure: {quorum: 12}, concurrency: 12}]",
+            "a quorum of 12 cannot be had of 10 workers",
+        ),
+        (
+            "[{name: a, agent: x, prompt: p, on_failure: {quorum: 3}, strategy: {matrix: {n: [1, 2]}}}]",
+            "a quorum of 3 cannot be had of 2 workers",
+        ),
         ("[{name: a, agent: x, prompt: p, optional: perhaps}]", "p.yaml:2:"),
     ],
 )

@@ -16,7 +16,7 @@ from shoal.engine.site import Site
 from shoal.engine.stack import Unstacked, stacked
 from shoal.engine.stage_end import ended_well, failed
 from shoal.engine.together import together, verdict
-from shoal.errors import Broken
+from shoal.errors import BadInput, Broken
 from shoal.model.artifact import Produced, merged
 from shoal.model.assignment import Assignment
 from shoal.model.matrix import Cell
@@ -57,6 +57,8 @@ class Steps:
         cells = None if step.matrix is None else cells_of(step.matrix, needs)
         jobs = self.jobs(step, base, scope, needs, cells)
         judge = judge_of(step, scope, self.reviewers)
+        if why := Rule.on_failure(step.on_failure).why_not(len(jobs)):
+            raise BadInput(why)
         if cells is None:
             results = await together(self.dispatch, jobs, Rule.on_failure(step.on_failure))
         else:

@@ -35,6 +35,12 @@ class Rule:
         """Give the rule that a step's `on_failure` stands for, a quorum being spelt `quorum=2`."""
         return cls.of(FAILURE_RULES.get(written, written))
 
+    def why_not(self, total: int) -> str | None:
+        """Say why *total* workers cannot do enough, whatever they do, or `None`."""
+        if total and self.needed(total) > total:
+            return f"a quorum of {self.wanted} cannot be had of {total} worker{'s' if total > 1 else ''}"
+        return None
+
     def needed(self, total: int) -> int:
         """Say how many of *total* have to succeed."""
         return {"race": min(1, total), "quorum": self.wanted}.get(self.pattern, total)

@@ -53,7 +53,7 @@ class Settling:
         return Step(
             name=name,
             task=task,
-            workers=self._workers(shape),
+            workers=self._workers(shape, path),
             on_failure=_on_failure(shape),
             is_command=not own,
             artifacts=tuple(one.given for one in shape.output_artifacts),
@@ -182,16 +182,23 @@ class Settling:
     def _agent_shape(self, spec: AgentSpec) -> Surroundings:
         return self.document.shape.agents.get(spec.name) or Surroundings()
 
-    def _workers(self, shape: StepShape) -> int:
-        if shape.strategy is not None:
-            return len(expanded(shape.strategy.matrix)) if shape.strategy.matrix else 1
+    def _workers(self, shape: StepShape, path: Path) -> int:
+        workers = self._cells(shape) if shape.strategy else self._clamped(shape)
+        is_open = shape.strategy is not None and shape.strategy.matrix is None
+        if not is_open and (why := Rule.on_failure(shape.on_failure).why_not(workers)):
+            at = position(self.document.tree, [*path, "on_failure"])
+            self.problems.append(Problem(self.document.name, at, f"{why}; ask for fewer, or for more workers"))
+        return workers
+
+    def _cells(self, shape: StepShape) -> int:
+        """Count the cells of a matrix; one stands for what an artifact will say."""
+        return len(expanded(shape.strategy.matrix)) if shape.strategy and shape.strategy.matrix else 1
+
+    def _clamped(self, shape: StepShape) -> int:
         most = self.document.shape.runtime.max_concurrent_workers
         if shape.concurrency > most:
             self._note(shape, f"concurrency {shape.concurrency} clamped to {most} (runtime.max_concurrent_workers)")
-        workers = min(shape.concurrency, most)
-        if (rule := Rule.on_failure(shape.on_failure)).needed(workers) > workers:
-            self._note(shape, f"a quorum of {rule.wanted} cannot be had of {workers} workers: it will fail")
-        return workers
+        return min(shape.concurrency, most)
 
     def _system_prompt(self, shape: StepShape, permissions: Permissions | None) -> str:
         words = self.document.system_prompts[shape.persona] if shape.persona else ""
