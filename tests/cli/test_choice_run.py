@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Shoal
+from tests.cli.conftest import Shoal, shoal_in
 from tests.cli.flows import CHEAP, Ran, ran
 from tests.conftest import make_repo
 
@@ -280,6 +280,14 @@ def test_a_quorum_that_the_items_are_too_few_for_fails_with_the_reason(repo: Pat
     done = ran(repo, steps)
 
     assert (done.statuses["each"], done["each"]["error"]) == ("failed", "a quorum of 3 cannot be had of 2 workers")
+
+
+def test_the_log_tells_of_workers_that_never_began_as_the_report_does(matrix: Ran) -> None:
+    kept = json.loads(shoal_in(matrix.repo)("status", "--json").out)
+
+    told = {one["step"]: one["worker_results"] for one in kept["steps"]}
+    assert [one["status"] for one in told["hurried"]] == ["failed", "cancelled", "cancelled"]
+    assert told == {one["step"]: one["worker_results"] for one in matrix.report["steps"]}
 
 
 def test_no_more_run_at_once_than_the_matrix_allows(repo: Path, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ async def noted(site: Site, result: StepResult) -> None:
         ranking=result.ranking,
         rounds=result.rounds,
         artifacts=result.artifacts,
+        unstarted=tuple(one for one in result.worker_results if not one.attempts),
     )
     await site.ledger.append(ended)
 

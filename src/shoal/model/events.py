@@ -133,6 +133,8 @@ class StepEnded:
     ranking: tuple[Row, ...] = ()
     rounds: int = 1
     artifacts: Mapping[str, str] = field(default_factory=dict)
+    unstarted: tuple[WorkerResult, ...] = ()
+    """What is told of workers that never began: they have no session that would tell it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

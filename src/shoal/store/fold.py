@@ -151,11 +151,13 @@ def _step_result(step: StepState) -> StepResult:
     for session in sorted(step.sessions.values(), key=lambda one: one.seq):
         last[session.index] = session
     ended = step.ended
+    workers = {index: _worker_result(session) for index, session in last.items()}
+    workers |= {one.index: one for one in (ended.unstarted if ended else ())}
     told = StepResult(
         step=step.step,
         on_failure=step.on_failure,
         status=step.status,
-        worker_results=tuple(_worker_result(last[index]) for index in sorted(last)),
+        worker_results=tuple(workers[index] for index in sorted(workers)),
     )
     if ended is None:
         return told
