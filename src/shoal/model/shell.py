@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 Render = Callable[[str], str]
 
 SHELL = ("/bin/sh", "-c")
-SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "busybox"})
+SHELLS = frozenset({"sh", "bash", "rbash", "dash", "zsh", "ksh", "mksh", "yash", "ash", "busybox"})
 PLACE = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 QUOTED = {"": '"${{{}}}"', '"': "${{{}}}", "'": """'"${{{}}}"'"""}
 """How a shell is given a value as one word, by the quotes that the place stands in."""
 
-_SCRIPT_OPTION = re.compile(r"-[A-Za-z]*c")
+_OPTIONS = re.compile(r"-[A-Za-z]+")
+_NAMING = ("--rcfile", "--init-file")
+"""What takes the next word for a name, as `-o` and `-O` do."""
 
 
 def filled(argv: Sequence[str], render: Render) -> tuple[str, ...]:
@@ -37,16 +39,22 @@ def parameterised(script: str, render: Render, *, first: int = 1) -> tuple[str, 
 
 
 def _script_at(argv: Sequence[str]) -> int | None:
-    """Find the word that a shell reads as its script: `sh -c SCRIPT`, also behind `env` or `timeout`."""
-    for at, word in enumerate(argv):
-        if word.rpartition("/")[2] not in SHELLS:
-            continue
-        for option in range(at + 1, len(argv) - 1):
-            if _SCRIPT_OPTION.fullmatch(argv[option]):
-                return option + 1
-            if not argv[option].startswith("-") and argv[option].rpartition("/")[2] not in SHELLS:
-                break
-    return None
+    """Find the word that a shell reads as its script: `bash -o pipefail -c SCRIPT`, also behind `env` or `timeout`."""
+    shells = (at for at, word in enumerate(argv) if word.rpartition("/")[2] in SHELLS)
+    return next((found for at in shells if (found := _script_after(argv, at + 1)) is not None), None)
+
+
+def _script_after(argv: Sequence[str], at: int) -> int | None:
+    """Go through a shell's options from *at* on: the first word behind them is its script, if `-c` is one of them."""
+    is_script = False
+    while at < len(argv) and argv[at].startswith(("-", "+")):
+        word, at = argv[at], at + 1
+        if word in ("-", "--"):
+            break
+        is_script = is_script or (_OPTIONS.fullmatch(word) is not None and "c" in word)
+        takes_name = word in _NAMING or (not word.startswith("--") and "o" in word.lower())
+        at += takes_name and at < len(argv) and not argv[at].startswith(("-", "+"))
+    return at if is_script and at < len(argv) else None
 
 
 def _quote_after(text: str, quote: str) -> str:
