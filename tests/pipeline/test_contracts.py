@@ -122,7 +122,8 @@ def test_several_keep_their_order() -> None:
         ("contract: {type: source_diff, must_pass: true, on_failure: warn}", "5:31: `must_pass: true` and `on_failure: warn` contradict each other; keep one"),
         ("contract: {type: source_diff, on_failure: skip}", "5:43: `on_failure` cannot be 'skip'; known: fail, warn"),
         ("contract: {type: source_diff}, contracts: [{type: source_diff}]", "5:32: both `contract` and `contracts` are given; keep one of them"),
-        ("contract: {type: command, command: '{% if x %}a{% endif %}'}", "5:36: `{% … %}` cannot be used in a shell's text; write the command as a list of words"),
+        ("contract: {type: command, command: '{% if x %}a{% endif %}'}", "5:36: `{% … %}` cannot be used in a shell's text; give it values by `{{ … }}`, and let the shell decide"),
+        ("contract: {type: command, command: [bash, -o, pipefail, -c, '{% if x %}a{% endif %}']}", "5:36: `{% … %}` cannot be used in a shell's text; give it values by `{{ … }}`, and let the shell decide"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_at_its_place(written: str, expected: str) -> None:

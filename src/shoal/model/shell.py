@@ -38,6 +38,12 @@ def parameterised(script: str, render: Render, *, first: int = 1) -> tuple[str, 
     return text + script[end:], tuple(values)
 
 
+def script_of(argv: Sequence[str]) -> str:
+    """Give the text that a shell in *argv* reads as its script; empty where there is none."""
+    at = _script_at(argv)
+    return "" if at is None else argv[at]
+
+
 def _script_at(argv: Sequence[str]) -> int | None:
     """Find the word that a shell reads as its script: `bash -o pipefail -c SCRIPT`, also behind `env` or `timeout`."""
     shells = (at for at, word in enumerate(argv) if word.rpartition("/")[2] in SHELLS)

@@ -16,6 +16,7 @@ from shoal.model.contract import (
     Passes,
     SourceDiff,
 )
+from shoal.model.shell import script_of
 from shoal.pipeline.fields import Duration, Shape, one_of, worded, wrong
 from shoal.pipeline.json_schema import BadSchema, canonical
 from shoal.pipeline.problems import shown
@@ -63,6 +64,7 @@ def _words(value: object) -> str | tuple[str, ...]:
         case str(command) if command.strip():
             return _fillable(command)
         case [str(program), *words] if program.strip() and all(isinstance(word, str) for word in words):
+            _fillable(script_of((program, *words)))
             return (program, *map(str, words))
         case _:
             example = '"pytest -q" or ["pytest", "-q"]'
@@ -72,7 +74,7 @@ def _words(value: object) -> str | tuple[str, ...]:
 def _fillable(command: str) -> str:
     """Accept a shell's text whose places can be handed to it as parameters, which it never reads as commands."""
     if "{%" in command:
-        raise wrong("`{% … %}` cannot be used in a shell's text; write the command as a list of words")
+        raise wrong("`{% … %}` cannot be used in a shell's text; give it values by `{{ … }}`, and let the shell decide")
     return command
 
 
