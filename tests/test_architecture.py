@@ -69,8 +69,14 @@ ONE_DOOR = {
     "starlette": "dashboard",
 }
 
-# Run by path inside the wall, never imported: their effects are the agent's, not ours.
-PROGRAMS = {"sandboxes/launcher.py", "limits/watcher.py", "adapters/scripted_agent.py", "engine/doctor/attack.py"}
+# Run by path, most of them inside the wall, and never imported.
+PROGRAMS = {
+    "sandboxes/launcher.py",
+    "limits/watcher.py",
+    "adapters/scripted_agent.py",
+    "engine/contracts/schema_check.py",
+    "engine/doctor/attack.py",
+}
 
 HEAVY = "acp asyncio ctypes pydantic pydantic_ai rich ruamel sqlite3 subprocess typer"
 NOT_ROOMS = {"contract", "acceptance", "escapes", "clients"}

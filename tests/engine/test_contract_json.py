@@ -74,3 +74,24 @@ async def test_a_schema_that_refers_elsewhere_is_not_met_and_fetches_nothing(rep
     found = await asked(repo, commit, *(schema("a.json", **{"$ref": ref}) for ref in refs))
 
     assert ["it could not be checked: this is no JSON Schema" in one.message for one in found] == [True] * 3
+
+
+async def test_a_document_that_keeps_a_validator_for_ever_is_told_soon(repo: Path) -> None:
+    """By a schema that comes back to itself, what is wrong with 40 levels is asked 2 to the 40th time."""
+    either = {"properties": {"c": {"$ref": "#"}}}
+    form = {"type": "object", "oneOf": [{**either, "required": ["c"]}, {**either, "required": ["d"]}]}
+    (repo / "deep.json").write_text('{"c":' * 40 + "5" + "}" * 40)
+    (repo / "right.json").write_text('{"d":' * 40 + '{"d": 5}' + "}" * 40)
+
+    deep, right = await asked(repo, committed(repo, "true"), schema("deep.json", **form), schema("right.json", **form))
+
+    assert deep.message == "`deep.json` does not fit the schema: there is too much in it to say where"
+    assert right.is_met
+
+
+async def test_a_million_faults_are_one_too_many(repo: Path) -> None:
+    (repo / "many.json").write_text("[" + '"x",' * 900_000 + "0]")
+
+    (found,) = await asked(repo, committed(repo, "true"), schema("many.json", items={"type": "integer"}))
+
+    assert found.message == '`many.json` does not fit the schema: 0: "x" is not of type "integer"'

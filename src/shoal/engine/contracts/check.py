@@ -1,11 +1,10 @@
 """Holding work to its contracts: each is asked on its own, and whatever cannot be asked is not met."""
 
-import itertools
-import json
 from collections.abc import Sequence
 
 from shoal.engine.contracts.bench import Bench
 from shoal.engine.contracts.deletions import lost_tests
+from shoal.engine.contracts.fitting import Fault, unfit
 from shoal.engine.contracts.globs import fits_any
 from shoal.engine.contracts.review import reviewed
 from shoal.engine.contracts.wording import escaped, named, quoted
@@ -21,11 +20,9 @@ from shoal.model.contract import (
     Passes,
     SourceDiff,
 )
-from shoal.pipeline.json_schema import compiled
 
 JSON_BYTES = 4 * 2**20
 BLANK_BYTES = 2**20
-ERRORS = 5
 ERROR_SIGNS = 300
 MET = "met"
 
@@ -76,14 +73,16 @@ async def _unfit(contract: JsonSchema, bench: Bench) -> str | None:
         value = document(content)
     except ValueError as error:
         return f"{what} is no JSON: {escaped(bench.masked(str(error)), ERROR_SIGNS)}"
-    errors = compiled(json.loads(contract.schema)).iter_errors(value)
-    found = [_fault(bench, one.instance_path, one.message) for one in itertools.islice(errors, ERRORS)]
-    return f"{what} does not fit the schema: {'; '.join(found)}" if found else None
+    wrong = await unfit(contract.schema, content, value)
+    if wrong is None:
+        return None
+    found = "; ".join(_fault(bench, one) for one in wrong.faults)
+    return f"{what} does not fit the schema: {found or 'there is too much in it to say where'}"
 
 
-def _fault(bench: Bench, path: Sequence[str | int], message: str) -> str:
-    where = bench.masked("/".join(map(str, path)))
-    said = escaped(bench.masked(message), ERROR_SIGNS)
+def _fault(bench: Bench, fault: Fault) -> str:
+    where = bench.masked(fault.path)
+    said = escaped(bench.masked(fault.message), ERROR_SIGNS)
     return f"{escaped(where, ERROR_SIGNS)}: {said}" if where else said
 
 
