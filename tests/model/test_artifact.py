@@ -47,6 +47,8 @@ def test_no_artifact_lies_outside(path: str) -> None:
         (b'{"a": }', Type.JSON, "is not JSON: Expecting value in line 1, column 7"),
         (b"{'a': 1}", Type.JSON, "is not JSON: Expecting property name enclosed in double quotes in line 1, column 2"),
         (b"[NaN]", Type.JSON, "is not JSON: a number in it is too long, or none that JSON knows"),
+        (b"[1e999]", Type.JSON, "is not JSON: a number in it is too long, or none that JSON knows"),
+        (b"[-1e999]", Type.JSON, "is not JSON: a number in it is too long, or none that JSON knows"),
         (b"[" + b"9" * 9999 + b"]", Type.JSON, "is not JSON: a number in it is too long, or none that JSON knows"),
         (b"[" * 100 + b"]" * 100, Type.JSON, None),
         (b'[{"a":' * 51 + b"1" + b"}]" * 51, Type.JSON, "is not JSON: it is nested deeper than 100 levels, or its brackets do not match"),

@@ -1,11 +1,13 @@
 """Files that steps hand on to each other: as they are declared, and as agents left them."""
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import PurePosixPath
+from typing import NoReturn
 
 from shoal.errors import BadInput
 
@@ -133,7 +135,7 @@ def document(content: bytes) -> object:
     text = content.decode()
     _assert_bounded(content)
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise ValueError(f"{error.msg} in line {error.lineno}, column {error.colno}") from None
     except ValueError:  # of ours, or because Python reads no number of thousands of digits
@@ -176,8 +178,14 @@ def injected(
     return chosen
 
 
-def _refuse(word: str) -> object:
+def _refuse(word: str) -> NoReturn:
     raise ValueError(word)  # NaN and the like, which only Python would read
+
+
+def _finite(text: str) -> float:
+    """Refuse `1e999`: read as infinite it passes by every `maximum`, and cannot be written as JSON again."""
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
 
 
 # A string that never ends is taken whole too: to look for its end from every quote in it would take for ever.
