@@ -1,13 +1,14 @@
 """What agents wrote, read for contracts: verdicts, paths and test files that do their worst."""
 
+import asyncio
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.engine.contracts.deletions import DEFINITION
-from shoal.engine.contracts.globs import fits
+from shoal.engine.contracts.deletions import DEFINITION, USUAL
+from shoal.engine.contracts.globs import fits, fitting
 from shoal.engine.contracts.review import Verdict, verdict
 
 GOOD = '{"verdict": "pass", "reasons": []}'
@@ -87,3 +88,22 @@ def test_patterns_take_no_time_whatever_the_path(parts: list[str]) -> None:
 
     assert fits(path, path.replace("b", "?"))
     assert fits(f"{path}/z", "**/*a*/**/*b*/**/*a*/**/nowhere/**/z") is False
+
+
+async def test_others_go_on_while_thousands_of_deep_paths_are_looked_at() -> None:
+    folder = "a/" * 1900
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        waiting = group.create_task(others())
+        found = await fitting([f"{folder}{number}.txt" for number in range(2000)] + [f"{folder}test_a.py"], USUAL)
+        waiting.cancel()
+
+    assert found == {f"{folder}test_a.py"}
+    assert turns > 20

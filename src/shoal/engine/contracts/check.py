@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from shoal.engine.contracts.bench import Bench
 from shoal.engine.contracts.deletions import lost_tests
 from shoal.engine.contracts.fitting import Fault, unfit
-from shoal.engine.contracts.globs import fits_any
+from shoal.engine.contracts.globs import fitting
 from shoal.engine.contracts.review import reviewed
 from shoal.engine.contracts.wording import escaped, named, quoted
 from shoal.errors import ShoalError
@@ -103,11 +103,11 @@ async def _empty(contract: NonEmptyFile, bench: Bench) -> str | None:
 
 async def _unchanged(contract: SourceDiff, bench: Bench) -> str | None:
     changed = [one.path for one in await bench.changes()]
-    fitting = [path for path in changed if fits_any(path, contract.paths)]
-    counted = [path for path in fitting if not fits_any(path, contract.exclude)]
+    meant = await fitting(changed, contract.paths)
+    counted = meant - await fitting(meant, contract.exclude)
     if len(counted) >= contract.min_files:
         return None
-    beside = [path for path in changed if path not in set(counted)]
+    beside = [path for path in changed if path not in counted]
     also = f"; changed besides: {named(beside)}" if beside else ""
     wanted = f"of {', '.join(contract.paths)}" + (f" without {', '.join(contract.exclude)}" if contract.exclude else "")
     return f"{len(counted)} files {wanted} are changed, and at least {contract.min_files} are asked for{also}"

@@ -1,10 +1,10 @@
 """Whether tests were taken away: files by their names, and in those that are left, a count of their definitions."""
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from shoal.engine.contracts.bench import PLAIN, Bench, Change
-from shoal.engine.contracts.globs import fits_any
+from shoal.engine.contracts.globs import fitting
 from shoal.engine.contracts.wording import named
 
 SCRIPTS = ("js", "jsx", "ts", "tsx", "mjs", "cjs", "mts", "cts")
@@ -37,9 +37,10 @@ MOST_BYTES = 4 * 2**20
 
 async def lost_tests(bench: Bench, patterns: Sequence[str]) -> str | None:
     """Say which tests the work takes away, or `None`; what cannot be counted counts as lost."""
-    wanted = patterns or USUAL
-    touched = [one for one in await bench.changes() if fits_any(one.old_path, wanted) or fits_any(one.path, wanted)]
-    if gone := [one for one in touched if _is_gone(one, wanted)]:
+    changes = await bench.changes()
+    tests = await fitting({path for one in changes for path in (one.old_path, one.path)}, patterns or USUAL)
+    touched = [one for one in changes if one.old_path in tests or one.path in tests]
+    if gone := [one for one in touched if _is_gone(one, tests)]:
         return f"test files are gone: {named([one.old_path for one in gone])}"
     if len(touched) > MOST_FILES:
         return f"{len(touched)} test files are changed, and no more than {MOST_FILES} can be counted"
@@ -55,9 +56,9 @@ async def lost_tests(bench: Bench, patterns: Sequence[str]) -> str | None:
     return f"there were {before} tests in the changed test files, and {after} are left" if after < before else None
 
 
-def _is_gone(change: Change, wanted: Sequence[str]) -> bool:
-    was_test = fits_any(change.old_path, wanted) and change.old_mode in PLAIN
-    return was_test and (change.mode not in PLAIN or not fits_any(change.path, wanted))
+def _is_gone(change: Change, tests: Collection[str]) -> bool:
+    was_test = change.old_path in tests and change.old_mode in PLAIN
+    return was_test and (change.mode not in PLAIN or change.path not in tests)
 
 
 async def _count(mode: str, path: str, read: Callable[[str, int], Awaitable[bytes | None]]) -> int | None:
