@@ -189,11 +189,16 @@ steps:
     command: 'printf "{\\"v\\": \\"%0288d%s\\"}" 0 "$X" > v.json'
     env: {X: {from: BAIT}}
     contract: {type: json_schema, path: v.json, schema: {properties: {v: {type: integer}}}}
+  - name: b
+    command: 'touch "$(printf %0110d 0)$X"'
+    env: {X: {from: BAIT}}
+    contract: {type: source_diff, glob: "src/"}
 """,
         BAIT=SECRET,
     )
-    (worker,) = step(report, "a")["worker_results"]
-    assert "does not fit the schema" in worker["error"]
+    errors = [step(report, name)["worker_results"][0]["error"] for name in ("a", "b")]
+    assert "does not fit the schema" in errors[0]
+    assert "changed besides: 000" in errors[1]
     assert SECRET[:6] not in json.dumps(report)
 
 

@@ -61,7 +61,7 @@ async def _broken(contract: Contract, bench: Bench) -> str | None:
 
 async def _unfit(contract: JsonSchema, bench: Bench) -> str | None:
     if contract.path is not None:
-        what, content = _shown(contract.path), await _read(bench, contract.path, JSON_BYTES + 1)
+        what, content = _shown(bench, contract.path), await _read(bench, contract.path, JSON_BYTES + 1)
     else:
         what = f"the artifact {contract.artifact}"
         content = await bench.artifact(contract.artifact or "", JSON_BYTES + 1)
@@ -97,8 +97,8 @@ async def _unpassed(contract: Passes, bench: Bench) -> str | None:
 async def _empty(contract: NonEmptyFile, bench: Bench) -> str | None:
     content = await _read(bench, contract.path, BLANK_BYTES)
     if content is None:
-        return f"{_shown(contract.path)} is not there, or is no plain file"
-    return None if content.strip() else f"{_shown(contract.path)} is empty, or blank"
+        return f"{_shown(bench, contract.path)} is not there, or is no plain file"
+    return None if content.strip() else f"{_shown(bench, contract.path)} is empty, or blank"
 
 
 async def _unchanged(contract: SourceDiff, bench: Bench) -> str | None:
@@ -108,7 +108,7 @@ async def _unchanged(contract: SourceDiff, bench: Bench) -> str | None:
     if len(counted) >= contract.min_files:
         return None
     beside = [path for path in changed if path not in counted]
-    also = f"; changed besides: {named(beside)}" if beside else ""
+    also = f"; changed besides: {named(beside, bench.masked)}" if beside else ""
     wanted = f"of {', '.join(contract.paths)}" + (f" without {', '.join(contract.exclude)}" if contract.exclude else "")
     return f"{len(counted)} files {wanted} are changed, and at least {contract.min_files} are asked for{also}"
 
@@ -116,9 +116,9 @@ async def _unchanged(contract: SourceDiff, bench: Bench) -> str | None:
 async def _read(bench: Bench, path: str, limit: int) -> bytes | None:
     """Read a file of the work; a path that was filled in with something may have become none."""
     if why := refusal(path):
-        raise ValueError(f"{_shown(path)}: {why}")
+        raise ValueError(f"{_shown(bench, path)}: {why}")
     return await bench.read(path, limit)
 
 
-def _shown(path: str) -> str:
-    return f"`{escaped(path, ERROR_SIGNS)}`"
+def _shown(bench: Bench, path: str) -> str:
+    return f"`{escaped(bench.masked(path), ERROR_SIGNS)}`"

@@ -41,7 +41,7 @@ async def lost_tests(bench: Bench, patterns: Sequence[str]) -> str | None:
     tests = await fitting({path for one in changes for path in (one.old_path, one.path)}, patterns or USUAL)
     touched = [one for one in changes if one.old_path in tests or one.path in tests]
     if gone := [one for one in touched if _is_gone(one, tests)]:
-        return f"test files are gone: {named([one.old_path for one in gone])}"
+        return f"test files are gone: {named([one.old_path for one in gone], bench.masked)}"
     if len(touched) > MOST_FILES:
         return f"{len(touched)} test files are changed, and no more than {MOST_FILES} can be counted"
     before = after = 0
@@ -51,7 +51,7 @@ async def lost_tests(bench: Bench, patterns: Sequence[str]) -> str | None:
             await _count(one.mode, one.path, bench.read),
         )
         if old is None or new is None:
-            return f"{named([one.path])} is too large for its tests to be counted"
+            return f"{named([one.path], bench.masked)} is too large for its tests to be counted"
         before, after = before + old, after + new
     return f"there were {before} tests in the changed test files, and {after} are left" if after < before else None
 

@@ -1,6 +1,6 @@
 """What agents named and said, made fit for a sentence: escaped, and no more than a person reads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 NAMED = 5
 NAME_SIGNS = 120
@@ -8,9 +8,9 @@ LINES = 20
 LINE_SIGNS = 300
 
 
-def named(paths: Sequence[str]) -> str:
-    """List some of *paths*, and how many more there are."""
-    shown = ", ".join(escaped(path, NAME_SIGNS) for path in paths[:NAMED])
+def named(paths: Sequence[str], masked: Callable[[str], str] = str) -> str:
+    """List some of *paths*, *masked* before they are cut, and how many more there are."""
+    shown = ", ".join(escaped(masked(path), NAME_SIGNS) for path in paths[:NAMED])
     return shown if len(paths) <= NAMED else f"{shown} and {len(paths) - NAMED} more"
 
 
