@@ -263,3 +263,13 @@ steps:
 """,
     )
     assert {one["step"]: one["status"] for one in report["steps"]} == {"a": "succeeded", "b": "failed", "c": "failed"}
+
+
+def test_a_branch_that_comes_to_stand_in_the_way_is_named(repo: Path) -> None:
+    report = run(repo, "steps: [{name: a, command: 'echo a > a; git -C $SHOAL_ROOT_PATH branch agent main'}]")
+
+    (worker,) = step(report, "a")["worker_results"]
+    assert (worker["status"], worker["branch"]) == ("failed", None)
+    assert "cannot be made: " in worker["error"]
+    assert "'refs/heads/agent' exists" in worker["error"]
+    assert list(Path(worker["raw"]).rglob("a"))

@@ -8,7 +8,7 @@ from shoal.engine.lease import Lease
 from shoal.engine.seal import Seal, Wish, sealed
 from shoal.engine.site import Site
 from shoal.git.imports import Refused, take
-from shoal.git.refs import ABSENT, Move, move, value
+from shoal.git.refs import ABSENT, Move, move, refusal, value
 from shoal.model.executable import executable_paths
 from shoal.model.results import WorkerResult
 from shoal.workspaces.kind import Workspace
@@ -99,7 +99,8 @@ async def _taken(site: Site, seal: Seal, ref: str, here: str | None) -> Kept:
     if has_work:
         moves.append(Move(ref, seal.tip, here or ABSENT))
     if not await move(site.repository, moves):
-        return replace(known, failure=f"{ref} was moved by somebody else")
+        why = await refusal(site.repository, ref, seal.tip)
+        return replace(known, failure=f"{ref} {f'cannot be made: {why}' if why else 'was moved by somebody else'}")
     return replace(
         known,
         branch=ref.removeprefix("refs/heads/") if has_work else None,
