@@ -91,6 +91,8 @@ LOSSES = (
     ("git mv tests/test_a.py tests/a.py", "test files are gone: tests/test_a.py"),
     ("rm tests/test_a.py; ln -s ../src/x.py tests/test_a.py", "test files are gone: tests/test_a.py"),
     (": > tests/test_a.py", "there were 3 tests in the changed test files, and 0 are left"),
+    (": > tests/test_a.py; printf 'def test_x(): pass\\ndef test_y(): pass\\ndef test_z(): pass\\n' > tests/test_n.py", "nothing is left of the tests in tests/test_a.py"),
+    ("echo '# later' > tests/test_a.py; sed 's/^/def test_x(): pass#/' src/x.test.ts src/x_test.go > tests/test_n.py", "nothing is left of the tests in tests/test_a.py"),
     ("sed -i '/test_b/d' tests/test_a.py", "there were 3 tests in the changed test files, and 2 are left"),
     ("sed -i 's/^def test_a/# def test_a/' tests/test_a.py", "there were 3 tests in the changed test files, and 2 are left"),
     ("sed -i \"s/^it(/it.skip(/\" src/x.test.ts", "there were 2 tests in the changed test files, and 1 are left"),
@@ -111,9 +113,11 @@ async def test_tests_may_not_be_taken_away(repo: Path) -> None:
 
 
 async def test_tests_may_have_names_of_their_own(repo: Path) -> None:
-    commit = committed(repo, "rm d0/f1.txt")
+    own = replace(NO_LOSS, patterns=("d0/**",))
 
-    first, second = await asked(repo, commit, NO_LOSS, replace(NO_LOSS, patterns=("d0/**",)))
+    first, second = await asked(repo, committed(repo, "rm d0/f1.txt"), NO_LOSS, own)
+    (third,) = await asked(repo, committed(repo, ": > d0/f1.txt"), own)
 
     assert first.is_met
     assert second.message == "test files are gone: d0/f1.txt"
+    assert third.message == "nothing is left of the tests in d0/f1.txt"

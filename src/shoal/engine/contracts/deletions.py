@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from shoal.engine.contracts.bench import PLAIN, Bench, Change
 from shoal.engine.contracts.globs import fitting
@@ -45,15 +46,19 @@ async def lost_tests(bench: Bench, patterns: Sequence[str]) -> str | None:
     if len(touched) > MOST_FILES:
         return f"{len(touched)} test files are changed, and no more than {MOST_FILES} can be counted"
     before = after = 0
+    emptied: list[str] = []
     for one in touched:
-        old, new = (
-            await _count(one.old_mode, one.old_path, bench.read_before),
-            await _count(one.mode, one.path, bench.read),
-        )
+        old = await _held(one.old_mode, one.old_path, bench.read_before)
+        new = await _held(one.mode, one.path, bench.read)
         if old is None or new is None:
             return f"{named([one.path], bench.masked)} is too large for its tests to be counted"
-        before, after = before + old, after + new
-    return f"there were {before} tests in the changed test files, and {after} are left" if after < before else None
+        before, after = before + old.tests, after + new.tests
+        # Kept by its name alone: its tests may stand in another file now, but so they may where one was deleted.
+        if (old.tests and not new.tests) or (new.is_blank and not old.is_blank):
+            emptied.append(one.path)
+    if after < before:
+        return f"there were {before} tests in the changed test files, and {after} are left"
+    return f"nothing is left of the tests in {named(emptied, bench.masked)}" if emptied else None
 
 
 def _is_gone(change: Change, tests: Collection[str]) -> bool:
@@ -61,9 +66,17 @@ def _is_gone(change: Change, tests: Collection[str]) -> bool:
     return was_test and (change.mode not in PLAIN or change.path not in tests)
 
 
-async def _count(mode: str, path: str, read: Callable[[str, int], Awaitable[bytes | None]]) -> int | None:
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a test file holds."""
+
+    tests: int
+    is_blank: bool
+
+
+async def _held(mode: str, path: str, read: Callable[[str, int], Awaitable[bytes | None]]) -> _Held | None:
     """Count the tests of one file; `None` where it is too large."""
     content = await read(path, MOST_BYTES) if mode in PLAIN else b""
     if content is None or len(content) >= MOST_BYTES:
         return None
-    return sum(1 for _ in DEFINITION.finditer(content))
+    return _Held(sum(1 for _ in DEFINITION.finditer(content)), not content.strip())
