@@ -107,11 +107,11 @@ async def _taken(site: Site, seal: Seal, ref: str, here: str | None) -> Kept:
         commit=seal.tip if has_work else None,
         files_changed=taken.files_changed,
         refs=tuple(extras),
-        executable=await _flagged(taken.paths),
+        executable=await flagged(taken.paths),
     )
 
 
-async def _flagged(paths: tuple[str, ...]) -> tuple[str, ...]:
+async def flagged(paths: tuple[str, ...]) -> tuple[str, ...]:
     """Name what could run programs later: some of each folder, then how many more, and never hold the others up."""
     found: list[str] = []
     for first in range(0, len(paths), AT_ONCE):

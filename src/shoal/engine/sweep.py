@@ -5,15 +5,17 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.engine.keep import Kept, kept
+from shoal.engine.keep import Kept, flagged, kept
 from shoal.engine.lease import Lease
 from shoal.engine.pins import abandoned, unpinned
 from shoal.engine.quarters import prune
+from shoal.engine.seal import Wish, sealed
 from shoal.engine.site import Site
 from shoal.engine.unfinished import unfinished
 from shoal.errors import Broken, ShoalError, Unavailable
+from shoal.git.difference import changed_paths
 from shoal.git.imports import quarantines_left
-from shoal.git.refs import ABSENT, Move, move, value
+from shoal.git.refs import ABSENT, Move, listed, move, value
 from shoal.git.run import git
 from shoal.model.events import Imported, RunEnded, SessionEnded
 from shoal.model.policy import Layers
@@ -126,29 +128,47 @@ async def _salvaged(site: Site, session: SessionState, box: Path, path: Path) ->
     for place in mounted_below(path):
         unmount(place)
     here = await value(site.repository, f"refs/heads/{session.branch}")
-    if here not in (None, session.base) and await _is_sealed(site, session, here):
-        return Kept(branch=session.branch, commit=here)
+    is_held = here not in (None, session.base) and await _is_sealed(site, session, here)
+    known = await _held(site, session, here) if is_held and here is not None else Kept()
     try:
         async with remounted(box, None if session.strategy == "overlay" else path) as disk:
             lease = Lease(box=box, disk=disk, session=session.session, port=0)
-            if lease.git.is_dir():
-                return await _sealed(site, session, lease, path)
-            await _branch_dropped(site, session, here)
-            return Kept()
+            if lease.git.is_dir() and (path.is_dir() or session.strategy == "overlay"):
+                return await _sealed(site, session, lease, path, known)
+            if not is_held:
+                await _branch_dropped(site, session, here)
+            return known
     except Unavailable:
         raise
     except (ShoalError, OSError, TimeoutError) as error:
-        return Kept(failure=str(error) or "it took too long to seal")
+        return replace(known, failure=str(error) or "it took too long to seal")
 
 
-async def _sealed(site: Site, session: SessionState, lease: Lease, path: Path) -> Kept:
+async def _held(site: Site, session: SessionState, commit: str) -> Kept:
+    """Tell what a ref holds already: its Shoal was killed before it could record that."""
+    paths = await changed_paths(site.repository.git, session.base, commit)
+    others = await listed(site.repository, f"refs/shoal/kept/{session.branch.removeprefix('agent/')}")
+    return Kept(
+        branch=session.branch,
+        commit=commit,
+        files_changed=len(paths),
+        refs=tuple(others),
+        executable=await flagged(paths),
+    )
+
+
+async def _sealed(site: Site, session: SessionState, lease: Lease, path: Path, known: Kept) -> Kept:
+    """Bring the work to its branch; where that was done, only ask again what could not be kept, and so must stay."""
     message = f"{session.branch.split('/')[1]}: work of an agent that was cut off\n\nShoal-Session: {session.session}\n"
     async with (
         bases.base_ready(site.repository, session.base, site.paths.bases) as base,
         _reopened(replace(site, base=base), session, lease.disk, path) as workspace,
     ):
         there = replace(site, base=base)
-        return await kept(there, workspace, lease, branch=session.branch, message=message, has_history=True)
+        if known.commit is None:
+            return await kept(there, workspace, lease, branch=session.branch, message=message, has_history=True)
+        seal = await sealed(there, workspace, lease, Wish(message=message, has_history=False, squash=True))
+        return replace(known, unkept=seal.unkept, special=seal.special, ignored=seal.ignored, failure=seal.failure)
 
 
 async def _is_sealed(site: Site, session: SessionState, commit: str | None) -> bool:
