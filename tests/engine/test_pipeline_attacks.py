@@ -273,3 +273,17 @@ def test_a_branch_that_comes_to_stand_in_the_way_is_named(repo: Path) -> None:
     assert "cannot be made: " in worker["error"]
     assert "'refs/heads/agent' exists" in worker["error"]
     assert list(Path(worker["raw"]).rglob("a"))
+
+
+def test_a_variable_that_is_too_long_is_no_fault_of_the_wall(repo: Path) -> None:
+    (repo / "shoal.yaml").write_text("""
+steps:
+  - {name: a, command: 'head -c 200000 /dev/zero | tr "\\\\0" x > t', output_artifacts: [{name: t, path: t}]}
+  - {name: b, needs: [a], command: 'true', env: {V: '{{ artifacts.a.t }}'}}
+""")
+    report = json.loads(shoal_in(repo)("run", "--json").out)
+
+    (worker,) = step(report, "b")["worker_results"]
+    assert (
+        worker["error"] == "a variable or argument of 200000 bytes is more than a program can be given; hand on a file"
+    )

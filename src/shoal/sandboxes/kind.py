@@ -14,6 +14,8 @@ from shoal.model.policy import Layers, Policy
 # must never reach a program that is not behind the wall yet.
 OUTSIDE_CWD = Path("/")
 OUTSIDE_ENV: Mapping[str, str] = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+LONGEST = 130_000
+"""What the kernel takes for one word (128 KiB), with room for the name of a variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,4 +54,7 @@ def nul_separated(words: tuple[str | Path, ...]) -> bytes:
     if whole.count("\0") >= max(1, len(texts)):
         bad = next(text for text in texts if "\0" in text)
         raise BadInput(f"{bad!r} holds a NUL sign, and can be neither a path, a variable nor an argument")
+    # Refused its program, a box looks as if the wall could not be had, and nobody should be told to do without.
+    if len(whole) > LONGEST // 4 and (size := max(len(os.fsencode(text)) for text in texts)) > LONGEST:
+        raise BadInput(f"a variable or argument of {size} bytes is more than a program can be given; hand on a file")
     return os.fsencode(f"{whole}\0") if texts else b""
