@@ -1,6 +1,7 @@
 """Pipelines under attack from the command line: statuses that must not be green, results of others, and secrets."""
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -265,14 +266,16 @@ steps:
     assert {one["step"]: one["status"] for one in report["steps"]} == {"a": "succeeded", "b": "failed", "c": "failed"}
 
 
-def test_a_branch_that_comes_to_stand_in_the_way_is_named(repo: Path) -> None:
-    report = run(repo, "steps: [{name: a, command: 'echo a > a; git -C $SHOAL_ROOT_PATH branch agent main'}]")
+if os.geteuid() == 0:  # for nobody else there is an overlay without a wall, and in a worktree the branch is there first
 
-    (worker,) = step(report, "a")["worker_results"]
-    assert (worker["status"], worker["branch"]) == ("failed", None)
-    assert "cannot be made: " in worker["error"]
-    assert "'refs/heads/agent' exists" in worker["error"]
-    assert list(Path(worker["raw"]).rglob("a"))
+    def test_a_branch_that_comes_to_stand_in_the_way_is_named(repo: Path) -> None:
+        report = run(repo, "steps: [{name: a, command: 'echo a > a; git -C $SHOAL_ROOT_PATH branch agent main'}]")
+
+        (worker,) = step(report, "a")["worker_results"]
+        assert (worker["status"], worker["branch"]) == ("failed", None)
+        assert "cannot be made: " in worker["error"]
+        assert "'refs/heads/agent' exists" in worker["error"]
+        assert list(Path(worker["raw"]).rglob("a"))
 
 
 def test_a_variable_that_is_too_long_is_no_fault_of_the_wall(repo: Path) -> None:
