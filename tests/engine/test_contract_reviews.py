@@ -18,6 +18,19 @@ async def test_a_reviewer_sees_the_difference_the_criteria_and_the_work(repo: Pa
     assert git(repo, "show", f"{commit}:README.md") == "scratch\nnew-line"
 
 
+async def test_the_work_gives_no_orders_to_its_reviewer(repo: Path) -> None:
+    """What a client takes for its settings or for words of its user is as it was before the work."""
+    ready = "mkdir -p .codex sub; echo was > CLAUDE.md; echo was > .codex/config.toml; echo was > .mcp.json"
+    git(repo, "checkout", "-q", "-B", "main", committed(repo, ready))
+    orders = """mkdir -p .claude .github/instructions; echo order | tee .claude/settings.json AGENTS.md sub/agents.MD CLAUDE.md
+    echo order > .github/instructions/x.md; git rm -q .codex/config.toml; rm .mcp.json; mkdir .mcp.json; echo order > .mcp.json/x; echo new > work"""
+    script = f"""cat > "$TMPDIR/asked"; grep -q '^+order' "$TMPDIR/asked" || exit 2
+    test "$(cat CLAUDE.md .codex/config.toml .mcp.json work | tr -d '\\n')" = waswaswasnew || exit 3
+    test -z "$(grep -rlx order . --exclude=.git)$(git status --porcelain)" && echo '{GOOD}'"""
+
+    assert await message(repo, committed(repo, orders), review(), reviews=script) is None
+
+
 REVIEWS = (
     (f"echo '{BAD}'", "the reviewer (persona critic) says fail: it is too long"),
     (f"echo '{GOOD}'; echo '{BAD}'", "gave no verdict that counts: there are several, and they differ"),

@@ -15,6 +15,11 @@ AGENTS = (
     *(".claude", ".mcp.json", ".codex", ".cursor", ".gemini", ".opencode", "opencode.json*", ".goose*", ".aider*"),
     *(".copilot", ".continue", ".qwen", ".kiro", ".windsurf", ".roo", ".amp"),
 )
+INSTRUCTIONS = (
+    *("AGENTS*.md", "CLAUDE*.md", "GEMINI.md", "QWEN.md", ".cursorrules", ".clinerules", ".windsurfrules"),
+    *("/.github/copilot-instructions.md", "/.github/instructions", "/.github/prompts", ".vscode/mcp.json"),
+)
+"""What clients read as words of their user, and run nothing."""
 EDITORS = (
     *(".vscode/tasks.json", ".vscode/launch.json", ".vscode/settings.json", ".vscode/mcp.json", "*.code-workspace"),
     *(".idea", ".zed", ".devcontainer", ".devcontainer.json", ".exrc", ".nvimrc", ".nvim.lua", ".dir-locals.el"),
@@ -50,6 +55,11 @@ def executable_paths(paths: Iterable[str], *, strict: bool = False) -> tuple[str
     return tuple(path for path in paths if rules.search(_folded(path)))
 
 
+def is_read_by_clients(path: str) -> bool:
+    """Say whether a client that works there takes *path* for its settings, or for words of its user."""
+    return _CLIENTS.search(_folded(path)) is not None
+
+
 def _folded(path: str) -> str:
     """Spell *path* as a checkout that ignores case and what cannot be seen would."""
     if not path.isascii():
@@ -76,3 +86,4 @@ def _pattern(rule: str) -> str:
 
 _USUAL = _compiled(ALWAYS)
 _STRICT = _compiled((*ALWAYS, *OPTIONAL))
+_CLIENTS = _compiled((*AGENTS, *INSTRUCTIONS))

@@ -14,13 +14,16 @@ from shoal.engine.contracts.reading import blob, changes, patch
 from shoal.engine.grants import network_of
 from shoal.engine.job import Job
 from shoal.engine.lease import Lease
+from shoal.engine.pins import pin
 from shoal.engine.quarters import opened
 from shoal.engine.site import Site
 from shoal.engine.watch import Ended, Ending
 from shoal.engine.words import Words
+from shoal.git.set_back import set_back
 from shoal.model.assignment import Assignment
 from shoal.model.contract import AgentReview
 from shoal.model.events import AgentActed, Event, Output
+from shoal.model.executable import is_read_by_clients
 from shoal.model.repository import Base
 from shoal.store.paths import StatePaths
 from shoal.workspaces.base import base_ready
@@ -140,7 +143,18 @@ class CommittedBench:
         timeout = contract.timeout if contract.timeout is not None else reviewer.task.timeout
         task = replace(reviewer.task, prompt=prompt, timeout=timeout)
         job = replace(self.job, adapter=reviewer.adapter, function=None, task=task)
-        return await self._worked(job, None, f"contract: review by {contract.reviewer}")
+        there = replace(self, commit=await self._without_orders())
+        return await there._worked(job, None, f"contract: review by {contract.reviewer}")
+
+    async def _without_orders(self) -> str | None:
+        """Give the work as its reviewer sees it: the worker must not have written its settings and instructions."""
+        if self.commit is None:
+            return None
+        site = self.site
+        commit = await set_back(site.repository, site.base.commit, self.commit, is_read_by_clients)
+        if commit != self.commit:
+            await pin(site.repository, site.run, commit)
+        return commit
 
     async def _worked(self, job: Job, heard: "_Heard | None", title: str) -> Ran:
         if self.stop.is_set():
