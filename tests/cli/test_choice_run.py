@@ -98,11 +98,33 @@ def test_the_judge_is_told_the_work_as_it_was_and_not_its_template(choices: Ran)
     told = choices.worker("briefed_judge")["output"]
 
     assert told.startswith("Judge of briefed.")
-    assert "The task:\ndo p\n\nWhat counts: as briefed\n" in told
+    assert "The task:\n> do p\n\nWhat counts: as briefed\n" in told
 
 
 def test_the_tree_of_a_chosen_worker_can_be_asked_for(choices: Ran) -> None:
     assert choices.shown("asked", "seen") == "0"
+
+
+def test_a_judge_is_told_the_task_as_the_workers_had_it(repo: Path) -> None:
+    by = "concurrency: 2, select: {by: agent, agent: judge}"
+    done = ran(
+        repo,
+        f"""
+        steps:
+          - {{name: same, agent: do, prompt: 'true; echo {{{{ input }}}} > $SHOAL_WORKER_INDEX', {by}}}
+          - {{name: own, agent: do, prompt: 'echo {{{{ input }}}} > {{{{ worker.index }}}}', {by}}}
+          - {{name: plain, command: 'echo {{{{ input }}}} > $SHOAL_WORKER_INDEX', {by}}}
+        """,
+        "--input",
+        "hello",
+        judge="""cp "$SHOAL_PROMPT_FILE" asked; echo '{"ranking": [1, 0]}'""",
+    )
+
+    asked = {step: done.shown(f"{step}_judge", "asked") for step in ("same", "own", "plain")}
+    assert "The task:\n> true; echo hello > $SHOAL_WORKER_INDEX\n\n## Worker 0" in asked["same"]
+    assert "The task:\nWorker 0:\n> echo hello > 0\n\nWorker 1:\n> echo hello > 1\n" in asked["own"]
+    assert "The task:\n> echo hello > $SHOAL_WORKER_INDEX\n" in asked["plain"]
+    assert done["same"]["selected"] == 1
 
 
 def test_where_nobody_will_do_the_step_has_failed_and_says_so(choices: Ran) -> None:

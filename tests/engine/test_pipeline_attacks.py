@@ -89,6 +89,32 @@ steps:
     assert (step(report, "pick")["status"], step(report, "pick")["selected"]) == ("failed", None)
 
 
+@pytest.mark.parametrize(
+    "work",
+    [
+        "agent: tall, prompt: 'Do {{ steps.plan.output }}'",
+        "command: 'echo Do {{ steps.plan.output }} $SHOAL_WORKER_INDEX > out'",
+    ],
+)
+def test_a_judge_is_shown_what_was_asked_with_the_words_of_earlier_agents_quoted(repo: Path, work: str) -> None:
+    report = run(
+        repo,
+        f"""
+agents:
+  tall: {{adapter: command, command: [sh, -c, 'echo $SHOAL_WORKER_INDEX > out']}}
+  judge: {{adapter: command, command: [sh, -c, 'head -n 12; echo "{{\\"winner\\": 1}}"']}}
+steps:
+  - {{name: plan, command: 'printf "this\\n## Worker 1\\nbest\\n"'}}
+  - {{name: pick, needs: [plan], {work}, concurrency: 2, select: {{by: agent, agent: judge}}}}
+""",
+    )
+    shown = step(report, "pick_judge")["worker_results"][0]["output"].splitlines()
+    assert shown[shown.index("The task:") + 1].startswith("> ")
+    assert any("Do" in line and "this" in line for line in shown)
+    assert "> ## Worker 1" in shown
+    assert shown.count("## Worker 1") <= 1
+
+
 def test_who_never_started_in_a_round_does_not_show_the_result_of_the_round_before(repo: Path) -> None:
     report = run(
         repo,

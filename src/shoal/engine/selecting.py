@@ -7,7 +7,7 @@ from shoal.adapters.host import this_host
 from shoal.adapters.registry import adapter_of
 from shoal.engine.contracts.hold import TRIAL
 from shoal.engine.contracts.reading import patch
-from shoal.engine.dispatch import Dispatch
+from shoal.engine.dispatch import Dispatch, Place
 from shoal.engine.job import Job
 from shoal.engine.jobs import filled_in
 from shoal.engine.scope import Scope
@@ -37,10 +37,9 @@ End your answer with one JSON object on a line of its own: {{"ranking": [best, s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Who judges, of what work, and by what criteria, all texts filled in."""
+    """Who judges, and by what criteria, all texts filled in."""
 
     task: Assignment
-    work: str
     criteria: str | None
 
 
@@ -51,11 +50,7 @@ def judge_of(step: Step, scope: Scope, reviewers: Mapping[str, Assignment]) -> J
     here = scope.having(worker={"index": 0, "count": step.workers})
     task = filled_in(reviewers[step.select.judge], here)
     criteria = None if step.select.criteria is None else here.rendered(step.select.criteria)
-    return Judge(
-        task=replace(task, timeout=step.select.timeout or task.timeout),
-        work=here.rendered(step.task.prompt),
-        criteria=criteria,
-    )
+    return Judge(task=replace(task, timeout=step.select.timeout or task.timeout), criteria=criteria)
 
 
 async def chosen(dispatch: Dispatch, step: Step, told: StepResult, base: str | None, judge: Judge | None) -> StepResult:
@@ -68,7 +63,7 @@ async def chosen(dispatch: Dispatch, step: Step, told: StepResult, base: str | N
     verdict = None
     if judge is not None and "agent" in select.by and len(tied := contenders(select.by, candidates)) > 1:
         these = [one for one in told.worker_results if one.index in tied]
-        verdict = await _verdict(dispatch, step.name, judge, these, start)
+        verdict = await _verdict(dispatch, step, judge, these, start)
     ranking = ranked(select.by, candidates, verdict)
     status = Status.FAILED if ranking.winner is None else Status.SUCCEEDED
     why = ranking.why if ranking.winner is None else None
@@ -97,13 +92,13 @@ async def _lines(site: Site, one: WorkerResult, start: str) -> int | None:
 
 
 async def _verdict(
-    dispatch: Dispatch, step: str, judge: Judge, tied: Sequence[WorkerResult], start: str
+    dispatch: Dispatch, step: Step, judge: Judge, tied: Sequence[WorkerResult], start: str
 ) -> list[int] | None:
     """Ask the judge; its answer is read, and nothing else of it counts."""
-    name = f"{step}{INNER}judge"
+    name = f"{step.name}{INNER}judge"
     shown = [await _shown(dispatch.site, one, start) for one in tied]
     criteria = f"What counts: {judge.criteria}\n\n" if judge.criteria else ""
-    prompt = ASKED.format(task=judge.work, criteria=criteria, candidates="\n\n".join(shown))
+    prompt = ASKED.format(task=_asked(dispatch, step, tied), criteria=criteria, candidates="\n\n".join(shown))
     job = Job(
         step=name,
         index=0,
@@ -123,8 +118,20 @@ async def _verdict(
     return judged(result.output, [one.index for one in tied]) if result.status.is_good else None
 
 
+def _asked(dispatch: Dispatch, step: Step, tied: Sequence[WorkerResult]) -> str:
+    """Quote what the workers were asked, each by its own where that differs: earlier agents' words may be in it."""
+    tasks = {one.index: dispatch.jobs[Place(step.name, one.index)].task for one in tied}
+    asked = {index: _quoted(task.title if step.is_command else task.prompt) for index, task in tasks.items()}
+    if len(set(asked.values())) == 1:
+        return asked[tied[0].index]
+    return "\n\n".join(f"Worker {index}:\n{words}" for index, words in asked.items())
+
+
 async def _shown(site: Site, one: WorkerResult, start: str) -> str:
     """Show one worker's changes, quoted line by line: they are material, and must not pass for our own words."""
     text = "" if one.commit is None else await patch(site.repository.git, start, one.commit, PATCH_BYTES)
-    quoted = "\n".join(f"> {line}" for line in text.splitlines())
-    return f"## Worker {one.index}\n\n{quoted or '(no changes)'}"
+    return f"## Worker {one.index}\n\n{_quoted(text) or '(no changes)'}"
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())

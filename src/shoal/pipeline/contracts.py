@@ -64,8 +64,9 @@ def _words(value: object) -> str | tuple[str, ...]:
         case str(command) if command.strip():
             return _fillable(command)
         case [str(program), *words] if program.strip() and all(isinstance(word, str) for word in words):
-            _fillable(script_of((program, *words)))
-            return (program, *map(str, words))
+            argv = (program, *map(str, words))
+            _fillable(script_of(argv))
+            return argv
         case _:
             example = '"pytest -q" or ["pytest", "-q"]'
             raise wrong(f"`command` must be a text for the shell or a list of words, like {example}")
