@@ -106,6 +106,18 @@ async def test_submodules(repo: Path, tmp_path: Path) -> None:
     assert git(repo, "status", "--porcelain") == ""
 
 
+async def test_inside_a_submodule(repo: Path, tmp_path: Path) -> None:
+    """Its gitdir lies in that of the repository around it, and there its exclude file does too."""
+    other = make_repo(tmp_path / "other")
+    git(repo, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "sub")
+
+    result = await worked(repo / "sub", "echo w > w")
+
+    assert shown(repo / "sub", result, "w") == "w"
+    assert (repo / "sub/.shoal").is_dir()
+    assert git(repo / "sub", "status", "--porcelain") == ""
+
+
 async def test_lfs(repo: Path, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 5\n"

@@ -148,8 +148,6 @@ def _is_in_repository(folder: Path) -> bool:
 
 def exclude_state(repository: Repository) -> None:
     """Keep `.shoal` out of the user's status by the repository's own exclude file, never by a tracked one."""
-    if not repository.git.is_relative_to(repository.home):
-        return
     exclude = repository.git / "info" / "exclude"
     text = exclude.read_text(errors="surrogateescape") if exclude.is_file() else ""
     if "/.shoal/" not in text.splitlines():
