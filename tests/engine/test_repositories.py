@@ -195,13 +195,18 @@ async def test_detached_head(repo: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["auto", "worktree"])
 async def test_odd_path(tmp_path: Path, strategy: str) -> None:
-    repo = make_repo(tmp_path / "a b,c:d'e\"f\\gü$(x)")
+    repo = make_repo(tmp_path / "a b,c:d'e\"f\\gü$(x)\u2028y\x85z")
 
     result = await worked(repo, "echo w > w; git status --short", strategy=strategy)
 
     assert result.status is Status.SUCCEEDED, result
     assert shown(repo, result, "w") == "w"
     assert_nothing_left(repo)
+
+
+@pytest.mark.parametrize("sign", ["\n", "\r"])
+async def test_line_break_in_the_path(tmp_path: Path, sign: str) -> None:
+    await refused(make_repo(tmp_path / f"a{sign}b"), "line break")
 
 
 async def test_empty_repository(tmp_path: Path) -> None:

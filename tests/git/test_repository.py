@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from shoal.engine.prepare import exclude_state
 from shoal.errors import BadInput, BadRepository
-from shoal.git.refs import refuse_blocked_names
+from shoal.git.refs import aliases, listed, refuse_blocked_names
 from shoal.git.repository import dirt, inspect, resolve
 from tests.conftest import git, make_repo
 
@@ -21,13 +22,13 @@ async def test_a_plain_repository_is_found_from_a_folder_below(repo: Path) -> No
     assert found.branch == "main"
 
 
-@pytest.mark.parametrize("sign", ["\f", "\r", "\x85", "\u2028"])
-async def test_a_folder_may_have_any_name_but_a_newline(tmp_path: Path, sign: str) -> None:
+@pytest.mark.parametrize("sign", ["\f", "\x85", "\u2028"])
+async def test_a_folder_may_have_any_name_without_a_line_break(tmp_path: Path, sign: str) -> None:
     odd = make_repo(tmp_path / f"odd{sign}name")
     newline = make_repo(tmp_path / "new\nline")
 
     assert (await inspect(odd, os.environ)).git == odd / ".git"
-    with pytest.raises(BadRepository, match="a newline in its path"):
+    with pytest.raises(BadRepository, match="a line break in it"):
         await inspect(newline, os.environ)
 
 
@@ -80,6 +81,29 @@ async def test_a_linked_worktree_shares_the_state_of_the_main_checkout(repo: Pat
     assert (found.top, found.home, found.git) == (tmp_path / "side", repo, repo / ".git")
     assert await resolve(found, None) == git(tmp_path / "side", "rev-parse", "HEAD")
     assert found.branch == "side"
+
+
+async def test_a_worktree_of_a_bare_repository_does_not_show_our_state(repo: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--bare", str(repo), "bare.git")
+    git(tmp_path / "bare.git", "worktree", "add", "-q", str(tmp_path / "tree"))
+    (tmp_path / "tree/.shoal").mkdir()
+    (tmp_path / "tree/.shoal/ledger.db").write_text("")
+
+    exclude_state(await inspect(tmp_path / "tree", os.environ))
+
+    assert git(tmp_path / "tree", "status", "--porcelain") == ""
+
+
+async def test_a_branch_may_have_signs_that_only_python_takes_for_line_breaks(repo: Path) -> None:
+    git(repo, "branch", "agent/a\u2028b")
+    git(repo, "symbolic-ref", "refs/heads/agent/c\x85d", "refs/heads/main")
+    found = await inspect(repo, os.environ)
+
+    head = git(repo, "rev-parse", "HEAD")
+    assert await listed(found, "refs/heads/agent") == dict.fromkeys(
+        ["refs/heads/agent/a\u2028b", "refs/heads/agent/c\x85d"], head
+    )
+    assert await aliases(found, "refs/heads/main") == {"refs/heads/main", "refs/heads/agent/c\x85d"}
 
 
 async def test_a_sha256_repository_is_known_as_one(tmp_path: Path) -> None:

@@ -216,6 +216,7 @@ def test_a_mount_of_any_name_leaves_the_table_readable(sign: str) -> None:
 def test_hierarchies_are_found_from_what_the_kernel_says() -> None:
     mountinfo = (
         "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"
+        "30 23 0:27 / /home/a\u2028b\x0cc\x85d\re rw - overlay shoal rw,upperdir=/home/a\u2028b\x0cc\x85d\re/upper\n"
         "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
         "35 31 0:32 /docker/abc /sys/fs/cg\\040roup/memory rw - cgroup cgroup rw,memory\n"
         "36 31 0:33 /elsewhere /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n"

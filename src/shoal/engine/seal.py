@@ -160,7 +160,8 @@ class _Said:
 
 
 def _read(said: _Said, exit_: proc.Exit, pack: Path) -> Seal:
-    lines = [line.partition(" ") for line in said.header.decode(errors="replace").splitlines()]
+    # By "\n" alone: an agent's name for a folder may have a U+2028 in it, and a word of ours behind that.
+    lines = [line.partition(" ") for line in said.header.decode(errors="replace").split("\n")]
     facts = {key: value for key, _, value in lines}
     seal = Seal(
         tip=facts.get("tip"),

@@ -57,7 +57,7 @@ async def alias(repository: Repository, ref: str) -> str | None:
 async def aliases(repository: Repository, ref: str) -> frozenset[str]:
     """Name the branches that are only other names of *ref*, and itself."""
     done = await git(repository.git, "for-each-ref", "--format=%(refname)%00%(symref)", "refs/heads")
-    lines = done.stdout.decode(errors="surrogateescape").splitlines()
+    lines = done.stdout.decode(errors="surrogateescape").split("\n")
     names = {ref}
     pointing = [(name, to) for name, _, to in (line.partition("\0") for line in lines) if to]
     for _ in pointing:  # one may lead to the next
@@ -74,8 +74,8 @@ async def value(repository: Repository, ref: str) -> str | None:
 async def listed(repository: Repository, prefix: str) -> dict[str, str]:
     """Map the refs below *prefix* to what they are at."""
     done = await git(repository.git, "for-each-ref", "--format=%(refname)%00%(objectname)", prefix)
-    pairs = (line.partition("\0") for line in done.stdout.decode(errors="surrogateescape").splitlines())
-    return {name: commit for name, _, commit in pairs}
+    pairs = (line.partition("\0") for line in done.stdout.decode(errors="surrogateescape").split("\n"))
+    return {name: commit for name, _, commit in pairs if name}
 
 
 async def refuse_blocked_names(repository: Repository) -> None:

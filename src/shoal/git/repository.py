@@ -115,12 +115,12 @@ async def _facts(path: Path, environ: Mapping[str, str]) -> tuple[Path, Path, st
         ),
         timeout=TIMEOUT,
     )
-    # Not `splitlines`: the name of a folder may have any other sign that ends a line to Python.
-    lines = done.stdout.decode(errors="surrogateescape").split("\n")[:-1]
+    said = done.stdout.decode(errors="surrogateescape").removesuffix("\n")
+    lines = said.split("\n")  # splitlines() would also cut a path at U+2028 and its like
     if not done.ok:
         raise BadRepository(path, _why_not(lines, done.stderr.decode(errors="replace")))
-    if len(lines) != len(FACTS) - 1:
-        raise BadRepository(path, "there is a newline in its path; rename the folder")
+    if len(lines) != len(FACTS) - 1 or "\r" in said:  # --path-format says nothing itself
+        raise BadRepository(path, "its path has a line break in it, which git's own files cannot hold; move it")
     common, top = Path(lines[3]), Path(lines[4])
     return top.resolve(), common.resolve(), lines[2], lines[1] == "true"
 
@@ -179,7 +179,7 @@ def _lenders(objects: Path, seen: tuple[Path, ...] = ()) -> tuple[Path, ...]:
         return seen
     seen = (*seen, real)
     listed = real / "info" / "alternates"
-    for line in listed.read_text(errors="surrogateescape").splitlines() if listed.is_file() else ():
+    for line in os.fsdecode(listed.read_bytes()).split("\n") if listed.is_file() else ():
         if line and not line.startswith("#"):
             seen = _lenders(real / line, seen)
     return seen
