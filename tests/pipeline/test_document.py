@@ -45,6 +45,11 @@ def in_agents(keys: str) -> list[str]:
         ("network: hots", "3:45: `network` cannot be 'hots'; did you mean `host`?"),
         ("network: 3", "3:45: `network` must be text, not 3; put it in quotes"),
         ("expect: change", "3:44: `expect` cannot be 'change'; did you mean `changes`?"),
+        ("on_failure: [any]", "3:48: `on_failure` cannot be a list; use fail_fast, best_effort, any or {quorum: n}"),
+        (
+            "retry: {policy: [standard]}",
+            "3:52: retry: `policy` cannot be ['standard']; use none, standard, aggressive, patient",
+        ),
         ("on_failure: failfast", "3:48: `on_failure` cannot be 'failfast'; did you mean `fail_fast`?"),
         (
             "limits: {a: 1}",

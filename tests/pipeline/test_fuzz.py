@@ -248,6 +248,20 @@ def test_the_good_documents_are_good(text: str) -> None:
     assert parse(str(grown(plain(compose(text, "f.yaml").tree))), "f.yaml").shape == parse(text, "f.yaml").shape
 
 
+@pytest.mark.deep
+@pytest.mark.parametrize("value", ["[[]]", "{x: []}"])
+def test_a_list_and_a_mapping_are_read_or_refused_at_every_place(value: str) -> None:
+    """Neither has a hash, so that a validator that looks it up in a table would raise."""
+    tree = grown(plain(compose(RICH, "f.yaml").tree))
+    assert isinstance(tree, Branch)
+
+    for branch in branches(tree):
+        for index, entry in enumerate(branch.entries):
+            branch.entries[index] = (entry[0], value)
+            read(str(tree))
+            branch.entries[index] = entry
+
+
 @BOUNDED
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:

@@ -53,10 +53,10 @@ class Retry:
             if name not in KEYS:
                 raise UnknownName("key of `retry`", str(name), KEYS)
         policy = given.get("policy", "none")
-        if policy not in POLICIES:
+        if not isinstance(policy, str) or policy not in POLICIES:  # a list has no hash
             raise BadRetry("policy", f"`policy` cannot be {policy!r:.40}; use {', '.join(POLICIES)}")
         changes = {name: value for name, value in given.items() if name != "policy"}
-        return replace(POLICIES[str(policy)], **changes)  # type: ignore[arg-type]  # each value is looked at above
+        return replace(POLICIES[policy], **changes)  # type: ignore[arg-type]  # each value is looked at above
 
 
 POLICIES: Mapping[str, Retry] = {

@@ -115,7 +115,7 @@ def _per_agent(value: str) -> str:
 def _failure_rule(value: object) -> object:
     if isinstance(value, dict):
         return _quorum(value)
-    if value not in FAILURE_RULES:
+    if not isinstance(value, str) or value not in FAILURE_RULES:  # a list has no hash
         known = f"use {', '.join(FAILURE_RULES)} or {{quorum: n}}"
         hint = nearest(value, FAILURE_RULES) if isinstance(value, str) else known
         raise wrong(f"`on_failure` cannot be {shown(value)}; {hint}")
