@@ -114,6 +114,7 @@ def test_several_keep_their_order() -> None:
         ("contract: {type: json_schema, artifact: plans, schema: {}}", "5:41: this step leaves no artifact named 'plans'; did you mean `plan`?"),
         ("contract: {type: non_empty_file, path: ../a}", "5:40: '../a': the path must stay inside of the workspace; take the `..` out"),
         ("contract: {type: non_empty_file, path: /etc/passwd}", "5:40: '/etc/passwd': the path must be inside of the workspace; write it from the top, without a leading `/`"),
+        ("contract: {type: json_schema, path: a, schema: {type: \"\\u202e\"}}", "5:55: this is no JSON Schema that can be used: \"\\u202e\" is not valid under any of the schemas listed in the 'anyOf' keyword"),
         ("contract: {type: source_diff, min_files: 0}", "5:42: `min_files` must be at least 1, not 0"),
         ("contract: {type: source_diff, glob: /a}", "5:37: '/a' is no pattern for paths from the top of the repository, like `src/**/*.py`"),
         ("contract: {type: agent_review, persona: crític, criteria: a}", "5:41: no persona named 'crític'; did you mean `critic`?"),

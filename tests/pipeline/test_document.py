@@ -50,6 +50,10 @@ def in_agents(keys: str) -> list[str]:
             "retry: {policy: [standard]}",
             "3:52: retry: `policy` cannot be ['standard']; use none, standard, aggressive, patient",
         ),
+        (
+            "on_failure: {quorum: 1000000}",
+            "3:48: `on_failure` as a mapping is `{quorum: n}`, with a whole number from 1 to 999999",
+        ),
         ("on_failure: failfast", "3:48: `on_failure` cannot be 'failfast'; did you mean `fail_fast`?"),
         (
             "limits: {a: 1}",
@@ -64,6 +68,7 @@ def in_agents(keys: str) -> list[str]:
         ("id: b", "3:36: both `name` and `id` are given; keep one of them"),
         ("exec: {source: y}", "3:36: both `prompt` and `exec` are given; keep one of them"),
         ("env: [1]", "3:41: `env` must be a mapping, not a list"),
+        ("env: {A: {from: a-b}}", "3:45: `a-b` is no name for a variable of yours; use letters, digits and `_`"),
         ("env: {'a b': 1}", "3:42: `a b` is no name for a variable; use letters, digits and `_`"),
     ],
 )
@@ -106,6 +111,7 @@ def test_every_mistake_in_an_environment_is_told_at_once() -> None:
         ("isolation_strategy: overlai", "2:31: `isolation_strategy` cannot be 'overlai'; did you mean `overlay`?"),
         ("database_strategy: shared", "2:30: database_strategy: shared comes later; use per_agent"),
         ("cleanup_on_complete: no", "2:32: `cleanup_on_complete` must be true or false, not 'no'"),
+        ("merge: sqash", "2:18: `merge` cannot be 'sqash'; did you mean `squash`?"),
         ("sandbox: bublewrap", "2:20: `sandbox` cannot be 'bublewrap'; did you mean `bubblewrap`?"),
         ("toolchains: []", "2:11: `toolchains` is not supported yet in this version; remove it"),
         (

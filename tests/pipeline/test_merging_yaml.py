@@ -76,7 +76,7 @@ def test_a_resolver_is_named_as_a_reviewer_is() -> None:
     ("written", "expected"),
     [
         ("merge: true", "1:18: `merge` must be a strategy or a mapping, like `{strategy: auto}`, not true"),
-        ("merge: sqash", "1:18: `strategy` cannot be 'sqash'; did you mean `squash`?"),
+        ("merge: sqash", "1:18: `merge` cannot be 'sqash'; did you mean `squash`?"),
         ("merge: {strategy: merge}", "1:29: `strategy` cannot be 'merge'; known: review, auto, squash, rebase, octopus"),
         ("merge: {stratgy: auto}", "1:19: unknown key `stratgy`; did you mean `strategy`?"),
         ("merge: {into: ''}", "1:25: '' is no name of a branch; write one like `main`"),

@@ -16,7 +16,9 @@ Task = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="What an ag
 Tasks = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="Tasks from a file or stdin: one on each line, as text or as JSON.")
 ]
-Agent = Annotated[str | None, typer.Option(metavar="NAME", help="An agent of shoal.yaml, for --task.")]
+Agent = Annotated[
+    str | None, typer.Option(metavar="NAME", help="An agent of shoal.yaml, or a client like claude, for --task.")
+]
 Agents = Annotated[str | None, typer.Option(metavar="A:3,B:2", help="So many of each agent on every task, for --task.")]
 Program = Annotated[
     str | None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from shoal.errors import BadInput, UnknownName
 
 PATTERNS = ("settled", "gather", "race", "quorum=N")
+MOST_WANTED = 999_999
 FAILURE_RULES = {"fail_fast": "gather", "best_effort": "settled", "any": "race"}
 
 

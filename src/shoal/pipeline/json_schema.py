@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import BadInput, Unavailable
 from shoal.model.contract import canonical_schema
+from shoal.pipeline.problems import printable
 
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
@@ -18,7 +19,7 @@ class BadSchema(BadInput):
     """What is no schema; *path* leads to what is wrong in it."""
 
     def __init__(self, why: str, path: tuple[str | int, ...] = ()) -> None:
-        super().__init__(f"this is no JSON Schema that can be used: {why}")
+        super().__init__(f"this is no JSON Schema that can be used: {printable(why)}")
         self.path = path
 
 

@@ -11,7 +11,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from shoal.errors import UnknownName
 from shoal.model.limits import BadLimit, ResourceLimits
 from shoal.model.retry import KEYS, BadRetry, Retry
-from shoal.model.rule import FAILURE_RULES
+from shoal.model.rule import FAILURE_RULES, MOST_WANTED
 from shoal.pipeline.fields import OURS, UNKNOWN_KEY, one_of, wrong
 from shoal.pipeline.problems import key, nearest, shown
 
@@ -67,7 +67,9 @@ def _variable(value: object) -> str | FromHost:
     match value:
         case bool() | str() | int() | float():
             return shown(value) if isinstance(value, bool) else str(value)
-        case {"from": str(variable), **rest} if not rest and _VARIABLE.fullmatch(variable):
+        case {"from": str(variable), **rest} if not rest:
+            if not _VARIABLE.fullmatch(variable):
+                raise wrong(f"{key(variable)} is no name for a variable of yours; use letters, digits and `_`")
             return FromHost(variable)
         case _:
             raise wrong(f"a variable must be text, a number, true, false or {{from: HOST_NAME}}, not {shown(value)}")
@@ -124,10 +126,10 @@ def _failure_rule(value: object) -> object:
 
 def _quorum(value: dict[object, object]) -> str:
     match value:
-        case {"quorum": int(number), **rest} if not rest and not isinstance(number, bool) and number >= 1:
+        case {"quorum": int(number), **rest} if not rest and number is not True and 1 <= number <= MOST_WANTED:
             return f"quorum={number}"
         case _:
-            raise wrong("`on_failure` as a mapping is `{quorum: n}`, with a whole number of at least 1")
+            raise wrong(f"`on_failure` as a mapping is `{{quorum: n}}`, with a whole number from 1 to {MOST_WANTED}")
 
 
 def _retry(value: object) -> Retry:

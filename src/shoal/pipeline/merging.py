@@ -45,6 +45,8 @@ def _command(value: object) -> str | tuple[str, ...]:
 def _spelt(value: object) -> object:
     """Take a text alone for the strategy."""
     if isinstance(value, str):
+        if value not in STRATEGIES:
+            raise wrong(f"`merge` cannot be {shown(value)}; {nearest(value, STRATEGIES)}")
         return {"strategy": value}
     if not isinstance(value, dict | MergingShape):
         raise wrong(f"`merge` must be a strategy or a mapping, like `{{strategy: auto}}`, not {shown(value)}")
@@ -85,7 +87,8 @@ class MergingShape(Shape):
         )
 
 
-MergingField = Annotated[MergingShape, BeforeValidator(_spelt, json_schema_input_type=str | MergingShape)]
+_Short = Annotated[str, one_of("merge", *STRATEGIES)]
+MergingField = Annotated[MergingShape, BeforeValidator(_spelt, json_schema_input_type=_Short | MergingShape)]
 
 
 def merging(shape: MergingShape | None, personas: Container[str], *, auto_merge: bool) -> Merging | None:

@@ -30,7 +30,9 @@ def _named(value: str) -> str:
 
 
 def _shell(value: object) -> object:
-    return ["/bin/sh", "-c", value] if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return ["/bin/sh", "-c", value] if value.strip() else []
 
 
 FilePath = Annotated[str, AfterValidator(_named)]

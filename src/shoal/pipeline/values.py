@@ -7,7 +7,7 @@ from pydantic.json_schema import JsonSchemaValue
 from shoal.model.limits import DISK, RANGES, SPELLINGS, ResourceLimits
 from shoal.model.mind import TOOLS
 from shoal.model.retry import LONGEST_WAIT, MOST_ATTEMPTS, POLICIES
-from shoal.model.rule import FAILURE_RULES
+from shoal.model.rule import FAILURE_RULES, MOST_WANTED
 from shoal.pipeline.adapter_names import OWN, brought
 from shoal.pipeline.duration import LONGEST
 
@@ -29,7 +29,11 @@ ENV_VALUE: JsonSchemaValue = {
         {
             "type": "object",
             "properties": {
-                "from": {"type": "string", "description": "The host's variable: its value is masked everywhere."}
+                "from": {
+                    "type": "string",
+                    "pattern": "^[A-Za-z_][A-Za-z0-9_]*$",
+                    "description": "The host's variable: its value is masked everywhere.",
+                }
             },
             "required": ["from"],
             "additionalProperties": False,
@@ -48,7 +52,7 @@ ON_FAILURE: JsonSchemaValue = {
         {"enum": list(FAILURE_RULES)},
         {
             "type": "object",
-            "properties": {"quorum": {"type": "integer", "minimum": 1}},
+            "properties": {"quorum": {"type": "integer", "minimum": 1, "maximum": MOST_WANTED}},
             "required": ["quorum"],
             "additionalProperties": False,
         },
