@@ -95,6 +95,37 @@ def test_bad_form_is_refused_at_its_place(text: str, start: str) -> None:
     assert found[0].startswith(start)
 
 
+@pytest.mark.parametrize(
+    ("text", "place", "hint"),
+    [
+        ("a:\n\t- b\n", "2:1", "; indent with spaces, not with tabs"),
+        (
+            "a: {b: c: d}\n",
+            "1:9",
+            "; a text with `: ` in it goes in quotes, and a key stands right below the one before it",
+        ),
+        (
+            "a: b\n  c: d\n",
+            "2:4",
+            "; a text with `: ` in it goes in quotes, and a key stands right below the one before it",
+        ),
+        ("a: @b\n", "1:4", "; a text that starts with '@' goes in quotes"),
+        ("a: 'b\nc: d\n", "3:1", "; close the quote that opens in line 1, column 4"),
+        ("a: [b\nc: d\n", "2:2", "; close the bracket that opens in line 1, column 4"),
+        ("a: b\nc\nd: e\n", "3:1", "; line 2 has no `:`"),
+        ('a: "\\d"\n', "1:6", "; in double quotes a backslash is written twice; in single ones it is not"),
+        ("a: 'it's'\n", "1:8", "; put all of the text in quotes, of the other kind where it has some inside"),
+        ("a:\n  - b: 1\n   c: 2\n", "3:4", ": mind how far it is indented"),
+        ("a: {{ b }}\n", "1:5", "; put all of `{{ … }}` in quotes"),
+    ],
+)
+def test_a_usual_mistake_is_told_with_what_helps(text: str, place: str, hint: str) -> None:
+    (found,) = problems(text)
+
+    assert found.startswith(f"f.yaml:{place}: ")
+    assert found.endswith(hint)
+
+
 def test_what_can_be_gathered_is_told_at_once() -> None:
     places = [line.split(": ")[0] for line in problems("a: 1\na: 2\n2: x\nb: !t x\n")]
 

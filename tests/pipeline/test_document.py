@@ -77,6 +77,13 @@ def test_a_mistake_in_a_step_is_told_with_its_place(keys: str, expected: str) ->
 
 
 @pytest.mark.parametrize(
+    "text", ["agents:\n  x:\n\nsteps: [{name: a, agent: x, prompt: x}]\n", "agents:\n  x: # later\n"]
+)
+def test_a_value_that_was_left_out_is_told_at_its_key(text: str) -> None:
+    assert wrong(text) == ["f.yaml:2:3: `x` must be a mapping, not nothing"]
+
+
+@pytest.mark.parametrize(
     ("keys", "start"),
     [
         ("timeout: 5x", "3:45: '5x' is no length of time"),

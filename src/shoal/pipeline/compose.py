@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import (
     AliasEvent,
     DocumentStartEvent,
@@ -20,6 +20,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
+from shoal.pipeline.not_yaml import not_yaml
 from shoal.pipeline.problems import BadDocument, Position, Problem, key, printable, shown
 from shoal.pipeline.scalars import resolve
 from shoal.pipeline.tree import Entry, Fields, Items, Node, Scalar
@@ -50,7 +51,7 @@ def compose(text: str, name: str) -> Composed:
     try:
         tree = builder.document(YAML(typ="safe", pure=True).parse(text))
     except YAMLError as error:
-        raise BadDocument([*builder.problems, _syntax(error, text, name)]) from None
+        raise BadDocument([*builder.problems, _unread(error, text, name)]) from None
     except (ValueError, OverflowError, TypeError, AttributeError, IndexError, KeyError):
         # ruamel lets these through, e.g. OverflowError of chr() for "\UFFFFFFFF"
         raise BadDocument([*builder.problems, Problem(name, builder.at, UNREADABLE)]) from None
@@ -119,13 +120,14 @@ class _Builder:
     def _put(self, found: dict[str, Entry], event: Event, label: Node, value: Node) -> None:
         if not isinstance(label, Scalar) or not isinstance(label.value, str):
             written = printable(label.text)[:60] if isinstance(label, Scalar) else "a list or mapping"
-            self._note(event, f"a key must be text, not {written or 'nothing'}; put it in quotes")
+            remedy = "put all of `{{ … }}` in quotes" if isinstance(label, Fields) else "put it in quotes"
+            self._note(event, f"a key must be text, not {written or 'nothing'}; {remedy}")
         elif label.value in found:
             first = found[label.value].at
             what = f"{key(label.value)} is given twice, first in line {first.line}, column {first.column}; keep one"
             self._note(event, what)
         else:
-            found[label.value] = Entry(_at(event), value)
+            found[label.value] = Entry(_at(event), _placed(value, _at(event)))
 
     def _scalar(self, event: ScalarEvent) -> Scalar:
         written = str(event.value)
@@ -189,13 +191,10 @@ def _refuse_unfit(text: str, name: str) -> None:
         raise BadDocument([Problem(name, _place(text, found.start()), "a NUL or broken sign; save it as plain UTF-8")])
 
 
-def _syntax(error: YAMLError, text: str, name: str) -> Problem:
+def _unread(error: YAMLError, text: str, name: str) -> Problem:
     if isinstance(error, ReaderError):
         return Problem(name, _place(text, int(error.position)), "a control sign; take it out or escape it")
-    mark = error.problem_mark or error.context_mark if isinstance(error, MarkedYAMLError) else None
-    at = Position(mark.line + 1, mark.column + 1) if isinstance(mark, StringMark) else None
-    said = [part for part in (error.context, error.problem) if part] if isinstance(error, MarkedYAMLError) else []
-    return Problem(name, at, f"this is not YAML: {printable(' '.join(said))[:200] or 'it cannot be read'}")
+    return not_yaml(error, text, name)
 
 
 def _place(text: str, offset: int) -> Position:
@@ -206,6 +205,12 @@ def _place(text: str, offset: int) -> Position:
 def _at(event: Event) -> Position:
     mark = event.start_mark
     return Position(mark.line + 1, mark.column + 1)
+
+
+def _placed(value: Node, key_at: Position) -> Node:
+    """Tell of a value that was left out where its key stands: the parser says, where the next key does."""
+    is_left_out = isinstance(value, Scalar) and not value.text and value.value is None
+    return Scalar(key_at, "", None) if is_left_out else value
 
 
 def _height(children: list[Node]) -> int:
