@@ -86,6 +86,19 @@ def test_what_stands_on_another_or_is_an_alternative_does_not_overlap(repo: Path
     assert [names(one) for one in done.report["overlaps"]] == [["rivals", "then"]], "only of the one that was chosen"
 
 
+def test_work_that_was_built_upon_is_no_reason_to_be_warned(repo: Path, shoal: Shoal) -> None:
+    steps = """
+    steps:
+      - {name: first, agent: do, prompt: "echo 1 > same.txt"}
+      - {name: then, needs: [first], agent: do, prompt: "echo 2 >> same.txt"}
+      - {name: bad, agent: do, prompt: "echo 3 > same.txt; exit 1", optional: true}
+    """
+    said = shoal("run", written(repo, steps))
+
+    assert (said.code, "overlap  " in said.err) == (0, False)
+    assert "overlap: none, no two branches that stand apart changed the same file" in said.out
+
+
 def test_an_overlap_without_a_conflict_is_told_as_that(repo: Path) -> None:
     steps = """
     steps:

@@ -39,7 +39,7 @@ def report_lines(report: RunReport, closing: Closing, paint: Paint) -> Iterator[
     yield ""
     yield from worker_lines(report, paint, closing.changed)
     yield from step_lines(report, paint)
-    yield from _overlap_lines(closing.changed, paint)
+    yield from _overlap_lines(report, closing.changed, paint)
     yield from overlap_table(report.overlaps, paint)
     if report.merge is not None:
         yield ""
@@ -160,13 +160,16 @@ def _score(good: int, total: int, status: Status) -> str:
     return f"{good} of {count(total, 'agent')} {done}"
 
 
-def _overlap_lines(changed: Mapping[str, Sequence[str]], paint: Paint) -> Iterator[str]:
-    if len(changed) < 2:
+def _overlap_lines(report: RunReport, changed: Mapping[str, Sequence[str]], paint: Paint) -> Iterator[str]:
+    """Name the files that more than one branch changed, of those that were told as overlapping and are to be merged."""
+    good = {one.session: one.branch for one in _workers(report) if one.branch in changed and one.status.is_good}
+    if len(good) < 2:
         return
-    shared = overlaps(changed)
+    told = {good.get(name) for one in report.overlaps for name in (one.one, one.other)}
+    shared = overlaps({branch: paths for branch, paths in changed.items() if branch in told})
     yield ""
     if not shared:
-        yield "overlap: none, no file was changed on more than one branch"
+        yield "overlap: none, no two branches that stand apart changed the same file"
         return
     files = count(len(shared), "file")
     yield f"{paint('overlap:', 'warn')} {files} changed on more than one branch; merging may need you"
