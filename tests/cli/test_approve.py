@@ -104,7 +104,10 @@ def test_the_only_gate_of_the_latest_run_is_approved(repo: Path, shoal: Shoal) -
         waiting.until("RunEnded")
     again = shoal("approve", run)
 
-    assert f'waiting for approval: ship "Ship it?"\n  shoal approve {run} ship\n' in status
+    assert (
+        f'waiting for approval: ship "Ship it?"\n  shoal approve {run} ship\n  shoal approve {run} ship --reject\n'
+        in status
+    )
     assert [(one["step"], one["message"]) for one in document["waiting"]] == [("ship", "Ship it?")]
     assert (said.code, said.out, said.err) == (0, f'approved ship of {run}: "Ship it?"\n', "")
     assert (answered["answer"], answered["by"], answered["message"]) == ("approve", user_name(), "")

@@ -28,6 +28,10 @@ def test_help_names_the_commands(shoal: Shoal) -> None:
         assert f"\n  {command}" in said.out
 
 
+def test_no_command_is_told_by_half_a_sentence(shoal: Shoal) -> None:
+    assert "..." not in shoal("--help", COLUMNS="80").out.partition("Commands:")[2]
+
+
 @pytest.mark.parametrize("words", [(), ("help",)])
 def test_who_asks_for_nothing_is_helped(shoal: Shoal, words: tuple[str, ...]) -> None:
     said = shoal(*words)

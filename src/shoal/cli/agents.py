@@ -23,9 +23,9 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="Do not try them behind the wall.")] = False,
     json: Json = False,
 ) -> int:
-    """List the agent clients: installed, version, login, whether they run behind the wall, what works.
+    """List the agent clients, and what each of them lacks here.
 
-    Nothing is started but `--version` of each.
+    Version, login, whether it runs behind the wall, and what works with it. Nothing is started but `--version` of each.
     """
     wall_name, found = asyncio.run(_found(quick=quick))
     if json:

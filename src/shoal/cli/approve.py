@@ -44,7 +44,7 @@ def command(
     json: Json = False,
     repo: Repo = HERE,
 ) -> int:
-    """Answer a run that waits for a person: it goes on, or with --reject it does not.
+    """Answer a run that waits for a person, with yes or --reject.
 
     `shoal status` shows what is asked. Whoever may write the repository's `.shoal` may answer.
     """

@@ -53,10 +53,11 @@ def command(
     json: Json = False,
     repo: Repo = HERE,
 ) -> int:
-    """Bring the work of a run together on the branch shoal/RUN, beside your checkout.
+    """Bring the work of a run together, beside your checkout.
 
-    What conflicts is named and never stops the rest; done again, it goes on where it was. Your branches stay as they
-    are until you name one with --into. Ends with 4 where something is left for you.
+    It comes to stand on the branch shoal/RUN. What conflicts is named and never stops the rest; done again, it goes on
+    where it was. Your branches stay as they are until you name one with --into. Ends with 4 where something is left
+    for you.
     """
     help_ = Help(ConflictRule(on_conflict), verifying(verify, verify_timeout), resolver, file, at_once)
     help_.assert_sense()

@@ -7,7 +7,7 @@ import typer
 
 Sessions = Annotated[
     list[str] | None,
-    typer.Argument(metavar="SESSION…", help="Only these, in this order; else all that ended well.", show_default=False),
+    typer.Argument(metavar="SESSION", help="Only these, in this order; else all that ended well.", show_default=False),
 ]
 How = Annotated[
     Literal["review", "auto", "squash", "rebase", "octopus"],

@@ -66,7 +66,7 @@ def planned(work: Work, manner: Manner, environ: Mapping[str, str]) -> Plan:
         raise BadInput(f"-j {manner.at_once}: at least 1 agent has to work at a time")
     if manner.retries is not None and manner.retries < 0:
         raise BadInput(f"--retries {manner.retries}: give 0 or more further attempts")
-    timeout = None if manner.timeout is None else duration(manner.timeout)
+    timeout = None if manner.timeout is None else duration("--timeout", manner.timeout)
     made = _adhoc(work, environ) if work.is_adhoc else _from_file(work, environ)
     return replace(
         made,
@@ -77,14 +77,19 @@ def planned(work: Work, manner: Manner, environ: Mapping[str, str]) -> Plan:
     )
 
 
-def duration(written: str) -> float:
-    """Read `90`, `1.5`, `90s` or `10m`."""
+def duration(option: str, written: str) -> float:
+    """Read `90`, `1.5`, `90s` or `10m`, as it was given to *option*."""
     try:
-        return seconds(float(written))
-    except BadDuration:
-        raise
+        return seconds(_number(written))
+    except BadDuration as error:
+        raise BadInput(f"{option}: {error}") from None
+
+
+def _number(written: str) -> float | str:
+    try:
+        return float(written)
     except ValueError:
-        return seconds(written)
+        return written
 
 
 def _nearer(stage: Stage, manner: Manner, timeout: float | None) -> Stage:
@@ -108,7 +113,7 @@ def _adhoc(work: Work, environ: Mapping[str, str]) -> Plan:
     if work.inputs:
         raise BadInput("--input goes with a pipeline, whose texts name it; write it into the task itself")
     if work.target is not None:
-        raise BadInput(f"both {work.target!r} and tasks of your own; give a pipeline or `--task`, not both")
+        raise BadInput(_not_both(work))
     tasks = _tasks(work)
     workers = _workers(work)
     rule = None if work.pattern is None else Rule.of(work.pattern)
@@ -126,6 +131,15 @@ def _adhoc(work: Work, environ: Mapping[str, str]) -> Plan:
         for agent in workers
     }
     return adhoc(known, assigned, workers, rule)
+
+
+def _not_both(work: Work) -> str:
+    """Say what of the words for tasks stands beside a pipeline."""
+    if work.tasks or work.source is not None:
+        return f"both {work.target!r} and tasks of your own; give a pipeline or `--task`, not both"
+    given = {"--agent": work.agent, "--agents": work.agents, "--command": work.command, "--pattern": work.pattern}
+    name = next(name for name, value in given.items() if value)
+    return f"{name} is for `--task`; in a pipeline, as {work.target!r}, each step says it itself"
 
 
 def _tasks(work: Work) -> list[Task]:

@@ -49,7 +49,7 @@ def command(
         raise BadInput("both --json and --events; choose one")
     work = Work(repo, target, tuple(task or ()), tasks, agent, agents, program, pattern, tuple(inputs or ()), pipeline)
     manner = Manner(at_once, sandbox, isolation, timeout, network, retries)
-    until = None if deadline is None else duration(deadline)
+    until = None if deadline is None else duration("--deadline", deadline)
     plan = planned(work, manner, os.environ)
     if dry_run:
         return _shown(plan, repo, json=json)

@@ -10,7 +10,7 @@ Target = Annotated[
 ]
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="[PIPELINE]", help="Which pipeline of the file, where it has several.", show_default=False),
+    typer.Argument(metavar="PIPELINE", help="Which pipeline of the file, where it has several.", show_default=False),
 ]
 Task = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="What an agent is to do; repeatable.")]
 Tasks = Annotated[
@@ -46,7 +46,10 @@ Timeout = Annotated[
 Deadline = Annotated[
     str | None, typer.Option(metavar="SECONDS|10m", help="Time for the whole run; then it ends with 124.")
 ]
-Net = Annotated[Literal["none", "host"] | None, typer.Option(help="Their network; else none.")]
+Net = Annotated[
+    Literal["none", "host"] | None,
+    typer.Option(help="Their network; else host for clients like claude, none for others."),
+]
 Input = Annotated[
     list[str] | None,
     typer.Option("--input", metavar="TEXT|NAME=TEXT", help="What `{{ input }}` in a pipeline stands for; repeatable."),

@@ -20,7 +20,7 @@ def waiting_lines(run: RunState, paint: Paint) -> Iterator[str]:
         if step.gate is not None:
             told = f"{plain(step.step)} {quoted(step.gate.message)}{_in_time(step.gate.timeout, step.gate.on_timeout)}"
             yield f"{paint('waiting for approval:', 'warn')} {told}"
-            yield f"{INDENT}{how_to_answer(run.run, step.step)}"
+            yield from (f"{INDENT}{line}" for line in _answers(run.run, step.step))
 
 
 def waiting_document(run: RunState) -> list[dict[str, object]]:
@@ -31,7 +31,7 @@ def waiting_document(run: RunState) -> list[dict[str, object]]:
 def opened_line(event: GateOpened, indent: str) -> str:
     """Say that a gate waits, and how to answer it."""
     told = f"{plain(event.step)} {quoted(event.message)}{_in_time(event.timeout, event.on_timeout)}"
-    return f"waiting for approval: {told}\n{indent}{how_to_answer(event.run, event.step)}"
+    return f"\n{indent}".join([f"waiting for approval: {told}; in another terminal:", *_answers(event.run, event.step)])
 
 
 def answered_line(event: GateAnswered) -> str:
@@ -43,6 +43,11 @@ def answered_line(event: GateAnswered) -> str:
 def how_to_answer(run: str, step: str) -> str:
     """Give the command that answers, as it can be typed."""
     return f"{program()} approve {plain(run)} {plain(step)}"
+
+
+def _answers(run: str, step: str) -> tuple[str, str]:
+    yes = how_to_answer(run, step)
+    return yes, f"{yes} --reject"
 
 
 def quoted(message: str) -> str:
