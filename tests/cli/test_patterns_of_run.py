@@ -102,7 +102,7 @@ def test_after_the_deadline_the_work_is_kept_and_the_code_is_124(shoal: Shoal, r
     assert git(repo, "show", f"{found['branch']}:w") == "w"
 
 
-def test_a_second_interrupt_does_not_wait_for_a_stubborn_agent(repo: Path) -> None:
+def test_a_second_interrupt_does_not_wait_for_a_stubborn_agent(repo: Path, shoal: Shoal) -> None:
     stubborn = "trap '' TERM INT; echo ready; while :; do sleep 1; done"
     words = ["run", "--task", stubborn, "--command", EVAL, "--events"]
     with subprocess.Popen(
@@ -118,3 +118,7 @@ def test_a_second_interrupt_does_not_wait_for_a_stubborn_agent(repo: Path) -> No
 
     assert running.returncode == 130
     assert "ended at once" in err, "and did not wait for the grace of the agent"
+    left = json.loads(shoal("status", "--json").out)
+    assert (left["status"], left["steps"][0]["worker_results"][0]["status"]) == ("cancelled", "lost")
+    assert "brought in by `shoal clean`" in shoal("status").out
+    assert "`shoal clean` brings in" in shoal("diff").err

@@ -23,7 +23,7 @@ class Place:
     paths: StatePaths
 
     def state(self) -> State:
-        """Add up what was recorded; a run that was killed is `lost`, though nobody could record that."""
+        """Add up what was recorded; what was killed, or ended at once, is `lost`, though nobody could record that."""
         first = fold(events(self.paths))
         doubtful = [run for run in first.runs.values() if self._is_dead(run)]
         if not doubtful:
@@ -34,7 +34,7 @@ class Place:
         return State({name: _lost(run) if name in names else run for name, run in second.runs.items()})
 
     def _is_dead(self, run: RunState) -> bool:
-        return not run.status.is_ended and not is_locked(self.paths.run_lock(run.run))
+        return _is_open(run) and not is_locked(self.paths.run_lock(run.run))
 
 
 async def found(folder: Path) -> Place:
@@ -64,21 +64,25 @@ def no_branch_yet(session: SessionState) -> BadInput:
     return BadInput(f"{session.session} has no branch yet: it is {session.status.value}; {then}")
 
 
+def _is_open(run: RunState) -> bool:
+    """Say whether *run* or an agent of it has no end: one that is ended at once still records its own."""
+    sessions = (session for step in run.steps.values() for session in step.sessions.values())
+    return not run.status.is_ended or not all(session.status.is_ended for session in sessions)
+
+
 def _lost(run: RunState) -> RunState:
     """Give *run* as what its Shoal, killed or ended at once, left: an agent that had no end is lost."""
-    if run.status.is_ended:
-        return run
     steps = {name: _lost_step(step) for name, step in run.steps.items()}
     is_lost = any(one.status is Status.LOST for step in steps.values() for one in step.sessions.values())
-    return replace(run, status=Status.LOST if is_lost else Status.CANCELLED, steps=steps)
+    ended = Status.LOST if is_lost else Status.CANCELLED
+    return replace(run, status=run.status if run.status.is_ended else ended, steps=steps)
 
 
 def _lost_step(step: StepState) -> StepState:
-    if step.status.is_ended:
-        return step
     sessions = {
         name: session if session.status.is_ended else replace(session, status=Status.LOST)
         for name, session in step.sessions.items()
     }
     is_lost = any(one.status is Status.LOST for one in sessions.values())
-    return replace(step, status=Status.LOST if is_lost else Status.CANCELLED, sessions=sessions)
+    ended = Status.LOST if is_lost else Status.CANCELLED
+    return replace(step, status=step.status if step.status.is_ended else ended, sessions=sessions)
