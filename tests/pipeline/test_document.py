@@ -77,6 +77,19 @@ def test_a_mistake_in_a_step_is_told_with_its_place(keys: str, expected: str) ->
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{AGENT}steps: [{{name: a, agnt: x, prompt: y}}]\n", "2:19: unknown key `agnt`; did you mean `agent`?"),
+        (f"{AGENT}steps: [{{nmae: a, agent: x, prompt: y}}]\n", "2:10: unknown key `nmae`; did you mean `name`?"),
+        ("agents: {x: {adaptor: command, command: make}}\n", "1:14: unknown key `adaptor`; did you mean `adapter`?"),
+        ("agents: {x: {adapter: command, comand: make}}\n", "1:32: unknown key `comand`; did you mean `command`?"),
+    ],
+)
+def test_a_key_that_is_misspelt_is_not_missing_too(text: str, expected: str) -> None:
+    assert wrong(text) == [f"f.yaml:{expected}"]
+
+
+@pytest.mark.parametrize(
     "text", ["agents:\n  x:\n\nsteps: [{name: a, agent: x, prompt: x}]\n", "agents:\n  x: # later\n"]
 )
 def test_a_value_that_was_left_out_is_told_at_its_key(text: str) -> None:

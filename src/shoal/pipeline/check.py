@@ -11,11 +11,13 @@ from shoal.model.graph import cycles
 from shoal.model.mind import SCRIPTED
 from shoal.pipeline.artifacts import injection_problems
 from shoal.pipeline.contract_check import contract_problems
+from shoal.pipeline.fields import Shape, meant
 from shoal.pipeline.gates import gate_problems
 from shoal.pipeline.merging import merging_problems
 from shoal.pipeline.names import is_name, slug
 from shoal.pipeline.problems import Position, Problem, key, nearest, shown
 from shoal.pipeline.select import select_problems
+from shoal.pipeline.shape import AgentShape, StepShape
 from shoal.pipeline.step_nodes import NEEDS, given, needed_steps, title
 from shoal.pipeline.strategy import matrix_problems
 from shoal.pipeline.text_names import text_problems
@@ -101,15 +103,15 @@ class _Check:
     def _agent(self, agent: Node) -> Iterator[Problem]:
         adapter = text(find(agent, "adapter"))
         if adapter == "command":
-            yield from self._needed(agent, ("command",), "say what to run")
+            yield from self._needed(agent, AgentShape, ("command",), "say what to run")
         if adapter == "scripted":
-            yield from self._needed(agent, ("script", "script_file"), "list its actions")
+            yield from self._needed(agent, AgentShape, ("script", "script_file"), "list its actions")
             yield from self._exclusive(agent, "script", "script_file")
         if adapter == "python":
-            yield from self._needed(agent, ("model",), "name one, like anthropic:claude-sonnet-5")
+            yield from self._needed(agent, AgentShape, ("model",), "name one, like anthropic:claude-sonnet-5")
             yield from self._replies(agent)
         if adapter == ACP:
-            yield from self._needed(agent, ("command",), "say which agent to run, like [goose, acp]")
+            yield from self._needed(agent, AgentShape, ("command",), "say which agent to run, like [goose, acp]")
         for one in foreign_keys(adapter or ""):
             yield from self._foreign(agent, one)
 
@@ -164,7 +166,7 @@ class _Check:
                 yield self._at(base.at, f"`base: needs`: {what}; give it a `select`, or use `auto` or `run`")
 
     def _step(self, step: Node) -> Iterator[Problem]:
-        yield from self._needed(step, ("name", "id"), "name the step")
+        yield from self._needed(step, StepShape, ("name", "id"), "name the step")
         yield from self._exclusive(step, "name", "id")
         for first, second in itertools.combinations(NEEDS, 2):
             yield from self._exclusive(step, first, second)
@@ -193,8 +195,8 @@ class _Check:
             if is_command:
                 yield from self._without_agent(step, "command", ("agent", "persona", "max_concurrent_agents", "vary"))
                 return
-            yield from self._needed(step, ("prompt", "exec"), "say what the agent is to do")
-            yield from self._needed(step, ("persona", "agent"), "name one of yours")
+            yield from self._needed(step, StepShape, ("prompt", "exec"), "say what the agent is to do")
+            yield from self._needed(step, StepShape, ("persona", "agent"), "name one of yours")
             yield from self._has_agent(step)
 
     def _sub_pipeline(self, step: Node) -> Iterator[Problem]:
@@ -245,8 +247,10 @@ class _Check:
             what = f"neither the step nor its persona {key(label)} names an agent; add `agent`"
             yield self._at(key_position(step, ["persona"]), what)
 
-    def _needed(self, node: Node, keys: tuple[str, ...], remedy: str) -> Iterator[Problem]:
-        if isinstance(node, Fields) and not any(given(node, one) for one in keys):
+    def _needed(self, node: Node, shape: type[Shape], keys: tuple[str, ...], remedy: str) -> Iterator[Problem]:
+        if not isinstance(node, Fields) or any(given(node, one) for one in keys):
+            return
+        if not any(meant(shape, label) in keys for label in node.entries):  # a misspelt one is told where it stands
             yield self._at(node.at, f"{' or '.join(f'`{one}`' for one in keys)} is missing; {remedy}")
 
     def _exclusive(self, node: Node, first: str, second: str) -> Iterator[Problem]:

@@ -1,6 +1,7 @@
 """Kinds of field that the shapes of documents are made of."""
 
 import shlex
+from functools import lru_cache
 from typing import Annotated, ClassVar, LiteralString, Self
 
 from pydantic import (
@@ -15,7 +16,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from shoal.pipeline.duration import BadDuration, seconds
-from shoal.pipeline.problems import key, nearest, shown
+from shoal.pipeline.problems import close, key, nearest, shown
 
 UNSUPPORTED = "is not supported yet in this version"
 UNKNOWN_KEY = "unknown_key"
@@ -38,8 +39,15 @@ class Shape(BaseModel):
         try:
             return handler(value)
         except ValidationError as error:
-            lines = [_line(cls, details) for details in error.errors(include_url=False)]
+            lines = [_line(cls, details) for details in _without_echoes(cls, error.errors(include_url=False))]
             raise ValidationError.from_exception_data(error.title, lines) from None
+
+
+@lru_cache(maxsize=256)  # in a large document it is asked of every step
+def meant(shape: type[Shape], name: str) -> str | None:
+    """Give the key of *shape* that an unknown *name* was probably to be, if one is near."""
+    known = _known(shape)
+    return None if name in known else close(name, known)
 
 
 def wrong(sentence: str, kind: LiteralString = OURS) -> PydanticCustomError:
@@ -94,6 +102,13 @@ def runnable(argv: list[str]) -> list[str]:
 Duration = Annotated[float, BeforeValidator(_seconds)]
 Argv = Annotated[list[str], AfterValidator(runnable), BeforeValidator(_argv)]
 NetworkName = Annotated[str, one_of("network", "none", "host")]
+
+
+def _without_echoes(shape: type[Shape], found: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out that a key is missing where it is only misspelt: that is told once, where it stands."""
+    own = [(one["type"], str(one["loc"][0])) for one in found if len(one["loc"]) == 1]
+    misspelt = {meant(shape, name) for kind, name in own if kind == "extra_forbidden"}
+    return [one for one in found if one["type"] != "missing" or len(one["loc"]) > 1 or one["loc"][0] not in misspelt]
 
 
 def _line(shape: type[Shape], details: ErrorDetails) -> InitErrorDetails:

@@ -70,8 +70,13 @@ def printable(text: str) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Say which known name was probably meant, or which there are."""
     names = [printable(one) for one in itertools.islice(known, CANDIDATES)]
-    near = difflib.get_close_matches(name[:SHOWN].lower(), names, n=1)
-    return f"did you mean `{near[0]}`?" if near else f"known: {', '.join(names) or 'none'}"
+    near = close(name, names)
+    return f"did you mean `{near}`?" if near else f"known: {', '.join(names) or 'none'}"
+
+
+def close(name: str, known: Iterable[str]) -> str | None:
+    """Give the known name that is nearest, if one is near."""
+    return next(iter(difflib.get_close_matches(name[:SHOWN].lower(), list(known), n=1)), None)
 
 
 def _order(problem: Problem) -> tuple[str, Position, str]:
