@@ -132,6 +132,8 @@ def test_what_is_right_is_right_for_both(text: str) -> None:
         STEP + "strategy: {matrix: {os: a}}\n",
         STEP + "strategy: {matrx: {os: [a]}}\n",
         STEP + "concurrency: 2\n    vary: [{colour: red}]\n",
+        STEP + "concurrency: 2\n    select: {by: speed}\n",
+        STEP + "concurrency: 2\n    select: {by: [diff_size, speed]}\n",
         STEP + "sandbox: docker\n",
         "steps: [{name: a, gate: {question: Ship it?}}]\n",
         "steps: [{name: a, command: 3}]\n",

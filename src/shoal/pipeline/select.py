@@ -28,11 +28,12 @@ def _once(by: list[str]) -> list[str]:
     return by
 
 
+Criterion = Annotated[str, one_of("by", *CRITERIA)]
 By = Annotated[
-    list[Annotated[str, one_of("by", *CRITERIA)]],
+    list[Criterion],
     Field(min_length=1),
     AfterValidator(_once),
-    BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+    BeforeValidator(_listed, json_schema_input_type=Criterion | list[Criterion]),
 ]
 
 
