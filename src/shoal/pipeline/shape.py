@@ -85,7 +85,7 @@ class Surroundings(Shape):
     limits: Limits | None = None
     """What each of its agents may spend; of step, persona, agent and runtime, the nearest holds as a whole."""
     network: NetworkName | None = None
-    """Which network it is on: `none`, or `host`; `none` where nobody says."""
+    """Which network it is on: `none`, or `host`; where nobody says, `host` for clients and `none` for others."""
     env: Env = Field(default_factory=dict)
     """Variables of its environment: a value, or `{from: HOST_NAME}`, which is masked everywhere."""
     timeout: Duration | None = None
