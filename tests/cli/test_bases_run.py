@@ -1,0 +1,46 @@
+"""What a stage builds on where the way to it is not straight: items that change nothing, groups, loops, selections."""
+
+import json
+
+import pytest
+
+from tests.cli.flows import Ran, ran
+from tests.conftest import make_repo
+
+CHAIN = [{"id": "a"}, {"id": "b", "after": ["a"]}, {"id": "c", "after": ["b"]}]
+BASES = """
+pipelines:
+  - name: main
+    steps:
+      - {name: plan, agent: plan, prompt: go, output_artifacts: [items.json]}
+      - name: chain
+        needs: plan
+        agent: do
+        prompt: '[ {{ item.id }} = a ] && echo a > a; [ {{ item.id }} = c ] && ls > seen; true'
+        strategy: {items_source: plan.items, dependency_key: after}
+      - {name: torn, pipeline: cells}
+      - {name: after-torn, needs: torn, agent: do, prompt: 'ls > seen'}
+      - {name: beside-torn, needs: torn, base: run, agent: do, prompt: 'ls > seen'}
+      - name: torn-loop
+        agent: do
+        prompt: 'echo {{ matrix.n }} > same'
+        strategy: {matrix: {n: [1, 2]}}
+        loop: {max: 3, until: "loop.round == 2"}
+      - {name: best, agent: do, prompt: 'echo $SHOAL_WORKER_INDEX > who; seq $SHOAL_WORKER_INDEX > lines', concurrency: 2, select: {by: diff_size}}
+      - {name: after-best, needs: best, base: needs, agent: do, prompt: 'cat who > seen'}
+  - name: cells
+    steps:
+      - {name: first, agent: do, prompt: 'echo first > first'}
+      - {name: cell, needs: first, agent: do, prompt: 'echo {{ matrix.n }} > same', strategy: {matrix: {n: [1, 2]}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """One run of stages that stand on others in all kinds of ways."""
+    repo = make_repo(tmp_path_factory.mktemp("bases") / "repo")
+    return ran(repo, BASES, "main", plan=f"echo '{json.dumps(CHAIN)}' > items.json")
+
+
+def test_the_chosen_work_of_several_is_a_tree_to_build_on(bases: Ran) -> None:
+    assert bases.shown("after-best", "seen") == str(bases["best"]["selected"])
