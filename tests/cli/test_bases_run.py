@@ -42,5 +42,10 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return ran(repo, BASES, "main", plan=f"echo '{json.dumps(CHAIN)}' > items.json")
 
 
+def test_an_item_builds_on_what_is_below_one_that_changed_nothing(bases: Ran) -> None:
+    assert bases.workers("chain") == ["succeeded", "no_changes", "succeeded"]
+    assert "a" in bases.shown("chain", "seen", 2).split()
+
+
 def test_the_chosen_work_of_several_is_a_tree_to_build_on(bases: Ran) -> None:
     assert bases.shown("after-best", "seen") == str(bases["best"]["selected"])

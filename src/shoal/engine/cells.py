@@ -74,7 +74,7 @@ async def _ordered(
 
 async def _one(dispatch: Dispatch, job: Job, needs: Sequence[WorkerResult], limiter: Limiter) -> None:
     try:
-        commits = [one.commit for one in needs if one.commit]
+        commits = [commit for one in needs if (commit := one.commit or one.base)]  # unchanged, it hands on its base
         base = await stacked(dispatch.site, job.step, [one.session for one in needs], commits)
     except Unstacked as error:
         dispatch.note(job, job.unstarted(Status.FAILED, str(error)))
