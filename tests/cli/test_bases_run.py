@@ -47,5 +47,17 @@ def test_an_item_builds_on_what_is_below_one_that_changed_nothing(bases: Ran) ->
     assert "a" in bases.shown("chain", "seen", 2).split()
 
 
+def test_work_that_does_not_go_together_inside_of_a_pipeline_is_told_to_who_would_build_on_it(bases: Ran) -> None:
+    assert (bases.statuses["torn"], bases.statuses["torn_cell"]) == ("succeeded", "succeeded")
+    assert bases.statuses["after-torn"] == "failed"
+    assert "conflicts in same" in bases["after-torn"]["error"]
+    assert bases.statuses["beside-torn"] == "succeeded", "it does not build on it"
+
+
+def test_a_loop_ends_where_its_next_round_cannot_build_on_the_one_before(bases: Ran) -> None:
+    assert (bases.statuses["torn-loop"], bases["torn-loop"]["rounds"]) == ("failed", 1)
+    assert "conflicts in same" in bases["torn-loop"]["error"]
+
+
 def test_the_chosen_work_of_several_is_a_tree_to_build_on(bases: Ran) -> None:
     assert bases.shown("after-best", "seen") == str(bases["best"]["selected"])
