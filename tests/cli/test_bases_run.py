@@ -1,6 +1,7 @@
 """What a stage builds on where the way to it is not straight: items that change nothing, groups, loops, selections."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,28 @@ def test_a_loop_ends_where_its_next_round_cannot_build_on_the_one_before(bases: 
 
 def test_the_chosen_work_of_several_is_a_tree_to_build_on(bases: Ran) -> None:
     assert bases.shown("after-best", "seen") == str(bases["best"]["selected"])
+
+
+def test_of_two_files_with_one_name_a_pipeline_hands_on_that_of_the_later_step(repo: Path, tmp_path: Path) -> None:
+    """The order in which the steps happen to end does not matter: here the first one ends last."""
+    (tmp_path / "there").mkdir()
+    left = "output_artifacts: [{name: note, path: note.txt}]"
+    wait = f"while [ ! -e {tmp_path}/there/over ]; do sleep 0.01; done; echo first > note.txt"
+    done = ran(
+        repo,
+        f"""
+        pipelines:
+          - name: main
+            steps:
+              - {{name: all, pipeline: inner}}
+              - {{name: read, needs: all, base: run, agent: do, prompt: 'cp "$SHOAL_INPUTS_DIR/all/note.txt" seen'}}
+          - name: inner
+            steps:
+              - {{name: first, agent: do, prompt: '{wait}', {left}}}
+              - {{name: second, agent: do, prompt: 'echo second > note.txt', {left}, base: run}}
+              - {{name: third, needs: second, agent: do, prompt: 'rm note.txt; touch {tmp_path}/there/over'}}
+        """,
+        "main",
+    )
+
+    assert done.shown("read", "seen") == "second"

@@ -1,5 +1,6 @@
 """The stages of a plan, each when its needs have ended: steps, gates, pipelines inside of pipelines, and loops."""
 
+import graphlib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from shoal.engine.stack import Unstacked, stacked
 from shoal.engine.stage_end import GOOD_ENOUGH, ended_well, failed, group_status, noted, started
 from shoal.engine.step import Steps
 from shoal.errors import BadInput, Broken
+from shoal.model.artifact import Produced
 from shoal.model.plan import Approval, Group, Loop, Stage, Step, everything
 from shoal.model.results import StepResult
 from shoal.model.status import Status
@@ -136,7 +138,7 @@ class Performance:
             result=result,
             is_met=ended_well(stage, status),
             commit=here.base,
-            artifacts={name: parts for one in inner.values() for name, parts in one.artifacts.items()},
+            artifacts=_left(stage, inner),
             inner=inner,
         )
         return await self._gathered(stage, outcome) if status in GOOD_ENOUGH else outcome
@@ -167,6 +169,12 @@ def _masked(site: Site, outcome: Outcome) -> Outcome:
     workers = tuple(one if one.attempts else masked(one, site.mask) for one in result.worker_results)
     error = None if result.error is None else site.mask.text(result.error)
     return replace(outcome, result=replace(result, worker_results=workers, error=error))
+
+
+def _left(stage: Group, inner: Mapping[str, Outcome]) -> dict[str, tuple[Produced, ...]]:
+    """Give the artifacts of all stages inside; of two with one name, that of the stage that comes later."""
+    order = graphlib.TopologicalSorter({one.name: one.needs for one in stage.stages}).static_order()
+    return {name: parts for one in order for name, parts in inner[one].artifacts.items()}
 
 
 def _after(scope: Scope, outcome: Outcome) -> Scope:
