@@ -285,3 +285,33 @@ def test_a_bad_length_of_time_is_refused(written: str | float) -> None:
 def test_what_is_no_name_has_a_slug_that_is_one(text: str) -> None:
     assert not is_name(text)
     assert is_name(slug(text))
+
+
+def nested(*sizes: int) -> str:
+    """Write a file of pipelines, each with the next one in it so many times."""
+    inner = [f"pipeline: p{number}" for number in range(1, len(sizes))] + ["command: 'true'"]
+    lines = [
+        f"  - {{name: p{number}, steps: [{', '.join(f'{{name: s{index}, {what}}}' for index in range(size))}]}}"
+        for number, (size, what) in enumerate(zip(sizes, inner, strict=True))
+    ]
+    return "\n".join(["pipelines:", *lines])
+
+
+def test_pipelines_inside_of_pipelines_may_not_come_to_millions_of_steps() -> None:
+    text = nested(*[10] * 9)
+
+    with pytest.raises(BadDocument) as refused:
+        planned(text, "p0")
+
+    (problem,) = refused.value.problems
+    assert "with the pipelines inside of pipelines there are more than 10000 steps; nest less" in problem.what
+    assert len(planned(nested(10, 10, 10), "p0").working) == 1000
+
+
+@pytest.mark.parametrize("levels", [92, 1000])
+def test_pipelines_that_lie_too_deep_inside_of_each_other_are_told_by_their_names(levels: int) -> None:
+    with pytest.raises(BadDocument) as refused:
+        planned(nested(*[1] * levels), "p0")
+
+    (problem,) = refused.value.problems
+    assert "nest less deeply, or use shorter names" in problem.what

@@ -24,6 +24,8 @@ from shoal.pipeline.tree import find, position
 STACKED = ("auto", "needs")
 LONGEST_NAME = 180
 """A session, its branch and its files are named after its step, and a file system takes 255 bytes."""
+MOST_INSIDE = 10_000
+"""Steps of pipelines inside of pipelines: ten that each have the next one ten times would be ten thousand millions."""
 
 
 def plan(
@@ -105,15 +107,13 @@ def _stages(settling: Settling, chosen: _Chosen, outer: str = "") -> tuple[Stage
 def _stage(settling: Settling, shape: StepShape, path: tuple[str | int, ...], outer: str) -> Stage:
     name = outer + shape.title
     if len(name) > LONGEST_NAME:
-        at = position(settling.document.tree, [*path, "name"])
         what = f"step {name} has a name of {len(name)} signs with those around it, and {LONGEST_NAME} can be held"
-        settling.problems.append(Problem(settling.document.name, at, f"{what}; nest less deeply, or use shorter names"))
+        settling.refuse((*path, "name"), f"{what}; nest less deeply, or use shorter names")
     made: Stage
     if shape.gate is not None:
         made = Approval(name=name, gate=shape.gate.given)
     elif shape.pipeline is not None:
-        inner = {one.name: one for one in _pipelines(settling.document)}[shape.pipeline]
-        made = Group(name=name, stages=_stages(settling, inner, f"{name}{INNER}"), input=shape.input)
+        made = Group(name=name, stages=_inside(settling, shape.pipeline, path, name), input=shape.input)
     else:
         made = settling.step(shape, path, name)
     node = find(settling.document.tree, *path)
@@ -130,6 +130,19 @@ def _stage(settling: Settling, shape: StepShape, path: tuple[str | int, ...], ou
         condition=shape.condition,
         loop=shape.loop.given if shape.loop else None,
     )
+
+
+def _inside(settling: Settling, pipeline: str, path: tuple[str | int, ...], outer: str) -> tuple[Stage, ...]:
+    """Settle the pipeline that the step at *path* is, unless that would take for ever."""
+    if len(outer) > LONGEST_NAME or settling.inside > MOST_INSIDE:  # both are told already
+        return ()
+    inner = {one.name: one for one in _pipelines(settling.document)}[pipeline]
+    settling.inside += len(inner.steps)
+    if settling.inside > MOST_INSIDE:
+        what = f"with the pipelines inside of pipelines there are more than {MOST_INSIDE} steps"
+        settling.refuse((*path, "pipeline"), f"{what}; nest less, or write fewer")
+        return ()
+    return _stages(settling, inner, f"{outer}{INNER}")
 
 
 def _told_to(*tasks: Assignment) -> Iterator[str]:

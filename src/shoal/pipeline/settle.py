@@ -43,6 +43,12 @@ class Settling:
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     reviewers: dict[str, Assignment] = field(default_factory=dict)
+    inside: int = 0
+    """How many steps there are of pipelines inside of others."""
+
+    def refuse(self, path: Path, what: str) -> None:
+        """Note what is wrong with the value at *path*."""
+        self.problems.append(Problem(self.document.name, position(self.document.tree, path), what))
 
     def step(self, shape: StepShape, path: Path, name: str) -> Step:
         """Settle a step with work for agents, or a plain command."""
@@ -224,9 +230,8 @@ class Settling:
             node = find(self.document.tree, *path)
             return node.text if isinstance(node, Scalar) else value  # as written: 1.10 stays 1.10
         if value.variable not in self.environ:
-            at = position(self.document.tree, [*path, "from"])
             what = f"the host has no variable {key(value.variable)}; set it, or write a value here"
-            self.problems.append(Problem(self.document.name, at, what))
+            self.refuse((*path, "from"), what)
         return self.environ.get(value.variable, "")
 
     def _note(self, shape: StepShape, what: str) -> None:
