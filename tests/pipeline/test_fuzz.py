@@ -314,6 +314,19 @@ def test_any_bytes_in_a_file_are_read_or_refused(tmp_path_factory: pytest.TempPa
         "steps: [" + "{name: a}, " * 20_000 + "]",
         "steps:\n" + "- {name: a, agent: x, prompt: y, needs: [b]}\n" * 4_000,
         "steps:\n" + "".join(f"- {{name: s{one}, agnt: x, needs: [s{one + 1}]}}\n" for one in range(1_500)),
+        "steps:\n"
+        + "- {name: s0, command: x, output_artifacts: [a.json]}\n"
+        + "".join(
+            f"- {{name: s{one}, command: 'echo {{{{ steps.s0.output }}}}', needs: [s{one - 1}]}}\n"
+            for one in range(1, 2_000)
+        ),
+        "steps:\n"
+        + "- {name: s0, command: x, output_artifacts: [a.json]}\n"
+        + "".join(
+            f"- {{name: s{one}, command: x, needs: s0, strategy: {{items_source: s0.a}}, output_artifacts: [a.json]}}\n"
+            for one in range(1, 1_500)
+        ),
+        "pipelines:\n" + "".join(f"- {{name: p{one}, steps: [{{pipeline: p{one + 1}}}]}}\n" for one in range(2_000)),
         "agents: {" + ", ".join(f"a{one}: {{adapter: comand}}" for one in range(4_000)) + "}",
         "a: " + "'" + "x" * (MAX_BYTES - 10) + "'",
         "? " * 5_000,

@@ -73,6 +73,11 @@ class _Check:
         self.tree = tree
         self.name = name
         self.files = files
+        pipelines = list(items(find(tree, "pipelines")))
+        inside = [step for one in pipelines for step in items(find(one, "steps"))]
+        self.known_pipelines = dict.fromkeys(label for one in pipelines if (label := text(find(one, "name"))))
+        self.looped = {label for one in inside if given(one, "loop") and (label := text(find(one, "pipeline")))}
+        """Those that are done again and again, as a step of another."""
 
     def top(self) -> Iterator[Problem]:
         yield from self._exclusive(self.tree, "steps", "pipelines")
@@ -131,7 +136,7 @@ class _Check:
             yield from self._step(one)
         titled = {label: one for one in found if (label := title(one)) is not None}
         yield from self._needs(titled)
-        yield from text_problems(titled, self.tree, self.name, self.files, is_looped=self._is_looped(pipeline))
+        yield from text_problems(titled, self.tree, self.name, self.files, is_looped=pipeline in self.looped)
 
     def _needs(self, steps: Mapping[str, Fields]) -> Iterator[Problem]:
         """Find needs that are not there, and steps that wait for each other for ever."""
@@ -203,20 +208,15 @@ class _Check:
         yield from self._without_agent(step, "pipeline", AGENT_KEYS)
         label = find(step, "pipeline")
         wanted = text(label)
-        known = [name for one in items(find(self.tree, "pipelines")) if (name := text(find(one, "name")))]
-        if label is not None and wanted is not None and wanted not in known:
-            yield self._at(label.at, f"no pipeline named {shown(wanted)} in this file; {nearest(wanted, known)}")
+        if label is not None and wanted is not None and wanted not in self.known_pipelines:
+            what = f"no pipeline named {shown(wanted)} in this file"
+            yield self._at(label.at, f"{what}; {nearest(wanted, self.known_pipelines)}")
 
     def _without_agent(self, step: Node, kind: str, keys: Iterable[str]) -> Iterator[Problem]:
         for one in keys:
             if given(step, one):
                 what = f"`{one}` does not go with `{kind}`, which has no agent of its own; remove it"
                 yield self._at(key_position(step, [one]), what)
-
-    def _is_looped(self, pipeline: str | None) -> bool:
-        """Say whether a step that is that pipeline is done again and again."""
-        found = [step for one in items(find(self.tree, "pipelines")) for step in items(find(one, "steps"))]
-        return any(text(find(one, "pipeline")) == pipeline and given(one, "loop") for one in found if pipeline)
 
     def _inside(self) -> Iterator[Problem]:
         """Find pipelines that would contain themselves."""

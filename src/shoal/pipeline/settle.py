@@ -100,9 +100,8 @@ class Settling:
     def _matrix(self, shape: StepShape, path: Path) -> Matrix | None:
         if shape.strategy is None:
             return None
-        siblings = self._siblings(path)
-        left = {one.title: [made.given for made in one.output_artifacts] for one in siblings}
-        return shape.strategy.given(left)
+        needed = [one for one in self._siblings(path) if one.output_artifacts and one.title in shape.wanted]
+        return shape.strategy.given({one.title: [made.given for made in one.output_artifacts] for one in needed})
 
     def _siblings(self, path: Path) -> Sequence[StepShape]:
         """Give all steps of the pipeline that the step at *path* is of."""

@@ -1,6 +1,7 @@
 """The names that texts use: each must be one that there is when the step starts."""
 
 import functools
+import graphlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from shoal.pipeline.step_nodes import given, needed_steps
 from shoal.pipeline.template import BadTemplate, uses
 from shoal.pipeline.texts import Text, persona_texts, texts
 from shoal.pipeline.tree import Fields, Node, entries, find, items, text
+from shoal.pipeline.width import earlier
 
 if TYPE_CHECKING:  # Jinja takes a moment to import, and most documents need no template
     from shoal.pipeline.syntax import Use
@@ -38,8 +40,9 @@ def text_problems(
 
     *files* are the system prompts that personas have in files of their own.
     """
+    before = _Before(steps)
     for label, step in steps.items():
-        known = _Known(steps, label, tree, is_looped=is_looped)
+        known = _Known(steps, label, tree, before, is_looped=is_looped)
         for one in (*texts(step), *persona_texts(step, tree, files)):
             yield from _problems(one, known, name)
 
@@ -58,17 +61,15 @@ def _problems(one: Text, known: "_Known", name: str) -> Iterator[Problem]:
 class _Known:
     """What the texts of one step may name."""
 
-    def __init__(self, steps: Mapping[str, Fields], label: str, tree: Node, *, is_looped: bool) -> None:
+    def __init__(
+        self, steps: Mapping[str, Fields], label: str, tree: Node, before: "_Before", *, is_looped: bool
+    ) -> None:
         self.steps = steps
+        self.before = before
         self.step = steps[label]
         self.tree = tree
         self.label = label
         self.is_looped = is_looped
-
-    @functools.cached_property
-    def before(self) -> set[str]:
-        """The steps that have surely ended when this one starts."""
-        return _before(self.steps, self.label)
 
     @functools.cached_property
     def inner(self) -> dict[str, Fields]:
@@ -102,10 +103,10 @@ class _Known:
     def _why_not_step(self, root: str, rest: list[str], where: Text) -> str | None:
         label, *fields = rest
         inner = self.inner if where.is_condition and root == "steps" else {}
-        if label not in self.before and label not in inner:
+        if label not in inner and not (label in self.steps and self.before.holds(label, self.label)):
             if label in self.steps:
                 return f"step {key(label)} need not have ended when this one starts; add it to `needs`"
-            return f"no step named {key(label)}; {nearest(label, [*self.before, *inner])}"
+            return f"no step named {key(label)}; {nearest(label, [*self.before.all(self.label), *inner])}"
         step = inner.get(label) or self.steps[label]
         if root == "steps" and fields and fields[0] not in TOLD:
             return f"of a step there is no {key(fields[0])}; {nearest(fields[0], TOLD)}"
@@ -129,17 +130,26 @@ class _Known:
         return None
 
 
-def _before(steps: Mapping[str, Fields], label: str) -> set[str]:
-    """Name the steps that have surely ended when *label* starts."""
-    found: set[str] = set()
-    waiting = [label]
-    while waiting:
-        for node in needed_steps(steps[waiting.pop()]):
-            need = text(node)
-            if need in steps and need is not None and need not in found:
-                found.add(need)
-                waiting.append(need)
-    return found - {label}
+class _Before:
+    """Which steps have surely ended when another one starts; asked once for all of them, who may be thousands."""
+
+    def __init__(self, steps: Mapping[str, Fields]) -> None:
+        written = {label: map(text, needed_steps(one)) for label, one in steps.items()}
+        needs = {label: [one for one in names if one is not None and one in steps] for label, names in written.items()}
+        try:
+            self.order = tuple(graphlib.TopologicalSorter(needs).static_order())
+        except graphlib.CycleError:  # that is told, and nothing else can be said before it is mended
+            self.order = ()
+        self.places = {label: place for place, label in enumerate(self.order)}
+        self.bits = earlier(self.order, needs)
+
+    def holds(self, label: str, later: str) -> bool:
+        """Say whether *label* has ended when *later* starts."""
+        return not self.order or bool(self.bits[self.places[later]] >> self.places[label] & 1)
+
+    def all(self, later: str) -> list[str]:
+        """Name all that have ended when *later* starts."""
+        return [label for label in self.order if self.holds(label, later)]
 
 
 def _inner(step: Fields, tree: Node) -> dict[str, Fields]:

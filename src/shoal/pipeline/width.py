@@ -17,9 +17,8 @@ def width(needs: Mapping[str, Collection[str]], workers: Mapping[str, int]) -> i
     order = tuple(graphlib.TopologicalSorter(needs).static_order())
     if len(order) > EXACT:
         return sum(max(workers[name] for name in chain) for chain in _chains(order, needs))
-    earlier = _earlier(order, needs)
     counts = [workers[name] for name in order]
-    return sum(counts) - _matched(earlier, counts)
+    return sum(counts) - _matched(earlier(order, needs), counts)
 
 
 def _chains(order: Sequence[str], needs: Mapping[str, Collection[str]]) -> list[list[str]]:
@@ -32,7 +31,7 @@ def _chains(order: Sequence[str], needs: Mapping[str, Collection[str]]) -> list[
     return list(ends.values())
 
 
-def _earlier(order: Sequence[str], needs: Mapping[str, Collection[str]]) -> list[int]:
+def earlier(order: Sequence[str], needs: Mapping[str, Collection[str]]) -> list[int]:
     """Give for each step, as bits, all that must be over before it starts."""
     place = {name: index for index, name in enumerate(order)}
     found: list[int] = []
