@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.engine.merge.candidates import lot, workers_of
+from shoal.engine.merge.candidates import lot
 from shoal.engine.merge.line import ordered
 from shoal.engine.merge.preview import previewed
+from shoal.engine.merge.rounds import counting
 from shoal.git.commits import Commit
 from shoal.git.conflicts import Clean
 from shoal.git.merge import workbench
@@ -30,7 +31,7 @@ class Combination:
 @contextlib.asynccontextmanager
 async def combination(repository: Repository, report: RunReport) -> AsyncIterator[Combination]:
     """Merge all that ended well, in the order in which a merge would; nothing is left in the repository."""
-    candidates = lot(workers_of(report), allow_executable=True).candidates
+    candidates = lot(await counting(repository, report), allow_executable=True).candidates
     line = ordered(candidates, await previewed(repository, report.run, report.base, candidates))
     inside: list[str] = []
     outside: list[str] = []

@@ -36,11 +36,13 @@ class Performance:
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
         self.outcomes: dict[str, Outcome] = {}
+        self._begun: set[str] = set()
 
     async def all(self, stages: Sequence[Stage], start: str | None, scope: Scope) -> dict[str, Outcome]:
         """Do *stages*, those that need nothing from the commit *start*."""
         known = {stage.name: stage for stage in stages}
-        await started(self.steps.site, stages)
+        await started(self.steps.site, stages, self._begun)
+        self._begun |= known.keys()
 
         async def perform(name: str, ended: Mapping[str, Outcome]) -> Outcome:
             outcome = _masked(self.steps.site, await self._stage(known[name], ended, start, scope))

@@ -1,6 +1,6 @@
 """When a stage begins and how it ends, judged and recorded."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 from shoal.engine.outcome import Outcome
@@ -13,14 +13,14 @@ from shoal.model.status import Status
 GOOD_ENOUGH = (Status.SUCCEEDED, Status.DEGRADED)
 
 
-async def started(site: Site, stages: Iterable[Stage]) -> None:
-    """Record that *stages* have their turn from now on."""
-    await site.ledger.append(*(_start(site.run, stage) for stage in stages))
+async def started(site: Site, stages: Iterable[Stage], before: Container[str] = ()) -> None:
+    """Record that *stages* have their turn from now on, those that were started *before* once more."""
+    await site.ledger.append(*(_start(site.run, stage, is_again=stage.name in before) for stage in stages))
 
 
-def _start(run: str, stage: Stage) -> StepStarted:
+def _start(run: str, stage: Stage, *, is_again: bool) -> StepStarted:
     workers, rule = (stage.workers, stage.on_failure) if isinstance(stage, Step) else (0, "fail_fast")
-    return StepStarted(run=run, step=stage.name, workers=workers, on_failure=rule)
+    return StepStarted(run=run, step=stage.name, workers=workers, on_failure=rule, is_again=is_again)
 
 
 async def noted(site: Site, result: StepResult) -> None:

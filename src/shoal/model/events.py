@@ -35,6 +35,8 @@ class StepStarted:
     step: str
     workers: int
     on_failure: str
+    is_again: bool = False
+    """Whether it is a further round of a loop around it: what was before is of the rounds before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

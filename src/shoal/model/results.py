@@ -120,6 +120,8 @@ class RunReport:
     """What became of the work when it was brought together, where that was asked for."""
     overlaps: tuple[Overlap, ...] = ()
     """The pairs of sessions that changed the same files, in the order in which they were seen."""
+    earlier: tuple[WorkerResult, ...] = ()
+    """Good work of the former rounds of loops: a last round that changed nothing stands on it."""
 
 
 class AgentFailed(ShoalError):

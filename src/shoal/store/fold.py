@@ -69,6 +69,8 @@ class StepState:
     ended: StepEnded | None = None
     sessions: Mapping[str, SessionState] = field(default_factory=dict)
     gate: GateState | None = None
+    seq: int = 0
+    """The number of the event with which its last round began, where it is done again inside of a loop."""
 
     @property
     def is_waiting(self) -> bool:
@@ -142,14 +144,26 @@ def report(run: RunState) -> RunReport:
         usage=summed(one.result.usage for step in run.steps.values() for one in step.sessions.values() if one.result),
         merge=run.merge,
         overlaps=run.overlaps,
+        earlier=tuple(one for step in run.steps.values() for one in _earlier(step)),
     )
 
 
+def _last(step: StepState) -> dict[int, SessionState]:
+    """Give the last attempt of each worker in the last round."""
+    found = [one for one in step.sessions.values() if one.seq > step.seq]
+    return {one.index: one for one in sorted(found, key=lambda one: one.seq)}
+
+
+def _earlier(step: StepState) -> list[WorkerResult]:
+    """Give the good work of rounds before the last: an attempt that ended well is not made again."""
+    last = {one.session for one in _last(step).values()}
+    found = [one.result for one in sorted(step.sessions.values(), key=lambda one: one.seq) if one.session not in last]
+    return [one for one in found if one is not None and one.status.is_good and one.commit]
+
+
 def _step_result(step: StepState) -> StepResult:
-    """Take the last attempt of each worker, in the workers' order."""
-    last: dict[int, SessionState] = {}
-    for session in sorted(step.sessions.values(), key=lambda one: one.seq):
-        last[session.index] = session
+    """Tell the last round, by the last attempt of each worker, in the workers' order."""
+    last = _last(step)
     ended = step.ended
     workers = {index: _worker_result(session) for index, session in last.items()}
     workers |= {one.index: one for one in (ended.unstarted if ended else ())}
@@ -201,7 +215,7 @@ class _Draft:
             case RunEnded(run=run, status=status, duration_seconds=seconds):
                 self._runs[run] = replace(self._run(run, recorded.at), status=status, duration_seconds=seconds)
             case StepStarted() as event:
-                self._step_started(event, recorded.at)
+                self._step_started(event, recorded)
             case StepEnded(run=run, step=step, status=status) as event:
                 self._steps[run, step] = replace(self._step(run, step, recorded.at), status=status, ended=event)
             case SessionStarted() as event:
@@ -254,9 +268,12 @@ class _Draft:
             status=Status.RUNNING,
         )
 
-    def _step_started(self, event: StepStarted, at: float) -> None:
+    def _step_started(self, event: StepStarted, recorded: Recorded) -> None:
+        step = self._step(event.run, event.step, recorded.at)
+        if event.is_again:
+            step = replace(step, ended=None, gate=None, seq=recorded.seq)
         self._steps[event.run, event.step] = replace(
-            self._step(event.run, event.step, at),
+            step,
             workers=event.workers,
             on_failure=event.on_failure,
             status=Status.RUNNING,

@@ -4,7 +4,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.engine.merge.build import built
-from shoal.engine.merge.candidates import Candidate, Lot, lot, without, workers_of
+from shoal.engine.merge.candidates import Candidate, Lot, lot, without
 from shoal.engine.merge.chain import Chain, Smith
 from shoal.engine.merge.deliver import delivered, target
 from shoal.engine.merge.desk import HEADS, Desk, MergeAsk, at_work
@@ -14,6 +14,7 @@ from shoal.engine.merge.line import ordered
 from shoal.engine.merge.look import Look, Verdicts
 from shoal.engine.merge.past import Past
 from shoal.engine.merge.preview import previewed
+from shoal.engine.merge.rounds import counting
 from shoal.engine.merge.standing import barred
 from shoal.engine.merge.tell import told
 from shoal.errors import BadInput, Broken
@@ -43,7 +44,7 @@ async def merge(desk: Desk, ask: MergeAsk, workers: Sequence[WorkerResult] | Non
 
 async def preview(desk: Desk, sessions: Sequence[str] = ()) -> Preview:
     """Say which sessions would conflict; nothing is changed."""
-    workers = workers_of(desk.report, sessions)
+    workers = await counting(desk.repository, desk.report, sessions)
     chosen = lot(workers, named=sessions, allow_executable=True)
     chosen = without(chosen, await gone(desk.repository, [one.source for one in chosen.candidates]))
     bases = {one.session: one.base for one in workers if one.base}
@@ -59,7 +60,7 @@ async def _tried(
     if past.unrecorded is not None:  # whoever moved the branch was killed before that was written down
         await desk.ledger.append(MergeRecorded(run=desk.run, new=past.unrecorded))
     wanted = await target(desk, ask.into) if ask.into is not None else past.start or desk.report.base
-    given = list(workers) if workers is not None else workers_of(desk.report, ask.sessions)
+    given = list(workers) if workers is not None else await counting(desk.repository, desk.report, ask.sessions)
     chosen = lot(given, named=ask.sessions, allow_executable=ask.allow_executable, out=past.out)
     lost = await gone(desk.repository, _sources(chosen.candidates, past.results))
     chosen, past = without(chosen, lost), past.without(lost)
