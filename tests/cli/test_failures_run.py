@@ -1,0 +1,110 @@
+"""Work that failed, was left out or was stopped: what of it is told, and what is handed on to those that come after."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SHOAL, environment
+from tests.cli.flows import Ran, ran, written
+from tests.conftest import make_repo
+
+HALF = "concurrency: 2, on_failure: best_effort, agent: do, prompt: 'echo x > x; [ $SHOAL_WORKER_INDEX = 1 ]'"
+FAILURES = """
+pipelines:
+  - name: main
+    steps:
+      - {name: maybe, optional: true, agent: do, prompt: 'echo bad > bad; exit 1'}
+      - {name: after-maybe, needs: maybe, agent: do, prompt: 'ls > seen'}
+      - name: cells
+        agent: do
+        prompt: 'echo {{ matrix.n }} > n-{{ matrix.n }}; echo {{ matrix.n }} > out.txt; echo out.txt > .gitignore; [ {{ matrix.n }} != 2 ]'
+        strategy: {matrix: {n: [1, 2, 3]}, fail-fast: false}
+        output_artifacts: [out.txt]
+      - {name: after-cells, needs: cells, agent: do, prompt: 'ls > seen; cp "$SHOAL_INPUTS_DIR/cells/out.txt" got'}
+      - {name: partly, pipeline: half}
+      - {name: spared, pipeline: optional-half}
+      - {name: first, agent: do, prompt: 'echo first > first'}
+      - {name: unmet, optional: true, needs: [first, bad], agent: do, prompt: 'true'}
+      - {name: after-unmet, needs: unmet, agent: do, prompt: 'ls > seen'}
+      - {name: bad, agent: do, prompt: 'exit 1'}
+      - {name: say, agent: do, prompt: 'echo; echo said; echo'}
+      - {name: quote, needs: say, command: 'printf "[%s]" "{{ steps.say.output }}" > quoted'}
+      - {name: inside, needs: first, pipeline: optional-inside}
+  - name: half
+    steps: [{name: two, HALF}]
+  - name: optional-half
+    steps: [{name: two, optional: true, HALF}, {name: one, agent: do, prompt: 'true'}]
+  - name: optional-inside
+    steps:
+      - {name: no, agent: do, prompt: 'exit 1', optional: true}
+      - {name: skip, needs: no, if: 'false', agent: do, prompt: 'exit 1'}
+      - {name: look, needs: skip, agent: do, prompt: 'ls > seen'}
+      - {name: beside, base: run, agent: do, prompt: 'true'}
+      - {name: after-beside, needs: beside, agent: do, prompt: 'ls > seen'}
+""".replace("HALF", HALF)
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """One run in which something of everything fails."""
+    return ran(make_repo(tmp_path_factory.mktemp("failures") / "repo"), FAILURES, "main")
+
+
+def test_nobody_builds_on_the_work_of_an_optional_step_that_failed(failures: Ran) -> None:
+    assert failures.shown("maybe", "bad") == "bad", "it is kept"
+    assert "bad" not in failures.shown("after-maybe", "seen").split()
+
+
+def test_of_a_matrix_only_the_good_items_are_handed_on(failures: Ran) -> None:
+    assert failures.workers("cells") == ["succeeded", "failed", "succeeded"]
+    assert {"n-1", "n-3"} <= set(failures.shown("after-cells", "seen").split())
+    assert "n-2" not in failures.shown("after-cells", "seen").split()
+    assert failures.shown("after-cells", "got").split() == ["##", "worker", "0", "1", "##", "worker", "2", "3"]
+
+
+def test_a_pipeline_of_which_a_part_failed_is_degraded_unless_that_was_optional(failures: Ran) -> None:
+    assert (failures.statuses["partly"], failures.statuses["partly_two"]) == ("degraded", "degraded")
+    assert (failures.statuses["spared"], failures.statuses["spared_two"]) == ("succeeded", "degraded")
+
+
+def test_who_needs_an_optional_step_that_could_not_start_goes_on(failures: Ran) -> None:
+    assert failures.statuses["unmet"] == "skipped"
+    assert failures.statuses["after-unmet"] == "succeeded"
+
+
+def test_inside_of_a_pipeline_all_stand_on_what_it_stands_on(failures: Ran) -> None:
+    assert "first" in failures.shown("inside_look", "seen").split()
+    assert "first" in failures.shown("inside_after-beside", "seen").split()
+
+
+def test_the_output_of_a_step_is_taken_as_a_shell_takes_it(failures: Ran) -> None:
+    assert failures.worker("say")["output"] == "\nsaid\n\n"
+    assert failures.shown("quote", "quoted") == "[\nsaid]"
+
+
+def test_what_a_round_that_is_stopped_does_not_reach_does_not_look_done(repo: Path, tmp_path: Path) -> None:
+    os.mkfifo(told := tmp_path / "told")
+    file = written(
+        repo,
+        f"""
+        pipelines:
+          - name: main
+            steps: [{{name: again, pipeline: inner, loop: {{max: 3, until: "false"}}}}]
+          - name: inner
+            steps:
+              - {{name: one, agent: do, prompt: '[ {{{{ loop.round }}}} = 1 ] || {{ echo > {told}; sleep 60; }}; echo x >> x'}}
+              - {{name: two, needs: one, agent: do, prompt: 'echo y >> y'}}
+        """,
+    )
+    command = [SHOAL, "run", file, "main", "--json"]
+    with subprocess.Popen(command, cwd=repo, env=environment(), stdout=subprocess.PIPE, text=True) as running:
+        told.read_text()
+        running.send_signal(signal.SIGINT)
+        out, _ = running.communicate(timeout=60)
+
+    found = {one["step"]: one["status"] for one in json.loads(out)["steps"]}
+    assert found == {"again": "cancelled", "again_one": "cancelled"}
