@@ -1,10 +1,12 @@
 """What is particular to single patterns."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 import pytest
 import stamina
@@ -12,6 +14,8 @@ import stamina
 from shoal.errors import BadInput, QuorumMissed, Refused, TimedOut, UnknownName
 from shoal.patterns import Err, Ok, balance, gather, map, quorum, race, retrying, settled, stages, timeout
 from tests.patterns.acting import Boom, Watch, limited
+
+Pattern = Callable[[list[Callable[[], Awaitable[int]]]], Awaitable[object]]
 
 
 async def test_what_others_failed_with_is_noted_on_the_first_failure() -> None:
@@ -51,6 +55,37 @@ async def test_a_quorum_returns_at_once_and_ends_the_rest() -> None:
         assert await quorum([watch.endless(), watch.good(1, ticks=4), watch.bad(Boom()), watch.good(3)], 2) == [1, 3]
 
     assert watch.running == 0
+
+
+@pytest.mark.parametrize("pattern", [race, partial(quorum, n=1)])
+async def test_who_is_stopped_is_cancelled_once_whoever_ends_meanwhile(pattern: Pattern) -> None:
+    """To be cancelled again would cut short who is putting things in order: a session would lose its work."""
+    watch, cancels = Watch(), 0
+
+    async def first() -> int:
+        await watch.until(2)
+        return 1
+
+    async def good_all_the_same() -> int:
+        with watch.on(), contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return 2
+
+    async def orderly() -> int:
+        nonlocal cancels
+        with watch.on():
+            for ticks in (10**9, 20, 20):
+                try:
+                    for _ in range(ticks):
+                        await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    cancels += 1
+        return 3
+
+    async with limited(3):
+        await pattern([first, good_all_the_same, orderly])
+
+    assert cancels == 1
 
 
 @pytest.mark.parametrize("n", [0, 5, -1])

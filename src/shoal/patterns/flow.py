@@ -60,7 +60,12 @@ class Flow(Generic[T]):
             self.meter.close()
 
     def stop(self) -> None:
-        """Cancel what runs and pull no more; iterating on awaits them and gives those that ended otherwise."""
+        """Cancel what runs and pull no more; iterating on awaits them and gives those that ended otherwise.
+
+        Once only: to be cancelled again would cut short whoever is putting things in order.
+        """
+        if self._stopped:
+            return
         self._stopped = True
         self._feeder.cancel()
         for task in self._running:
