@@ -1,5 +1,6 @@
 """Overlaps are found as sessions end: all pairs, within bounds, and at nobody's expense."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,22 @@ def test_pairs_are_the_same_whether_found_one_by_one_or_at_once(changed: dict[st
     found = {(other, name) for name, paths in changed.items() for other in places.taken(name, paths)}
 
     assert found == set(meeting(changed)[0])
+
+
+def test_deep_folders_fill_no_memory() -> None:
+    """300 files, each below 1,900 folders of its own: to name all those would take a gigabyte."""
+    deep = [f"{number}/" + "a/" * 1900 + "f" for number in range(300)]
+    places = Places()
+
+    tracemalloc.start()
+    try:
+        places.taken("one", deep)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert places.taken("other", [deep[0], "0"]) == ["one"]
+    assert peak < 64 * 2**20
 
 
 def script(*lines: str) -> dict[str, object]:

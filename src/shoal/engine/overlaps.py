@@ -5,7 +5,7 @@ What an agent has committed in its box is not looked at: nothing of it is known 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 from shoal.engine.merge.candidates import INSIDE
@@ -25,6 +25,7 @@ MOST_SESSIONS = 2000
 MOST_TOLD = 200
 MOST_FILES = 5000
 """Of each session so many files are looked at."""
+MOST_FOLDER_SIGNS = 8 * 2**20  # ten times what the folders above so many usual paths have
 MOST_PARTNERS = 20
 SHOWN = 20
 REST_SECONDS = 5.0
@@ -146,7 +147,7 @@ class Places:
     def taken(self, session: str, paths: Sequence[str]) -> list[str]:
         """Add a session, and name those before it that touch the same places."""
         met: dict[str, None] = {}
-        folders = {folder for path in paths for folder in _folders(path)}
+        folders = _folders(paths)
         for path in paths:
             met |= dict.fromkeys([*self._files.get(path, ()), *self._folders.get(path, ())])
         for folder in folders:
@@ -196,11 +197,17 @@ def alternatives_of(plan: Plan) -> frozenset[str]:
     return frozenset(step.name for step in steps if step.select is not None)
 
 
-def _folders(path: str) -> Iterator[str]:
-    at = path.find("/")
-    while at > 0:
-        yield path[:at]
-        at = path.find("/", at + 1)
+def _folders(paths: Iterable[str]) -> set[str]:
+    """Name the folders above *paths*, each once; an agent's may be a thousand deep, and then not all are named."""
+    seen: set[str] = set()
+    left = MOST_FOLDER_SIGNS
+    for path in paths:
+        above = path.rpartition("/")[0]
+        while above and above not in seen and left > 0:
+            seen.add(above)
+            left -= len(above)
+            above = above.rpartition("/")[0]
+    return seen
 
 
 def _masked(conflict: Conflict, mask: Callable[[str], str]) -> Conflict:
