@@ -249,6 +249,6 @@ def test_a_name_that_no_text_can_have_is_told_at_its_place_before_anything_runs(
 
     assert (said.code, said.err) == (
         2,
-        "p.yaml:7:34: step `a` need not have ended when this one starts; add it to `needs`\n",
+        "p.yaml:7:40: step `a` need not have ended when this one starts; add it to `needs`\n",
     )
     assert not (repo / ".shoal").exists()

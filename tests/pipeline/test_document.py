@@ -52,7 +52,7 @@ def in_agents(keys: str) -> list[str]:
         ),
         (
             "on_failure: {quorum: 1000000}",
-            "3:48: `on_failure` as a mapping is `{quorum: n}`, with a whole number from 1 to 999999",
+            "3:48: `on_failure` as a mapping is `{quorum: n}`, with a whole number, at least 1 and at most 999999",
         ),
         ("on_failure: failfast", "3:48: `on_failure` cannot be 'failfast'; did you mean `fail_fast`?"),
         (
@@ -74,6 +74,27 @@ def in_agents(keys: str) -> list[str]:
 )
 def test_a_mistake_in_a_step_is_told_with_its_place(keys: str, expected: str) -> None:
     assert in_step(keys) == [f"f.yaml:{expected}"]
+
+
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [
+        ("Do {{ inptu }}", "3:19"),
+        ("'Do {{ inptu }}'", "3:20"),
+        ("|\n      Do\n\n        {{ inptu }}", "6:12"),
+        ("|2-\n        {{ inptu }}\r", "4:12"),
+        ("&it !!str |\n      {% if input %}\n      {{ inptu }}\n      {% endif %}", "5:10"),
+        ("|\n      Do\n      {{ input | inptu }}", "5:7"),
+        ("'It''s {{ inptu }}'", "3:13"),
+        (">\n      Do\n      {{ inptu }}", "3:13"),
+        ("Do\n      {{ inptu }}", "3:13"),
+    ],
+)
+def test_what_is_wrong_in_a_text_is_told_at_its_place_in_the_file(written: str, place: str) -> None:
+    """Where the lines of the text are not those of the file, the place of the text has to do."""
+    (line,) = wrong(f"{AGENT}steps:\n  - prompt: {written}\n    name: a\n    agent: x\n")
+
+    assert line.startswith(f"f.yaml:{place}: no ")
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_a_template_stays_as_it_is_until_its_step_starts() -> None:
 def test_an_input_that_was_not_given_is_told_where_it_is_used() -> None:
     text = "agents: {x: {adapter: command, command: a}}\nsteps: [{name: a, agent: x, prompt: '{{ input.title }}'}]"
 
-    with pytest.raises(BadDocument, match=r"2:37: the text uses `input`, and there is none; give it with `--input`"):
+    with pytest.raises(BadDocument, match=r"2:41: the text uses `input`, and there is none; give it with `--input`"):
         planned(text)
 
 

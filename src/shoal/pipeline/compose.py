@@ -47,7 +47,7 @@ class Composed:
 def compose(text: str, name: str) -> Composed:
     """Read one YAML document, or raise `BadDocument` where its form makes going on impossible or unsafe."""
     _refuse_unfit(text, name)
-    builder = _Builder(name)
+    builder = _Builder(name, text)
     try:
         tree = builder.document(YAML(typ="safe", pure=True).parse(text))
     except YAMLError as error:
@@ -61,8 +61,9 @@ def compose(text: str, name: str) -> Composed:
 class _Builder:
     """One walk over the parser's events; gathers what can be gathered and raises where going on is unsafe."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, text: str) -> None:
         self.name = name
+        self.lines = text.split("\n")
         self.problems: list[Problem] = []
         self.anchors: dict[str, tuple[Node, int] | None] = {}
         self.aliases = 0
@@ -134,7 +135,23 @@ class _Builder:
         if _UNFIT.search(written):
             self._note(event, "a NUL or half a surrogate pair in a text; take it out")
         is_plain = event.style is None and event.tag is None
-        return Scalar(_at(event), written, resolve(written) if is_plain else written)
+        return Scalar(_at(event), written, resolve(written) if is_plain else written, self._inside(event, written))
+
+    def _inside(self, event: ScalarEvent, written: str) -> Position | None:
+        """Find where the text itself stands, to tell of what is wrong in it; folded and escaped ones are not traced."""
+        at = _at(event)
+        if event.style == "|":
+            return self._inside_block(written, at.line)
+        start = at.column - 1 + bool(event.style)
+        is_as_written = at.line <= len(self.lines) and self.lines[at.line - 1].startswith(written, start)
+        return Position(at.line, start + 1) if is_as_written else None
+
+    def _inside_block(self, written: str, header: int) -> Position | None:
+        for number, line in enumerate(written.split("\n")[: len(self.lines) - header]):
+            if line.strip():
+                source = self.lines[header + number].rstrip("\r")
+                return Position(header + 1, len(source) - len(line) + 1) if source.endswith(line) else None
+        return None
 
     def _alias(self, event: AliasEvent, depth: int) -> Node:
         self.aliases += 1

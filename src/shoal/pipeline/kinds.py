@@ -129,7 +129,8 @@ def _quorum(value: dict[object, object]) -> str:
         case {"quorum": int(number), **rest} if not rest and number is not True and 1 <= number <= MOST_WANTED:
             return f"quorum={number}"
         case _:
-            raise wrong(f"`on_failure` as a mapping is `{{quorum: n}}`, with a whole number from 1 to {MOST_WANTED}")
+            what = f"a whole number, at least 1 and at most {MOST_WANTED}"
+            raise wrong(f"`on_failure` as a mapping is `{{quorum: n}}`, with {what}")
 
 
 def _retry(value: object) -> Retry:

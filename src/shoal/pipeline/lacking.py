@@ -50,8 +50,8 @@ def lacking(document: Document, path: tuple[str | int, ...], handed: Input) -> I
         looked.add((steps.at, seen))
         for step in (one for one in items(steps) if isinstance(one, Fields)):
             for one in (*texts(step), *persona_texts(step, document.tree, document.system_prompts)):
-                unmet = (seen.why_not(use.path) for use in one.uses() if not use.is_optional)
-                yield from (Problem(document.name, one.at, why) for why in unmet if why)
+                unmet = ((use.at, seen.why_not(use.path)) for use in one.uses() if not use.is_optional)
+                yield from (Problem(document.name, one.place(at), why) for at, why in unmet if why)
             waiting += _inside(document, step, seen)
 
 

@@ -51,11 +51,11 @@ def _problems(one: Text, known: "_Known", name: str) -> Iterator[Problem]:
     try:
         found = uses(one.text, is_condition=one.is_condition)
     except BadTemplate as error:
-        yield Problem(name, one.at, str(error))
+        yield Problem(name, one.place(error.at), str(error))
         return
     for use in found:
         if not use.is_optional and (why := known.why_not(use, one)):
-            yield Problem(name, one.at, why)
+            yield Problem(name, one.place(use.at), why)
 
 
 class _Known:

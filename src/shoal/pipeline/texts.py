@@ -33,6 +33,18 @@ class Text:
     text: str
     at: Position
     is_condition: bool = False
+    inside: Position | None = None
+
+    @classmethod
+    def of(cls, node: Scalar, *, is_condition: bool = False) -> "Text":
+        """Give the text that *node* is."""
+        return cls(str(node.value), node.at, is_condition, node.inside)
+
+    def place(self, at: Position | None) -> Position:
+        """Give the place in the file of a place *at* in the text, or of the text where that cannot be told."""
+        if at is None or self.inside is None:
+            return self.at
+        return Position(self.inside.line + at.line - 1, self.inside.column + at.column - 1)
 
     def uses(self) -> "tuple[Use, ...]":
         """Give the names that it uses, none where it cannot be read."""
@@ -52,7 +64,7 @@ def texts(step: Node) -> Iterator[Text]:
     for place in CONDITIONS:
         node = find(step, *place)
         if isinstance(node, Scalar) and isinstance(node.value, str):
-            yield Text(node.value, node.at, is_condition=True)
+            yield Text.of(node, is_condition=True)
 
 
 def persona_texts(step: Node, tree: Node, files: Mapping[str, str]) -> Iterator[Text]:
@@ -60,16 +72,17 @@ def persona_texts(step: Node, tree: Node, files: Mapping[str, str]) -> Iterator[
     for one in (step, find(step, "select"), find(step, "contract"), *items(find(step, "contracts"))):
         label = text(find(one, "persona")) or ""
         persona = find(tree, "personas", label)
-        node = find(persona, "system_prompt") or find(persona, "system_prompt_file")
-        words = text(find(persona, "system_prompt")) or files.get(label)
-        if node is not None and words is not None:
-            yield Text(words, node.at)
+        own, beside = find(persona, "system_prompt"), find(persona, "system_prompt_file")
+        if own is not None:
+            yield from _texts(own)
+        elif beside is not None and label in files:
+            yield Text(files[label], beside.at)
 
 
 def _texts(node: Node | None) -> Iterator[Text]:
     match node:
-        case Scalar(value=str(words)):
-            yield Text(words, node.at)
+        case Scalar(value=str()):
+            yield Text.of(node)
         case Items():
             for one in node.items:
                 yield from _texts(one)

@@ -15,6 +15,8 @@ class Scalar:
     at: Position
     text: str
     value: Plain
+    inside: Position | None = None
+    """Where its first sign stands, if its lines are those of the file: on one line, or in a block that `|` opens."""
 
     height = 0
 
