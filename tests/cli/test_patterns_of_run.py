@@ -38,6 +38,11 @@ def test_tasks_come_from_a_file_of_lines_and_objects_in_the_order_of_their_needs
         (['{"name": "a", "prompt": "x"}', '{"name": "a", "prompt": "y"}'], "two tasks are named 'a'"),
         (["fine", '{"prompt": "x"'], "t.jsonl:2:15: this is no JSON object"),
         (["fine", '  {"promt": "x"}'], "t.jsonl:2:3: "),
+        (["fine", "{}"], "t.jsonl:2:1: the prompt of a task is empty"),
+        (['{"prompt": "x", "env": "A=b"}'], "t.jsonl:1:1: `env` of a task must be a mapping"),
+        (['{"prompt": "x", "limits": 3}'], "t.jsonl:1:1: `limits` of a task must be a mapping"),
+        (['{"prompt": "x", "context": {}}'], "t.jsonl:1:1: `context` of a task must be a text"),
+        (['{"prompt": "x", "deps": [[]]}'], "t.jsonl:1:1: [] cannot stand in `deps`"),
         ([""], "no task in it"),
     ],
 )

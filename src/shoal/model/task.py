@@ -32,6 +32,17 @@ Variable = str | Mapping[str, str]
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,47}")
 EXPECTED = ("any", "changes")
+KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "base": ((str, WorkerResult), "a git ref or a result"),
+    "limits": ((ResourceLimits, Mapping), "a mapping like {'memory_mb': 512}"),
+    "env": ((Mapping,), "a mapping of names to texts"),
+    "network": ((str,), "`none` or `host`"),
+    "context": ((str,), "a text"),
+    "permissions": ((Permissions, Mapping), "a mapping"),
+    "priority": ((int,), "a whole number"),
+}
+"""What a key must be where it is given; the others are looked at where they are read."""
+ITEMS: Mapping[str, tuple[type, ...]] = {"deps": (str,), "files": (str,), "inputs": (str, WorkerResult)}
 SPELLINGS = {
     "task": "prompt",
     "id": "name",
@@ -78,8 +89,11 @@ class Task:
             raise BadInput("a prompt has a NUL in it; take it out")
         if self.name is not None and not (isinstance(self.name, str) and NAME.fullmatch(self.name)):
             raise BadInput(f"{self.name!r:.80} is no name for a task: small letters, digits and dashes, at most 48")
-        for name in ("deps", "files", "inputs"):
-            object.__setattr__(self, name, _listed(name, getattr(self, name)))
+        for name, (kinds, right) in KINDS.items():
+            if (value := getattr(self, name)) is not None and not isinstance(value, kinds):
+                raise BadInput(f"`{name}` of a task must be {right}, not {value!r:.60}")
+        for name, items in ITEMS.items():
+            object.__setattr__(self, name, _listed(name, getattr(self, name), items))
         if self.expect not in EXPECTED:
             raise UnknownName("`expect`", str(self.expect), EXPECTED)
 
@@ -92,7 +106,7 @@ class Task:
             case str():
                 return cls(given)
             case Mapping():
-                return cls(**_fields(cls, given))
+                return cls(**{"prompt": None, **_fields(cls, given)})
             case (str(name), str(prompt)):
                 return cls(prompt, name=name)
             case (str(name), str(prompt), Mapping() as more):
@@ -128,7 +142,10 @@ def _fields(cls: type[Task], given: Mapping[str, object]) -> dict[str, Any]:
     return found
 
 
-def _listed(name: str, value: object) -> tuple[object, ...]:
+def _listed(name: str, value: object, items: tuple[type, ...]) -> tuple[object, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise BadInput(f"`{name}` of a task must be a list, not {value!r:.60}")
+    for one in value:
+        if not isinstance(one, items):
+            raise BadInput(f"{one!r:.60} cannot stand in `{name}` of a task; write names")
     return tuple(value)
