@@ -100,7 +100,7 @@ def test_what_a_round_that_is_stopped_does_not_reach_does_not_look_done(repo: Pa
               - {{name: two, needs: one, agent: do, prompt: 'echo y >> y'}}
         """,
     )
-    command = [SHOAL, "run", file, "main", "--json"]
+    command = [str(SHOAL), "run", file, "main", "--json"]
     with subprocess.Popen(command, cwd=repo, env=environment(), stdout=subprocess.PIPE, text=True) as running:
         told.read_text()
         running.send_signal(signal.SIGINT)

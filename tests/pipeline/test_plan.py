@@ -235,10 +235,10 @@ def test_what_pipelines_inside_and_personas_lack_is_told_too() -> None:
         plan(parse(INNER, "f.yaml"), "main", environ={}, given={"who": "you"})
 
     assert str(caught.value).splitlines() == [
-        "f.yaml:2:41: the text uses `input.who`, and the input is one text; add it to the `input` of step `one`",
-        "f.yaml:5:57: the text uses `input.what`, and the input is one text; add it to the `input` of step `one`",
-        "f.yaml:5:57: the text uses `input.what`, which was not given; add it to the `input` of step `own`",
-        "f.yaml:5:57: the text uses `input.what`, which was not given; give `--input what=…`",
+        "f.yaml:2:49: the text uses `input.who`, and the input is one text; add it to the `input` of step `one`",
+        "f.yaml:5:61: the text uses `input.what`, and the input is one text; add it to the `input` of step `one`",
+        "f.yaml:5:61: the text uses `input.what`, which was not given; add it to the `input` of step `own`",
+        "f.yaml:5:61: the text uses `input.what`, which was not given; give `--input what=…`",
     ]
 
 

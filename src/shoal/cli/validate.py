@@ -11,6 +11,7 @@ from shoal.cli import output
 from shoal.cli.document import text
 from shoal.cli.options import Json
 from shoal.cli.render.validate import verdict_lines
+from shoal.errors import BadInput
 from shoal.model.plan import Plan
 from shoal.pipeline.load import Document, load
 from shoal.pipeline.own_file import own_file
@@ -49,7 +50,7 @@ def command(
     json: Json = False,
 ) -> int:
     """Check pipeline files without running anything."""
-    verdicts = [judged(file) for file in files or [own_file(Path())]]
+    verdicts = [judged(file) for file in files or [_own()]]
     if json:
         output.say(text({"files": [verdict.as_fields() for verdict in verdicts]}))
     else:
@@ -57,6 +58,13 @@ def command(
             show = output.tell if verdict.problems else output.say
             show("\n".join(verdict_lines(verdict.file, verdict.plans, verdict.problems)))
     return WRONG if any(verdict.problems for verdict in verdicts) else 0
+
+
+def _own() -> Path:
+    file = own_file(Path())
+    if not file.is_file():
+        raise BadInput(f"nothing to check: there is no {file} here, nor above in the repository; name a file")
+    return file
 
 
 def judged(file: Path) -> Verdict:
