@@ -153,3 +153,22 @@ def test_a_merge_shows_in_the_status_with_what_is_left(repo: Path, shoal: Shoal)
     assert shoal("merge", "--undo", done.report["run"], "c").code == 0
     undone = json.loads(shoal("status", "--json").out)
     assert [one["session"].rpartition("-")[0] for one in undone["merge"]["results"]] == ["a"]
+
+
+def test_workers_of_one_step_are_told_once_as_doing_the_same_task(repo: Path, shoal: Shoal) -> None:
+    written(
+        repo,
+        """
+        steps:
+          - {name: many, agent: do, prompt: 'echo $SHOAL_WORKER_INDEX > same.txt', concurrency: 4}
+          - {name: cells, agent: do, prompt: 'echo {{ matrix.n }} > cell.txt', strategy: {matrix: {n: [1, 2]}}}
+        """,
+    )
+
+    said = shoal("run", "p.yaml")
+    told = json.loads(shoal("status", "--json").out)["overlaps"]
+
+    assert said.err.count("overlap  workers of many changed the same files (same.txt)") == 1
+    assert said.err.count("overlap  ") == 2, "items of a matrix are tasks of their own"
+    assert said.out.count("workers of many changed the same files") == 1
+    assert sorted(str(one["step"]) for one in told) == ["None", *["many"] * 6]

@@ -130,6 +130,7 @@ class Overlaps:
             paths=tuple(map(self._mask, shared[:SHOWN])),
             files=len(shared),
             conflicts=tuple(_masked(one, self._mask) for one in conflicts[:SHOWN]),
+            step=_common_step(*(self._ended[session] for session in pair)),
         )
         self.found.append(overlap)
         is_last = len(self.found) == MOST_TOLD
@@ -195,6 +196,12 @@ def alternatives_of(plan: Plan) -> frozenset[str]:
     """Name the steps of which only one worker's work will count."""
     steps = (stage for stage in everything(plan.steps) if isinstance(stage, Step))
     return frozenset(step.name for step in steps if step.select is not None)
+
+
+def _common_step(one: WorkerResult, other: WorkerResult) -> str | None:
+    """Name the step of two that did the same task: items of a matrix are tasks of their own."""
+    step = one.session.rpartition("-")[0]
+    return step if one.item is None and step == other.session.rpartition("-")[0] else None
 
 
 def _folders(paths: Iterable[str]) -> set[str]:

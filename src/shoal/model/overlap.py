@@ -16,11 +16,14 @@ class Overlap:
     files: int
     """How many files both changed."""
     conflicts: tuple[Conflict, ...] = ()
+    step: str | None = None
+    """The step whose workers both are, where they did the same task: then it is no wonder."""
 
     def as_fields(self) -> dict[str, object]:
         """Give the fields by their names."""
         return {
             "sessions": [self.one, self.other],
+            "step": self.step,
             "files": self.files,
             "paths": list(self.paths),
             "conflicts": [one.as_fields() for one in self.conflicts],

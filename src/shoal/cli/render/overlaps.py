@@ -15,15 +15,18 @@ WIDEST = 30
 
 
 class OverlapLines:
-    """Tells of pairs as they are seen: the first ones, then once that there are more."""
+    """Tells of pairs as they are seen: the first ones, then once that there are more; workers of one step once."""
 
     def __init__(self, paint: Paint, indent: str) -> None:
         self._paint = paint
         self._indent = indent
         self._told = 0
+        self._steps: set[str] = set()
 
     def line(self, one: Overlap) -> str | None:
         """Say which two changed the same files, and whether they really conflict."""
+        if one.step is not None:
+            return self._step(one.step, one)
         self._told += 1
         if self._told == TOLD + 1:
             return f"{self._paint('overlap', 'warn')}  between more sessions; `shoal merge --preview` names them all"
@@ -31,6 +34,12 @@ class OverlapLines:
             return None
         names = f"{plain(one.one)} and {plain(one.other)}"
         return f"{self._paint('overlap', 'warn')}  {names}:\n{self._indent}{verdict(one, self._paint)}"
+
+    def _step(self, step: str, one: Overlap) -> str | None:
+        if step in self._steps:
+            return None
+        self._steps.add(step)
+        return f"{self._paint('overlap', 'warn')}  {_siblings(step, [one])}"
 
 
 def verdict(one: Overlap, paint: Paint) -> str:
@@ -57,6 +66,12 @@ def matrix(names: Sequence[str], marks: Mapping[tuple[str, str], str], paint: Pa
 
 def overlap_table(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
     """Draw who overlaps with whom: `x` is a conflict, `~` the same files without one; of two alone a line says it."""
+    for step in dict.fromkeys(one.step for one in overlaps if one.step is not None):
+        yield f"{INDENT}{_siblings(step, [one for one in overlaps if one.step == step])}"
+    yield from _pairs([one for one in overlaps if one.step is None], paint)
+
+
+def _pairs(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
     names = list(dict.fromkeys(name for one in overlaps for name in (one.one, one.other)))
     marks = {
         pair: "x" if one.conflicts else "~" for one in overlaps for pair in ((one.one, one.other), (one.other, one.one))
@@ -67,6 +82,12 @@ def overlap_table(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
         yield f"{INDENT}{plain(one.one)} and {plain(one.other)}: {verdict(one, paint)}"
     if len(overlaps) > TOLD:
         yield f"{INDENT}… and {count(len(overlaps) - TOLD, 'more pair')}"
+
+
+def _siblings(step: str, overlaps: Sequence[Overlap]) -> str:
+    """Tell of the workers of one step at once: they did the same task, and one of them is enough."""
+    files = some(list(dict.fromkeys(path for one in overlaps for path in one.paths)), NAMED)
+    return f"workers of {plain(step)} changed the same files ({files}): they did the same task; `select:` picks one"
 
 
 def _names(one: Overlap) -> str:
