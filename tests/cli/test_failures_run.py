@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,25 +87,55 @@ def test_the_output_of_a_step_is_taken_as_a_shell_takes_it(failures: Ran) -> Non
     assert failures.shown("quote", "quoted") == "[\nsaid]"
 
 
+def stopped(repo: Path, words: list[str], told: Path, **env: str) -> dict[str, Any]:
+    """Run a file until one of its agents writes into *told*, stop it as a person would, and give its report."""
+    os.mkfifo(told)
+    command = [str(SHOAL), "run", *words, "--json"]
+    with subprocess.Popen(command, cwd=repo, env=environment(**env), stdout=subprocess.PIPE, text=True) as running:
+        told.read_text()
+        running.send_signal(signal.SIGINT)
+        out, _ = running.communicate(timeout=60)
+    report: dict[str, Any] = json.loads(out)
+    return report
+
+
 def test_what_a_round_that_is_stopped_does_not_reach_does_not_look_done(repo: Path, tmp_path: Path) -> None:
-    os.mkfifo(told := tmp_path / "told")
     file = written(
         repo,
         f"""
         pipelines:
-          - name: main
-            steps: [{{name: again, pipeline: inner, loop: {{max: 3, until: "false"}}}}]
           - name: inner
             steps:
-              - {{name: one, agent: do, prompt: '[ {{{{ loop.round }}}} = 1 ] || {{ echo > {told}; sleep 60; }}; echo x >> x'}}
+              - {{name: one, agent: do, prompt: '[ {{{{ loop.round }}}} = 1 ] || {{ echo > {tmp_path}/told; sleep 60; }}; echo x >> x'}}
               - {{name: two, needs: one, agent: do, prompt: 'echo y >> y'}}
+          - name: main
+            steps: [{{name: again, pipeline: inner, loop: {{max: 3, until: "false"}}}}]
         """,
     )
-    command = [str(SHOAL), "run", file, "main", "--json"]
-    with subprocess.Popen(command, cwd=repo, env=environment(), stdout=subprocess.PIPE, text=True) as running:
-        told.read_text()
-        running.send_signal(signal.SIGINT)
-        out, _ = running.communicate(timeout=60)
 
-    found = {one["step"]: one["status"] for one in json.loads(out)["steps"]}
-    assert found == {"again": "cancelled", "again_one": "cancelled"}
+    report = stopped(repo, [file, "main"], tmp_path / "told")
+
+    assert {one["step"]: one["status"] for one in report["steps"]} == {"again": "cancelled", "again_one": "cancelled"}
+
+
+def test_no_secret_is_told_of_an_item_that_never_began(repo: Path, tmp_path: Path) -> None:
+    """Its need is named by what an agent wrote; that the last item is at work says that it was skipped before."""
+    items = '[{"id": "\'$TOP\'"}, {"id": "b", "after": ["\'$TOP\'"]}, {"id": "c"}]'
+    file = written(
+        repo,
+        f"""
+        steps:
+          - {{name: plan, agent: plan, prompt: go, env: {{TOP: {{from: TOP}}}}, output_artifacts: [items.json]}}
+          - name: cells
+            needs: plan
+            agent: do
+            prompt: '[ {{{{ item.id }}}} = c ] && {{ echo > {tmp_path}/told; sleep 60; }}; exit 1'
+            strategy: {{items_source: plan.items, dependency_key: after, fail-fast: false, max-parallel: 1}}
+        """,
+        plan=f"echo '{items}' > items.json",
+    )
+
+    report = stopped(repo, [file], tmp_path / "told", TOP="s3cr3t-value-0123456789")
+
+    skipped = next(one for one in report["steps"] if one["step"] == "cells")["worker_results"][1]
+    assert (skipped["status"], skipped["error"]) == ("skipped", "it needs '[secret TOP]', which did not end well")

@@ -10,7 +10,7 @@ from shoal.engine.admission import Admission
 from shoal.engine.briefing import again
 from shoal.engine.job import Job
 from shoal.engine.pins import pin
-from shoal.engine.session import FAULTS, run_session
+from shoal.engine.session import FAULTS, masked, run_session
 from shoal.engine.site import Site
 from shoal.errors import Refused
 from shoal.model.repository import Base
@@ -78,11 +78,12 @@ class Dispatch:
 
     def result(self, job: Job) -> WorkerResult:
         """Give the last result of the job's worker; one that never started was cancelled."""
-        return self.results.get(Place(job.step, job.index)) or job.unstarted(Status.CANCELLED)
+        known = self.results.get(Place(job.step, job.index))
+        return known or masked(job.unstarted(Status.CANCELLED), self.site.mask)
 
     def note(self, job: Job, result: WorkerResult) -> None:
-        """Keep the result of the job's worker."""
-        self.results[Place(job.step, job.index)] = result
+        """Keep the result of the job's worker, without secrets: what a session said is without them already."""
+        self.results[Place(job.step, job.index)] = result if result.attempts else masked(result, self.site.mask)
         if result.usage:
             self.spent = summed((self.spent, result.usage))
 

@@ -9,7 +9,6 @@ from shoal.engine.gate import passed
 from shoal.engine.outcome import Outcome
 from shoal.engine.schedule import in_turn
 from shoal.engine.scope import Scope, told
-from shoal.engine.session import masked
 from shoal.engine.site import Site
 from shoal.engine.stack import Unstacked, stacked
 from shoal.engine.stage_end import GOOD_ENOUGH, ended_well, failed, group_status, noted, started
@@ -164,13 +163,10 @@ class Performance:
 
 
 def _masked(site: Site, outcome: Outcome) -> Outcome:
-    """Take secrets out of what was said about a stage; what its workers' sessions said is without them already."""
-    result = outcome.result
-    if result.error is None and all(one.attempts for one in result.worker_results):
+    """Take secrets out of what was said about a stage as a whole; of its workers they are out already."""
+    if outcome.result.error is None:
         return outcome
-    workers = tuple(one if one.attempts else masked(one, site.mask) for one in result.worker_results)
-    error = None if result.error is None else site.mask.text(result.error)
-    return replace(outcome, result=replace(result, worker_results=workers, error=error))
+    return replace(outcome, result=replace(outcome.result, error=site.mask.text(outcome.result.error)))
 
 
 def _left(stage: Group, inner: Mapping[str, Outcome]) -> dict[str, tuple[Produced, ...]]:
