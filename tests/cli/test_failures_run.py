@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from shoal.model.events import SessionEnded, SessionStarted
+from shoal.store.paths import StatePaths
+from shoal.store.read import events
 from tests.cli.conftest import SHOAL, environment
 from tests.cli.flows import Ran, ran, written
 from tests.conftest import make_repo
@@ -75,6 +78,20 @@ def test_a_pipeline_of_which_a_part_failed_is_degraded_unless_that_was_optional(
 def test_who_needs_an_optional_step_that_could_not_start_goes_on(failures: Ran) -> None:
     assert failures.statuses["unmet"] == "skipped"
     assert failures.statuses["after-unmet"] == "succeeded"
+
+
+def test_attempts_that_never_came_to_an_agent_are_counted_and_wait_no_longer_than_asked(repo: Path) -> None:
+    more = "setup: [exit 3], retry: {max_attempts: 8, wait_seconds: 0}"
+
+    done = ran(repo, f"steps: [{{name: unready, agent: do, prompt: 'true', {more}}}]")
+
+    worker = done.worker("unready")
+    assert (worker["status"], worker["attempts"]) == ("failed", 8)
+    assert worker["error"].startswith("setup failed: it exited with 3")
+    known = list(events(StatePaths.of(repo)))
+    begun = [one.at for one in known if isinstance(one.event, SessionStarted)]
+    over = [one.at for one in known if isinstance(one.event, SessionEnded)]
+    assert sum(later - before for before, later in zip(over, begun[1:], strict=False)) < 1.5, "none was asked for"
 
 
 def test_inside_of_a_pipeline_all_stand_on_what_it_stands_on(failures: Ran) -> None:

@@ -71,6 +71,7 @@ class Dispatch:
                 attempts=retry.max_attempts,
                 wait_initial=retry.wait_seconds,
                 wait_max=retry.longest_seconds,
+                jitter=min(1.0, retry.wait_seconds),  # no wait at all is meant where none is asked for
                 retry_on=(),
                 accept=is_good,
             )

@@ -69,6 +69,7 @@ async def _session(
         result = WorkerResult(index=job.index, session=job.session, status=Status.FAILED, error=_said(error))
     result = replace(
         result,
+        attempts=job.attempt,
         item=job.item,
         prompt=asked(site, job),
         base=site.base.commit,
@@ -169,7 +170,6 @@ def _result(job: Job, ended: Ended, work: Kept, lease: Lease) -> WorkerResult:
         status=status,
         exit_code=ended.exit.code,
         output=ended.words.output,
-        attempts=job.attempt,
         limit="time" if ended.ending is Ending.TIME else ended.limit if ended.ending is Ending.LIMIT else None,
         usage=ended.usage,
         client_session=ended.client_session,
