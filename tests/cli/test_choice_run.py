@@ -225,6 +225,11 @@ steps:
     agent: do
     prompt: 'echo x > {{ task.file }}; [ {{ task.id }} != api ]'
     strategy: {items_source: plan/tasks, item_key: plan.tasks, dependency_key: after, fail-fast: false}
+  - name: hurried-items
+    needs: plan
+    agent: do
+    prompt: 'echo x > {{ task.file }}; [ {{ task.id }} != api ]'
+    strategy: {items_source: plan/tasks, item_key: plan.tasks, dependency_key: after, max_concurrency: 1}
   - name: no-list
     needs: plan
     agent: do
@@ -262,6 +267,7 @@ def test_the_first_failure_stops_a_matrix_unless_it_is_told_not_to(matrix: Ran) 
     assert (matrix.statuses["patient"], matrix["patient"]["on_failure"]) == ("degraded", "best_effort")
     assert matrix.workers("hurried") == ["failed", "cancelled", "cancelled"], "one at a time, so none else has begun"
     assert matrix.statuses["hurried"] == "failed"
+    assert items(matrix, "hurried-items") == {"api": "failed", "ui": "cancelled", "docs": "cancelled"}
 
 
 def test_there_is_a_worker_for_each_item_that_an_earlier_step_left(matrix: Ran) -> None:
@@ -312,15 +318,23 @@ def test_the_log_tells_of_workers_that_never_began_as_the_report_does(matrix: Ra
     assert told == {one["step"]: one["worker_results"] for one in matrix.report["steps"]}
 
 
-def test_no_more_run_at_once_than_the_matrix_allows(repo: Path, tmp_path: Path) -> None:
-    """A worker that finds more than one beside itself would say so."""
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_no_more_run_at_once_than_the_matrix_allows(repo: Path, tmp_path: Path, is_ordered: bool) -> None:
+    """A worker that finds more than one beside itself would say so; items that wait for others are held to it too."""
     inside = f"mkdir {tmp_path}/$SHOAL_WORKER_INDEX.in; ls -d {tmp_path}/*.in | wc -l; rmdir {tmp_path}/$SHOAL_WORKER_INDEX.in"
+    listed = [{"id": number, "after": [0] if number == 5 else []} for number in range(6)]
+    items = "items_source: plan.items, dependency_key: after" if is_ordered else "matrix: {n: [1, 2, 3, 4, 5, 6]}"
 
     done = ran(
         repo,
-        f"steps: [{{name: many, agent: do, prompt: '{inside}', strategy: {{matrix: {{n: [1, 2, 3, 4, 5]}}, max-parallel: 2}}}}]",
+        f"""
+        steps:
+          - {{name: plan, agent: plan, prompt: go, output_artifacts: [items.json]}}
+          - {{name: many, needs: plan, agent: do, prompt: '{inside}', strategy: {{{items}, max-parallel: 2}}}}
+        """,
         runtime=CHEAP,
+        plan=f"echo '{json.dumps(listed)}' > items.json",
     )
 
-    assert done.workers("many") == ["no_changes"] * 5
+    assert done.workers("many") == ["no_changes"] * 6
     assert max(int(one) for one in outputs(done, "many")) <= 2

@@ -135,6 +135,18 @@ def test_what_a_round_that_is_stopped_does_not_reach_does_not_look_done(repo: Pa
     assert {one["step"]: one["status"] for one in report["steps"]} == {"again": "cancelled", "again_one": "cancelled"}
 
 
+def test_a_step_that_is_stopped_while_its_judge_thinks_has_not_succeeded(repo: Path, tmp_path: Path) -> None:
+    by = "concurrency: 2, select: {by: agent, agent: judge}"
+    steps = f"steps: [{{name: pick, agent: do, prompt: 'echo $SHOAL_WORKER_INDEX > who', {by}}}]"
+    file = written(repo, steps, judge=f"echo > {tmp_path}/told; sleep 60")
+
+    report = stopped(repo, [file], tmp_path / "told")
+
+    statuses = {one["step"]: one["status"] for one in report["steps"]}
+    assert (report["status"], statuses["pick"]) == ("cancelled", "cancelled")
+    assert [one["status"] for one in report["steps"][0]["worker_results"]] == ["succeeded", "succeeded"]
+
+
 def test_no_secret_is_told_of_an_item_that_never_began(repo: Path, tmp_path: Path) -> None:
     """Its need is named by what an agent wrote; that the last item is at work says that it was skipped before."""
     items = '[{"id": "\'$TOP\'"}, {"id": "b", "after": ["\'$TOP\'"]}, {"id": "c"}]'
