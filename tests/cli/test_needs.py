@@ -119,6 +119,11 @@ def test_a_retry_is_told_what_went_wrong_and_each_attempt_is_kept(shoal: Shoal, 
             "[{name: a, agent: x, prompt: p, concurrency: 2}, {name: b, agent: x, prompt: p, needs: a, base: needs}]",
             "several",
         ),
+        (
+            "[{name: a, command: p, concurrency: 3}, {name: g, gate: ok?, needs: a}, {name: h, gate: ok?, needs: g},"
+            " {name: b, agent: x, prompt: p, needs: h, base: needs}]",
+            "p.yaml:2:159: `base: needs`: `a`, behind `h`, has several workers, and none of them is the one to build on",
+        ),
         ("[{name: a, agent: x, prompt: p, retry: {max_attemps: 2}}]", "p.yaml:2:48: "),
         ("[{name: a, agent: x, prompt: p, retry: {max_attempts: 0}}]", "from 1 to 100"),
         ("[{name: a, agent: x, prompt: p, retry: -1}]", "0 or more"),
@@ -148,6 +153,51 @@ def test_what_cannot_be_meant_is_told_with_its_place(shoal: Shoal, repo: Path, s
     assert said.code == 2
     assert told in said.err, said.err
     assert not (repo / ".shoal").exists()
+
+
+INSIDE = """\
+runtime: {max_concurrent_workers: %d}
+pipelines:
+  - name: main
+    steps:
+      - {name: all, command: p, concurrency: 3}
+      - {name: sub, pipeline: round, needs: all}
+      - {name: good, pipeline: single, needs: all}
+      - {name: ask, gate: ok?, needs: [sub, good]}
+      - {name: b, command: p, needs: ask, base: needs}
+      - {name: c, command: p, needs: all, base: needs}
+  - name: round
+    steps:
+      - {name: some, command: p, concurrency: 2}
+      - {name: many, command: p, concurrency: 2, needs: some}
+      - {name: one, command: p, needs: some}
+      - {name: start, gate: ok?}
+  - name: single
+    steps:
+      - {name: some, command: p, concurrency: 2}
+      - {name: one, command: p, needs: some}
+"""
+
+
+def test_the_tree_that_a_base_asks_for_is_looked_for_inside_of_pipelines(shoal: Shoal, repo: Path) -> None:
+    (repo / "p.yaml").write_text(INSIDE % 4)
+
+    said = shoal("validate", "p.yaml")
+
+    who = "has several workers, and none of them is the one to build on; give it a `select`, or use `auto` or `run`"
+    assert said.err.splitlines() == [
+        f"p.yaml:9:49: `base: needs`: `all`, behind `ask`, {who}",
+        f"p.yaml:9:49: `base: needs`: `many`, behind `ask`, {who}",
+        f"p.yaml:10:49: `base: needs`: `all` {who}",
+    ]
+
+
+def test_workers_clamped_to_one_give_their_tree(shoal: Shoal, repo: Path) -> None:
+    (repo / "p.yaml").write_text(INSIDE % 1)
+
+    said = shoal("validate", "p.yaml")
+
+    assert said.code == 0, said
 
 
 def test_every_circle_is_told_at_the_need_that_closes_it(shoal: Shoal, repo: Path) -> None:

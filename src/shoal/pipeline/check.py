@@ -10,6 +10,7 @@ from shoal.model.client_names import ACP, CLIENTS, EVERY
 from shoal.model.graph import cycles
 from shoal.model.mind import SCRIPTED
 from shoal.pipeline.artifacts import injection_problems
+from shoal.pipeline.bases import base_problems
 from shoal.pipeline.contract_check import contract_problems
 from shoal.pipeline.fields import Shape, meant
 from shoal.pipeline.gates import gate_problems
@@ -21,7 +22,7 @@ from shoal.pipeline.shape import AgentShape, StepShape
 from shoal.pipeline.step_nodes import NEEDS, given, needed_steps, title
 from shoal.pipeline.strategy import matrix_problems
 from shoal.pipeline.text_names import text_problems
-from shoal.pipeline.tree import Fields, Items, Node, Scalar, entries, find, items, key_position, text
+from shoal.pipeline.tree import Fields, Items, Node, entries, find, items, key_position, text
 from shoal.pipeline.vary import vary_problems
 
 
@@ -148,7 +149,7 @@ class _Check:
                 if text(node) not in steps:
                     written = str(text(node))
                     yield self._at(node.at, f"no step named {shown(written)} to need; {nearest(written, steps)}")
-            yield from self._base(step, steps, waits[label])
+            yield from base_problems(step, steps, self.tree, self._at)
             needed = {need: steps[need] for need in waits[label]}
             yield from injection_problems(step, needed, self._at)
             yield from matrix_problems(step, needed, self._at)
@@ -156,19 +157,6 @@ class _Check:
             key_at = next(node for node in needed_steps(steps[cycle[0]]) if text(node) == cycle[1]).at
             drawn = " → ".join(cycle)
             yield self._at(key_at, f"these steps wait for each other for ever: {drawn}; take one need out")
-
-    def _base(self, step: Fields, steps: Mapping[str, Fields], needs: list[str]) -> Iterator[Problem]:
-        base = find(step, "base")
-        if base is None or text(base) != "needs":
-            return
-        if not needs:
-            yield self._at(base.at, "`base: needs` on a step that needs nothing; use `run`, or say what it needs")
-        for need in needs:
-            workers = find(steps[need], "concurrency")
-            is_several = isinstance(workers, Scalar) and workers.value not in (None, 1)
-            if is_several and not given(steps[need], "select"):
-                what = f"{key(need)} has several workers, and none of them is the one to build on"
-                yield self._at(base.at, f"`base: needs`: {what}; give it a `select`, or use `auto` or `run`")
 
     def _step(self, step: Node) -> Iterator[Problem]:
         yield from self._needed(step, StepShape, ("name", "id"), "name the step")
