@@ -34,6 +34,8 @@ steps:
   - {name: by-nobody, agent: lines, prompt: go, concurrency: 2, select: {by: command, command: 'exit 1'}}
   - {name: unjudged, agent: lines, prompt: go, concurrency: 2, select: {by: agent, agent: mute}}
   - {name: some-fail, agent: do, prompt: 'echo x > x; [ $SHOAL_WORKER_INDEX = 1 ]', concurrency: 2, select: {by: diff_size}}
+  - {name: idle, agent: do, prompt: '[ $SHOAL_WORKER_INDEX = 0 ] || : > empty', concurrency: 2, select: {by: diff_size}}
+  - {name: idle-too, agent: do, prompt: '[ $SHOAL_WORKER_INDEX = 0 ] || echo x > x', concurrency: 2, select: {by: command, command: 'true'}}
   - {name: after, needs: by-agent, agent: do, prompt: 'cat who > seen; echo {{ steps.by-agent.selected }} >> seen'}
   - {name: briefed, agent: lines, prompt: 'do {{ run.pipeline }}', concurrency: 2, select: {by: agent, persona: reader, criteria: 'as {{ step.name }}'}}
   - {name: asked, needs: by-size, base: needs, agent: do, prompt: 'cat who > seen'}
@@ -67,6 +69,12 @@ def test_the_smallest_change_is_chosen(choices: Ran) -> None:
         (2, ["3 lines changed"]),
         (1, ["4 lines changed"]),
     ]
+
+
+def test_who_changed_nothing_is_not_chosen_before_who_changed_something(choices: Ran) -> None:
+    assert (choices["idle"]["selected"], choices["idle-too"]["selected"]) == (1, 1)
+    assert ranking(choices, "idle")[1][2] == ["it changed nothing, which ranks behind any size"]
+    assert ranking(choices, "idle-too")[1][2] == ["the command exited 0", "it changed nothing"]
 
 
 def test_of_those_that_pass_the_smallest_is_chosen_and_the_rest_is_not_eligible(choices: Ran) -> None:

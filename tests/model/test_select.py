@@ -19,12 +19,13 @@ CANDIDATE = st.builds(
     contracts_met=st.none() | st.integers(0, 2),
     contracts=st.just(2),
     lines_changed=st.none() | st.integers(0, 3),
+    has_changes=st.booleans(),
 )
 CANDIDATES = st.lists(CANDIDATE, max_size=5).map(
     lambda found: [
         Candidate(
             index=index, is_good=one.is_good, exit_code=one.exit_code, score=one.score, contracts_met=one.contracts_met,
-            contracts=one.contracts, lines_changed=one.lines_changed,
+            contracts=one.contracts, lines_changed=one.lines_changed, has_changes=one.has_changes,
         )
         for index, one in enumerate(found)
     ]
@@ -36,7 +37,7 @@ def order(ranking: Ranking) -> list[int]:
 
 
 def passing(index: int, lines: int = 1, exit_code: int = 0, score: float | None = None) -> Candidate:
-    return Candidate(index=index, exit_code=exit_code, lines_changed=lines, score=score)
+    return Candidate(index=index, exit_code=exit_code, lines_changed=lines, score=score, has_changes=lines > 0)
 
 
 def test_tests_come_first_then_the_smallest_change() -> None:
@@ -59,9 +60,28 @@ def test_a_higher_score_wins() -> None:
 
 
 def test_who_changed_nothing_has_not_the_smallest_change() -> None:
-    found = ranked(("diff_size",), [passing(0, 0), passing(1, 40), Candidate(index=2)])
+    empty = Candidate(index=3, lines_changed=0)
+    found = ranked(("diff_size",), [passing(0, 0), passing(1, 40), Candidate(index=2, is_good=False), empty])
 
-    assert (found.winner, order(found)) == (1, [1, 0, 2])
+    assert (found.winner, order(found)) == (3, [3, 1, 0, 2])
+    assert [row.reasons[-1] for row in found.rows] == [
+        "0 lines changed",
+        "40 lines changed",
+        "it changed nothing, which ranks behind any size",
+        "size unknown",
+    ]
+
+
+def test_of_equals_who_changed_nothing_is_the_last_unless_a_judge_says_otherwise() -> None:
+    equals = [passing(0, 0), passing(1, 5), passing(2, 9)]
+
+    found = ranked(("command",), equals)
+
+    assert (found.winner, order(found)) == (1, [1, 2, 0])
+    assert found.rows[2].reasons == ("the command exited 0", "it changed nothing")
+    assert found.why == "the first of 2 that are equal by command"
+    assert ranked(("command",), [passing(0, 0, score=2), passing(1, 5, score=1)]).winner == 0
+    assert ranked(("agent",), equals, [0, 1, 2]).winner == 0
 
 
 def test_more_contracts_met_is_better() -> None:

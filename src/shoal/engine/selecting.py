@@ -13,7 +13,7 @@ from shoal.engine.jobs import filled_in
 from shoal.engine.scope import Scope
 from shoal.engine.site import Site
 from shoal.engine.stage_end import GOOD_ENOUGH
-from shoal.git.difference import changed_files
+from shoal.git.difference import ChangedFile, changed_files
 from shoal.model.assignment import Assignment
 from shoal.model.events import StepEnded, StepStarted
 from shoal.model.plan import INNER, Step
@@ -73,6 +73,7 @@ async def chosen(dispatch: Dispatch, step: Step, told: StepResult, base: str | N
 async def _candidate(site: Site, one: WorkerResult, start: str) -> Candidate:
     trial = next((check for check in one.checks if check.type == TRIAL), None)
     contracts = [check for check in one.checks if check.type != TRIAL]
+    files = () if one.commit is None else await changed_files(site.repository.git, start, one.commit)
     return Candidate(
         index=one.index,
         is_good=one.status.is_good,
@@ -80,14 +81,12 @@ async def _candidate(site: Site, one: WorkerResult, start: str) -> Candidate:
         score=score_of(trial.message) if trial is not None and trial.is_met else None,
         contracts_met=sum(check.is_met for check in contracts),
         contracts=len(contracts),
-        lines_changed=await _lines(site, one, start),
+        lines_changed=_lines(files) if one.commit or one.status.is_good else None,
+        has_changes=bool(files),
     )
 
 
-async def _lines(site: Site, one: WorkerResult, start: str) -> int | None:
-    if one.commit is None:
-        return 0 if one.status.is_good else None
-    files = await changed_files(site.repository.git, start, one.commit)
+def _lines(files: Sequence[ChangedFile]) -> int:
     return sum(BINARY_LINES if file.added is None else file.added + (file.deleted or 0) for file in files)
 
 

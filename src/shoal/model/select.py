@@ -9,6 +9,7 @@ CRITERIA = ("command", "contract", "diff_size", "agent")
 """What can be asked of results, the surest first."""
 LONGEST_ANSWER = 16 * 1024
 MOST_TRIES = 500
+UNCHANGED = "it changed nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class Candidate:
     contracts_met: int | None = None
     contracts: int = 0
     lines_changed: int | None = None
+    has_changes: bool = True
+    """Whether it changed anything: an empty file has no lines, and is a change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,8 @@ Place = tuple[float, ...]
 def ranked(by: Collection[str], candidates: Sequence[Candidate], verdict: Sequence[int] | None = None) -> Ranking:
     """Rank results by the criteria *by*; *verdict* is a judge's order, the best first, or `None` for none.
 
-    Ties go to the lower index, but where a judge was asked to break one and gave no order, nobody wins.
+    Ties go to who changed something, then to the lower index, but where a judge was asked to break one and gave no
+    order, nobody wins.
     """
     order = sorted(candidates, key=lambda one: (_place(by, one), _judged_place(by, one, verdict), one.index))
     rows = tuple(_row(by, one, verdict) for one in order)
@@ -120,10 +124,12 @@ def _place(by: Collection[str], one: Candidate) -> Place:
     placed: dict[str, Callable[[Candidate], Place]] = {
         "command": lambda one: (one.exit_code != 0, math.inf if one.score is None else -one.score),
         "contract": lambda one: (math.inf if one.contracts_met is None else one.contracts - one.contracts_met,),
-        "diff_size": lambda one: (one.lines_changed or math.inf,),  # who changed nothing has not won by it
+        "diff_size": lambda one: (not one.has_changes, math.inf if one.lines_changed is None else one.lines_changed),
     }
     places = (placed[name](one) for name in CRITERIA if name in by and name in placed)
-    return (not _is_eligible(by, one), *(number for place in places for number in place))
+    # A judge may find that nothing was to be done; without one, who changed nothing is behind its equals.
+    last = () if "agent" in by else (not one.has_changes,)
+    return (not _is_eligible(by, one), *(number for place in places for number in place), *last)
 
 
 def _judged_place(by: Collection[str], one: Candidate, verdict: Sequence[int] | None) -> int:
@@ -144,14 +150,19 @@ def _row(by: Collection[str], one: Candidate, verdict: Sequence[int] | None) -> 
     if "contract" in by:
         reasons.append(f"{one.contracts_met or 0} of {one.contracts} contracts met")
     if "diff_size" in by:
-        reasons.append("size unknown" if one.lines_changed is None else _lines(one.lines_changed))
+        reasons += _size(one)
+    elif one.is_good and not one.has_changes:
+        reasons.append(UNCHANGED)
     if "agent" in by and verdict is not None and one.index in verdict:
         reasons.append(f"place {verdict.index(one.index) + 1} by the judge")
     return Row(index=one.index, is_eligible=_is_eligible(by, one), reasons=tuple(reasons))
 
 
-def _lines(number: int) -> str:
-    return f"{number} line{'' if number == 1 else 's'} changed"
+def _size(one: Candidate) -> list[str]:
+    if one.lines_changed is None:
+        return ["size unknown"]
+    lines = f"{one.lines_changed} line{'' if one.lines_changed == 1 else 's'} changed"
+    return [lines] if one.has_changes else [f"{UNCHANGED}, which ranks behind any size"]
 
 
 def _why(by: Collection[str], tied: Sequence[int]) -> str:
