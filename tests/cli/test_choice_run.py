@@ -77,6 +77,23 @@ def test_who_changed_nothing_is_not_chosen_before_who_changed_something(choices:
     assert ranking(choices, "idle-too")[1][2] == ["the command exited 0", "it changed nothing"]
 
 
+def test_the_command_of_a_selection_is_told_as_what_it_is_and_not_as_a_contract(repo: Path) -> None:
+    did = "seq 9; exit $(($(cat who) ? 3 : 0))"
+    steps = f"steps: [{{name: a, command: 'echo $SHOAL_WORKER_INDEX > who', concurrency: 2, select: {{by: command, command: '{did}'}}}}]"
+    (repo / "p.yaml").write_text(f"runtime: {{{CHEAP}}}\n{steps}\n")
+
+    said = shoal_in(repo)("run", "p.yaml")
+    kept = json.loads(shoal_in(repo)("status", "--json").out)["steps"][0]
+
+    assert said.out.count("it cannot be chosen: the command of `select` did not pass: it exited with 3") == 2, said.out
+    assert "contract" not in said.out
+    assert [one["contracts"] for one in kept["worker_results"]] == [[], []]
+    assert [row["reasons"] for row in kept["ranking"]] == [
+        ["the command exited 0", "score 9"],
+        ["the command did not pass: it exited with 3"],
+    ]
+
+
 def test_of_those_that_pass_the_smallest_is_chosen_and_the_rest_is_not_eligible(choices: Ran) -> None:
     assert choices["by-both"]["selected"] == 2
     assert [(index, is_eligible) for index, is_eligible, _ in ranking(choices, "by-both")] == [

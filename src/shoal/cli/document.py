@@ -88,6 +88,7 @@ def worker_document(worker: WorkerResult) -> dict[str, object]:
         "contracts": [
             {"type": one.type, "passed": one.is_met, "warning": one.is_warning, "message": one.message}
             for one in worker.checks
+            if not one.is_trial
         ],
         "unkept": list(worker.unkept),
         "executable_config": list(worker.executable),

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from shoal.adapters.host import this_host
 from shoal.adapters.registry import adapter_of
-from shoal.engine.contracts.hold import TRIAL
 from shoal.engine.contracts.reading import patch
 from shoal.engine.dispatch import Dispatch, Place
 from shoal.engine.job import Job
@@ -71,13 +70,14 @@ async def chosen(dispatch: Dispatch, step: Step, told: StepResult, base: str | N
 
 
 async def _candidate(site: Site, one: WorkerResult, start: str) -> Candidate:
-    trial = next((check for check in one.checks if check.type == TRIAL), None)
-    contracts = [check for check in one.checks if check.type != TRIAL]
+    trial = next((check for check in one.checks if check.is_trial), None)
+    contracts = [check for check in one.checks if not check.is_trial]
     files = () if one.commit is None else await changed_files(site.repository.git, start, one.commit)
     return Candidate(
         index=one.index,
         is_good=one.status.is_good,
         exit_code=None if trial is None else 0 if trial.is_met else 1,
+        failure=None if trial is None or trial.is_met else trial.message,
         score=score_of(trial.message) if trial is not None and trial.is_met else None,
         contracts_met=sum(check.is_met for check in contracts),
         contracts=len(contracts),

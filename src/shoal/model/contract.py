@@ -9,6 +9,8 @@ from typing import Self
 from shoal.model.shell import SHELL, Render, filled, parameterised
 
 PARAMETER = re.compile(r"\$\{([0-9]{1,4})\}")
+TRIAL = "select"
+"""The name under which a selection's command stands among the checks: it only compares."""
 MOST_SCHEMA = 8 * 1024
 """Of a schema that an agent is told."""
 
@@ -21,6 +23,11 @@ class Checked:
     is_met: bool
     message: str
     is_warning: bool = False
+
+    @property
+    def is_trial(self) -> bool:
+        """Say whether it is no contract, but the command by which a selection compares."""
+        return self.type == TRIAL
 
     @property
     def has_failed(self) -> bool:
@@ -178,12 +185,14 @@ def failure(checked: Iterable[Checked]) -> str | None:
 
 
 def warnings(checked: Iterable[Checked]) -> tuple[str, ...]:
-    """Say which contracts are not met and only warn."""
-    return tuple(
-        f"contract {one.type} is not met (a warning only): {one.message}"
-        for one in checked
-        if one.is_warning and not one.is_met
-    )
+    """Say which contracts are not met and only warn, and whether a selection's command did not pass."""
+    return tuple(_warning(one) for one in checked if one.is_warning and not one.is_met)
+
+
+def _warning(one: Checked) -> str:
+    if one.is_trial:
+        return f"it cannot be chosen: the command of `select` did not pass: {one.message}"
+    return f"contract {one.type} is not met (a warning only): {one.message}"
 
 
 def canonical_schema(schema: object) -> str:

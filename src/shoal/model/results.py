@@ -50,7 +50,7 @@ class WorkerResult:
     item: str | None = None
     """The item of a matrix that it worked on."""
     checks: tuple[Checked, ...] = ()
-    """What became of the contracts of its step."""
+    """What became of the contracts of its step, and of the command that a selection tried its work with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

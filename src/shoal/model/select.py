@@ -44,6 +44,8 @@ class Candidate:
     index: int
     is_good: bool = True
     exit_code: int | None = None
+    failure: str | None = None
+    """Why the command did not pass."""
     score: float | None = None
     contracts_met: int | None = None
     contracts: int = 0
@@ -145,7 +147,7 @@ def _is_eligible(by: Collection[str], one: Candidate) -> bool:
 def _row(by: Collection[str], one: Candidate, verdict: Sequence[int] | None) -> Row:
     reasons = [] if one.is_good else ["it did not end well"]
     if "command" in by:
-        reasons.append("the command was not run" if one.exit_code is None else f"the command exited {one.exit_code}")
+        reasons.append(_tried(one))
         reasons += [] if one.score is None else [f"score {one.score:g}"]
     if "contract" in by:
         reasons.append(f"{one.contracts_met or 0} of {one.contracts} contracts met")
@@ -156,6 +158,12 @@ def _row(by: Collection[str], one: Candidate, verdict: Sequence[int] | None) -> 
     if "agent" in by and verdict is not None and one.index in verdict:
         reasons.append(f"place {verdict.index(one.index) + 1} by the judge")
     return Row(index=one.index, is_eligible=_is_eligible(by, one), reasons=tuple(reasons))
+
+
+def _tried(one: Candidate) -> str:
+    if one.failure:
+        return f"the command did not pass: {one.failure.splitlines()[0]}"
+    return "the command was not run" if one.exit_code is None else f"the command exited {one.exit_code}"
 
 
 def _size(one: Candidate) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from shoal.model.agent import AgentSpec
 from shoal.model.assignment import Assignment
 from shoal.model.conflict_rule import Merging
-from shoal.model.contract import AgentReview, Contract, Passes, compliance
+from shoal.model.contract import TRIAL, AgentReview, Contract, Passes, compliance
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix, expanded
 from shoal.model.mind import TOOLS, Mind
@@ -277,4 +277,4 @@ def _trial(shape: StepShape) -> Passes | None:
     if select is None or select.command is None:
         return None
     command = select.command if isinstance(select.command, str) else tuple(select.command)
-    return Passes(type="select", only_warns=True, command=command, timeout=select.timeout)
+    return Passes(type=TRIAL, only_warns=True, command=command, timeout=select.timeout)

@@ -14,14 +14,11 @@ from shoal.engine.job import Job
 from shoal.engine.site import Site
 from shoal.errors import ShoalError
 from shoal.model.artifact import Produced
-from shoal.model.contract import Checked, Passes, failure
+from shoal.model.contract import TRIAL, Checked, Passes, failure
 from shoal.model.results import WorkerResult
 from shoal.model.select import score_of
 from shoal.model.status import Status
 from shoal.model.usage import summed
-
-TRIAL = "select"
-"""The name under which a selection's command stands among the checks."""
 
 
 async def held_to_contracts(
@@ -69,6 +66,7 @@ async def _tried(trial: Passes, bench: Bench) -> Checked:
         ran = await bench.run(trial.argv, trial.timeout)
     except (ShoalError, OSError, TimeoutError, ValueError) as error:
         return Checked(TRIAL, is_met=False, message=str(error) or type(error).__name__, is_warning=True)
-    score = score_of(ran.output)
-    said = ran.failure or f"exit {ran.exit_code}" if score is None else repr(score)
-    return Checked(TRIAL, is_met=ran.exit_code == 0 and ran.failure is None, message=said, is_warning=True)
+    is_met = ran.exit_code == 0 and ran.failure is None
+    score = score_of(ran.output) if is_met else None
+    said = (ran.failure or f"it exited with {ran.exit_code}") if score is None else repr(score)
+    return Checked(TRIAL, is_met=is_met, message=said, is_warning=True)
