@@ -142,6 +142,11 @@ def test_a_retry_is_told_what_went_wrong_and_each_attempt_is_kept(shoal: Shoal, 
             "[{name: a, agent: x, prompt: p, on_failure: {quorum: 3}, strategy: {matrix: {n: [1, 2]}}}]",
             "a quorum of 3 cannot be had of 2 workers",
         ),
+        (
+            "[{name: a, command: p, output_artifacts: [t]}, {name: b, command: p, needs: a, on_failure: {quorum: 1},"
+            " strategy: {items_source: a/t, dependency_key: after}}]",
+            "p.yaml:2:87: items that wait for others (`dependency_key`) are all wanted",
+        ),
         ("[{name: a, agent: x, prompt: p, optional: perhaps}]", "p.yaml:2:"),
     ],
 )

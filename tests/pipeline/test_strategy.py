@@ -121,6 +121,7 @@ def test_an_artifact_without_a_name_is_found_by_its_file() -> None:
         ("strategy: {items_source: plan.tasks, stacked: true}", "1:38: `stacked` is not supported yet in this version; remove it"),
         ("strategy: {matrix: {a: [1]}}\nconcurrency: 2", "2:1: `concurrency` and `strategy.matrix` (line 1, column 12) exclude each other; keep one of them"),
         ("strategy: {items_source: plan.tasks}\nconcurrency: 2", "2:1: `concurrency` and `strategy.items_source` (line 1, column 12) exclude each other; keep one of them"),
+        ("strategy: {items_source: plan.tasks, dependency_key: after}\non_failure: any", "2:1: items that wait for others (`dependency_key`) are all wanted, and some of them are never enough; use `fail_fast` or `best_effort`"),
         # vary
         ("vary: 3", "1:7: `vary` must be a list of differences, like [{temperature: 0.2}, {temperature: 0.9}], not 3"),
         ("{vary: [], concurrency: 2}", "1:8: `vary` must be a list of differences, like [{temperature: 0.2}, {temperature: 0.9}], not nothing"),

@@ -182,6 +182,7 @@ def matrix_problems(step: Node, needed: Mapping[str, Node], at: At) -> Iterator[
     if any(given(strategy, one) for one in FAIL_FAST_KEYS) and given(step, "on_failure"):
         what = "`on_failure` and `fail-fast` say the same in two ways; keep one of them"
         yield at(key_position(step, ["on_failure"]), what)
+    yield from _enough_problems(step, strategy, at)
     yield from _concurrency_problems(step, strategy, at)
     yield from _source_problems(strategy, needed, at)
 
@@ -193,6 +194,13 @@ def _form_problems(strategy: Fields, at: At) -> Iterator[Problem]:
         yield at(key_position(strategy, [written[0]]), what)
     elif not given(strategy, "matrix") and "items_source" not in written:
         yield at(strategy.at, f"`matrix` or `items_source` is missing; write one, like `matrix: {EXAMPLE}`")
+
+
+def _enough_problems(step: Node, strategy: Fields, at: At) -> Iterator[Problem]:
+    rule = given(step, "on_failure")
+    if given(strategy, "dependency_key") and (text(rule) == "any" or given(rule, "quorum")):
+        what = "items that wait for others (`dependency_key`) are all wanted, and some of them are never enough"
+        yield at(key_position(step, ["on_failure"]), f"{what}; use `fail_fast` or `best_effort`")
 
 
 def _concurrency_problems(step: Node, strategy: Fields, at: At) -> Iterator[Problem]:
