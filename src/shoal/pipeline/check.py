@@ -147,8 +147,8 @@ class _Check:
             waits[label] = [need for node in needs if (need := text(node)) in steps and need is not None]
             for node in needs:
                 if text(node) not in steps:
-                    written = str(text(node))
-                    yield self._at(node.at, f"no step named {shown(written)} to need; {nearest(written, steps)}")
+                    written, others = str(text(node)), [one for one in steps if one != label]
+                    yield self._at(node.at, f"no step named {shown(written)} to need; {nearest(written, others)}")
             yield from base_problems(step, steps, self.tree, self._at)
             needed = {need: steps[need] for need in waits[label]}
             yield from injection_problems(step, needed, self._at)
