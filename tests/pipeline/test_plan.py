@@ -113,8 +113,32 @@ def test_synonyms_are_the_same_thing() -> None:
 
 
 def test_one_of_several_pipelines_must_be_named() -> None:
-    with pytest.raises(BadDocument, match=r"a file\.yaml:4:3: there are 2 pipelines; say which: my-pipeline, other"):
+    which = "there are 2 pipelines; say which: my-pipeline, other"
+
+    with pytest.raises(BadDocument) as elsewhere:
         planned(SEED_001)
+    with pytest.raises(BadDocument) as own:
+        plan(parse(SEED_001, "shoal.yaml"), environ={})
+
+    assert str(elsewhere.value).endswith(f"file.yaml:4:3: {which} (as in `shoal run 'dir/a file.yaml' my-pipeline`)")
+    assert str(own.value) == f"shoal.yaml:4:3: {which} (as in `shoal run my-pipeline`)"
+
+
+NESTED = """\
+pipelines:
+  - {name: round, steps: [{name: a, command: x}]}
+  - {name: main, steps: [{name: b, pipeline: round}]}
+"""
+
+
+def test_the_only_pipeline_that_is_no_step_of_another_need_not_be_named() -> None:
+    made = planned(NESTED)
+
+    assert made.name == "main"
+    assert made.notes == ("pipeline main is run: of 2 it is the only one that is no step of another",)
+    assert planned(NESTED, "main").notes == ()
+    with pytest.raises(BadDocument, match="there are 3 pipelines; say which: round, main, more"):
+        planned(f"{NESTED}  - {{name: more, steps: [{{name: b, pipeline: round}}]}}\n")
 
 
 def test_an_unknown_pipeline_is_told_with_the_nearest() -> None:

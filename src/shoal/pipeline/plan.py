@@ -1,5 +1,6 @@
 """Document to plan: one pipeline with those inside of it, every stage settled."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from shoal.pipeline.lacking import Input, lacking
 from shoal.pipeline.load import Document
 from shoal.pipeline.merging import merging
 from shoal.pipeline.names import slug
+from shoal.pipeline.own_file import OWN_FILE
 from shoal.pipeline.problems import BadDocument, Position, Problem
 from shoal.pipeline.settle import Settling
 from shoal.pipeline.shape import StepShape
@@ -36,13 +38,14 @@ def plan(
     given: Input = None,
     is_trial: bool = False,
 ) -> Plan:
-    """Make the plan of one pipeline; `None` means the only one. *environ* is what `{from: NAME}` is read from.
+    """Make the plan of one pipeline; `None` means the only one that is no step of another.
 
-    *given* is what `{{ input }}` stands for; a plan that is made on trial goes without. Raises `UnknownName` for a
-    pipeline that is not there, `BadDocument` for a host variable or an input that is not.
+    *environ* is what `{from: NAME}` is read from, *given* what `{{ input }}` stands for; a plan that is made on trial
+    goes without. Raises `UnknownName` for a pipeline that is not there, `BadDocument` for a host variable or an input
+    that is not.
     """
     chosen = _chosen(document, pipeline)
-    settling = Settling(document=document, environ=environ)
+    settling = Settling(document=document, environ=environ, notes=[chosen.note] if chosen.note else [])
     steps = _stages(settling, chosen)
     how = merging(document.shape.runtime.merge, document.shape.personas, auto_merge=document.shape.runtime.auto_merge)
     settling.resolver(how)
@@ -97,6 +100,8 @@ class _Chosen:
     name: str
     path: tuple[str | int, ...]
     steps: Sequence[StepShape]
+    note: str | None = None
+    """Why it is the one, where nobody said it."""
 
 
 def _stages(settling: Settling, chosen: _Chosen, outer: str = "") -> tuple[Stage, ...]:
@@ -157,14 +162,25 @@ def _chosen(document: Document, pipeline: str | None) -> _Chosen:
     if not found:
         what = "nothing to run: no `steps` and no `pipelines`; add one of them"
         raise BadDocument([Problem(document.name, Position(), what)])
-    if pipeline is None and len(found) == 1:
-        return next(iter(found.values()))
     if pipeline is None:
-        what = f"there are {len(found)} pipelines; say which: {', '.join(found)}"
-        raise BadDocument([Problem(document.name, position(document.tree, ["pipelines"]), what)])
+        return _outermost(document, found)
     if pipeline not in found:
         raise UnknownName("pipeline", pipeline, found)
     return found[pipeline]
+
+
+def _outermost(document: Document, found: Mapping[str, _Chosen]) -> _Chosen:
+    """Give the one that is no step of another: the rest is run by it, or by nobody."""
+    inside = {step.pipeline for one in found.values() for step in one.steps}
+    match [one for name, one in found.items() if name not in inside]:
+        case [only] if len(found) == 1:
+            return only
+        case [only]:
+            note = f"pipeline {only.name} is run: of {len(found)} it is the only one that is no step of another"
+            return replace(only, note=note)
+    how = shlex.join(["shoal", "run", *([] if document.name == OWN_FILE else [document.name]), next(iter(found))])
+    what = f"there are {len(found)} pipelines; say which: {', '.join(found)} (as in `{how}`)"
+    raise BadDocument([Problem(document.name, position(document.tree, ["pipelines"]), what)])
 
 
 def _pipelines(document: Document) -> list[_Chosen]:
