@@ -24,7 +24,7 @@ def test_a_killed_run_is_shown_as_lost(repo: Path, shoal: Shoal) -> None:
     with subprocess.Popen([SHOAL, *words], cwd=repo, env=environment(), stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         next(line for line in running.stdout if '"ready"' in line)
-        alive = json.loads(shoal("status", "--json").out)
+        alive, shown = json.loads(shoal("status", "--json").out), shoal("status").out
         running.kill()
     killed = json.loads(shoal("status", "--json").out)
     told, refused = shoal("status").out, shoal("diff")
@@ -33,6 +33,8 @@ def test_a_killed_run_is_shown_as_lost(repo: Path, shoal: Shoal) -> None:
     branch = git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent")
 
     assert alive["status"] == "running"
+    assert alive["steps"][0]["worker_results"][0]["duration_seconds"] > 0
+    assert re.search(r"  running  \d+\.\d s  -", shown), shown
     assert (killed["status"], killed["steps"][0]["worker_results"][0]["status"]) == ("lost", "lost")
     assert "lost    -" in told
     assert "brought in by `shoal clean`" in told

@@ -1,6 +1,7 @@
 """`shoal status`: how a run stands."""
 
 import asyncio
+import time
 
 from shoal.cli import output
 from shoal.cli.document import run_document, text
@@ -17,14 +18,15 @@ def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
     """Show how a run stands, the latest or another."""
     state = asyncio.run(found(repo)).state()
     chosen = find_run(state, run)
+    told = report(chosen, time.time())
     if json:
         deliveries = [one.as_fields() for one in chosen.deliveries.values()]
         more = {"waiting": waiting_document(chosen), "deliveries": deliveries}
-        output.say(text(run_document(report(chosen)) | more))
+        output.say(text(run_document(told) | more))
         return 0
     others = [one for one in state.runs.values() if one.run != chosen.run]
     waiting = list(waiting_lines(chosen, output.paint()))
     merging = list(merging_lines(chosen, program(), output.paint()))
-    lines = status_lines(report(chosen), others, paint=output.paint(), waiting=waiting, merging=merging)
+    lines = status_lines(told, others, paint=output.paint(), waiting=waiting, merging=merging)
     output.say("\n".join(lines))
     return 0

@@ -129,14 +129,14 @@ def latest(state: State) -> RunState | None:
     return list(state.runs.values())[-1] if state.runs else None
 
 
-def report(run: RunState) -> RunReport:
-    """Say how *run* ended, or how far it is."""
+def report(run: RunState, now: float | None = None) -> RunReport:
+    """Say how *run* ended, or how far it is: by *now*, where that is given, for what is still at work."""
     return RunReport(
         run=run.run,
         status=run.status,
         base=run.base,
         duration_seconds=run.duration_seconds,
-        steps=tuple(_step_result(step) for step in run.steps.values()),
+        steps=tuple(_step_result(step, now) for step in run.steps.values()),
         wall=run.wall,
         workspace=run.workspace,
         limits=run.limits,
@@ -161,11 +161,11 @@ def _earlier(step: StepState) -> list[WorkerResult]:
     return [one for one in found if one is not None and one.status.is_good and one.commit]
 
 
-def _step_result(step: StepState) -> StepResult:
+def _step_result(step: StepState, now: float | None) -> StepResult:
     """Tell the last round, by the last attempt of each worker, in the workers' order."""
     last = _last(step)
     ended = step.ended
-    workers = {index: _worker_result(session) for index, session in last.items()}
+    workers = {index: _worker_result(session, now) for index, session in last.items()}
     workers |= {one.index: one for one in (ended.unstarted if ended else ())}
     told = StepResult(
         step=step.step,
@@ -185,7 +185,7 @@ def _step_result(step: StepState) -> StepResult:
     )
 
 
-def _worker_result(session: SessionState) -> WorkerResult:
+def _worker_result(session: SessionState, now: float | None) -> WorkerResult:
     if session.result is not None:  # what was brought in after a kill does not know its prompt
         return replace(session.result, prompt=session.result.prompt or session.prompt)
     return WorkerResult(
@@ -193,9 +193,17 @@ def _worker_result(session: SessionState) -> WorkerResult:
         session=session.session,
         status=session.status,
         attempts=session.attempt,
+        duration_seconds=_so_far(session, now),
         workspace=session.workspace,
         prompt=session.prompt,
     )
+
+
+def _so_far(session: SessionState, now: float | None) -> float:
+    """Say how long it has been at work; nobody saw when a lost one ended."""
+    if now is None or session.status is not Status.RUNNING:
+        return 0.0
+    return max(0.0, round(now - session.started_at, 3))
 
 
 class _Draft:

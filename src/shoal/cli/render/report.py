@@ -118,8 +118,8 @@ def _workers(report: RunReport) -> list[WorkerResult]:
 
 
 def _row(worker: WorkerResult, paths: Sequence[str]) -> tuple[str, ...]:
-    is_timed = worker.status.is_ended and worker.status is not Status.LOST  # nobody saw when a lost one ended
-    took = seconds(worker.duration_seconds) if is_timed else "-"
+    is_timed = worker.status.is_ended or worker.duration_seconds > 0
+    took = seconds(worker.duration_seconds) if is_timed and worker.status is not Status.LOST else "-"
     return plain(worker.session), worker.status.value, took, plain(worker.branch or "-"), _changes(worker, paths)
 
 
