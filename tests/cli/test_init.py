@@ -16,7 +16,7 @@ from shoal.pipeline.compose import compose
 from shoal.pipeline.load import parse
 from shoal.pipeline.plan import plan
 from shoal.pipeline.tree import plain
-from tests.cli.conftest import Shoal
+from tests.cli.conftest import Shoal, shoal_in
 from tests.conftest import git
 
 ANSWERS = """[ "$1" = --version ] && { echo "2.1.325 (Claude Code)"; exit; }
@@ -42,6 +42,20 @@ def test_what_it_writes_is_right_and_runs(shoal: Shoal, repo: Path) -> None:
     ran = shoal("run", "--json")
     assert ran.code == 0, ran.err
     assert [step["status"] for step in json.loads(ran.out)["steps"]] == ["succeeded", "succeeded"]
+
+
+def test_without_a_commit_it_says_that_a_run_wants_one(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    shoal = shoal_in(tmp_path)
+
+    said = shoal("init")
+    refused = shoal("run")
+    for words in re.findall(r"`git ([^`]+)`", said.out.splitlines()[-1]):
+        git(tmp_path, *words.split())
+
+    assert (refused.code, "there is no commit yet" in refused.err) == (2, True)
+    assert "there is none yet" in said.out.splitlines()[-1]
+    assert shoal("run").code == 0
 
 
 def test_an_editor_finds_the_schema_and_git_does_not(shoal: Shoal, repo: Path) -> None:

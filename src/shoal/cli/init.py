@@ -15,11 +15,12 @@ from shoal.cli.document import text
 from shoal.cli.options import HERE, Json, Repo
 from shoal.cli.program import program
 from shoal.cli.render.agents import remedy
-from shoal.cli.render.init import started_lines
+from shoal.cli.render.init import Started, started_lines
 from shoal.engine.client_trial import Standing, standings
 from shoal.engine.prepare import exclude_state
 from shoal.errors import BadInput, Broken
-from shoal.git.repository import inspect
+from shoal.git.repository import has_commit, inspect
+from shoal.model.repository import Repository
 from shoal.pipeline.own_file import OWN_FILE
 from shoal.pipeline.schema import schema
 from shoal.store.paths import StatePaths
@@ -38,17 +39,19 @@ def command(
 
     It names the agents that are installed here, and runs as it is.
     """
-    file, found = asyncio.run(_started(repo, force=force))
+    made = asyncio.run(_started(repo, force=force))
     if json:
-        output.say(text({"file": str(file), "clients": [_fields(one) for one in found]}))
+        output.say(text({"file": str(made.file), "clients": [_fields(one) for one in made.clients]}))
     else:
-        output.say("\n".join(started_lines(file, found, program())))
+        output.say("\n".join(started_lines(made, program())))
     return 0
 
 
-async def _started(folder: Path, *, force: bool) -> tuple[Path, list[Standing]]:
+async def _started(folder: Path, *, force: bool) -> Started:
     found = [one for one in await standings(None, os.environ) if one.found.path is not None]
-    return await _written(folder, starter(found), force=force), found
+    repository = await inspect(folder, os.environ)
+    file = _written(repository, starter(found), force=force)
+    return Started(file=file, clients=found, has_commit=await has_commit(repository))
 
 
 def starter(found: Sequence[Standing]) -> str:
@@ -68,9 +71,8 @@ def _agent(one: Standing) -> str:
     return "".join(f"  # {line}\n" for line in lines)
 
 
-async def _written(folder: Path, content: str, *, force: bool) -> Path:
+def _written(repository: Repository, content: str, *, force: bool) -> Path:
     """Write the file to the top of the repository, and the schema where its first line says that it lies."""
-    repository = await inspect(folder, os.environ)
     file = repository.top / OWN_FILE
     if not force and (file.exists() or file.is_symlink()):
         raise BadInput(f"{file} is there already; `shoal validate` checks it, and --force writes over it")

@@ -61,17 +61,27 @@ async def resolve(repository: Repository, ref: str | None) -> str:
     name = "HEAD" if ref is None else ref
     if not name.strip() or name.startswith("-") or "\0" in name:
         raise BadInput(f"{name!r} is not a name of a commit; give a branch, a tag or a commit id to --base")
-    gitdir = await own_gitdir(repository.top) if name.startswith(("HEAD", "@")) else repository.git
-    done = await git(
-        gitdir, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", accept=(0, 1, 128)
-    )
-    commit = done.stdout.decode(errors="replace").strip()
-    if done.exit.code == 0 and len(commit) == repository.digits:
+    commit = await _commit(repository, name)
+    if commit is not None:
         await _assert_whole(repository, commit)
         return commit
     if ref is None:
         raise BadRepository(repository.top, "there is no commit yet; commit something first")
     raise BadInput(f"base {name!r} is not a commit of {repository.top}; `git log --oneline` lists some")
+
+
+async def has_commit(repository: Repository) -> bool:
+    """Say whether a commit is checked out, which a new repository has none of."""
+    return await _commit(repository, "HEAD") is not None
+
+
+async def _commit(repository: Repository, name: str) -> str | None:
+    gitdir = await own_gitdir(repository.top) if name.startswith(("HEAD", "@")) else repository.git
+    done = await git(
+        gitdir, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", accept=(0, 1, 128)
+    )
+    commit = done.stdout.decode(errors="replace").strip()
+    return commit if done.exit.code == 0 and len(commit) == repository.digits else None
 
 
 async def _assert_whole(repository: Repository, commit: str) -> None:
