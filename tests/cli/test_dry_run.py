@@ -106,6 +106,14 @@ def test_the_bound_counts_steps_of_different_waves(shoal: Shoal, repo: Path) -> 
     assert document["agents_at_once"] == 9 + 1 + 1  # build, beside it aside, and one of the matrix
 
 
+def test_a_bound_on_agents_at_once_does_not_change_how_many_workers_there_are(shoal: Shoal, repo: Path) -> None:
+    (repo / "shoal.yaml").write_text(PIPELINE)
+
+    fewer, more = (json.loads(shoal("run", "main", "-j", n, "--dry-run", "--json").out) for n in ("2", "20"))
+
+    assert [(one["total_workers"], one["agents_at_once"]) for one in (fewer, more)] == [(11, 2), (11, 6)]
+
+
 def test_it_tells_what_each_stage_really_starts_from(shoal: Shoal, repo: Path) -> None:
     """A concurrent need gives no tree, a gate has none of its own, and inside of a pipeline its start counts."""
     (repo / "shoal.yaml").write_text(PIPELINE)
