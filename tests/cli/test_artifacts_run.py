@@ -34,6 +34,7 @@ steps:
     agent: do
     prompt: 'find "$SHOAL_INPUTS_DIR" -type f; cp "$SHOAL_PROMPT_FILE" asked'
     inject_artifacts: [{step: one, artifact: plan, as: blueprint}]
+  - {name: plain, needs: one, command: 'cat > stdin; cat "$SHOAL_INPUTS_DIR/one/notes.txt" >> stdin'}
 """
 WRONG = """
 steps:
@@ -108,6 +109,10 @@ def test_a_step_may_name_what_it_wants_and_call_it_by_another_name(handed: Ran) 
 
     assert path.endswith("/one/blueprint.json")
     assert "- $SHOAL_INPUTS_DIR/one/blueprint.json (json, " in handed.shown("only", "asked")
+
+
+def test_a_plain_command_is_given_the_files_and_nothing_to_read(handed: Ran) -> None:
+    assert handed.shown("plain", "stdin") == "remember"
 
 
 def test_the_report_says_where_the_copies_lie(handed: Ran) -> None:

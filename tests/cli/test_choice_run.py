@@ -12,6 +12,9 @@ from tests.conftest import make_repo
 
 # Worker 0 writes one line, worker 1 three, worker 2 two; each says so in a file.
 LINES = "n=$((SHOAL_WORKER_INDEX == 0 ? 1 : 4 - SHOAL_WORKER_INDEX)); seq $n > lines; echo $SHOAL_WORKER_INDEX > who"
+# Workers 0 and 1 write as much, worker 2 more; where it is asked for, worker 0 a binary file besides.
+TIE = "seq $((1 + SHOAL_WORKER_INDEX / 2 * 5)) > lines; echo $SHOAL_WORKER_INDEX > who; [ $SHOAL_WORKER_INDEX$BINARY = 01 ] && printf 'a\\0b' > blob; true"
+CLERK = """cp "$SHOAL_PROMPT_FILE" asked; echo '{"ranking": [1, 0]}'"""
 JUDGES = """
   judge: {adapter: scripted, script: [{say: 'The last one is best: {"ranking": [2, 0, 1]}'}]}
   mute: {adapter: scripted, script: [{say: 'I like them all'}]}
@@ -36,6 +39,9 @@ steps:
   - {name: some-fail, agent: do, prompt: 'echo x > x; [ $SHOAL_WORKER_INDEX = 1 ]', concurrency: 2, select: {by: diff_size}}
   - {name: idle, agent: do, prompt: '[ $SHOAL_WORKER_INDEX = 0 ] || : > empty', concurrency: 2, select: {by: diff_size}}
   - {name: idle-too, agent: do, prompt: '[ $SHOAL_WORKER_INDEX = 0 ] || echo x > x', concurrency: 2, select: {by: command, command: 'true'}}
+  - {name: tied, agent: tie, prompt: go, concurrency: 3, select: {by: [diff_size, agent], agent: clerk}}
+  - {name: binary, agent: tie, prompt: go, concurrency: 3, select: {by: diff_size}, env: {BINARY: "1"}, output_artifacts: [who]}
+  - {name: after-binary, needs: binary, agent: do, prompt: 'cp "$SHOAL_INPUTS_DIR/binary/who.txt" seen'}
   - {name: after, needs: by-agent, agent: do, prompt: 'cat who > seen; echo {{ steps.by-agent.selected }} >> seen'}
   - {name: briefed, agent: lines, prompt: 'do {{ run.pipeline }}', concurrency: 2, select: {by: agent, persona: reader, criteria: 'as {{ step.name }}'}}
   - {name: asked, needs: by-size, base: needs, agent: do, prompt: 'cat who > seen'}
@@ -46,7 +52,8 @@ steps:
 @pytest.fixture(scope="module")
 def choices(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """One run of steps that choose from their workers."""
-    return ran(make_repo(tmp_path_factory.mktemp("choices") / "repo"), CHOICES, more=JUDGES, lines=LINES)
+    repo = make_repo(tmp_path_factory.mktemp("choices") / "repo")
+    return ran(repo, CHOICES, more=JUDGES, lines=LINES, tie=TIE, clerk=CLERK)
 
 
 def ranking(done: Ran, step: str) -> list[tuple[int, bool, list[str]]]:
@@ -128,6 +135,18 @@ def test_the_judge_is_told_the_work_as_it_was_and_not_its_template(choices: Ran)
 
 def test_the_tree_of_a_chosen_worker_can_be_asked_for(choices: Ran) -> None:
     assert choices.shown("asked", "seen") == "0"
+
+
+def test_a_judge_sees_only_those_that_are_level(choices: Ran) -> None:
+    asked = choices.shown("tied_judge", "asked")
+
+    assert choices["tied"]["selected"] == 1
+    assert [f"## Worker {index}" in asked for index in range(3)] == [True, True, False]
+
+
+def test_a_binary_file_is_no_small_change_and_the_chosen_workers_artifacts_are_handed_on(choices: Ran) -> None:
+    assert choices["binary"]["selected"] == 1
+    assert choices.shown("after-binary", "seen") == "1"
 
 
 def test_a_judge_is_told_the_task_as_the_workers_had_it(repo: Path) -> None:

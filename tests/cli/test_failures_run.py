@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 from shoal.model.events import SessionEnded, SessionStarted
 from shoal.store.paths import StatePaths
 from shoal.store.read import events
-from tests.cli.conftest import SHOAL, environment
+from tests.cli.conftest import SHOAL, environment, shoal_in
 from tests.cli.flows import Ran, ran, written
-from tests.conftest import make_repo
+from tests.conftest import git, make_repo
 
 HALF = "concurrency: 2, on_failure: best_effort, agent: do, prompt: 'echo x > x; [ $SHOAL_WORKER_INDEX = 1 ]'"
+SECRET = "s3cr3t-value-0123456789"
 FAILURES = """
 pipelines:
   - name: main
@@ -37,6 +39,16 @@ pipelines:
       - {name: bad, agent: do, prompt: 'exit 1'}
       - {name: say, agent: do, prompt: 'echo; echo said; echo'}
       - {name: quote, needs: say, command: 'printf "[%s]" "{{ steps.say.output }}" > quoted'}
+      - {name: without, agent: do, prompt: "echo {{ input.mode | default('fast') }} {{ input | default('none') }} > said"}
+      - {name: listed, agent: list, prompt: go, env: {TOP: {from: TOP}}, output_artifacts: [items.json]}
+      - name: unlisted
+        optional: true
+        needs: [first, listed]
+        agent: do
+        prompt: 'true'
+        strategy: {items_source: listed.items, item_key: nothing}
+      - {name: after-unlisted, needs: unlisted, agent: do, prompt: 'ls > seen'}
+      - {name: hostile, agent: do, prompt: 'printf %s "$TOP" > {{ step.name }}', env: {TOP: {from: BRACES}}}
       - {name: inside, needs: first, pipeline: optional-inside}
   - name: half
     steps: [{name: two, HALF}]
@@ -55,7 +67,11 @@ pipelines:
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """One run in which something of everything fails."""
-    return ran(make_repo(tmp_path_factory.mktemp("failures") / "repo"), FAILURES, "main")
+    repo = make_repo(tmp_path_factory.mktemp("failures") / "repo")
+    file = written(repo, FAILURES, list="""echo '{"'$TOP'": []}' > items.json""")
+    said = shoal_in(repo)("run", file, "main", "--json", TOP=SECRET, BRACES="{{ 7 * 7 }}")
+    assert said.out, said.err
+    return Ran(repo, said, json.loads(said.out))
 
 
 def test_nobody_builds_on_the_work_of_an_optional_step_that_failed(failures: Ran) -> None:
@@ -80,6 +96,20 @@ def test_who_needs_an_optional_step_that_could_not_start_goes_on(failures: Ran) 
     assert failures.statuses["after-unmet"] == "succeeded"
 
 
+def test_who_needs_an_optional_step_that_could_not_be_laid_out_starts_where_it_would_have(failures: Ran) -> None:
+    assert failures.statuses["unlisted"] == "failed"
+    assert {"first", "items.json"} <= set(failures.shown("after-unlisted", "seen").split())
+
+
+def test_no_secret_is_told_in_the_error_of_a_step(failures: Ran) -> None:
+    assert failures["unlisted"]["error"].endswith("known: '[secret TOP]'")
+    assert SECRET not in failures.said.out + failures.said.err
+
+
+def test_what_comes_from_the_host_is_no_template(failures: Ran) -> None:
+    assert failures.shown("hostile", "hostile") == "{{ 7 * 7 }}"
+
+
 def test_attempts_that_never_came_to_an_agent_are_counted_and_wait_no_longer_than_asked(repo: Path) -> None:
     more = "setup: [exit 3], retry: {max_attempts: 8, wait_seconds: 0}"
 
@@ -99,6 +129,10 @@ def test_inside_of_a_pipeline_all_stand_on_what_it_stands_on(failures: Ran) -> N
     assert "first" in failures.shown("inside_after-beside", "seen").split()
 
 
+def test_an_input_that_nobody_gave_may_have_a_default(failures: Ran) -> None:
+    assert failures.shown("without", "said") == "fast none"
+
+
 def test_the_output_of_a_step_is_taken_as_a_shell_takes_it(failures: Ran) -> None:
     assert failures.worker("say")["output"] == "\nsaid\n\n"
     assert failures.shown("quote", "quoted") == "[\nsaid]"
@@ -109,7 +143,8 @@ def stopped(repo: Path, words: list[str], told: Path, **env: str) -> dict[str, A
     os.mkfifo(told)
     command = [str(SHOAL), "run", *words, "--json"]
     with subprocess.Popen(command, cwd=repo, env=environment(**env), stdout=subprocess.PIPE, text=True) as running:
-        told.read_text()
+        with open(told, "rb+", buffering=0) as heard:  # to open it so waits for nobody
+            assert select.select([heard], [], [], 60)[0], "the agent never came so far"
         running.send_signal(signal.SIGINT)
         out, _ = running.communicate(timeout=60)
     report: dict[str, Any] = json.loads(out)
@@ -147,6 +182,17 @@ def test_a_step_that_is_stopped_while_its_judge_thinks_has_not_succeeded(repo: P
     assert [one["status"] for one in report["steps"][0]["worker_results"]] == ["succeeded", "succeeded"]
 
 
+def test_work_that_is_stopped_while_it_is_checked_has_not_failed(repo: Path, tmp_path: Path) -> None:
+    contract = f"contract: {{type: command, command: 'echo > {tmp_path}/told; sleep 60'}}"
+    file = written(repo, f"steps: [{{name: work, agent: do, prompt: 'echo w > w', retry: 2, {contract}}}]")
+
+    report = stopped(repo, [file], tmp_path / "told")
+
+    (worker,) = report["steps"][0]["worker_results"]
+    assert (worker["status"], worker["error"]) == ("cancelled", "it was stopped while it was checked")
+    assert git(repo, "show", f"{worker['branch']}:w") == "w"
+
+
 def test_no_secret_is_told_of_an_item_that_never_began(repo: Path, tmp_path: Path) -> None:
     """Its need is named by what an agent wrote; that the last item is at work says that it was skipped before."""
     items = '[{"id": "\'$TOP\'"}, {"id": "b", "after": ["\'$TOP\'"]}, {"id": "c"}]'
@@ -164,7 +210,7 @@ def test_no_secret_is_told_of_an_item_that_never_began(repo: Path, tmp_path: Pat
         plan=f"echo '{items}' > items.json",
     )
 
-    report = stopped(repo, [file], tmp_path / "told", TOP="s3cr3t-value-0123456789")
+    report = stopped(repo, [file], tmp_path / "told", TOP=SECRET)
 
     skipped = next(one for one in report["steps"] if one["step"] == "cells")["worker_results"][1]
     assert (skipped["status"], skipped["error"]) == ("skipped", "it needs '[secret TOP]', which did not end well")

@@ -86,7 +86,7 @@ async def unmounted(target: Path) -> None:
 def mounted_below(folder: Path) -> list[Path]:
     """List what is mounted below *folder*, the deepest first."""
     place = _as_in_table(str(folder))
-    with open(TABLE, encoding="utf-8", errors="surrogateescape") as table:  # noqa: PTH123
+    with open(TABLE, encoding="utf-8", errors="surrogateescape", newline="\n") as table:  # noqa: PTH123
         targets = [line.split(" ", 2)[1] for line in table if place in line]
     below = f"{place.rstrip('/')}/"
     found = [Path(_unescaped(target)) for target in targets if target == place or target.startswith(below)]
