@@ -298,6 +298,28 @@ def test_a_mistake_in_the_whole_is_told_with_its_place(text: str, expected: str)
     assert expected in wrong(text)
 
 
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("loop.round == 1", "no name `loop` here"),
+        ("this.status == 'failed'", "no name `this` here"),
+        ("steps.one.status == 'failed'", "no step named `one`"),
+    ],
+)
+def test_what_a_round_comes_to_can_be_named_after_it_and_not_before(condition: str, expected: str) -> None:
+    """`until` is asked after each round, and `if` once, before the first."""
+    text = """\
+pipelines:
+- {{name: inner, steps: [{{name: one, command: 'true'}}]}}
+- name: main
+  steps: [{{name: a, pipeline: inner, if: "{if_}", loop: {{until: "{until}"}}}}]
+"""
+
+    assert parse(text.format(if_="true", until=condition), "f.yaml")
+    with pytest.raises(BadDocument, match=expected):
+        parse(text.format(if_=condition, until="true"), "f.yaml")
+
+
 def test_load_reads_the_files_beside_it(tmp_path: Path) -> None:
     (tmp_path / "role.md").write_text("\ufeffBe kind.\n")
     (tmp_path / "acts.yaml").write_text("- say: hello\n- run: [ls]\n  ignore_failure: true\n- exit: 0\n")

@@ -91,18 +91,18 @@ class _Known:
     def _roots(self, where: Text) -> tuple[str, ...]:
         has_cells = given(find(self.step, "strategy"), "matrix") or find(self.step, "strategy", "items_source")
         has_agent = not given(self.step, "gate") and not given(self.step, "pipeline")
-        is_until = where.is_condition and find(self.step, "loop", "until") is not None
+        is_in_round = given(self.step, "loop") and (where.is_until or not where.is_condition)  # `if` is asked before
         return (
             *ALWAYS,
             *(WORKER if has_agent and not where.is_condition else ()),
             *(CELL if has_cells and not where.is_condition else ()),
-            *(ROUND if self.is_looped or given(self.step, "loop") else ()),
-            *(("this",) if is_until else ()),
+            *(ROUND if self.is_looped or is_in_round else ()),
+            *(("this",) if where.is_until else ()),
         )
 
     def _why_not_step(self, root: str, rest: list[str], where: Text) -> str | None:
         label, *fields = rest
-        inner = self.inner if where.is_condition and root == "steps" else {}
+        inner = self.inner if where.is_until and root == "steps" else {}
         if label not in inner and not (label in self.steps and self.before.holds(label, self.label)):
             if label in self.steps:
                 return f"step {key(label)} need not have ended when this one starts; add it to `needs`"

@@ -23,7 +23,8 @@ PLACES = (
     ("select", "criteria"),
     ("vary",),
 )
-CONDITIONS = (("if",), ("loop", "until"))
+UNTIL = ("loop", "until")
+CONDITIONS = (("if",), UNTIL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,13 @@ class Text:
     at: Position
     is_condition: bool = False
     inside: Position | None = None
+    is_until: bool = False
+    """Whether it is the condition that is asked after a round."""
 
     @classmethod
-    def of(cls, node: Scalar, *, is_condition: bool = False) -> "Text":
+    def of(cls, node: Scalar, *, is_condition: bool = False, is_until: bool = False) -> "Text":
         """Give the text that *node* is."""
-        return cls(str(node.value), node.at, is_condition, node.inside)
+        return cls(str(node.value), node.at, is_condition, node.inside, is_until)
 
     def place(self, at: Position | None) -> Position:
         """Give the place in the file of a place *at* in the text, or of the text where that cannot be told."""
@@ -64,7 +67,7 @@ def texts(step: Node) -> Iterator[Text]:
     for place in CONDITIONS:
         node = find(step, *place)
         if isinstance(node, Scalar) and isinstance(node.value, str):
-            yield Text.of(node, is_condition=True)
+            yield Text.of(node, is_condition=True, is_until=place == UNTIL)
 
 
 def persona_texts(step: Node, tree: Node, files: Mapping[str, str]) -> Iterator[Text]:
