@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -154,9 +155,10 @@ def test_all_die_with_the_coordinator(who: Person, sandbox: Sandbox) -> None:
 def test_nobody_starts_for_a_coordinator_that_is_gone(who: Person, sandbox: Sandbox) -> None:
     """Its death before the launcher could ask to die with it shows by the report's closed pipe."""
     command = wrapped(sandbox, who, python(DAEMON + "\ntime.sleep(300)"))
-    with started(command, who) as (child, info):
+    waits = replace(command, argv=("sh", "-c", 'read go; exec "$@"', "sh", *command.argv))
+    with started(waits, who) as (child, info):
         os.dup2(os.open("/dev/null", os.O_RDONLY), info)
-        out, _ = child.communicate(timeout=30)
+        out, _ = child.communicate(b"go\n", timeout=30)
 
     assert child.returncode == -signal.SIGKILL
     for pid in out.split():

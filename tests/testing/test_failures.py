@@ -146,11 +146,12 @@ async def test_closing_ends_what_is_open_at_once(turn: Turn) -> None:
 
 
 async def test_a_client_that_goes_leaves_nothing_behind() -> None:
+    only_read = httpx2.Timeout(30, read=0.05)
     async with ModelServer([Hang()]) as server:
         for count in range(1, 4):
             with pytest.raises(httpx2.ReadTimeout):
                 async with asking(server) as client:
-                    await client.http.post("/v1/chat/completions", json=client.body(), timeout=0.05)
+                    await client.http.post("/v1/chat/completions", json=client.body(), timeout=only_read)
             await server.received(count)
         async with asyncio.timeout(20):
             while server.connections:
