@@ -154,7 +154,13 @@ def test_every_mistake_in_an_environment_is_told_at_once() -> None:
         ("cleanup_on_complete: no", "2:32: `cleanup_on_complete` must be true or false, not 'no'"),
         ("merge: sqash", "2:18: `merge` cannot be 'sqash'; did you mean `squash`?"),
         ("sandbox: bublewrap", "2:20: `sandbox` cannot be 'bublewrap'; did you mean `bubblewrap`?"),
-        ("toolchains: []", "2:11: `toolchains` is not supported yet in this version; remove it"),
+        ("toolchains: [tools]", "2:24: 'tools' does not say where it lies on the host; write it from `/` or from `~/`"),
+        ("toolchains: [/a, ~b]", "2:28: '~b' does not say where it lies on the host; write it from `/` or from `~/`"),
+        (
+            "toolchains: [/a/../b]",
+            "2:24: '/a/../b' does not say where it lies on the host; write it from `/` or from `~/`",
+        ),
+        ("toolchains: ['/a:b']", "2:24: '/a:b' cannot be on PATH, which `:` divides; give the folder another name"),
         (
             "resource_limits: {memory_mb: 1}",
             "2:40: limit `memory_mb` must be a number from 16 to 1073741824, or null for no bound, not 1",

@@ -10,7 +10,7 @@ from shoal.engine.grants import decisions_of, granted, network_of
 from shoal.engine.job import Job
 from shoal.engine.lease import SYSTEM_PATH, Lease
 from shoal.engine.site import Site
-from shoal.engine.toolchain import toolchain
+from shoal.engine.toolchain import given, toolchain
 from shoal.engine.unread import counter
 from shoal.limits.kind import Group
 from shoal.model.command import Command, Live
@@ -32,13 +32,14 @@ def agent_box(
     invocation = job.adapter.invocation(job.task, place_of(workspace, lease))
     argv = argv or invocation.argv
     tools = toolchain(argv[0], search=site.environ.get("PATH", ""), private=site.private)
+    shown = (*tools.read, *given(site.toolchains).read, *workspace.tools)
     grant = granted(site, job.task, job.adapter)
     if workspace.is_visible:
         grant.assert_real(workspace.path)  # a program of the host's may have put a link there since it was opened
     covers = _covers(workspace, lease, is_writable=grant.parts is None) if site.sandbox.mounts else ()
     policy = site.policy(
         token=secrets.token_hex(8),
-        read=(lease.inputs, *tools.read, *workspace.tools, *invocation.needs, *grant.read(workspace.path)),
+        read=(lease.inputs, *shown, *invocation.needs, *grant.read(workspace.path)),
         write=(*grant.write(workspace.path), lease.git, lease.own),
         covers=covers,
         layers=workspace.layers,
@@ -112,14 +113,14 @@ def note_decision(site: Site, job: Job, decision: Decision) -> None:
 def environment(site: Site, job: Job, workspace: Workspace, lease: Lease, path: tuple[Path, ...]) -> dict[str, str]:
     """Name the session and what it was given, also in words that scripts written for other tools know."""
     # Named only where there is something in them.
-    given = {
+    laid = {
         "SHOAL_INPUTS_DIR": ("inputs", bool(job.task.inputs)),
         "SHOAL_PERMISSIONS_FILE": ("permissions.json", job.task.has_permissions),
     }
     named = {
         **lease.environment(),
-        **{name: f"{lease.inputs}/{title}" for name, (title, is_given) in given.items() if is_given},
-        "PATH": ":".join((*map(str, path), *SYSTEM_PATH)),
+        **{name: f"{lease.inputs}/{title}" for name, (title, is_given) in laid.items() if is_given},
+        "PATH": ":".join((*map(str, path), *SYSTEM_PATH, *map(str, given(site.toolchains).path))),
         "SHOAL_RUN": site.run,
         "SHOAL_STEP": job.step,
         "SHOAL_WORKER_INDEX": str(job.index),

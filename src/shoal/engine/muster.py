@@ -14,6 +14,7 @@ from shoal.engine.ground import assert_exact_disk, kind_of_workspace, wall
 from shoal.engine.jobs import Equipment
 from shoal.engine.site import Site
 from shoal.engine.toolchain import toolchain
+from shoal.engine.toolfolders import assert_tool_folders
 from shoal.errors import BadInput
 from shoal.git.refs import refuse_blocked_steps
 from shoal.git.repository import resolve
@@ -86,6 +87,7 @@ async def assert_rooted(plan: Plan, repository: Repository) -> None:
 
 async def assert_holdable(site: Site, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
     """Refuse a plan that asks for what cannot be held here."""
+    assert_tool_folders(site)
     assert_grants(site, plan, adapters)
     if any(task.limits is not None and task.limits.is_exact for task in plan.assignments):
         await assert_exact_disk(site.sandbox, site.paths)

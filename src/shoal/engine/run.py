@@ -32,6 +32,7 @@ from shoal.engine.stage_end import started
 from shoal.engine.step import Steps, all_jobs
 from shoal.engine.sweep import sweep
 from shoal.engine.together import together
+from shoal.engine.toolchain import searching
 from shoal.errors import first_of
 from shoal.model.events import Recorded, RunEnded
 from shoal.model.plan import Plan
@@ -43,11 +44,12 @@ Listener = Callable[[Recorded], None]
 
 async def run(plan: Plan, ask: Ask, *, stop: asyncio.Event, listen: Listener | None = None) -> RunReport:
     """Run *plan* and report; setting *stop* ends the agents, keeps their work and reports what there is."""
+    ask = replace(ask, environ=searching(ask.environ, plan.toolchains))
     adapters = adapters_for(plan, this_host(), ask.environ)
     await assert_installed(plan, this_host(), ask.environ)
     began = time.monotonic()
     async with prepared(ask, look=partial(assert_rooted, plan)) as ground:
-        site = replace(ground, mask=mask_of(plan, this_host(), ask.environ))
+        site = replace(ground, mask=mask_of(plan, this_host(), ask.environ), toolchains=plan.toolchains)
         if listen is not None:
             site.ledger.subscribe(listen)
         await assert_holdable(site, plan, adapters)

@@ -235,7 +235,7 @@ def _key(site: Site, job: Job, setup: Setup, base: Base) -> str:
     facts = [
         *(base.commit, settings_digest(site.repository), setup.commands, network, setup.source),
         *(site.project.digest, str(site.repository.top), by_host, os.getuid(), sorted(env.items())),
-        [str(place) for place in (*tools.read, *tools.path)],
+        [str(place) for place in (*tools.read, *tools.path, *(one.path for one in site.toolchains))],
     ]
     text = json.dumps(facts)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]

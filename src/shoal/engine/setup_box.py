@@ -16,7 +16,7 @@ from shoal.engine.job import Job
 from shoal.engine.lease import Lease
 from shoal.engine.setup_project import INCLUDE, root_covers
 from shoal.engine.site import Site
-from shoal.engine.toolchain import Toolchain, toolchain
+from shoal.engine.toolchain import Toolchain, given, toolchain
 from shoal.engine.watch import Ending, Watched, watched
 from shoal.engine.words import Words
 from shoal.errors import SetupFailed, Unavailable
@@ -80,7 +80,7 @@ def _box(site: Site, job: Job, setup: Setup, workspace: Workspace, lease: Lease)
     )
     policy = site.policy(
         token=secrets.token_hex(8),
-        read=(lease.inputs, *tools.read),
+        read=(lease.inputs, *tools.read, *given(site.toolchains).read),
         write=(workspace.path, lease.git, lease.own),
         covers=covers,
         layers=workspace.layers,

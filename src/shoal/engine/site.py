@@ -13,6 +13,7 @@ from shoal.model.masking import Mask
 from shoal.model.policy import Bind, Layers, Network, Policy
 from shoal.model.repository import Base, Repository
 from shoal.model.setup import Project
+from shoal.model.toolfolder import ToolFolder
 from shoal.sandboxes.kind import Sandbox
 from shoal.store.ledger import Ledger
 from shoal.store.paths import StatePaths
@@ -42,6 +43,8 @@ class Site:
     """Whether a process watches that ends all groups of this run when we are killed."""
     base_stays: bool = True
     """Whether the base is held as long as the run lives, and not for one session alone."""
+    toolchains: tuple[ToolFolder, ...] = ()
+    """What every box of set-up and agents shows besides, as the user named it."""
     project: Project = field(default_factory=Project, repr=False)
     flood: Flood = field(default_factory=Flood, repr=False)
     pace: Pace = field(default_factory=Pace, repr=False)

@@ -4,11 +4,12 @@ import functools
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Unavailable
+from shoal.model.toolfolder import ToolFolder
 
 SYSTEM = tuple(Path(name) for name in ("/usr", "/bin", "/sbin", "/lib", "/lib64"))
 DEEPEST = 8
@@ -44,6 +45,26 @@ def _toolchain(program: str, search: str, private: tuple[Path, ...], _second: in
         raise Unavailable(f"the agent's command {program!r}", why, "install it again")
     read = (shown for hop in hops for shown in (_install_folder(hop, private), _own_folder(hop, private)))
     return Toolchain(tuple(dict.fromkeys(read)), tuple(dict.fromkeys(hop.parent for hop in hops)))
+
+
+def given(folders: Sequence[ToolFolder]) -> Toolchain:
+    """Show the folders that the user named, also by the names that links lead to; nobody need have programs there."""
+    read = dict.fromkeys(place for one in folders for place in (one.path, one.path.resolve()))
+    path = dict.fromkeys(place for one in folders for place in (one.path / "bin", one.path) if _has_programs(place))
+    return Toolchain(tuple(read), tuple(path))
+
+
+def searching(environ: Mapping[str, str], folders: Sequence[ToolFolder]) -> Mapping[str, str]:
+    """Find programs in *folders* too, behind the user's own PATH."""
+    path = [word for word in (environ.get("PATH", ""), *map(str, given(folders).path)) if word]
+    return {**environ, "PATH": ":".join(path)} if folders else environ
+
+
+def _has_programs(folder: Path) -> bool:
+    try:
+        return any(os.access(one, os.X_OK) and one.is_file() for one in folder.iterdir())
+    except OSError:
+        return False
 
 
 def _hops(path: Path, depth: int = 0) -> Iterator[Path]:

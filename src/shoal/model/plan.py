@@ -13,6 +13,7 @@ from shoal.model.matrix import Matrix
 from shoal.model.rule import Rule
 from shoal.model.select import Select
 from shoal.model.task import Task
+from shoal.model.toolfolder import ToolFolder
 from shoal.model.vary import Variation
 
 INNER = "_"
@@ -115,6 +116,8 @@ class Plan:
     sandbox: str = "bubblewrap"
     cleanup_on_complete: bool = True
     fleet_limits: ResourceLimits | None = None
+    toolchains: tuple[ToolFolder, ...] = ()
+    """Folders of programs that every box of the run shows."""
     rule: Rule | None = None
     """By which all workers run together; `None` means that each step goes by its own `on_failure`."""
     merging: Merging | None = None

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainValidator, ValidationError
+from pydantic import AfterValidator, BeforeValidator, PlainValidator, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from shoal.errors import UnknownName
@@ -183,3 +184,15 @@ SandboxName = Annotated[str, one_of("sandbox", "bubblewrap", "landlock", "none")
 DatabaseName = Annotated[str, one_of("database_strategy", "per_agent"), BeforeValidator(_per_agent)]
 FailureRule = Annotated[str, BeforeValidator(_failure_rule)]
 Retrying = Annotated[Retry, PlainValidator(_retry)]
+
+
+def _whole(value: str) -> str:
+    is_rooted = value.startswith("/") or value == "~" or value.startswith("~/")
+    if not is_rooted or ".." in PurePosixPath(value).parts or "\0" in value:
+        raise wrong(f"{shown(value)} does not say where it lies on the host; write it from `/` or from `~/`")
+    if ":" in value:
+        raise wrong(f"{shown(value)} cannot be on PATH, which `:` divides; give the folder another name")
+    return value
+
+
+ToolFolderName = Annotated[str, AfterValidator(_whole)]

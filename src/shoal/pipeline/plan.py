@@ -21,6 +21,7 @@ from shoal.pipeline.settle import Settling
 from shoal.pipeline.shape import StepShape
 from shoal.pipeline.template import is_plain
 from shoal.pipeline.texts import texts
+from shoal.pipeline.toolchains import tool_folders
 from shoal.pipeline.tree import find, position
 
 STACKED = ("auto", "needs")
@@ -49,6 +50,7 @@ def plan(
     steps = _stages(settling, chosen)
     how = merging(document.shape.runtime.merge, document.shape.personas, auto_merge=document.shape.runtime.auto_merge)
     settling.resolver(how)
+    folders = tool_folders(settling)
     if problems := [*settling.problems, *(() if is_trial else lacking(document, chosen.path, given))]:
         raise BadDocument(problems)
     runtime = document.shape.runtime
@@ -60,6 +62,7 @@ def plan(
         sandbox=runtime.sandbox,
         cleanup_on_complete=runtime.cleanup_on_complete,
         fleet_limits=runtime.fleet_limits,
+        toolchains=folders,
         merging=how,
         input=given,
         notes=tuple(dict.fromkeys(settling.notes)),

@@ -28,6 +28,7 @@ from shoal.pipeline.kinds import (
     Names,
     Retrying,
     SandboxName,
+    ToolFolderName,
 )
 from shoal.pipeline.merging import MergingField
 from shoal.pipeline.mind import BudgetShape, Replies, Tools
@@ -46,7 +47,6 @@ USUAL_ROUNDS = 10
 class RuntimeShape(Shape):
     """How the whole run is to be run."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"toolchains"})
     refused: ClassVar[dict[str, str]] = {
         "limits": "in `runtime` it is `resource_limits`",
     }
@@ -71,6 +71,8 @@ class RuntimeShape(Shape):
     """The wall around each agent; a weaker one than bubblewrap has to be asked for."""
     network: NetworkName | None = None
     """Which network agents are on where nobody nearer says: `none`, or `host`."""
+    toolchains: list[ToolFolderName] = Field(default_factory=list)
+    """Folders of programs outside of `/usr`, from `/` or `~/`: read-only in every box, and last on PATH."""
     setup: SetupField | None = None
     """Commands that make each workspace ready before its agent is let in; `[]` is none, whatever the repository has."""
     setup_timeout: Duration | None = None

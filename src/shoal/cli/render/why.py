@@ -6,7 +6,10 @@ from shoal.model.status import Status
 
 NOT_FOUND = 127
 MOST_LINES = 8
-UNSEEN = "agents see the system's programs and the first word of their command, nothing else of your PATH"
+UNSEEN = (
+    "agents see the system's programs and the first word of their command, nothing else of your PATH; "
+    "`runtime.toolchains` shows them more"
+)
 
 
 def why(worker: WorkerResult) -> str | None:
