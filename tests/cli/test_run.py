@@ -50,6 +50,7 @@ WORKER_FIELDS = {
         "limit",
         "error",
         "unkept",
+        "unconverted",
         "executable_config",
         "ignored",
         "kept_refs",

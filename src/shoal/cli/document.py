@@ -91,6 +91,7 @@ def worker_document(worker: WorkerResult) -> dict[str, object]:
             if not one.is_trial
         ],
         "unkept": list(worker.unkept),
+        "unconverted": list(worker.unconverted),
         "executable_config": list(worker.executable),
         "ignored": worker.ignored,
         "kept_refs": list(worker.kept_refs),

@@ -29,6 +29,7 @@ class Kept:
     refs: tuple[str, ...] = ()
     unkept: tuple[str, ...] = ()
     special: tuple[str, ...] = ()
+    unconverted: tuple[str, ...] = ()
     ignored: int = 0
     executable: tuple[str, ...] = ()
     failure: str | None = None
@@ -48,6 +49,7 @@ class Kept:
             commit=self.commit,
             files_changed=self.files_changed,
             unkept=(*self.unkept, *self.special),
+            unconverted=self.unconverted,
             ignored=self.ignored,
             kept_refs=self.refs,
             executable=self.executable,
@@ -86,8 +88,20 @@ async def kept(
     return result
 
 
+def told(known: Kept, seal: Seal) -> Kept:
+    """Add what the seal said of single files, and why it failed."""
+    return replace(
+        known,
+        unkept=seal.unkept,
+        special=seal.special,
+        unconverted=seal.unconverted,
+        ignored=seal.ignored,
+        failure=seal.failure,
+    )
+
+
 async def _taken(site: Site, seal: Seal, ref: str, here: str | None) -> Kept:
-    known = Kept(unkept=seal.unkept, special=seal.special, ignored=seal.ignored, failure=seal.failure)
+    known = told(NOTHING, seal)
     if seal.failure or seal.tip is None or seal.pack is None:
         return known
     taken = await take(site.repository, seal.pack, base=site.base.commit, tips=(seal.tip, *seal.extras))

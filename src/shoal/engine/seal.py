@@ -39,6 +39,8 @@ class Seal:
     unkept: tuple[str, ...] = ()
     special: tuple[str, ...] = ()
     """Pipes and sockets, which hold no bytes that could be kept."""
+    unconverted: tuple[str, ...] = ()
+    """What is kept as it lies there, since it is not in the encoding that its attributes name."""
     ignored: int = 0
     failure: str | None = None
 
@@ -169,6 +171,7 @@ def _read(said: _Said, exit_: proc.Exit, pack: Path) -> Seal:
         pack=pack,
         unkept=_named(lines, "unkept"),
         special=_named(lines, "special"),
+        unconverted=_named(lines, "unconverted"),
         ignored=int(facts["ignored"]) if facts.get("ignored", "").strip().isdigit() else 0,
     )
     return replace(seal, failure=_failure(facts, said, exit_))

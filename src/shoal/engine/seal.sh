@@ -50,13 +50,37 @@ agent_head() (
   is_commit "$h" && git merge-base --is-ancestor "$BASE" "$h" && printf '%s\n' "$h"
 )
 
+add_once() {
+  git add -A --ignore-errors --pathspec-from-file="$1" --pathspec-file-nul 2> "$GIT_DIR/said"; added=$?
+}
+
+# One file that is not in the encoding that attributes claim for it ends git's add as a whole. Such files are found one
+# by one and taken as they lie there; where that does not help, every file with a claim is. $2 is the folder, for names.
+add_where() {
+  add_once "$1"; [ $added -gt 1 ] || return 0
+  git ls-files -z -o -m --exclude-standard | git check-attr -z --stdin working-tree-encoding | paste -zd '\t' - - - |
+    grep -zv '	unspecified$' | sed -z 's/	working-tree-encoding	[^	]*$//' > "$GIT_DIR/claimed"
+  # A link is not followed, and what is too large is not added either.
+  head -zn 1000 "$GIT_DIR/claimed" | xargs -0 -n 1 sh -c '[ -f "$0" ] && [ ! -L "$0" ] && [ "$(stat -c %s -- "$0")" -le $((MAX_KIB * 1024)) ] || exit 0
+    git -c core.bigFileThreshold=16m hash-object -w --path="$0" -- "$0" > /dev/null || printf "%s\0" "$0"' > "$GIT_DIR/denied"
+  mkdir -p "$GIT_DIR/info"
+  for taken in denied claimed; do
+    if [ $taken = claimed ]; then echo '* !working-tree-encoding'
+    else sed -z 's/[][*?\]/\\&/g; s/[\"]/\\&/g; s/\n/\\n/g; s|.*|"/&" !working-tree-encoding|' "$GIT_DIR/denied" | tr '\0' '\n'
+    fi >> "$GIT_DIR/info/attributes"
+    add_once "$1"; [ $added -le 1 ] || continue
+    head -zn 50 "$GIT_DIR/$taken" | LC_ALL=C tr -c ' -~\0' '?' | tr '\0' '\n' | while IFS= read -r p; do say "unconverted $2$p"; done
+    return 0
+  done
+}
+
 # A nested repository becomes plain files: as the root of a work tree of its own, its .git is passed over by git.
 take_nested() {
   case $1 in "$STATE" | "$STATE"/*) return 1 ;; esac
   rm -f "$GIT_DIR/nested"; printf '.\0' > "$GIT_DIR/nested-where" || return 1
   t=$(cd "$WS/$1" && GIT_WORK_TREE="$WS/$1" GIT_INDEX_FILE="$GIT_DIR/nested" && export GIT_WORK_TREE GIT_INDEX_FILE &&
     { large_below "$GIT_DIR/nested-where" || : > "$GIT_DIR/partly"; } &&
-    { git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/nested-where" --pathspec-file-nul || : > "$GIT_DIR/partly"; } &&
+    { add_where "$GIT_DIR/nested-where" "$1/"; cat "$GIT_DIR/said" >&2; [ $added = 0 ] || : > "$GIT_DIR/partly"; } &&
     git write-tree) || return 1
   git update-index --force-remove -- "$1" && git read-tree --prefix="$1/" "$t"
 }
@@ -120,7 +144,7 @@ fi
 printf '%s\0' "$@" ":(top,exclude,literal)$STATE" > "$GIT_DIR/where" || die "the disk is full"
 [ ! -e "$GIT_DIR/laid-links" ] || cat "$GIT_DIR/laid-links" >> "$GIT_DIR/where" || die "the disk is full"
 [ ! -s "$GIT_DIR/large" ] || { cat "$GIT_DIR/large" >> "$GIT_DIR/where" && : > "$GIT_DIR/partly"; } || die "the disk is full"
-git add -A --ignore-errors --pathspec-from-file="$GIT_DIR/where" --pathspec-file-nul 2> "$GIT_DIR/said"; added=$?
+add_where "$GIT_DIR/where" ""
 if [ -s "$GIT_DIR/said" ]; then
   cat "$GIT_DIR/said"
   # git cuts off a long line of its own, with the reason: a name is all that surely follows.

@@ -248,6 +248,7 @@ def masked(result: WorkerResult, mask: Mask) -> WorkerResult:
         client_session=None if result.client_session is None else mask.text(result.client_session)[:NAME_SIGNS],
         item=None if result.item is None else mask.text(result.item),
         unkept=tuple(mask.text(name) for name in result.unkept),
+        unconverted=tuple(mask.text(name) for name in result.unconverted),
         executable=tuple(mask.text(name) for name in result.executable),
         checks=tuple(replace(one, message=mask.text(one.message)) for one in result.checks),
     )

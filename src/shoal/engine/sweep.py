@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.engine.keep import Kept, flagged, kept
+from shoal.engine.keep import Kept, flagged, kept, told
 from shoal.engine.lease import Lease
 from shoal.engine.pins import abandoned, unpinned
 from shoal.engine.quarters import prune
@@ -168,7 +168,7 @@ async def _sealed(site: Site, session: SessionState, lease: Lease, path: Path, k
         if known.commit is None:
             return await kept(there, workspace, lease, branch=session.branch, message=message, has_history=True)
         seal = await sealed(there, workspace, lease, Wish(message=message, has_history=False, squash=True))
-        return replace(known, unkept=seal.unkept, special=seal.special, ignored=seal.ignored, failure=seal.failure)
+        return told(known, seal)
 
 
 async def _is_sealed(site: Site, session: SessionState, commit: str | None) -> bool:

@@ -35,6 +35,8 @@ class WorkerResult:
     workspace: str = ""
     unkept: tuple[str, ...] = ()
     """Names of files that could not be kept, escaped for display."""
+    unconverted: tuple[str, ...] = ()
+    """Names of files that were kept as they lie there, not being in the encoding that their attributes name."""
     ignored: int = 0
     """How many files the repository's own ignore rules left out of the commit."""
     kept_refs: tuple[str, ...] = ()

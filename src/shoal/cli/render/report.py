@@ -141,6 +141,8 @@ def _remarks(worker: WorkerResult) -> Iterator[str]:
         yield plain(one.splitlines()[0])
     if worker.unkept:
         yield f"not kept: {some(worker.unkept)}"
+    if worker.unconverted:
+        yield f"kept as it lies there, not in the encoding that .gitattributes names: {some(worker.unconverted)}"
     if worker.executable:
         yield f"look before you merge, it changes what runs on your machine: {some(worker.executable)}"
     if worker.ignored:
