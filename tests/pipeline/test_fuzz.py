@@ -136,7 +136,7 @@ KEYS = ["name", "id", "needs", "if", "loop", "env", "steps", "pipeline", "strate
 # Where the whole file is meant, there is no place to name.
 OF_THE_FILE = ("larger than 1 MiB",)
 INPUT = {"a": "b"}
-LONGEST_SECONDS = 2.0
+LONGEST_SECONDS = 10.0
 BOUNDED = settings(max_examples=250, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 LONG = settings(BOUNDED, max_examples=400)
 

@@ -28,7 +28,7 @@ from shoal.pipeline.tree import Entry, Fields, Items, Node, Scalar
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 50
 MAX_ALIASES = 100
-MAX_NODES = 20_000  # with aliases spelt out: nine levels of nine aliases are 81 uses and 387 million nodes
+MAX_NODES = 100_000  # with aliases spelt out: nine levels of nine aliases are 81 uses and 387 million nodes
 
 UNREADABLE = "what comes next cannot be read as YAML; write it in another way"
 
