@@ -21,9 +21,12 @@ for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
     signal.signal(number, signal.SIG_IGN)
 if os.fork() == 0:
     os.setsid()
+    said, tell = os.pipe()
     if os.fork() == 0:
         print(os.getpid(), flush=True)
+        os.write(tell, b".")
         time.sleep(300)
+    os.read(said, 1)
     os._exit(0)
 os.wait()
 """
