@@ -52,6 +52,7 @@ WORKER_FIELDS = {
         "unkept",
         "unconverted",
         "executable_config",
+        "set_back",
         "ignored",
         "kept_refs",
         "raw",

@@ -93,6 +93,7 @@ def worker_document(worker: WorkerResult) -> dict[str, object]:
         "unkept": list(worker.unkept),
         "unconverted": list(worker.unconverted),
         "executable_config": list(worker.executable),
+        "set_back": list(worker.set_back),
         "ignored": worker.ignored,
         "kept_refs": list(worker.kept_refs),
         "raw": worker.raw,

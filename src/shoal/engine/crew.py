@@ -161,6 +161,7 @@ class Crew:
                 task=step.task,
                 adapter=adapters[step.name],
                 base=base,
+                trusts_base=not task.deps and not isinstance(task.base, WorkerResult),
                 needs=tuple(task.deps),
                 wish=task,
                 function=self._in_thread(task),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from shoal.engine.admission import Admission
 from shoal.engine.briefing import again
+from shoal.engine.client_settings import set_aside
 from shoal.engine.job import Job
 from shoal.engine.pins import pin
 from shoal.engine.session import FAULTS, masked, run_session
@@ -128,9 +129,11 @@ class Dispatch:
     @contextlib.asynccontextmanager
     async def _based(self, job: Job, commit: str) -> AsyncIterator[Site]:
         site = job.site(self.site)
-        await pin(site.repository, site.run, commit)
-        async with _base(site, commit) as base:
-            yield replace(site, base=base, base_stays=False)
+        aside = await set_aside(site, job, commit)
+        start = commit if aside is None else aside.start
+        await pin(site.repository, site.run, start)
+        async with _base(site, start) as base:
+            yield replace(site, base=base, base_stays=False, aside=aside)
 
 
 def _base(site: Site, commit: str) -> contextlib.AbstractAsyncContextManager[Base]:

@@ -31,6 +31,8 @@ class Job:
     """The name of its database, where that is not the session's own."""
     base: str | None = None
     """The commit to start from, where that is not the run's."""
+    trusts_base: bool = True
+    """Whether a client may take its settings from the base as it is: the user's own, or work that he let through."""
     needs: tuple[str, ...] = ()
     """The steps that must end well first."""
     is_stacked: bool = True

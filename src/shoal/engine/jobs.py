@@ -58,6 +58,7 @@ def jobs_of(
                 sandbox=equipment.sandbox,
                 kind=equipment.kind,
                 base=base,
+                trusts_base=step.base is not None or step.task.allow_executable_config,
                 item=cell.id if cell else None,
                 artifacts=step.artifacts,
                 contracts=tuple(one.rendered(here.rendered) for one in step.contracts),

@@ -10,6 +10,7 @@ from shoal.adapters.events import NAME_SIGNS
 from shoal.engine.agent_run import agent_run
 from shoal.engine.artifacts import Collected, collected
 from shoal.engine.artifacts import kept as kept_artifacts
+from shoal.engine.client_settings import put_back
 from shoal.engine.contracts.hold import held_to_contracts
 from shoal.engine.job import Job
 from shoal.engine.keep import Kept, kept
@@ -76,6 +77,10 @@ async def _session(
         workspace=str(path),
         duration_seconds=round(time.monotonic() - began, 3),
     )
+    try:
+        result = await put_back(site, result)
+    except FAULTS as error:  # the branch is as the client left it, and its base is what it started from
+        result = replace(result, error=result.error or _said(error))
     result = masked(result, site.mask)
     try:
         await site.ledger.forget(job.session)
@@ -250,6 +255,7 @@ def masked(result: WorkerResult, mask: Mask) -> WorkerResult:
         unkept=tuple(mask.text(name) for name in result.unkept),
         unconverted=tuple(mask.text(name) for name in result.unconverted),
         executable=tuple(mask.text(name) for name in result.executable),
+        set_back=tuple(mask.text(name) for name in result.set_back),
         checks=tuple(replace(one, message=mask.text(one.message)) for one in result.checks),
     )
 

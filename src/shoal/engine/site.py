@@ -9,6 +9,7 @@ from shoal.engine.flood import Flood
 from shoal.engine.lease import User
 from shoal.engine.pace import Pace
 from shoal.limits.kind import Enforcer
+from shoal.model.aside import Aside
 from shoal.model.masking import Mask
 from shoal.model.policy import Bind, Layers, Network, Policy
 from shoal.model.repository import Base, Repository
@@ -43,6 +44,8 @@ class Site:
     """Whether a process watches that ends all groups of this run when we are killed."""
     base_stays: bool = True
     """Whether the base is held as long as the run lives, and not for one session alone."""
+    aside: Aside | None = None
+    """What of the base a client goes without."""
     toolchains: tuple[ToolFolder, ...] = ()
     """What every box of set-up and agents shows besides, as the user named it."""
     project: Project = field(default_factory=Project, repr=False)

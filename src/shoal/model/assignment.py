@@ -31,6 +31,8 @@ class Assignment:
     """Names in *env* whose values came from the host: never shown."""
     expect: str = "any"
     """`any`, or `changes`: then a session without changes has failed."""
+    allow_executable_config: bool = False
+    """Whether a client starts with the settings that earlier agents wrote."""
     permissions: Permissions | None = None
     """What it may use and touch; `None` means what its agent's say."""
     inputs: Mapping[str, str | bytes] = field(default_factory=dict, repr=False)

@@ -20,6 +20,8 @@ INSTRUCTIONS = (
     *("/.github/copilot-instructions.md", "/.github/instructions", "/.github/prompts", ".vscode/mcp.json"),
 )
 """What clients read as words of their user, and run nothing."""
+SETTINGS = (*AGENTS, ".vscode/mcp.json", ".env")
+"""Where clients are told what to run, and where to send what they are asked."""
 EDITORS = (
     *(".vscode/tasks.json", ".vscode/launch.json", ".vscode/settings.json", ".vscode/mcp.json", "*.code-workspace"),
     *(".idea", ".zed", ".devcontainer", ".devcontainer.json", ".exrc", ".nvimrc", ".nvim.lua", ".dir-locals.el"),
@@ -60,6 +62,11 @@ def is_read_by_clients(path: str) -> bool:
     return _CLIENTS.search(_folded(path)) is not None
 
 
+def is_client_config(path: str) -> bool:
+    """Say whether a client that works there may run what *path* names, or send its login where that says."""
+    return _SETTINGS.search(_folded(path)) is not None
+
+
 def _folded(path: str) -> str:
     """Spell *path* as a checkout that ignores case and what cannot be seen would."""
     if not path.isascii():
@@ -87,3 +94,4 @@ def _pattern(rule: str) -> str:
 _USUAL = _compiled(ALWAYS)
 _STRICT = _compiled((*ALWAYS, *OPTIONAL))
 _CLIENTS = _compiled((*AGENTS, *INSTRUCTIONS))
+_SETTINGS = _compiled(SETTINGS)

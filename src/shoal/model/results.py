@@ -43,6 +43,8 @@ class WorkerResult:
     """Refs that hold the agent's other branches and stashes."""
     executable: tuple[str, ...] = ()
     """Changed files that run code on a person's machine later: hooks, editor tasks, CI, attributes."""
+    set_back: tuple[str, ...] = ()
+    """Clients' settings of earlier agents that it did not see: they were as on the run's base."""
     raw: str | None = None
     """Where the raw files still lie, when they could not be brought in."""
     prompt: str = ""

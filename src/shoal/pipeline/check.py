@@ -39,7 +39,7 @@ KINDS = ("prompt", "exec", "command", "gate", "pipeline")
 AGENT_KEYS = (
     "agent", "persona", "concurrency", "max_concurrent_agents", "retry", "on_failure", "expect", "contract",
     "contracts", "output_artifacts", "inject_artifacts", "select", "vary", "strategy", "sandbox",
-    "isolation_strategy", "limits", "network", "env", "timeout", "permissions",
+    "isolation_strategy", "limits", "network", "env", "timeout", "permissions", "allow_executable_config",
 )  # fmt: skip
 WHOSE = {
     "command": "`adapter: command`, and with clients,",

@@ -130,6 +130,7 @@ class Settling:
             env=variables.values,
             secrets=variables.secrets,
             expect=shape.expect,
+            allow_executable_config=shape.allow_executable_config,
             permissions=permissions,
             retry=shape.retry,
             setup=self._setup(shape, persona, self._agent_shape(spec)),

@@ -199,6 +199,8 @@ class StepShape(Surroundings, Contracted):
     """Another word for `needs`."""
     base: str = "auto"
     """What it starts from: `auto` or `needs` (the merged work of its needs), `run` (the run's base), or a git ref."""
+    allow_executable_config: bool = False
+    """Whether a client starts with the settings (hooks, servers, addresses) that earlier agents wrote."""
     optional: bool = False
     """Whether the run, and who needs it, go on when it fails."""
     retry: Retrying = Field(default_factory=Retry)

@@ -309,7 +309,8 @@ class _Draft:
         self._step(event.run, event.step, recorded.at)
         key = (event.run, event.step, event.session)
         started = self._sessions.get(key) or _without_start(event, recorded)
-        self._sessions[key] = replace(started, status=event.result.status, result=event.result)
+        base = event.result.base or started.base  # of a client, with what it was not shown of it
+        self._sessions[key] = replace(started, status=event.result.status, result=event.result, base=base)
 
     def _gate_opened(self, event: GateOpened, recorded: Recorded) -> None:
         gate = GateState(

@@ -145,6 +145,9 @@ def _remarks(worker: WorkerResult) -> Iterator[str]:
         yield f"kept as it lies there, not in the encoding that .gitattributes names: {some(worker.unconverted)}"
     if worker.executable:
         yield f"look before you merge, it changes what runs on your machine: {some(worker.executable)}"
+    if worker.set_back:
+        switch = "`allow_executable_config: true` lets them"
+        yield f"settings that earlier agents wrote did not count ({switch}): {some(worker.set_back)}"
     if worker.ignored:
         yield f"left out by the ignore rules: {count(worker.ignored, 'file')}"
     if worker.kept_refs:
