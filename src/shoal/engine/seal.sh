@@ -122,8 +122,13 @@ fi
   'cd "$0" && seal=$1 && shift && for f; do
     (while true > "$f"; do :; done; echo "a pipe stands where git looks for its rules, and cannot be fed"; kill "$seal") 3>&- &
   done' "$WS" "$$" {} + -o \
+  -type f \( -name .gitignore -o -name .gitattributes \) -size +10240k -exec sh -c ': > "$0"' "$GIT_DIR/long" \; -o \
   -type f -size "+${MAX_KIB}k" ! -path ./.git -exec sh -c \
   'for f; do printf ":(top,exclude,literal)%s\0" "${f#./}" || exit 1; done >> "$0"' "$GIT_DIR/large" {} +) 2> "$GIT_DIR/find" || only_shut || die "the files cannot be listed; the disk may be full"
+
+# Git reads its rules whole, and a hole of a hundred gigabytes would take all memory of the host: no box of ours is in
+# the agent's own limits.
+[ ! -e "$GIT_DIR/long" ] || die "a .gitignore or .gitattributes is larger than 10 MiB, and git would read all of it"
 
 # What set-up left before the agent came is laid into the index: then only what was changed since is seen as changed.
 [ ! -e "$GIT_DIR/laid-index" ] ||

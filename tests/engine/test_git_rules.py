@@ -1,4 +1,4 @@
-"""Attributes that files do not agree with: one file that git cannot convert keeps no other from its branch."""
+"""Attributes and ignore rules that an agent wrote: none of them keeps other work from its branch in silence."""
 
 import subprocess
 from pathlib import Path
@@ -102,3 +102,16 @@ def test_the_report_names_them(repo: Path) -> None:
     said = shoal_in(repo)("run", "--task", "go", "--command", f'sh -c "{UTF16}; echo plain > a.t"')
 
     assert "kept as it lies there, not in the encoding that .gitattributes names: a.t" in said.out, said
+
+
+@pytest.mark.parametrize("name", [".gitignore", "d0/.gitignore", ".gitattributes", "nested/.gitignore"])
+async def test_rules_too_large_to_be_read_cost_the_host_nothing(repo: Path, name: str) -> None:
+    """Git would read them whole, outside of the agent's own limit of memory; the raw files stay."""
+    script = f"git init -q nested; echo n > nested/n; truncate -s 100G {name}; echo w > w"
+
+    result = await worked(repo, script)
+
+    assert result.status is Status.FAILED
+    assert "is larger than 10 MiB" in str(result.error), result
+    assert result.raw is not None
+    assert any(file.name == "w" and file.read_text() == "w\n" for file in Path(result.raw).rglob("w"))
