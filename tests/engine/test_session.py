@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.model.events import Output, Recorded, SessionEnded
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from tests.acting import assert_nothing_left, fingerprint, paths_in, ran, shown, step, worked
@@ -289,3 +290,21 @@ def test_results_are_values() -> None:
     assert WorkerResult(index=0, session="x", status=Status.LOST) == WorkerResult(
         index=0, session="x", status=Status.LOST
     )
+
+
+async def test_who_is_told_to_stop_and_then_cancelled_in_the_same_instant_waits_for_nobody(repo: Path) -> None:
+    """Two interrupts that come together are two: the agent is not given the time that one alone would give it."""
+    stop, heard = asyncio.Event(), list[type]()
+
+    def listen(recorded: Recorded) -> None:
+        heard.append(type(recorded.event))
+        if isinstance(recorded.event, Output):
+            stop.set()
+            running.cancel()
+
+    stubborn = step("hold", "trap '' TERM INT; echo up; while :; do sleep 1; done")
+    running = asyncio.ensure_future(ran(repo, stubborn, stop=stop, listen=listen))
+    await asyncio.wait((running,), timeout=60)
+
+    assert running.cancelled()
+    assert SessionEnded not in heard

@@ -175,3 +175,13 @@ def test_where_there_is_none_it_says_so() -> None:
         find_run(fold([]))
     with pytest.raises(BadInput, match="no session yet"):
         find_session(folded(run_started("r")), "x")
+
+
+def test_who_began_and_has_no_end_is_not_told_as_one_that_never_began() -> None:
+    """A second interrupt ends sessions at once, and the step's end knows no result of them."""
+    never = tuple(WorkerResult(index=one, session="", status=Status.CANCELLED, attempts=0) for one in range(2))
+    ended = StepEnded(run="r", step="a", status=Status.CANCELLED, unstarted=never)
+
+    told = report(folded(run_started("r"), step_started("r", 2), session_started("r", "s", 0), ended).runs["r"])
+
+    assert [one.status for one in told.steps[0].worker_results] == [Status.RUNNING, Status.CANCELLED]

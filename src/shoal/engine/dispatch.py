@@ -24,6 +24,8 @@ from shoal.workspaces.base import base_ready
 from shoal.workspaces.delta import delta_ready
 from shoal.workspaces.overlay import Overlay
 
+APART_SECONDS = 0.05  # a cancel that comes before the last one was seen is one with it
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -96,8 +98,9 @@ class Dispatch:
 
     def end_at_once(self) -> None:
         """Cancel every session once more: what it has not brought in yet, the next start does."""
+        loop = asyncio.get_running_loop()
         for task in self._tasks.values():
-            task.cancel()
+            loop.call_later(APART_SECONDS, task.cancel)
 
     async def _attempt(self, job: Job) -> WorkerResult:
         async with self.limiter.slot(run=self.site.run, priority=job.task.priority):

@@ -115,13 +115,14 @@ async def _until(stop: asyncio.Event, dispatch: Dispatch, work: Coroutine[None, 
     try:
         async with asyncio.TaskGroup() as group:
             doing, told = group.create_task(work), group.create_task(stop.wait())
-            await asyncio.wait((doing, told), return_when=asyncio.FIRST_COMPLETED)
-            doing.cancel()
-            told.cancel()
             try:
+                await asyncio.wait((doing, told), return_when=asyncio.FIRST_COMPLETED)
+                doing.cancel()
+                told.cancel()
                 await asyncio.wait((doing,))
             except asyncio.CancelledError:
-                dispatch.end_at_once()
+                if stop.is_set():  # it was asked before, if only an instant ago
+                    dispatch.end_at_once()
                 raise
     except BaseExceptionGroup as errors:
         raise first_of(errors) from None

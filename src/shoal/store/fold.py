@@ -166,7 +166,9 @@ def _step_result(step: StepState, now: float | None) -> StepResult:
     last = _last(step)
     ended = step.ended
     workers = {index: _worker_result(session, now) for index, session in last.items()}
-    workers |= {one.index: one for one in (ended.unstarted if ended else ())}
+    # Who was ended at once has no end, and so no result at the end of its step; it began all the same.
+    open_ = {index for index, one in last.items() if one.status is Status.LOST or not one.status.is_ended}
+    workers |= {one.index: one for one in (ended.unstarted if ended else ()) if one.index not in open_}
     told = StepResult(
         step=step.step,
         on_failure=step.on_failure,
