@@ -1,12 +1,12 @@
 # Everything a fresh clone needs; python3, git and make are enough to start.
-.PHONY: setup clients demo test test-clients test-deep test-user test-rights check bench clean
+.PHONY: setup clients demo test test-fast test-clients test-deep test-user test-rights check bench clean
 
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-p scripts.no_skips)
 # more workers than two processors: most tests wait for processes to start and to end
 AT_ONCE = -n 5 --dist worksteal
 # what is started a thousand times is compiled once
 unexport PYTHONDONTWRITEBYTECODE
-RIGHTS = $(addprefix tests/,$(addprefix cli/test_,run.py demo.py clean.py doctor.py approve.py) engine limits proc sandboxes workspaces agent/test_sandboxed.py)
+RIGHTS = $(addprefix tests/,$(addprefix cli/test_,run.py demo.py clean.py doctor.py approve.py) sessions contracts steps merge runs doctor limits proc sandboxes workspaces agent/test_sandboxed.py)
 # real agent clients, at pinned versions: those that every test run drives, and those that only test-clients does
 CLIENTS = claude codex goose
 OTHERS = gemini copilot opencode aider claude-agent-acp codex-acp node
@@ -23,6 +23,10 @@ demo: setup
 
 test: setup clients
 	$(PYTEST) $(AT_ONCE) tests
+
+# what to run while working, in under a minute: the rooms that start no agent, and the shape of the code
+test-fast: setup
+	$(PYTEST) $(AT_ONCE) --ignore=tests/pipeline/test_fuzz.py tests/test_architecture.py $(addprefix tests/,model pipeline store patterns adapters proc git)
 
 # one turn of each client that takes longer to install or to start
 test-clients: setup

@@ -12,16 +12,16 @@ import time
 from collections.abc import Awaitable
 from pathlib import Path
 
-from shoal.adapters.command import Command as CommandAdapter
-from shoal.engine.agent_box import agent_box
-from shoal.engine.behind import boxed
-from shoal.engine.job import Job
-from shoal.engine.prepare import Ask, prepared
-from shoal.engine.quarters import opened
-from shoal.engine.session import bring_in, run_session
-from shoal.engine.site import Site
+from shoal.adapters.command import CommandAdapter as CommandAdapter
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment
+from shoal.model.resolved_task import ResolvedTask
+from shoal.runs.prepare import RunRequest, open_context
+from shoal.sessions.context import RunContext
+from shoal.sessions.open_dir import open_session_dir
+from shoal.sessions.policy import agent_box
+from shoal.sessions.sandboxed import open_sandboxed
+from shoal.sessions.session import import_work, run_session
+from shoal.sessions.worker import WorkerSpec
 
 ROUNDS = int(os.environ.get("SHOAL_BENCH_ROUNDS", "15"))
 SIZES = tuple(int(size) for size in os.environ.get("SHOAL_BENCH_SIZES", "100,5000,50000").split(","))
@@ -71,16 +71,16 @@ def repository(path: Path, files: int) -> Path:
 
 async def measured(repo: Path, files: int) -> None:
     """Interleave the cases round by round, so that noise hits all alike."""
-    ask = Ask(folder=repo, environ={**os.environ, **IDENTITY}, name="bench")
+    request = RunRequest(folder=repo, environ={**os.environ, **IDENTITY}, name="bench")
     rounds = ROUNDS if files <= 5000 else max(3, ROUNDS // 5)
     times: Times = {}
-    async with prepared(ask) as site:
-        await session(site, "true")
+    async with open_context(request) as context:
+        await session(context, "true")
         for number in range(rounds):
             change = f"echo {number} > d0/f0.txt"
-            await timed(times, NOTHING, session(site, "true"))
-            await timed(times, SMALL, session(site, change))
-            await spans(times, site, change)
+            await timed(times, NOTHING, session(context, "true"))
+            await timed(times, SMALL, session(context, change))
+            await spans(times, context, change)
             await timed(times, ADD, worktree_add(repo))
             subprocess.run(["git", "worktree", "remove", "--force", repo.parent / "wt"], cwd=repo, check=True)
             await timed(times, SHELL_WHOLE, shell(repo, number))
@@ -94,15 +94,15 @@ async def timed(times: Times, name: str, work: Awaitable[None]) -> None:
     times.setdefault(name, []).append((time.perf_counter() - began) * 1000)
 
 
-async def session(site: Site, script: str) -> None:
+async def session(context: RunContext, script: str) -> None:
     """Run one whole session."""
-    result = await run_session(site, job(script))
+    result = await run_session(context, worker(script))
     assert result.status.is_good, result
 
 
-async def spans(times: Times, site: Site, script: str) -> None:
+async def spans(times: Times, context: RunContext, script: str) -> None:
     """Show where a session's time goes: the same steps, one by one."""
-    one = job(script)
+    one = worker(script)
     began = time.perf_counter()
 
     def mark(name: str) -> None:
@@ -111,22 +111,26 @@ async def spans(times: Times, site: Site, script: str) -> None:
         times.setdefault(name, []).append((now - began) * 1000)
         began = now
 
-    async with opened(site, one, site.paths.workspace(site.run, one.step, 0)) as (workspace, lease, before):
+    async with open_session_dir(context, one, context.paths.workspace(context.run, one.step, 0)) as (
+        workspace,
+        session_dir,
+        before,
+    ):
         mark("  of that: open workspace and gitdir")
-        command, policy = agent_box(site, one, workspace, lease)
-        async with boxed(site.sandbox, command, policy, sink=lambda _stream, _data: None) as box:
+        command, policy = agent_box(context, one, workspace, session_dir)
+        async with open_sandboxed(context.sandbox, command, policy, sink=lambda _stream, _data: None) as box:
             await box.wait()
         mark("  of that: the wall, asserted, and the agent")
-        await bring_in(site, one, workspace, lease, before)
+        await import_work(context, one, workspace, session_dir, before)
         mark("  of that: seal, import, branch")
     mark("  of that: close")
 
 
-def job(script: str) -> Job:
+def worker(script: str) -> WorkerSpec:
     """One command agent."""
     agent = AgentSpec(name="bench", adapter="command", command=("/bin/sh", "-c", script))
-    task = Assignment(name="bench", prompt="", agent=agent)
-    return Job(step="bench", index=0, count=1, task=task, adapter=CommandAdapter())
+    task = ResolvedTask(name="bench", prompt="", agent=agent)
+    return WorkerSpec(step="bench", index=0, count=1, task=task, adapter=CommandAdapter())
 
 
 async def worktree_add(repo: Path) -> None:

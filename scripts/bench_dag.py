@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.bench_fleet import repository
-from shoal.cli.following import asked
-from shoal.cli.garbage import seldom_collected
-from shoal.engine.run import run
+from shoal.cli.follow import make_request, seldom_collected
 from shoal.model.status import Status
 from shoal.pipeline.load import load
 from shoal.pipeline.plan import plan
+from shoal.runs.run import run
 
 STEPS = int(os.environ.get("SHOAL_BENCH_STEPS", "2000"))
 WIDTH = 200
@@ -58,7 +57,7 @@ async def cost(repo: Path, steps: int) -> Cost:
     made = plan(load(file), environ=os.environ)
     planned = time.process_time()
     with seldom_collected():  # as `shoal run` does
-        report = await run(made, asked(made, repo), stop=asyncio.Event())
+        report = await run(made, make_request(made, repo), stop=asyncio.Event())
     assert report.status is Status.SUCCEEDED, report.status
     assert len(report.steps) == steps
     each = 1000 / steps

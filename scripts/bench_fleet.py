@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import AgentCoordinator, Task
-from shoal.limits.descent import descent, proportional_bytes
+from shoal.limits.polling import descent, proportional_bytes
 from shoal.model.results import WorkerResult
 
 FLEET = int(os.environ.get("SHOAL_BENCH_FLEET", "200"))
@@ -98,10 +98,10 @@ async def table(repo: Path) -> None:
     """Print seed 002's table: disk, memory and time at 1, 3 and 5 agents, and the efficiency of each."""
     print(f"{'agents that sleep 5 s':<24} {'disk MB':>8} {'memory MB':>10} {'seconds':>8} {'efficiency':>11}")
     for count in (1, 3, 5):
-        async with coordinator(repo, 5, "sleep", str(NAP)) as crew:
+        async with coordinator(repo, 5, "sleep", str(NAP)) as task_run:
             began = time.monotonic()
             async with asyncio.TaskGroup() as group:
-                work = group.create_task(crew.run_agents(["nap"] * count))
+                work = group.create_task(task_run.run_agents(["nap"] * count))
                 await asyncio.sleep(NAP / 2)
                 disk, memory = disk_mb(repo / ".shoal"), memory_mb()
             took = time.monotonic() - began
@@ -111,9 +111,9 @@ async def table(repo: Path) -> None:
 
 async def fleet(repo: Path) -> None:
     """Print how near many agents come to their ideal time."""
-    async with coordinator(repo, WIDTH, "sleep", str(NAP)) as crew:
+    async with coordinator(repo, WIDTH, "sleep", str(NAP)) as task_run:
         began = time.monotonic()
-        results = await crew.run_agents(["nap"] * FLEET)
+        results = await task_run.run_agents(["nap"] * FLEET)
         took = time.monotonic() - began
     assert all(result.status.is_good for result in results)
     ideal = NAP * -(-FLEET // WIDTH)
@@ -124,10 +124,10 @@ async def fleet(repo: Path) -> None:
 
 async def streamed(repo: Path) -> float:
     """Give how many commands a second go through the whole wall."""
-    async with coordinator(repo, AT_ONCE) as crew:
-        await crew.run_command("true")
+    async with coordinator(repo, AT_ONCE) as task_run:
+        await task_run.run_command("true")
         began = time.monotonic()
-        async for result in crew.stream(Task.command("true") for _ in range(STREAM)):
+        async for result in task_run.stream(Task.command("true") for _ in range(STREAM)):
             assert result.status.is_good, result
         return STREAM / (time.monotonic() - began)
 
@@ -165,9 +165,9 @@ class Holding:
 
 async def held(repo: Path, agents: int, seconds: float = 20.0, patience: float = 600.0) -> Holding:
     """Hold so many agents that sleep, or as many as come up while *patience* lasts, and look at what that costs."""
-    async with coordinator(repo, agents, "/bin/sh", "-c", "echo up; exec sleep 3600") as crew:
+    async with coordinator(repo, agents, "/bin/sh", "-c", "echo up; exec sleep 3600") as task_run:
         idle, began = resident_mb(), time.monotonic()
-        async with ended(crew, agents, patience) as count:
+        async with ended(task_run, agents, patience) as count:
             started = time.monotonic() - began
             cpu, since = time.process_time(), time.monotonic()
             await asyncio.sleep(seconds)
@@ -187,7 +187,7 @@ async def held(repo: Path, agents: int, seconds: float = 20.0, patience: float =
 
 
 @contextlib.asynccontextmanager
-async def ended(crew: AgentCoordinator, agents: int, patience: float) -> AsyncIterator[int]:
+async def ended(task_run: AgentCoordinator, agents: int, patience: float) -> AsyncIterator[int]:
     """Start agents, some after others, until there are so many or it has taken too long; end them on leaving."""
     until = time.monotonic() + patience
     up = 0
@@ -195,7 +195,7 @@ async def ended(crew: AgentCoordinator, agents: int, patience: float) -> AsyncIt
         work = []
         while up < agents and (not up or time.monotonic() < until):
             more = min(STARTED_AT_ONCE, agents - up)
-            work.append(group.create_task(crew.run_agents(["hold"] * more)))
+            work.append(group.create_task(task_run.run_agents(["hold"] * more)))
             up += more
             while sum(1 for _ in sleepers()) < up:
                 assert not any(one.done() for one in work)
@@ -247,8 +247,8 @@ class Writing:
 async def own_databases(repo: Path, writers: int, seconds: float) -> Writing:
     """Let each agent write the database that is its own, and speak all the while."""
     script = f'exec python3 -c "$(cat)" "$DATABASE_URL" {seconds}'
-    async with coordinator(repo, writers, "/bin/sh", "-c", script) as crew:
-        results: list[WorkerResult] = await crew.run_agents([WRITER] * writers)
+    async with coordinator(repo, writers, "/bin/sh", "-c", script) as task_run:
+        results: list[WorkerResult] = await task_run.run_agents([WRITER] * writers)
     assert all(result.status.is_good for result in results), [one.error for one in results if one.error][:3]
     return Writing.of("a database each", [result.output for result in results])
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.bench_fleet import repository
-from shoal.engine.merge.desk import Desk, MergeAsk
-from shoal.engine.merge.merge import merge
 from shoal.git.repository import inspect
+from shoal.merge.merge import merge
+from shoal.merge.request import MergeContext, MergeRequest
 from shoal.model.merge import MergeReport, MergeStatus, Strategy
 from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
@@ -108,8 +108,8 @@ async def _merged(repo: Path, report: RunReport) -> MergeReport:
     found = await inspect(repo, ENVIRONMENT)
     paths = StatePaths.of(repo)
     async with ledger.opened(paths) as book:
-        desk = Desk(repository=found, paths=paths, ledger=book, report=report)
-        return await merge(desk, MergeAsk(strategy=Strategy.AUTO))
+        context = MergeContext(repository=found, paths=paths, ledger=book, report=report)
+        return await merge(context, MergeRequest(strategy=Strategy.AUTO))
 
 
 def _report(repo: Path, commits: list[str]) -> RunReport:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.pipeline.schema import schema
-from shoal.pipeline.values import WORD
+from shoal.pipeline.editor_schema.schema import schema
+from shoal.pipeline.editor_schema.values import WORD
 
 PAGE = Path(__file__).parents[1] / "docs" / "yaml.md"
 INTRODUCTION = """\

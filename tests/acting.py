@@ -6,19 +6,19 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from shoal.engine.prepare import Ask
-from shoal.engine.run import Listener, run
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment
 from shoal.model.plan import Plan, Step
+from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import RunReport, WorkerResult
+from shoal.runs.prepare import RunRequest
+from shoal.runs.run import Listener, run
 from tests.conftest import git
 
 
 def step(name: str, script: str, workers: int = 1, *, on_failure: str = "best_effort", **task: object) -> Step:
     """One step whose agent is a shell script."""
     agent = AgentSpec(name="script", adapter="command", command=("/bin/sh", "-c", script))
-    made = Assignment(name=name, prompt=f"please do {name}", agent=agent, **task)  # type: ignore[arg-type]
+    made = ResolvedTask(name=name, prompt=f"please do {name}", agent=agent, **task)  # type: ignore[arg-type]
     return Step(name=name, workers=workers, task=made, on_failure=on_failure)
 
 
@@ -33,8 +33,8 @@ async def ran(
 ) -> RunReport:
     """Run the steps at once."""
     environ = {**os.environ, "GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "ada@example.org"}
-    ask = Ask(folder=repo, environ=environ, strategy=strategy, sandbox=sandbox, base=base, grace=0.5)
-    return await run(Plan(name="t", steps=steps), ask, stop=stop or asyncio.Event(), listen=listen)
+    request = RunRequest(folder=repo, environ=environ, strategy=strategy, sandbox=sandbox, base=base, grace=0.5)
+    return await run(Plan(name="t", steps=steps), request, stop=stop or asyncio.Event(), listen=listen)
 
 
 async def worked(repo: Path, script: str, **how: str) -> WorkerResult:

@@ -1,6 +1,7 @@
 """The shape of the code, held by a test: who may import whom, who may touch the world, how long a file may grow."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ SRC = TESTS.parent / "src" / "shoal"
 LOW = "errors model"
 MIDDLE = f"{LOW} proc patterns pipeline adapters sandboxes git store"
 UPPER = f"{MIDDLE} agent workspaces limits"
+EVERYTHING = f"{UPPER} sessions contracts steps merge runs doctor dashboard"
 MAY_IMPORT = {
     "errors": "",
     "model": "errors",
@@ -29,12 +31,16 @@ MAY_IMPORT = {
     "agent": MIDDLE,
     "workspaces": MIDDLE,
     "limits": MIDDLE,
-    "engine": UPPER,
-    "executors": f"{UPPER} engine",
+    "contracts": f"{UPPER} sessions",
+    "sessions": f"{UPPER} contracts",
+    "steps": f"{UPPER} sessions contracts",
+    "merge": f"{UPPER} sessions contracts steps",
+    "runs": f"{UPPER} sessions contracts steps merge",
+    "doctor": f"{UPPER} sessions runs",
     "dashboard": f"{LOW} store",
     "testing": f"{LOW} pipeline adapters",
-    "cli": f"{UPPER} engine executors dashboard",
-    "__init__": f"{UPPER} engine executors",
+    "cli": EVERYTHING,
+    "__init__": EVERYTHING,
     "__main__": "cli",
 }
 
@@ -61,10 +67,10 @@ ONE_DOOR = {
     "argparse": "cli testing/model/__main__.py",
     "print": "cli testing/model/__main__.py",
     "ctypes": "workspaces/mount.py sandboxes/seccomp.py limits",
-    "os.environ": "cli engine git",
-    "os.getenv": "cli engine git",
+    "os.environ": "cli sessions runs doctor git",
+    "os.getenv": "cli sessions runs doctor git",
     "pydantic_ai": "agent",
-    "acp": "engine/acp/turn.py",
+    "acp": "sessions/acp/turn.py",
     "stamina": "patterns/retry.py",
     "starlette": "dashboard",
 }
@@ -74,12 +80,16 @@ PROGRAMS = {
     "sandboxes/launcher.py",
     "limits/watcher.py",
     "adapters/scripted_agent.py",
-    "engine/contracts/schema_check.py",
-    "engine/doctor/attack.py",
+    "contracts/json_schema_program.py",
+    "doctor/attack.py",
 }
 
 HEAVY = "acp asyncio ctypes pydantic pydantic_ai rich ruamel sqlite3 subprocess typer"
 NOT_ROOMS = {"contract", "acceptance", "escapes", "clients"}
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+PUBLIC_TWICE = {"Retry", "Workspace"}
+"""Names that users import from two packages."""
 
 EVERY_FILE = sorted(SRC.rglob("*.py"))
 
@@ -212,3 +222,38 @@ def test_importing_is_light(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert set(HEAVY.split()) & set(done.stdout.split()) == set()
+
+
+def test_architecture_md_names_files_and_functions_that_exist() -> None:
+    text = (TESTS.parent / "ARCHITECTURE.md").read_text()
+    rows = re.findall(r"^([a-z_]+/[\w/]+\.py) +([\w.]+) ", text, re.MULTILINE)
+
+    missing = [f"{path}: {name}" for path, name in rows if not defines(SRC / path, name)]
+
+    assert len(rows) > 35
+    assert missing == []
+    named = re.findall(r"`([a-z_]+/[\w/]+\.(?:py|sh))`", text)
+    assert [path for path in named if not (SRC / path).is_file() and not (TESTS.parent / path).is_file()] == []
+
+
+def defines(path: Path, name: str) -> bool:
+    """Say whether *name*, a function, a class or `Class.method`, is defined in *path*."""
+    nodes = tree(path).body if path.is_file() else []
+    for part in name.split("."):
+        found = [node for node in nodes if isinstance(node, DEFINITIONS) and node.name == part]
+        if not found:
+            return False
+        nodes = found[0].body
+    return True
+
+
+def test_a_class_name_lives_in_one_module() -> None:
+    homes: dict[str, set[str]] = {}
+    for path in EVERY_FILE:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef) and place(path) not in PROGRAMS:
+                homes.setdefault(node.name, set()).add(place(path))
+
+    assert {
+        name: sorted(modules) for name, modules in homes.items() if len(modules) > 1 and name not in PUBLIC_TWICE
+    } == {}

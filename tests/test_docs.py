@@ -25,7 +25,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 YAML = [(page.name, block) for page in PAGES for block in blocks(page, "yaml")]
 PYTHON = [(page.name, block) for page in PAGES for block in blocks(page, "python")]
-# What several pages say runs once.
+# A line on several pages runs once.
 LINES = dict.fromkeys(
     line.split("  #")[0].rstrip()
     for page in PAGES
@@ -36,12 +36,12 @@ LINES = dict.fromkeys(
 
 
 def shoal(repo: Path, line: str) -> Said:
-    """Run a line of the docs; a shell reads it where it is more than the words of one command."""
+    """Run a line of the docs, in a shell if it has pipes or redirections."""
     if not re.search(r"[|<>]", line):
         return warm.ran(shlex.split(line)[1:], cwd=repo, env=os.environ, timeout=100)
-    words = ["sh", "-c", line.replace("shoal ", f"{SHOAL} ", 1)]
-    done = subprocess.run(words, cwd=repo, capture_output=True, text=True, check=False, timeout=100)
-    return Said(done.returncode, done.stdout, done.stderr)
+    argv = ["sh", "-c", line.replace("shoal ", f"{SHOAL} ", 1)]
+    completed = subprocess.run(argv, cwd=repo, capture_output=True, text=True, check=False, timeout=100)
+    return Said(completed.returncode, completed.stdout, completed.stderr)
 
 
 @pytest.mark.parametrize(("page", "block"), YAML, ids=[page for page, _ in YAML])
@@ -49,33 +49,50 @@ def test_a_document_in_the_docs_runs(repo: Path, page: str, block: str) -> None:
     (repo / "shoal.yaml").write_text(block.replace("make fix", "echo fixed > fixed"))
     load(repo / "shoal.yaml")
 
-    done = shoal(repo, "shoal run shoal.yaml --json")
+    printed = shoal(repo, "shoal run shoal.yaml --json")
 
-    assert done.code == 0, done.err
+    assert printed.code == 0, printed.err
     assert git(repo, "branch", "--list", "agent/*")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("page", "block"), PYTHON, ids=[page for page, _ in PYTHON])
 def test_a_program_in_the_docs_runs(repo: Path, page: str, block: str) -> None:
-    done = subprocess.run([sys.executable, "-c", block], cwd=repo, capture_output=True, text=True, timeout=100)
+    completed = subprocess.run([sys.executable, "-c", block], cwd=repo, capture_output=True, text=True, timeout=100)
 
-    assert done.returncode == 0, done.stderr
-    if said := re.findall(r"# prints (.*)$", block, re.MULTILINE):
-        assert done.stdout.splitlines() == said
+    assert completed.returncode == 0, completed.stderr
+    if expected := re.findall(r"# prints (.*)$", block, re.MULTILINE):
+        assert completed.stdout.splitlines() == expected
     else:
-        assert done.stdout.startswith("agent/")
+        assert completed.stdout.startswith("agent/")
 
 
 def test_the_commands_in_the_docs_run_one_after_the_other(repo: Path) -> None:
     assert len(LINES) >= 6
     for line in LINES:
-        done = shoal(repo, line)
-        assert done.code == 0, (line, done.err)
+        printed = shoal(repo, line)
+        assert printed.code == 0, (line, printed.err)
+
+
+def test_the_commands_of_the_readme_run_as_printed_in_a_fresh_repository(tmp_path: Path) -> None:
+    repo = tmp_path / "fresh"
+    subprocess.run(["git", "init", "-q", "-b", "main", repo], check=True)
+    git(repo, "-c", "user.name=n", "-c", "user.email=n@localhost", "commit", "-q", "--allow-empty", "-m", "first")
+    page = ROOT / "README.md"
+    lines = [line.split("  #")[0].rstrip() for block in blocks(page, "sh") for line in block.splitlines()]
+    (document,) = blocks(page, "yaml")
+    (repo / "shoal.yaml").write_text(document)
+    lines += re.findall(r"`(shoal (?:run|validate) shoal.yaml[^`]*)`", page.read_text())
+
+    results = {line: shoal(repo, line) for line in lines if line.startswith("shoal ")}
+
+    assert len(results) >= 10
+    assert {line: result.err for line, result in results.items() if result.code != 0} == {}
 
 
 def test_every_command_is_in_the_readme() -> None:
-    done = subprocess.run([SHOAL, "--help"], capture_output=True, text=True, check=True)
-    names = set(re.findall(r"^  ([a-z]+)  ", done.stdout, re.MULTILINE))
+    completed = subprocess.run([SHOAL, "--help"], capture_output=True, text=True, check=True)
+    names = set(re.findall(r"^  ([a-z]+)  ", completed.stdout, re.MULTILINE))
     text = "".join(page.read_text() for page in PAGES)
 
     assert {"run", "status", "logs", "diff", "open", "clean", "validate", "demo"} <= names

@@ -1,4 +1,4 @@
-"""Every example runs from the command line in a fresh repository, and shows what it says."""
+"""Run every example from the command line in a fresh repository, and check that it shows what it claims."""
 
 import contextlib
 import json
@@ -25,13 +25,13 @@ Step = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Ran:
-    """An example that was run in *repo*: its exit code, its report, what else was said, and its steps by name."""
+class ExampleRun:
+    """The run of an example in *repo*: its exit code, report and stderr."""
 
     repo: Path
     code: int
     report: dict[str, Any]
-    said: str
+    stderr: str
 
     @property
     def steps(self) -> dict[str, Step]:
@@ -42,33 +42,33 @@ class Ran:
         return {name: step["status"] for name, step in self.steps.items()}
 
     def output(self, step: str) -> str:
-        """What the only worker of *step* said."""
+        """Return the output of the only worker of *step*."""
         (worker,) = self.steps[step]["worker_results"]
         return str(worker["output"]).strip()
 
     def file(self, step: str, path: str, worker: int = 0) -> str:
-        """What a file holds on the branch of *step*."""
+        """Return the content of a file on the branch of *step*."""
         branch = self.steps[step]["worker_results"][worker]["branch"]
         return git(self.repo, "show", f"{branch}:{path}")
 
     def files(self, step: str, worker: int = 0) -> set[str]:
-        """Which files differ from the base on the branch of *step*."""
+        """Return the files that differ from the base on the branch of *step*."""
         branch = self.steps[step]["worker_results"][worker]["branch"]
         return set(git(self.repo, "diff", "--name-only", "main", branch).splitlines())
 
 
-def run(repo: Path, name: str, *words: str, pipeline: str | None = None) -> Ran:
-    """Run an example as its first lines say."""
+def run(repo: Path, name: str, *options: str, pipeline: str | None = None) -> ExampleRun:
+    """Run an example as its first lines describe."""
     shutil.copy(EXAMPLES / name, repo / name)
-    said = shoal_in(repo)("run", name, *([pipeline] if pipeline else ()), *words, "--json")
-    return Ran(repo, said.code, json.loads(said.out), said.err)
+    printed = shoal_in(repo)("run", name, *([pipeline] if pipeline else ()), *options, "--json")
+    return ExampleRun(repo, printed.code, json.loads(printed.out), printed.err)
 
 
 def test_every_example_is_right_and_nothing_is_said_against_it(repo: Path) -> None:
-    said = shoal_in(repo)("validate", *(str(EXAMPLES / name) for name in FILES))
+    printed = shoal_in(repo)("validate", *(str(EXAMPLES / name) for name in FILES))
 
-    assert (said.code, said.err) == (0, "")
-    assert re.findall(r"^(\S+): right", said.out, re.MULTILINE) == [str(EXAMPLES / name) for name in FILES]
+    assert (printed.code, printed.err) == (0, "")
+    assert re.findall(r"^(\S+): right", printed.out, re.MULTILINE) == [str(EXAMPLES / name) for name in FILES]
 
 
 def test_every_example_fits_the_schema_of_editors(repo: Path) -> None:
@@ -86,7 +86,7 @@ def test_every_example_is_listed_and_tested() -> None:
     assert re.findall(r"\(((?:python/)?[\w-]+\.(?:yaml|py))\)", listed) != []
     for name in FILES:
         assert f"({name})" in listed, name
-        assert f'run(repo, "{name}"' in tests or f'started(repo, "{name}"' in tests, name
+        assert f'run(repo, "{name}"' in tests or f'open_example(repo, "{name}"' in tests, name
     for name in PROGRAMS:
         assert f"(python/{name})" in listed, name
 
@@ -96,106 +96,110 @@ def test_a_program_prints_what_it_says(repo: Path, name: str) -> None:
     program = EXAMPLES / "python" / name
     expected = re.findall(r"^# prints (.*)$", program.read_text(), re.MULTILINE)
 
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, program], cwd=repo, env=environment(), capture_output=True, text=True, check=False, timeout=60
     )
 
-    assert (done.returncode, done.stdout.splitlines()) == (0, expected), done.stderr
+    assert (completed.returncode, completed.stdout.splitlines()) == (0, expected), completed.stderr
     assert expected
 
 
 def test_independent_tasks_end_each_on_its_own_branch(repo: Path) -> None:
-    ran = run(repo, "independent-tasks.yaml")
+    example = run(repo, "independent-tasks.yaml")
 
-    assert (ran.code, ran.report["status"]) == (0, "succeeded")
-    assert [ran.files(step) for step in ("errors", "tests", "readme")] == [
+    assert (example.code, example.report["status"]) == (0, "succeeded")
+    assert [example.files(step) for step in ("errors", "tests", "readme")] == [
         {"parser.py"},
         {"test_numbers.py"},
         {"README.md"},
     ]
-    assert len({step["worker_results"][0]["branch"] for step in ran.steps.values()}) == 3
+    assert len({step["worker_results"][0]["branch"] for step in example.steps.values()}) == 3
 
 
 def test_parts_are_merged_for_the_step_that_needs_them(repo: Path) -> None:
-    ran = run(repo, "parallel-decomposition.yaml")
+    example = run(repo, "parallel-decomposition.yaml")
 
-    assert ran.code == 0
-    assert ran.file("join", "summary.txt").splitlines() == [
+    assert example.code == 0
+    assert example.file("join", "summary.txt").splitlines() == [
         "# refactored helpers",
         "# refactored main",
         "# refactored parser",
     ]
-    assert ran.files("parser") == {"src/parser.py"}
+    assert example.files("parser") == {"src/parser.py"}
 
 
 def test_a_pipeline_goes_in_order_and_hands_on_texts_and_files(repo: Path) -> None:
-    ran = run(repo, "pipeline.yaml", "--input", "a greeting")
+    example = run(repo, "pipeline.yaml", "--input", "a greeting")
 
-    assert ran.code == 0
-    assert list(ran.statuses) == ["design", "implement", "test"]
-    assert "The designer says: one function: greet" in ran.steps["implement"]["worker_results"][0]["prompt"]
-    assert ran.steps["design"]["worker_results"][0]["prompt"] == "Design an API for a greeting"
-    assert ran.files("test") == {"api.md", "api.py", "test_api.py"}
+    assert example.code == 0
+    assert list(example.statuses) == ["design", "implement", "test"]
+    assert "The designer says: one function: greet" in example.steps["implement"]["worker_results"][0]["prompt"]
+    assert example.steps["design"]["worker_results"][0]["prompt"] == "Design an API for a greeting"
+    assert example.files("test") == {"api.md", "api.py", "test_api.py"}
 
 
 def test_what_was_fired_is_gathered_by_artifacts(repo: Path) -> None:
-    ran = run(repo, "fire-and-gather.yaml")
+    example = run(repo, "fire-and-gather.yaml")
 
-    assert ran.code == 0
-    assert set(ran.file("synthesis", "summary.md").splitlines()) == {
+    assert example.code == 0
+    assert set(example.file("synthesis", "summary.md").splitlines()) == {
         "found by failures",
         "found by timeouts",
         "found by accessibility",
     }
-    assert ran.files("synthesis") == {"summary.md"}
-    assert "The first one says: found by failures" in ran.steps["synthesis"]["worker_results"][0]["prompt"]
+    assert example.files("synthesis") == {"summary.md"}
+    assert "The first one says: found by failures" in example.steps["synthesis"]["worker_results"][0]["prompt"]
 
 
 def test_the_first_that_works_wins_the_race(repo: Path) -> None:
-    ran = run(repo, "race.yaml")
+    example = run(repo, "race.yaml")
 
-    assert ran.code == 0
-    assert [one["status"] for one in ran.steps["fix"]["worker_results"]] == ["failed", "cancelled", "succeeded"]
-    assert ran.steps["fix"]["selected"] == 2
-    assert ran.output("ship") == "fixed by patch"
+    assert example.code == 0
+    assert [worker["status"] for worker in example.steps["fix"]["worker_results"]] == [
+        "failed",
+        "cancelled",
+        "succeeded",
+    ]
+    assert example.steps["fix"]["selected"] == 2
+    assert example.output("ship") == "fixed by patch"
 
 
 def test_stages_run_each_when_its_own_needs_are_met(repo: Path) -> None:
-    ran = run(repo, "staged-pipeline.yaml")
+    example = run(repo, "staged-pipeline.yaml")
 
-    assert set(ran.statuses.values()) == {"succeeded"}
-    assert ran.file("mend", "mend.txt") == '{"step": "analyse-bugs"}'
-    assert ran.file("speed-up", "speed-up.txt") == '{"step": "analyse-speed"}'
-    assert ran.output("verify") == "verified"
+    assert set(example.statuses.values()) == {"succeeded"}
+    assert example.file("mend", "mend.txt") == '{"step": "analyse-bugs"}'
+    assert example.file("speed-up", "speed-up.txt") == '{"step": "analyse-speed"}'
+    assert example.output("verify") == "verified"
 
 
 def test_identical_workers_are_clamped_and_aggregated(repo: Path) -> None:
-    ran = run(repo, "concurrency.yaml")
+    example = run(repo, "concurrency.yaml")
 
-    assert "concurrency 5 clamped to 3 (runtime.max_concurrent_workers)" in ran.said
-    assert json.loads(ran.file("review", "ideas.json")) == [{"idea": 0}, {"idea": 1}, {"idea": 2}]
-    aggregate = json.loads(ran.file("review", "aggregate.json"))
+    assert "concurrency 5 clamped to 3 (runtime.max_concurrent_workers)" in example.stderr
+    assert json.loads(example.file("review", "ideas.json")) == [{"idea": 0}, {"idea": 1}, {"idea": 2}]
+    aggregate = json.loads(example.file("review", "aggregate.json"))
     assert (aggregate["total_workers"], aggregate["success_count"], aggregate["fail_count"]) == (3, 3, 0)
-    assert [one["index"] for one in aggregate["worker_results"]] == [0, 1, 2]
-    assert "3 agents had ideas" in ran.steps["review"]["worker_results"][0]["prompt"]
+    assert [worker["index"] for worker in aggregate["worker_results"]] == [0, 1, 2]
+    assert "3 agents had ideas" in example.steps["review"]["worker_results"][0]["prompt"]
 
 
 def test_some_of_the_work_is_used_where_the_rest_failed(repo: Path) -> None:
-    ran = run(repo, "partial-failure.yaml")
+    example = run(repo, "partial-failure.yaml")
 
-    assert (ran.code, ran.report["status"]) == (1, "degraded")
-    assert [(one["status"], one["attempts"]) for one in ran.steps["analyse"]["worker_results"]] == [
+    assert (example.code, example.report["status"]) == (1, "degraded")
+    assert [(worker["status"], worker["attempts"]) for worker in example.steps["analyse"]["worker_results"]] == [
         ("succeeded", 1),
         ("succeeded", 2),
         ("failed", 2),
     ]
-    assert ran.output("use") == "2 of 3"
+    assert example.output("use") == "2 of 3"
 
 
 def test_an_agent_is_told_how_many_helpers_it_may_start(repo: Path) -> None:
-    ran = run(repo, "sub-agents.yaml")
+    example = run(repo, "sub-agents.yaml")
 
-    assert ran.output("implement").splitlines() == [
+    assert example.output("implement").splitlines() == [
         "You implement things.",
         "",
         "## Concurrency",
@@ -205,36 +209,36 @@ def test_an_agent_is_told_how_many_helpers_it_may_start(repo: Path) -> None:
 
 
 def test_the_best_of_three_passes_its_tests_and_is_short(repo: Path) -> None:
-    ran = run(repo, "best-of-n.yaml")
+    example = run(repo, "best-of-n.yaml")
 
-    solved = ran.steps["solve"]
-    assert (ran.code, solved["selected"]) == (0, 2)
+    solved = example.steps["solve"]
+    assert (example.code, solved["selected"]) == (0, 2)
     assert [(row["index"], row["eligible"]) for row in solved["ranking"]] == [(2, True), (1, True), (0, False)]
-    assert ran.output("use") == "answer = 42"
+    assert example.output("use") == "answer = 42"
 
 
 def test_a_matrix_has_a_worker_for_each_combination(repo: Path) -> None:
-    ran = run(repo, "matrix.yaml")
+    example = run(repo, "matrix.yaml")
 
-    workers = ran.steps["port"]["worker_results"]
-    assert [one["item"] for one in workers] == ["linux, 1", "linux, 2", "mac, 2, fancy", "web, 3"]
-    assert [one["prompt"] for one in workers][-1] == "Port it to web 3"
-    assert ran.file("port", "ports/mac-2.txt", worker=2) == "fancy"
-    assert ran.output("list").split() == ["linux-1.txt", "linux-2.txt", "mac-2.txt", "web-3.txt"]
+    workers = example.steps["port"]["worker_results"]
+    assert [worker["item"] for worker in workers] == ["linux, 1", "linux, 2", "mac, 2, fancy", "web, 3"]
+    assert [worker["prompt"] for worker in workers][-1] == "Port it to web 3"
+    assert example.file("port", "ports/mac-2.txt", worker=2) == "fancy"
+    assert example.output("list").split() == ["linux-1.txt", "linux-2.txt", "mac-2.txt", "web-3.txt"]
 
 
 def test_a_plan_becomes_a_matrix_and_its_tasks_wait_for_each_other(repo: Path) -> None:
-    ran = run(repo, "matrix-from-artifact.yaml")
+    example = run(repo, "matrix-from-artifact.yaml")
 
-    assert [one["item"] for one in ran.steps["work"]["worker_results"]] == ["schema", "query", "page"]
-    # query.sql lists what its worker found: the work of the task that it had to wait for
-    assert ran.file("work", "query.sql", worker=1).splitlines() == ["schema.sql", "made by 1"]
-    assert ran.output("list").split()[:3] == ["page.html", "query.sql", "schema.sql"]
+    assert [worker["item"] for worker in example.steps["work"]["worker_results"]] == ["schema", "query", "page"]
+    # query.sql lists what its worker saw: the work of the task it depends on
+    assert example.file("work", "query.sql", worker=1).splitlines() == ["schema.sql", "made by 1"]
+    assert example.output("list").split()[:3] == ["page.html", "query.sql", "schema.sql"]
 
 
 @contextlib.contextmanager
-def started(repo: Path, name: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start an example, for somebody else to answer it."""
+def open_example(repo: Path, name: str) -> Iterator["subprocess.Popen[str]"]:
+    """Start an example and leave it running, so that a test can answer its gate."""
     shutil.copy(EXAMPLES / name, repo)
     command = [str(SHOAL), "run", name, "--events"]
     with subprocess.Popen(command, cwd=repo, env=environment(), stdout=subprocess.PIPE, text=True) as process:
@@ -246,39 +250,39 @@ def started(repo: Path, name: str) -> Iterator["subprocess.Popen[str]"]:
 
 def test_a_gate_waits_for_a_person(repo: Path) -> None:
     shoal = shoal_in(repo)
-    with started(repo, "gate.yaml") as process:
+    with open_example(repo, "gate.yaml") as process:
         assert process.stdout is not None
         opened = next(event for line in process.stdout if (event := json.loads(line))["event"] == "GateOpened")
-        shown = shoal("status").out
-        answered = shoal("approve")
+        status = shoal("status").out
+        approval = shoal("approve")
         process.stdout.read()
         code = process.wait(60)
 
     assert opened["message"] == "Release version 1.0?"
-    assert 'waiting for approval: ask "Release version 1.0?"' in shown
-    assert (answered.code, code) == (0, 0)
+    assert 'waiting for approval: ask "Release version 1.0?"' in status
+    assert (approval.code, code) == (0, 0)
     assert git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent/publish")
 
 
 def test_a_gate_can_be_approved_beforehand(repo: Path) -> None:
-    ran = run(repo, "gate.yaml", "--yes")
+    example = run(repo, "gate.yaml", "--yes")
 
-    assert ran.statuses == {"prepare": "succeeded", "ask": "succeeded", "publish": "succeeded"}
-    assert ran.file("publish", "published.txt") == "1.0"
+    assert example.statuses == {"prepare": "succeeded", "ask": "succeeded", "publish": "succeeded"}
+    assert example.file("publish", "published.txt") == "1.0"
 
 
 def test_a_loop_ends_when_the_tests_pass(repo: Path) -> None:
-    ran = run(repo, "loop.yaml", pipeline="main")
+    example = run(repo, "loop.yaml", pipeline="main")
 
-    assert (ran.code, ran.steps["mend"]["rounds"]) == (0, 3)
-    assert ran.steps["mend_fix"]["worker_results"][0]["prompt"].endswith("This is round 3 of 5.")
-    assert ran.output("count") == "3"
+    assert (example.code, example.steps["mend"]["rounds"]) == (0, 3)
+    assert example.steps["mend_fix"]["worker_results"][0]["prompt"].endswith("This is round 3 of 5.")
+    assert example.output("count") == "3"
 
 
 def test_a_pipeline_is_used_twice_inside_of_another(repo: Path) -> None:
-    ran = run(repo, "sub-pipeline.yaml", pipeline="main")
+    example = run(repo, "sub-pipeline.yaml", pipeline="main")
 
-    assert list(ran.statuses) == [
+    assert list(example.statuses) == [
         "english",
         "english_translate",
         "english_check",
@@ -287,16 +291,16 @@ def test_a_pipeline_is_used_twice_inside_of_another(repo: Path) -> None:
         "french_check",
         "publish",
     ]
-    assert ran.output("publish").splitlines() == ["hello in en", "hello in fr"]
+    assert example.output("publish").splitlines() == ["hello in en", "hello in fr"]
 
 
 def test_work_that_breaks_a_contract_is_tried_again_and_told_why(repo: Path) -> None:
-    ran = run(repo, "contracts.yaml")
+    example = run(repo, "contracts.yaml")
 
-    (worker,) = ran.steps["implement"]["worker_results"]
-    assert (ran.code, worker["attempts"]) == (0, 2)
-    assert all(one["passed"] for one in worker["contracts"])
-    assert [one["type"] for one in worker["contracts"]] == [
+    (worker,) = example.steps["implement"]["worker_results"]
+    assert (example.code, worker["attempts"]) == (0, 2)
+    assert all(contract["passed"] for contract in worker["contracts"])
+    assert [contract["type"] for contract in worker["contracts"]] == [
         "source_diff",
         "non_empty_file",
         "json_schema",
@@ -304,22 +308,22 @@ def test_work_that_breaks_a_contract_is_tried_again_and_told_why(repo: Path) -> 
         "no_test_deletions",
         "agent_review",
     ]
-    assert "contract json_schema is not met" in ran.said
-    assert json.loads(ran.file("implement", "release.json")) == {"version": "1.0"}
+    assert "contract json_schema is not met" in example.stderr
+    assert json.loads(example.file("implement", "release.json")) == {"version": "1.0"}
 
 
 def test_an_agent_resolves_the_conflict_of_two_others(repo: Path) -> None:
-    ran = run(repo, "resolve-conflicts.yaml")
+    example = run(repo, "resolve-conflicts.yaml")
 
-    assert (ran.code, ran.statuses["tests__resolve"]) == (0, "succeeded")
-    assert [one["resolved_by"] for one in ran.report["merge"]["results"]] == [None, None, "agent"]
-    assert git(repo, "show", f"{ran.report['merge']['branch']}:add.py").startswith("def add(a: int, b: int = 0)")
+    assert (example.code, example.statuses["tests__resolve"]) == (0, "succeeded")
+    assert [result["resolved_by"] for result in example.report["merge"]["results"]] == [None, None, "agent"]
+    assert git(repo, "show", f"{example.report['merge']['branch']}:add.py").startswith("def add(a: int, b: int = 0)")
 
 
 def test_workers_differ_in_what_was_varied(repo: Path) -> None:
-    ran = run(repo, "vary.yaml")
+    example = run(repo, "vary.yaml")
 
-    assert ran.output("show").splitlines() == [
+    assert example.output("show").splitlines() == [
         *("## worker 0", "", "Make it rhyme.", "small at 0.2", ""),
         *("## worker 1", "", "Make it short.", "large at 0.9"),
     ]
@@ -327,8 +331,8 @@ def test_workers_differ_in_what_was_varied(repo: Path) -> None:
 
 @pytest.mark.parametrize(("answer", "left"), [("no", ["code.txt"]), ("yes", ["code.txt", "docs.txt"])])
 def test_a_condition_passes_a_step_over_and_the_rest_goes_on(repo: Path, answer: str, left: list[str]) -> None:
-    ran = run(repo, "conditions.yaml", "--input", f"docs={answer}")
+    example = run(repo, "conditions.yaml", "--input", f"docs={answer}")
 
-    assert (ran.code, ran.statuses["critique"]) == (0, "failed")
-    assert ran.statuses["document"] == ("succeeded" if answer == "yes" else "skipped")
-    assert ran.output("ship").split() == left
+    assert (example.code, example.statuses["critique"]) == (0, "failed")
+    assert example.statuses["document"] == ("succeeded" if answer == "yes" else "skipped")
+    assert example.output("ship").split() == left

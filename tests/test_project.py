@@ -1,4 +1,4 @@
-"""The project as a whole: its version, its public names, and what its files may not say."""
+"""The project as a whole: its version, its public names, and what its files must not contain."""
 
 import re
 import subprocess
@@ -14,39 +14,39 @@ ROOT = Path(__file__).parents[1]
 ADRS = sorted(path.name for path in (ROOT / "docs" / "adr").glob("[0-9]*.md"))
 SHOAL = Path(sys.executable).with_name("shoal")
 
-# Put together here, so that this file does not hold them either.
+# Concatenated, so that this file does not match them itself.
 FORBIDDEN = {
     "a registry's address": re.compile("(extra-)?index" + r"[-_]url|https?://\S*(/simple\b|registry\.)"),
     "a path of one machine": re.compile(r"(^|[\s\"'`=(:])/" + r"(work|root/\.pyenv)/"),
 }
 
 
-def tracked() -> list[Path]:
-    """Every file that git keeps or would keep."""
+def list_files() -> list[Path]:
+    """Return every file that git tracks or would track."""
     command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return [path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for name in completed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 
-def seconds(*command: str | Path) -> float:
-    """The best of five: what is left when nothing else was in the way."""
+def measure_seconds(*command: str | Path) -> float:
+    """Return the best of five times, the one with the least interference."""
 
-    def once() -> float:
+    def measure_once() -> float:
         before = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         return time.perf_counter() - before
 
-    return min(once() for _ in range(5))
+    return min(measure_once() for _ in range(5))
 
 
 def test_the_command_says_its_version() -> None:
-    done = subprocess.run([SHOAL, "--version"], capture_output=True, text=True, check=True)
+    completed = subprocess.run([SHOAL, "--version"], capture_output=True, text=True, check=True)
 
-    assert done.stdout.split() == ["shoal", shoal.__version__]
+    assert completed.stdout.split() == ["shoal", shoal.__version__]
 
 
 def test_the_version_comes_at_once() -> None:
-    assert seconds(SHOAL, "--version") < 10 * seconds(sys.executable, "-c", "pass")
+    assert measure_seconds(SHOAL, "--version") < 10 * measure_seconds(sys.executable, "-c", "pass")
 
 
 def test_public_names_are_sorted_and_real() -> None:
@@ -60,14 +60,14 @@ def test_public_names_are_sorted_and_real() -> None:
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_no_file_names(what: str) -> None:
     pattern = FORBIDDEN[what]
-    found = [
+    matches = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in tracked()
+        for path in list_files()
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
         if pattern.search(line)
     ]
 
-    assert found == []
+    assert matches == []
 
 
 def test_every_decision_is_listed_in_order() -> None:

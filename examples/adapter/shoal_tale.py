@@ -1,4 +1,4 @@
-"""An adapter for a client that tells what it does as JSON lines: a shell script here, in the place of a real one."""
+"""An adapter for a client that reports what it does as JSON lines (here a shell script in place of a real client)."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from shoal.adapters.client import Client
 from shoal.adapters.events import event, number, plain, words
-from shoal.adapters.kind import Invocation, Place
+from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.model.activity import Act, Activity
-from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
 
 SCRIPT = """
 cat > tale.txt
@@ -23,26 +23,26 @@ CLIENT = Client(program="sh", install="apt install dash", login="", needs_login=
 
 @dataclass(frozen=True, slots=True)
 class Tale:
-    """Runs the script, with the prompt on its standard input."""
+    """Runs the script with the prompt on stdin."""
 
     name: str = "tale"
     default_network: Network = Network.NONE
     client: Client = CLIENT
 
-    def invocation(self, task: Assignment, place: Place) -> Invocation:
-        """Hand over the prompt with the persona's words before it."""
-        asked = f"{task.system_prompt}\n\n{task.prompt}"
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
+        """Pass the system prompt and the prompt on stdin."""
+        prompt = f"{task.system_prompt}\n\n{task.prompt}"
         program = task.agent.command or (self.client.program,)
         env = {"TALE_MODEL": task.agent.model or "nobody"}
-        return Invocation(argv=(*program, "-c", SCRIPT, *task.agent.args), stdin=asked.encode(), env=env)
+        return Invocation(argv=(*program, "-c", SCRIPT, *task.agent.args), stdin=prompt.encode(), env=env)
 
     def reader(self) -> "TaleReader":
-        """Read what one client says."""
+        """Return a reader for the output of one session."""
         return TaleReader()
 
 
 class TaleReader:
-    """Reads the client's lines by their keys."""
+    """Turns the client's JSON lines into activities."""
 
     def __init__(self) -> None:
         self._usage: dict[str, float] = {}
@@ -50,20 +50,20 @@ class TaleReader:
 
     @property
     def is_done(self) -> bool:
-        """It has told its own end."""
+        """Whether the client has reported its end."""
         return self._is_done
 
     @property
     def usage(self) -> Mapping[str, float]:
-        """What it spent."""
+        """Tokens that the client reported."""
         return self._usage
 
     @property
     def session(self) -> None:
-        """It has no name for its conversation."""
+        """The client has no name for its session."""
 
     def read(self, line: str) -> Iterable[Activity]:
-        """Turn one line into what it tells."""
+        """Return the activities of one line."""
         match event(line):
             case {"say": str(text)}:
                 return [Activity(act=Act.SAID, text=text)]
@@ -77,5 +77,5 @@ class TaleReader:
                 return plain(line)
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Believe only its own end."""
-        return None if self._is_done else f"it never told its end: {json.dumps(errors[-200:])}"
+        """Trust only the client's own report, never its exit code."""
+        return None if self._is_done else f"it never reported its end: {json.dumps(errors[-200:])}"

@@ -1,4 +1,4 @@
-"""The contract of adapters, held by this one: `pytest` in this folder runs it."""
+"""Test the adapter against the adapter contract: run `pytest` in this directory."""
 
 from shoal_tale import Tale
 
@@ -6,7 +6,7 @@ from shoal.testing.adapter import AdapterContract
 
 
 class TestTale(AdapterContract):
-    """Every test of the contract, inherited."""
+    """Inherits every test of the contract."""
 
     adapter = Tale()
     ending = ('{"done": true, "tokens": [12, 3]}',)

@@ -1,4 +1,4 @@
-"""Fire and gather: several analyses at once, and one agent that is given all of their results."""
+"""Fire and gather: run several analyses at once, and give one agent all of their results."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ SYNTHESIST = {"adapter": "scripted", "script": [{"run": 'cat "$SHOAL_INPUTS_DIR"
 
 
 async def main() -> None:
-    """Ask three, then one about the three."""
+    """Run three analyses, then combine them."""
     async with AgentCoordinator(repo=".") as coordinator:
         analyses = await coordinator.gather(
             [Task("Analyse it", name=name, agent=ANALYST) for name in ("failures", "timeouts", "accessibility")]

@@ -1,7 +1,7 @@
-"""Independent tasks: several at once, all to their end, results in the order of the tasks.
+"""Independent tasks: run several at once and get the results in the order of the tasks.
 
-Run it inside of a git repository. The agent is a stand-in, a shell that does what its prompt says; put a name of yours
-from `shoal.yaml`, or another command, in its place.
+Run it inside a git repository. The agent is a stand-in, a shell that runs its prompt. Replace it with an agent of your
+`shoal.yaml`, with `"claude"`, or with another command.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from shoal import AgentCoordinator
 AGENT = {"adapter": "command", "command": ["sh", "-s"]}
 TASKS = [
     "echo 'with error handling' > parser.txt",
-    "echo 'tests' > tests.txt; exit 1",  # this one fails, and disturbs nobody
+    "echo 'tests' > tests.txt; exit 1",  # this one fails; the others go on
     "echo 'how to use it' > USE.md",
 ]
 
 
 async def main() -> None:
-    """Run them, and say how each ended."""
+    """Run the tasks and print how each ended."""
     async with AgentCoordinator(repo=".", max_concurrent=3, agent=AGENT) as coordinator:
         results = await coordinator.run_agents(TASKS)
     for result in results:

@@ -1,4 +1,4 @@
-"""More items than agents at once: a stream takes the next item only when there is room for it, and tells as it goes."""
+"""More items than agents at once: a stream takes an item only when there is room, and yields results as they come."""
 
 import asyncio
 from contextlib import aclosing
@@ -9,14 +9,14 @@ AGENT = {"adapter": "command", "command": ["sh", "-s"]}
 
 
 async def main() -> None:
-    """Take the items two at a time."""
+    """Process the items two at a time."""
     items = (Task(f"echo {number}", name=f"item-{number}") for number in range(1, 6))  # could be endless
     coordinator = AgentCoordinator(repo=".", max_concurrent=2, agent=AGENT)
-    done = 0
+    succeeded = 0
     async with coordinator, aclosing(coordinator.stream(items)) as results:
         async for result in results:
-            done += result.status.is_good
-    print(done, "of 5")
+            succeeded += result.status.is_good
+    print(succeeded, "of 5")
 
 
 asyncio.run(main())

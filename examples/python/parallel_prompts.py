@@ -1,6 +1,6 @@
-"""One agent, many conversations: each prompt runs on a fork of its own, and its failure is its own.
+"""One agent, many conversations: each prompt runs on its own fork, and a failure affects only that prompt.
 
-The model is a stand-in that answers by a function; give "anthropic:claude-sonnet-5" for a real one. It needs an extra:
+The model is a stand-in that calls a function; use "anthropic:claude-sonnet-5" for a real one. Install the extra:
 `pip install 'shoal[agent]'`.
 """
 
@@ -10,18 +10,18 @@ from shoal.agent import Agent, Err, Ok, ScriptedModel
 
 
 def answer(prompt: str, step: int) -> str:
-    """Say something to each prompt, but not to all of them."""
+    """Answer every prompt except one."""
     if "B" in prompt:
         raise ValueError("there is no task B")
     return f"did {prompt}"
 
 
 async def main() -> None:
-    """Talk, fork, and ask three at once."""
+    """Prompt an agent, fork it, and run three prompts at once."""
     agent = Agent(ScriptedModel(answer))
     await agent.prompt("hello")
 
-    twin = agent.fork()  # it knows what was said so far, and from now on goes its own way
+    twin = agent.fork()  # starts with the same conversation and continues separately
     await twin.prompt("are you the twin")
     print(len(agent.messages), len(twin.messages))
 

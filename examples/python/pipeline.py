@@ -1,4 +1,4 @@
-"""A pipeline: each task is a name, a prompt, and the tasks that it waits for and builds on."""
+"""A pipeline: each task is a name, a prompt, and the tasks it depends on and builds on."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ PIPELINE = [
 
 
 async def main() -> None:
-    """Run the tasks, each when its turn comes."""
+    """Run the tasks in the order of their dependencies."""
     async with AgentCoordinator(repo=".", agent=AGENT) as coordinator:
         *_, last = await coordinator.run_agents(PIPELINE)
     print(last.output.strip())

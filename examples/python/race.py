@@ -1,4 +1,4 @@
-"""A race: the first that ends well wins, the others are stopped, and their work is kept."""
+"""A race: the first success wins; the others are stopped, and their work is kept."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ APPROACHES = ["exit 1", "sleep 60", "echo fixed > fix.txt"]
 
 
 async def main() -> None:
-    """Let three try, and go on with the winner."""
+    """Try three approaches, and continue with the winner."""
     async with AgentCoordinator(repo=".", agent=AGENT) as coordinator:
         winner = await coordinator.race(APPROACHES)
         checked = await coordinator.run_command("cat fix.txt", base=winner)

@@ -1,4 +1,4 @@
-"""Stages: each is a list of tasks that run at once, and is given the results of the stage before."""
+"""Stages: each is a list of tasks that run at once and get the results of the previous stage."""
 
 import asyncio
 

@@ -4,9 +4,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shoal.agent import Agent, AgentEvent, AgentLimits, Answer, Prompt, Reply, ScriptedModel, sandboxed_tools
-    from shoal.engine.coordinator import AgentCoordinator
-    from shoal.engine.held import CommandResult
-    from shoal.engine.isolated import IsolatedAgentSession
     from shoal.errors import (
         AgentCancelled,
         AgentCrashed,
@@ -38,6 +35,9 @@ if TYPE_CHECKING:
     from shoal.model.task import Task
     from shoal.patterns import AgentPool, Limiter
     from shoal.patterns.outcome import Cancelled, Err, Ok
+    from shoal.runs.coordinator import AgentCoordinator
+    from shoal.runs.isolated import IsolatedAgentSession
+    from shoal.sessions.open_session import CommandResult
 
 __version__ = "0.1.0"
 
@@ -46,7 +46,7 @@ _HOMES = {
     "AccessDenied": "shoal.model.permissions",
     "Agent": "shoal.agent",
     "AgentCancelled": "shoal.errors",
-    "AgentCoordinator": "shoal.engine.coordinator",
+    "AgentCoordinator": "shoal.runs.coordinator",
     "AgentCrashed": "shoal.errors",
     "AgentError": "shoal.errors",
     "AgentEvent": "shoal.agent",
@@ -61,11 +61,11 @@ _HOMES = {
     "BadInput": "shoal.errors",
     "BudgetExceeded": "shoal.errors",
     "Cancelled": "shoal.patterns.outcome",
-    "CommandResult": "shoal.engine.held",
+    "CommandResult": "shoal.sessions.open_session",
     "Conflict": "shoal.model.merge",
     "ContextTooLong": "shoal.errors",
     "Err": "shoal.patterns.outcome",
-    "IsolatedAgentSession": "shoal.engine.isolated",
+    "IsolatedAgentSession": "shoal.runs.isolated",
     "Limiter": "shoal.patterns",
     "MaxTurns": "shoal.errors",
     "MergeReport": "shoal.model.merge",

@@ -7,6 +7,7 @@ ShoalError
 ├── Unavailable         what was asked for by name cannot be had on this host: exit 5
 │   └── WallBroken      the wall did not come up as asserted from inside
 ├── GitFailed           git said no where it should not have
+├── RunBroken           a run could not be finished; what came of its agents is in its report
 ├── SetupFailed         the commands that make a workspace ready failed
 ├── AgentError          an in-process agent could not finish its turn
 │   ├── RateLimited, AuthenticationFailed, ContextTooLong, ModelFailed    the model's side
@@ -202,14 +203,14 @@ class AllFailed(PatternError):
     """No call of a race succeeded."""
 
     def __init__(self, errors: Sequence[Exception]) -> None:
-        super().__init__(f"none of {len(errors)} calls succeeded: {_listed(errors)}", errors)
+        super().__init__(f"none of {len(errors)} calls succeeded: {_join_errors(errors)}", errors)
 
 
 class QuorumMissed(PatternError):
     """Too many calls failed."""
 
     def __init__(self, wanted: int, succeeded: int, errors: Sequence[Exception]) -> None:
-        super().__init__(f"{wanted} calls had to succeed, {succeeded} did: {_listed(errors)}", errors)
+        super().__init__(f"{wanted} calls had to succeed, {succeeded} did: {_join_errors(errors)}", errors)
         self.wanted = wanted
         self.succeeded = succeeded
 
@@ -238,7 +239,7 @@ class CallCancelled(PatternError):
         self.index = index
 
 
-def _listed(errors: Sequence[Exception]) -> str:
+def _join_errors(errors: Sequence[Exception]) -> str:
     return "; ".join(f"{type(error).__name__}: {error}"[:200] for error in errors[:5]) or "nothing failed"
 
 

@@ -105,6 +105,30 @@ def test_a_later_step_is_given_the_aggregate_and_no_workers_tree(done: Ran) -> N
     assert "mine.txt" not in done.tree("gather")
 
 
+def test_a_matrix_has_the_same_aggregate(repo: Path) -> None:
+    done = ran(
+        repo,
+        """
+        steps:
+          - name: cells
+            agent: do
+            prompt: 'echo {{ matrix.item }} > {{ matrix.item }}.txt; [ {{ matrix.item }} != b ]'
+            strategy: {matrix: {item: [a, b, c]}}
+            on_failure: best_effort
+          - {name: gather, needs: cells, agent: do, prompt: 'cat "$SHOAL_INPUTS_DIR/cells/aggregate.json"'}
+        """,
+    )
+    found, given = done["cells"], json.loads(done.worker("gather")["output"])
+    root = done.repo / ".shoal/workspaces" / done.report["run"] / "cells"
+
+    assert (found["total_workers"], found["success_count"], found["fail_count"]) == (3, 2, 1)
+    assert done.workers("cells") == ["succeeded", "failed", "succeeded"]
+    assert found["worker_workspaces"] == [str(root / f"worker_{index}") for index in range(3)]
+    for name in ("total_workers", "success_count", "fail_count", "worker_workspaces"):
+        assert given[name] == found[name], name
+    assert [result["status"] for result in given["worker_results"]] == done.workers("cells")
+
+
 def test_the_agents_work_at_the_same_time(repo: Path, tmp_path: Path) -> None:
     """Each waits for a sign of all others, so one after the other would never end."""
     meeting = f"mkdir -p {tmp_path}/m; touch {tmp_path}/m/$SHOAL_WORKER_INDEX"
@@ -272,6 +296,36 @@ def test_what_is_no_number_of_agents_is_refused_at_its_place(
     line = len((repo / "p.yaml").read_text().splitlines())
     assert code == 2
     assert capsys.readouterr().err.startswith(f"p.yaml:{line}:18: ")
+    assert not (repo / ".shoal").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "answer"),
+    [
+        ("-3", "must be at least 1, not -3"),
+        ("0", "must be at least 1, not 0"),
+        ("1", "1 agent in all"),
+        ("10", "10 agents in all"),
+        ("11", "concurrency 11 clamped to 10"),
+        ("50", "concurrency 50 clamped to 10"),
+        ("'3'", "must be a whole number, not '3'"),
+        ("2.5", "must be a whole number, not 2.5"),
+        ("null", "must be a whole number, not nothing"),
+    ],
+)
+def test_each_value_of_concurrency_has_its_answer(
+    repo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: str, answer: str
+) -> None:
+    monkeypatch.chdir(repo)
+    written(repo, f"steps:\n  - name: x\n    agent: do\n    prompt: go\n    concurrency: {value}\n")
+
+    code = exit_code(["run", "p.yaml", "--dry-run"])
+
+    printed = capsys.readouterr()
+    is_refused = answer.startswith("must be")
+    assert code == (2 if is_refused else 0)
+    assert answer in (printed.err if is_refused else printed.out)
+    assert ("clamped" in printed.out) == ("clamped" in answer)
     assert not (repo / ".shoal").exists()
 
 

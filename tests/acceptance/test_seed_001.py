@@ -1,6 +1,7 @@
 """`max_concurrent_agents`, each acceptance point of its document: what the agents themselves were told."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
 
@@ -35,6 +36,7 @@ pipelines:
       - {name: one, persona: implementer, prompt: go, max_concurrent_agents: 1}
       - {name: zero, persona: implementer, prompt: go, max_concurrent_agents: 0}
       - {name: below, persona: implementer, prompt: go, max_concurrent_agents: -4}
+      - {name: ten, persona: implementer, prompt: go, max_concurrent_agents: 10}
       - {name: many, persona: implementer, prompt: go, max_concurrent_agents: 99}
       - {name: no-persona, agent: keep, prompt: go, max_concurrent_agents: 2}
       - {name: acted, persona: actor, prompt: go, max_concurrent_agents: 4}
@@ -45,6 +47,14 @@ pipelines:
         max_concurrent_agents: 5
         concurrency: 2
         contract: {type: non_empty_file, path: told}
+"""
+SKETCH = """\
+pipelines:
+  - name: my-pipeline
+    steps:
+      - name: implement
+        persona: implementer
+        max_concurrent_agents: 3
 """
 MODEL = """
   claude: {adapter: python, model: "anthropic:claude-sonnet-5"}
@@ -83,6 +93,52 @@ def test_unset_or_not_more_than_one_there_is_no_hint(done: Ran) -> None:
 def test_the_hint_is_capped_at_ten_and_that_is_said(done: Ran) -> None:
     assert HINT.format(10) in done.shown("many", "told")
     assert [note for note in done.report["notes"] if "many" in note and "99" in note and "10" in note]
+
+
+def test_exactly_ten_is_within_the_cap(done: Ran) -> None:
+    assert HINT.format(10) in done.shown("ten", "told")
+    assert [note for note in done.report["notes"] if "step ten" in note] == []
+
+
+def test_the_sketch_is_answered_with_the_lines_to_add_and_runs_with_them(repo: Path, shoal: Shoal) -> None:
+    (repo / "p.yaml").write_text(SKETCH)
+    refused = shoal("run", "p.yaml")
+    added = f"{SKETCH}        prompt: go\n"
+    keep = json.dumps({"adapter": "command", "command": ["sh", "-c", KEEP]})
+    personas = "personas: {implementer: {agent: keep, system_prompt: You implement.}}"
+    (repo / "p.yaml").write_text(f"{added}agents: {{keep: {keep}}}\n{personas}\n")
+    accepted = shoal("run", "p.yaml", "--json")
+
+    assert refused.code == 2
+    assert refused.err.splitlines()[0].startswith("p.yaml:4:9: `prompt` or `exec` is missing; ")
+    assert "p.yaml:5:18: no persona named 'implementer'" in refused.err
+    assert "max_concurrent_agents" not in refused.err
+    assert accepted.code == 0, accepted.err
+    assert HINT.format(3) in Ran(repo, accepted, json.loads(accepted.out)).shown("implement", "told")
+
+
+def test_each_step_starts_with_a_fresh_context(repo: Path) -> None:
+    """What the first step left in its home, and what it was asked, the second does not have."""
+    look = 'echo "$SHOAL_SESSION $HOME $TMPDIR"; ls -A "$HOME" "$TMPDIR"; cat "$SHOAL_PROMPT_FILE"'
+    done = ran(
+        repo,
+        """
+        steps:
+          - {name: first, agent: leave, prompt: the first question}
+          - {name: second, needs: first, agent: look, prompt: the second question}
+        """,
+        runtime="",
+        leave='echo "$SHOAL_SESSION"; echo x > work.txt; touch "$HOME/memory-of-first" "$TMPDIR/memory-of-first"; ls "$HOME"',
+        look=look,
+    )
+    first, second = (done.worker(step)["output"] for step in ("first", "second"))
+
+    assert done.statuses == {"first": "succeeded", "second": "succeeded"}
+    assert "memory-of-first" in first
+    assert "memory-of-first" not in second
+    assert "first question" not in second
+    assert "second question" in second
+    assert second.split()[0] != first.split()[0], "another session"
 
 
 def test_it_reaches_a_scripted_agent_as_well(done: Ran) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from shoal.adapters.kind import Place, Reader
+from shoal.adapters.kind import Reader, SessionPaths
 from shoal.model.activity import Activity
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment
 from shoal.model.permissions import Permissions
+from shoal.model.resolved_task import ResolvedTask
 
-PLACE = Place(home=Path("/s/home"), inputs=Path("/s/input"), workspace=Path("/s/work"))
+PLACE = SessionPaths(home=Path("/s/home"), inputs=Path("/s/input"), workspace=Path("/s/work"))
 TYPES = [
     "init",
     "message",
@@ -71,10 +71,10 @@ def task(
     command: tuple[str, ...] = (),
     args: tuple[str, ...] = (),
     permissions: Permissions | None = None,
-) -> Assignment:
+) -> ResolvedTask:
     """Make a task for an agent of this adapter."""
     spec = AgentSpec(name="x", adapter=adapter, model=model, command=command, args=args)
-    return Assignment(name="t", prompt="do é", agent=spec, system_prompt="be kind", permissions=permissions)
+    return ResolvedTask(name="t", prompt="do é", agent=spec, system_prompt="be kind", permissions=permissions)
 
 
 def heard(reader: Reader, lines: str) -> list[Activity]:

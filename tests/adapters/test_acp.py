@@ -3,18 +3,18 @@
 import pytest
 
 from shoal.adapters.acp import Acp
-from shoal.adapters.host import this_host
+from shoal.adapters.client import this_host
 from shoal.adapters.kind import NOWHERE, Invocation
 from shoal.adapters.registry import adapter, adapter_of
 from shoal.errors import BadInput
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
 
 
 def made(*command: str, system_prompt: str = "Be kind.") -> Invocation:
     spec = AgentSpec(name="x", adapter="acp", command=command, args=("--more",))
-    task = Assignment(name="t", prompt="do it", system_prompt=system_prompt, agent=spec)
+    task = ResolvedTask(name="t", prompt="do it", system_prompt=system_prompt, agent=spec)
     return adapter("acp", this_host()).invocation(task, NOWHERE)
 
 

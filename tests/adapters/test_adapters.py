@@ -7,24 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from shoal.adapters.command import Command
-from shoal.adapters.host import Host, this_host, usable_python
+from shoal.adapters.client import AdapterHost, this_host, usable_python
+from shoal.adapters.command import CommandAdapter
 from shoal.adapters.kind import NOWHERE
 from shoal.adapters.registry import ADAPTERS, adapter
 from shoal.adapters.scripted import Scripted
 from shoal.errors import BadInput, UnknownName
-from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment
-from shoal.model.client_names import ACP, CLIENTS
+from shoal.model.agent import ACP, CLIENTS, AgentSpec
 from shoal.model.policy import Network
-from shoal.pipeline.adapter_names import OWN as NAMES
-from shoal.pipeline.script import script
+from shoal.model.resolved_task import ResolvedTask
+from shoal.pipeline.keys.script import script
+from shoal.pipeline.names import OWN as NAMES
 
-HOST = Host(python=Path("/opt/py/bin/python3.12"), own_python=Path(sys.executable), programs=Path("/opt/shoal"))
+HOST = AdapterHost(python=Path("/opt/py/bin/python3.12"), own_python=Path(sys.executable), programs=Path("/opt/shoal"))
 
 
-def task(**spec: str | tuple[str, ...]) -> Assignment:
-    return Assignment(name="t", prompt="do é", agent=AgentSpec(name="x", adapter="command", **spec))  # type: ignore[arg-type]
+def task(**spec: str | tuple[str, ...]) -> ResolvedTask:
+    return ResolvedTask(name="t", prompt="do é", agent=AgentSpec(name="x", adapter="command", **spec))  # type: ignore[arg-type]
 
 
 def ran(actions: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -34,7 +33,7 @@ def ran(actions: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_command_gets_the_prompt_on_stdin() -> None:
-    made = Command().invocation(task(command=("sh", "-c", "cat")), NOWHERE)
+    made = CommandAdapter().invocation(task(command=("sh", "-c", "cat")), NOWHERE)
 
     assert (made.argv, made.stdin, made.needs) == (("sh", "-c", "cat"), "do é".encode(), ())
 

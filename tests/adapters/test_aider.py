@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.adapters.aider import Aider
-from shoal.adapters.aider_events import LOGIN, AiderReader
+from shoal.adapters.aider import LOGIN, Aider, AiderReader
 from shoal.errors import Unavailable
 from shoal.model.activity import Act
 from shoal.model.permissions import Permissions

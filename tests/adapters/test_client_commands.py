@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from shoal.adapters.claude import Claude
 from shoal.adapters.codex import Codex
 from shoal.adapters.goose import Goose
-from shoal.adapters.kind import Adapter, Invocation, Place
+from shoal.adapters.kind import Adapter, Invocation, SessionPaths
 from shoal.errors import Unavailable
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment
 from shoal.model.permissions import Permissions
+from shoal.model.resolved_task import ResolvedTask
 
-PLACE = Place(home=Path("/h"), inputs=Path("/in"), workspace=Path("/w"))
+PLACE = SessionPaths(home=Path("/h"), inputs=Path("/in"), workspace=Path("/w"))
 KINDS: dict[str, Adapter] = {"claude": Claude(), "codex": Codex(), "goose": Goose()}
 EACH = pytest.mark.parametrize("name", KINDS)
 
 
 def made(name: str, permissions: dict[str, object] | None = None, persona: str = "", **spec: object) -> Invocation:
-    task = Assignment(
+    task = ResolvedTask(
         name="t",
         prompt="do é" * 100_000,
         system_prompt=persona,

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.adapters.copilot import Copilot
-from shoal.adapters.copilot_events import LOGIN, CopilotReader
+from shoal.adapters.copilot import LOGIN, Copilot, CopilotReader
 from shoal.errors import Unavailable
 from shoal.model.activity import Act
 from shoal.model.permissions import Permissions

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.adapters.gemini import LOGIN, Gemini
-from shoal.adapters.gemini_events import GeminiReader
-from shoal.adapters.gemini_policy import policy
+from shoal.adapters.gemini import LOGIN, Gemini, GeminiReader, policy
 from shoal.errors import Unavailable
 from shoal.model.activity import Act
 from shoal.model.permissions import Permissions, ToolRule

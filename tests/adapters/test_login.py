@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.adapters.login import is_refreshed, tokens
+from shoal.sessions.credentials import is_refreshed, tokens
 
 CLAUDE = {"claudeAiOauth": {"accessToken": "a", "refreshToken": "r", "expiresAt": 100, "scopes": ["x"], "plan": "max"}}
 CODEX = {

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.adapters.opencode import CONFIG, Opencode
-from shoal.adapters.opencode_events import LOGIN, OpencodeReader
+from shoal.adapters.opencode import CONFIG, LOGIN, Opencode, OpencodeReader
 from shoal.errors import Unavailable
 from shoal.model.activity import Act
 from shoal.model.permissions import Permissions

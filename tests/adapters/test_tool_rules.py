@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.adapters.host import this_host
+from shoal.adapters.client import this_host
 from shoal.adapters.kind import NOWHERE
 from shoal.adapters.registry import adapter
-from shoal.engine.grants import as_json
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment
 from shoal.model.permissions import Permissions, ToolRule
-from shoal.pipeline.script import script
+from shoal.model.resolved_task import ResolvedTask
+from shoal.pipeline.keys.script import script
+from shoal.sessions.policy import as_json
 
 PROGRAM = runpy.run_path(str(this_host().programs / "scripted_agent.py"))
 
@@ -27,7 +27,7 @@ def ran(actions: str, top: Path, **permissions: list[str]) -> subprocess.Complet
     file.write_text(as_json(Permissions.of(permissions)))
     workspace.mkdir()
     spec = AgentSpec(name="x", adapter="scripted", script=script(actions, "s.yaml"))
-    made = adapter("scripted", this_host()).invocation(Assignment(name="t", prompt="", agent=spec), NOWHERE)
+    made = adapter("scripted", this_host()).invocation(ResolvedTask(name="t", prompt="", agent=spec), NOWHERE)
     return subprocess.run(
         made.argv,
         cwd=workspace,
@@ -75,7 +75,7 @@ def test_words_and_pauses_need_no_tool(tmp_path: Path) -> None:
 
 def test_rules_that_cannot_be_read_end_the_agent(tmp_path: Path) -> None:
     argv = adapter("scripted", this_host()).invocation(
-        Assignment(name="t", prompt="", agent=AgentSpec(name="x", adapter="scripted", script="[]")),
+        ResolvedTask(name="t", prompt="", agent=AgentSpec(name="x", adapter="scripted", script="[]")),
         NOWHERE,
     )
     env = {"SHOAL_PERMISSIONS_FILE": str(tmp_path / "missing")}

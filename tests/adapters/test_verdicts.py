@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.adapters.claude_events import ClaudeReader
-from shoal.adapters.codex_events import CodexReader
-from shoal.adapters.goose_events import GooseReader
+from shoal.adapters.claude import ClaudeReader
+from shoal.adapters.codex import CodexReader
+from shoal.adapters.goose import GooseReader
 from shoal.adapters.kind import Reader
 from shoal.model.activity import Act, Activity
 

@@ -310,6 +310,7 @@ async def test_every_event_names_its_turn_its_fork_and_its_parent() -> None:
     outcomes = await agent.run_parallel_prompts(["a", "b", "c"])
 
     forks = {one.value.fork.id for one in outcomes if isinstance(one, Ok)}
+    assert len(forks) == 3, "a fork for each prompt"
     assert {event.agent_id for event in seen} == forks
     assert {event.parent_id for event in seen} == {agent.id}
     for one in outcomes:

@@ -20,23 +20,23 @@ from tests.conftest import git
 ASKER = """
 import asyncio, json, os, sys
 from pathlib import Path
-from shoal.cli.document import event_line
-from shoal.engine.gate import door_of, passed
-from shoal.engine.prepare import Ask, prepared
+from shoal.cli.json_output import event_line
+from shoal.steps.gate import ask_person, door_of
+from shoal.runs.prepare import RunRequest, open_context
 from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
 from shoal.model.gate import Gate
 from shoal.model.status import Status
 
 async def asked(name, gates):
-    ask = Ask(folder=Path.cwd(), environ=os.environ, name=name, sandbox="none", strategy="worktree")
-    async with prepared(ask) as site:
+    ask = RunRequest(folder=Path.cwd(), environ=os.environ, name=name, sandbox="none", strategy="worktree")
+    async with open_context(ask) as site:
         site.ledger.subscribe(lambda recorded: print(event_line(recorded), flush=True))
         started = RunStarted(run=site.run, name=name, base="b", wall="none", workspace="worktree", owner=os.getpid())
         steps = [StepStarted(run=site.run, step=step, workers=0, on_failure="fail_fast") for step in gates]
         await site.ledger.append(started, *steps)
         with door_of(site) as door:
             async def one(step, message):
-                answer = await passed(Gate(message=message), door, site, step)
+                answer = await ask_person(Gate(message=message), door, site, step)
                 await site.ledger.append(StepEnded(run=site.run, step=step, status=answer.status))
             async with asyncio.TaskGroup() as group:
                 for step, message in gates.items():
@@ -236,6 +236,7 @@ def test_a_run_that_is_held_up_finds_the_answer_when_it_goes_on(repo: Path, shoa
     assert (said.code, json.loads(said.out)["taken"], answered["answer"]) == (0, False, "approve")
 
 
+@pytest.mark.deep
 def test_of_two_answers_at_once_one_is_taken_and_the_other_is_told(repo: Path) -> None:
     with asking(repo, ship="Ship it?") as (run, waiting):
         with held_up(waiting):

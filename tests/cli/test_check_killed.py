@@ -18,6 +18,7 @@ steps:
 """
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("strategy", ["auto", "worktree"])
 def test_what_the_branch_does_not_hold_stays_and_what_it_holds_is_told(repo: Path, shoal: Shoal, strategy: str) -> None:
     (repo / "shoal.yaml").write_text(DOCUMENT.replace("STRATEGY", strategy))

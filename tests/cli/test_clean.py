@@ -47,7 +47,7 @@ def test_a_dry_run_only_tells(shoal: Shoal, repo: Path, pipelines: Path) -> None
 
     kinds = found(shoal)
 
-    assert kinds.keys() == {"base checkout", "opened worktree"}
+    assert kinds.keys() == {"base checkout", "object store", "opened worktree"}
     assert found(shoal) == kinds
     assert all(path.is_dir() for paths in kinds.values() for path in paths)
 

@@ -10,7 +10,7 @@ import pytest
 from shoal import Task
 from tests.cli.conftest import Shoal
 from tests.conftest import git
-from tests.engine.coordinating import coordinator
+from tests.runs.coordinating import coordinator
 
 DONE = '{"type":"result","is_error":false,"subtype":"success","result":"x"}'
 WRITE = """mkdir -p .claude sub/.codex; echo evil > .claude/settings.json; echo evil > .mcp.json; rm .codex/config.toml
@@ -138,9 +138,11 @@ async def test_a_program_that_hands_work_on_is_held_to_it_too(
 ) -> None:
     monkeypatch.setenv("PATH", client(tmp_path / "bin", LOOK))
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    async with coordinator(based) as crew:
-        (first,) = await crew.run_agents([Task(prompt=WRITE.replace("\n", "; "), name="first")])
-        (last,) = await crew.run_agents([Task(prompt="go", agent="claude", name="last", base=first, network="none")])
+    async with coordinator(based) as task_run:
+        (first,) = await task_run.run_agents([Task(prompt=WRITE.replace("\n", "; "), name="first")])
+        (last,) = await task_run.run_agents(
+            [Task(prompt="go", agent="claude", name="last", base=first, network="none")]
+        )
 
     assert list(last.set_back) == SET_BACK, last
     assert changed(based, str(first.commit), str(last.branch)) == ["seen"]

@@ -80,6 +80,7 @@ def test_one_that_fails_when_it_is_asked_is_blamed_too(repo: Path, tmp_path: Pat
     assert "of the package shoal-odd cannot be had here: KeyError: 'late'" in said.stderr
 
 
+@pytest.mark.deep
 def test_who_does_not_use_it_does_not_notice(repo: Path, tmp_path: Path) -> None:
     packages = installed(tmp_path, "import nothing_like_this")
     (repo / "shoal.yaml").write_text(OTHER)

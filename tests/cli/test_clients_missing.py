@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.adapters.goose import PACKAGED
 from tests.cli import warm
 from tests.cli.conftest import Shoal
 from tests.cli.warm import Said
@@ -47,6 +48,15 @@ def test_a_client_that_is_missing_is_told_with_how_it_is_installed(repo: Path, n
     said = asked(repo, name, SYSTEM, **{key: "k"})
 
     assert_refused(repo, said, f"{name!r} is not on PATH", install)
+
+
+def test_gooses_own_package_is_found_under_the_name_that_it_installs(repo: Path, tmp_path: Path) -> None:
+    path = program(tmp_path / "bin", PACKAGED, " 1.52.0")
+
+    said = asked(repo, "goose", path, OPENAI_API_KEY="k")
+
+    assert said.code == 1, "it ran, and is no goose"
+    assert "1.52.0" in said.out + said.err or "goose" in said.out
 
 
 @EACH

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import SHOAL, Shoal, environment, shoal_in
 from tests.cli.test_looking import at_a_terminal
 from tests.conftest import git, make_repo
-from tests.engine.merging import canary
+from tests.merge.merging import canary
 
 AGENTS = """\
 runtime: {sandbox: none}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cli.render.doctor import Page
+from shoal.cli.doctor import Page
 from shoal.model.finding import Diagnosis, Finding
 from tests.acting import fingerprint
 from tests.cli.conftest import SHOAL, Shoal, environment, shoal_in

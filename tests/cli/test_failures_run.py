@@ -12,7 +12,7 @@ import pytest
 
 from shoal.model.events import SessionEnded, SessionStarted
 from shoal.store.paths import StatePaths
-from shoal.store.read import events
+from shoal.store.reader import events
 from tests.cli.conftest import SHOAL, environment, shoal_in
 from tests.cli.flows import Ran, ran, written
 from tests.conftest import git, make_repo
@@ -151,6 +151,7 @@ def stopped(repo: Path, words: list[str], told: Path, **env: str) -> dict[str, A
     return report
 
 
+@pytest.mark.deep
 def test_what_a_round_that_is_stopped_does_not_reach_does_not_look_done(repo: Path, tmp_path: Path) -> None:
     file = written(
         repo,

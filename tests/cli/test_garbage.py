@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from shoal.cli.garbage import SELDOM, seldom_collected
+from shoal.cli.follow import SELDOM, seldom_collected
 
 
 def test_cycles_are_looked_for_seldom_in_a_run_only() -> None:

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import jsonschema_rs
 
-from shoal.adapters.host import this_host
+from shoal.adapters.client import this_host
 from shoal.adapters.registry import adapter
 from shoal.cli.init import starter
-from shoal.engine.client_trial import Standing
-from shoal.engine.clients import Found
-from shoal.model.client_names import CLIENTS
-from shoal.pipeline.compose import compose
+from shoal.model.agent import CLIENTS
 from shoal.pipeline.load import parse
 from shoal.pipeline.plan import plan
 from shoal.pipeline.tree import plain
+from shoal.pipeline.yaml_reader import compose
+from shoal.sessions.clients import ClientStatus, FoundClient
 from tests.cli.conftest import Shoal, shoal_in
 from tests.conftest import git
 
@@ -126,7 +125,7 @@ def test_a_client_without_a_login_says_what_it_lacks(shoal: Shoal, repo: Path, t
 
 def test_every_client_makes_a_file_that_is_right() -> None:
     found = [
-        Standing(agent=name, client=facts, found=Found(path=Path("/x"), version=(99, 0), login="$KEY"))
+        ClientStatus(agent=name, client=facts, found=FoundClient(path=Path("/x"), version=(99, 0), login="$KEY"))
         for name in CLIENTS
         if (facts := adapter(name, this_host()).client)
     ]

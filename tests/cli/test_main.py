@@ -68,7 +68,7 @@ def test_wrong_words_are_exit_2_on_one_line(shoal: Shoal, words: tuple[str, ...]
 def test_our_bug_is_exit_3_and_owned_up_to(repo: Path) -> None:
     script = (
         "import sys; sys.argv = ['shoal', 'status']; import shoal.cli.app;"
-        "shoal.cli.app.called = lambda words: 1 // 0; from shoal.cli.main import main; main()"
+        "shoal.cli.app.call_command = lambda words: 1 // 0; from shoal.cli.main import main; main()"
     )
 
     def said(**env: str) -> subprocess.CompletedProcess[str]:

@@ -67,6 +67,24 @@ def test_a_base_that_fails_already_is_said(repo: Path, shoal: Shoal, done: str) 
     assert "verification fails on the base already" in shoal("merge", done, "--verify", "false").out
 
 
+def test_what_was_merged_before_is_verified_too_and_not_delivered_where_that_fails(
+    repo: Path, shoal: Shoal, done: str
+) -> None:
+    before = git(repo, "rev-parse", "main")
+    assert shoal("merge", done, "one", "tre").code == 0
+
+    failed = shoal("merge", done, "one", "tre", "--verify", "test ! -e tre.txt", "--strategy", "auto", "--into", "main")
+    as_json = shoal("merge", done, "one", "--verify", "test ! -e tre.txt", "--json")
+    passed = shoal("merge", done, "one", "tre", "--verify", "test -e tre.txt")
+
+    assert failed.code == as_json.code == 4
+    assert f"verification fails on shoal/{done} as it is: `test ! -e tre.txt` did not pass" in failed.out
+    assert "--into BRANCH" not in failed.out
+    assert json.loads(as_json.out)["branch_fault"] == "`test ! -e tre.txt` did not pass: it exited with 1"
+    assert git(repo, "rev-parse", "main") == before
+    assert (passed.code, "verify: test -e tre.txt" in passed.err) == (0, True)
+
+
 @pytest.mark.parametrize(("rule", "line"), [("ours", "one"), ("theirs", "two")])
 def test_a_side_is_taken_by_hand(repo: Path, shoal: Shoal, done: str, rule: str, line: str) -> None:
     said = shoal("merge", "--on-conflict", rule)

@@ -34,6 +34,27 @@ def test_ctrl_c_at_the_question_ends_it_at_once_and_delivers_nothing(ran_in: Pat
     assert git(ran_in, "rev-parse", "main") == before
 
 
+@pytest.mark.usefixtures("ran")
+def test_the_question_stands_alone_and_a_no_says_what_it_leaves(ran_in: Path) -> None:
+    before = git(ran_in, "rev-parse", "main")
+    child, terminal = pty.fork()
+    if child == 0:  # pragma: no cover - another process
+        os.chdir(ran_in)
+        os.execve(SHOAL, [str(SHOAL), "merge", "--into", "main"], environment())
+
+    try:
+        asked = said(terminal, b"[y/N]")
+        os.write(terminal, b"n\n")
+        rest = said(terminal, None)
+    finally:
+        os.close(terminal)
+        os.waitpid(child, 0)
+
+    assert b"--into BRANCH" not in asked
+    assert b"not delivered: main stays as it is; `" in rest
+    assert git(ran_in, "rev-parse", "main") == before
+
+
 def said(terminal: int, until: bytes | None) -> bytes:
     """Read what is said until a word comes, or the end."""
     heard = b""

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.cli.flows import ran
+from tests.cli.conftest import shoal_in
+from tests.cli.flows import ran, written
 from tests.conftest import git
 
 MERGE = "merge: {strategy: auto, verify: 'test ! -e a.txt || test ! -e b.txt'}"
@@ -50,3 +51,32 @@ def test_nothing_is_merged_where_nobody_asked(repo: Path) -> None:
 
     assert done.report["merge"] is None
     assert git(repo, "for-each-ref", "refs/heads/shoal") == ""
+
+
+def test_review_prepares_and_waits_for_a_person(repo: Path) -> None:
+    (repo / ".git/info/exclude").write_text("*.yaml\n")
+    before = git(repo, "rev-parse", "main")
+
+    done = ran(
+        repo,
+        'steps: [{name: a, command: "echo x > a.txt"}]',
+        runtime="sandbox: none, merge: {strategy: review, into: main}",
+    )
+
+    delivery = done.report["merge"]["delivery"]
+    assert (done.said.code, merged(done.report)) == (4, {"a": "merged"})
+    assert (delivery["status"], delivery["old"], delivery["new"]) == ("waiting", before, done.report["merge"]["commit"])
+    assert (git(repo, "rev-parse", "main"), (repo / "a.txt").exists()) == (before, False)
+
+    approved = shoal_in(repo)(*delivery["command"].split()[1:])
+    assert approved.code == 0, approved.err
+    assert git(repo, "rev-parse", "main") == delivery["new"]
+    assert (repo / "a.txt").read_text() == "x\n"
+
+
+def test_review_is_the_default_and_the_plan_says_that_it_waits(repo: Path) -> None:
+    file = written(repo, 'steps: [{name: a, command: "echo x > a.txt"}]', runtime="merge: {into: main}")
+
+    planned = shoal_in(repo)("run", file, "--dry-run")
+
+    assert "onto shoal/<run> (review), into main once you approve" in planned.out

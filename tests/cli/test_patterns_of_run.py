@@ -107,6 +107,7 @@ def test_after_the_deadline_the_work_is_kept_and_the_code_is_124(shoal: Shoal, r
     assert git(repo, "show", f"{found['branch']}:w") == "w"
 
 
+@pytest.mark.deep
 def test_a_second_interrupt_does_not_wait_for_a_stubborn_agent(repo: Path, shoal: Shoal) -> None:
     stubborn = "trap '' TERM INT; echo ready; while :; do sleep 1; done"
     words = ["run", "--task", stubborn, "--command", EVAL, "--events"]
@@ -115,7 +116,7 @@ def test_a_second_interrupt_does_not_wait_for_a_stubborn_agent(repo: Path, shoal
     ) as running:
         assert running.stdout is not None
         assert running.stderr is not None
-        assert next((line for line in running.stdout if "ready" in line), None)
+        assert next((line for line in running.stdout if "ready" in line and '"Output"' in line), None)
         running.send_signal(signal.SIGINT)
         assert "stopping" in next(iter(running.stderr))
         running.send_signal(signal.SIGINT)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cli.plain import plain
+from shoal.cli.output import escape
 
 
 @given(st.text(st.characters()))
 def test_nothing_hidden_is_left(text: str) -> None:
-    shown = plain(text)
+    shown = escape(text)
 
     assert shown.isprintable()
     assert not [sign for sign in shown if unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")]
@@ -19,12 +19,12 @@ def test_nothing_hidden_is_left(text: str) -> None:
 
 @given(st.text(st.characters()))
 def test_what_was_made_plain_stays_as_it_is(text: str) -> None:
-    assert plain(plain(text)) == plain(text)
+    assert escape(escape(text)) == escape(text)
 
 
 @given(st.text(st.characters(categories=("Lu", "Ll", "Nd", "Po"), max_codepoint=0x2FF)))
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
-    assert plain(text) == text
+    assert escape(text) == text
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     ],
 )
 def test_a_trick_is_shown(hidden: str, shown: str) -> None:
-    assert plain(hidden) == shown
+    assert escape(hidden) == shown
 
 
 def test_signs_may_be_kept() -> None:
-    assert plain("a\tb\nc", keep="\t") == "a\tb\\x0ac"
+    assert escape("a\tb\nc", keep="\t") == "a\tb\\x0ac"

@@ -20,6 +20,7 @@ RUN_FIELDS = {
     "usage",
     "steps",
     "merge",
+    "error",
     "overlaps",
     "wall",
     "limits",
@@ -37,7 +38,7 @@ STEP_FIELDS = {
         "cancelled_count",
         "skipped_count",
     ),
-    *("worker_workspaces", "worker_results", "error", "selected", "ranking", "rounds", "artifacts"),
+    *("worker_workspaces", "worker_results", "error", "selected", "ranking", "rounds", "artifacts", "notes"),
 }
 WORKER_FIELDS = {
     *("item", "base", "contracts"),
@@ -45,11 +46,15 @@ WORKER_FIELDS = {
     *(
         "duration_seconds",
         "usage",
+        "resources",
         "client_session",
         "artifacts",
         "limit",
         "error",
         "unkept",
+        "instructions",
+        "secrets",
+        "notes",
         "unconverted",
         "executable_config",
         "set_back",

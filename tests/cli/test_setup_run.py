@@ -67,6 +67,7 @@ def test_it_runs_once_for_five_workers_and_not_again_in_the_next_run(shoal: Shoa
     assert {frozenset(files_of(repo, one)) for one in workers(first)} == {frozenset({"got"})}
 
 
+@pytest.mark.deep
 def test_it_runs_again_for_a_new_lock_file_another_text_or_other_included_files(shoal: Shoal, repo: Path) -> None:
     committed(repo, {".gitignore": ".env\n", ".worktreeinclude": ".env\n", "package-lock.json": "1\n"})
     (repo / ".env").write_text("A=1\n")

@@ -57,6 +57,7 @@ each = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.deep
 @each
 def test_one_tool_is_allowed_and_another_denied(scene: MakeScene, real: Speaker) -> None:
     here = scene(real)
@@ -94,6 +95,7 @@ def test_a_turn_that_is_cancelled_leaves_nobody_and_keeps_the_work(scene: MakeSc
     assert here.left() == []
 
 
+@pytest.mark.deep
 @each
 def test_a_login_that_is_refused_and_a_model_that_cannot_be_asked_are_told(scene: MakeScene, real: Speaker) -> None:
     here = scene(real)

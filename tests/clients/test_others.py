@@ -29,7 +29,11 @@ class Other(Real):
 
 
 PROVIDER = {"baseURL": "{url}/v1", "apiKey": "{env:OPENAI_API_KEY}"}
-LOOPBACK = {"npm": "@ai-sdk/openai-compatible", "options": PROVIDER, "models": {"well": {"name": "Well"}}}
+LOOPBACK = {
+    "npm": "@ai-sdk/openai-compatible",
+    "options": PROVIDER,
+    "models": {"well": {"name": "Well", "temperature": True}},
+}
 GEMINI = Other(
     "gemini",
     "gemini-2.5-flash",
@@ -116,6 +120,18 @@ def test_the_model_is_told_who_it_is_where_the_client_can(scene: MakeScene, real
         assert PERSONA in told
         assert HINT in told
         assert request.model == real.model.rpartition("/")[2]
+
+
+@pytest.mark.parametrize("real", [OPENCODE, AIDER], ids=("opencode", "aider"))
+def test_the_model_is_asked_with_the_temperature_of_its_worker(scene: MakeScene, real: Other) -> None:
+    here = prepared(scene(real), real)
+    vary = {"temperature": [0.25, 0.75]}
+    here.write([{"name": "ask", "prompt": "tell [[s:text say=Deep.]]", "concurrency": 2, "vary": vary}])
+
+    report = here.run(timeout=SLOW)
+
+    assert report["status"] == "succeeded", report
+    assert {request.body.get("temperature") for request in here.model.requests} == {0.25, 0.75}
 
 
 @each

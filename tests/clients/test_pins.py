@@ -54,6 +54,20 @@ def test_two_at_once_install_once_and_what_a_killed_one_left_is_made_anew(tmp_pa
     assert os.access(half.parent / "bin" / "claude", os.X_OK)
 
 
+def test_what_will_be_downloaded_is_said_before_it_is(tmp_path: Path) -> None:
+    """Without an npm that works nothing is downloaded, and it was said all the same."""
+    npm = tmp_path / "npm"
+    npm.write_text("#!/bin/sh\nexit 1\n")
+    npm.chmod(0o755)
+
+    with started("claude", "goose", SHOAL_CLIENTS=str(tmp_path / "cache"), PATH=f"{tmp_path}:/usr/bin:/bin") as failing:
+        first = failing.communicate()[1].splitlines()[0]
+
+    assert failing.returncode == 1
+    assert f"claude-code {pins()['claude']}" in first
+    assert f" {pins()['goose']} from npm to {tmp_path}/cache" in first
+
+
 def test_a_name_that_nobody_knows_is_told_with_those_that_are_known() -> None:
     with started("clod") as wrong:
         said = wrong.communicate()[1]

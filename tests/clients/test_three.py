@@ -40,6 +40,7 @@ def test_five_work_at_once_on_five_branches_and_are_told_who_they_are(scene: Mak
     assert here.left() == []
 
 
+@pytest.mark.deep
 @each
 def test_every_way_to_fail_is_told_whatever_the_exit_code(scene: MakeScene, real: Real) -> None:
     here = scene(real)
@@ -126,6 +127,7 @@ def test_a_run_that_is_stopped_leaves_nobody_and_keeps_the_work(scene: MakeScene
     assert here.left() == []
 
 
+@pytest.mark.deep
 @each
 def test_a_client_whose_time_is_over_is_ended_with_its_tools(scene: MakeScene, real: Real) -> None:
     here = scene(real)

@@ -27,6 +27,7 @@ def strategies(scene: Scene, strategy: str) -> str:
     return strategy if scene.is_walled else "auto"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_links_that_are_left_for_the_next_agent_lead_nowhere(scene: Scene, strategy: str) -> None:
     """B3.24: whatever the next session's set-up makes or mounts, it does not follow what the last one planted."""
@@ -143,7 +144,8 @@ def link(path):
     return tried(lambda: os.link(path, "stolen"))
 def inotify(path):
     return call(254, libc.inotify_init(), path.encode(), 0xFFF)
-objects = [os.path.join(here, name) for here, _, names in os.walk(repo + "/.git/objects") for name in names]
+lender = open(os.popen("git rev-parse --git-path objects/info/alternates").read().strip()).readline().strip()
+objects = [os.path.join(here, name) for here, _, names in os.walk(lender) for name in names]
 print(json.dumps({
     "secrets": {path: read(os.path.join(home, path)) for path in given["secrets"]},
     "project": {path: read(os.path.join(repo, path)) for path in (".env", "README.md", ".git/config", ".shoal/ledger.db")},
@@ -180,7 +182,7 @@ async def test_nobody_elses_files_can_be_read_written_or_linked(scene: Scene, st
     assert not [path for path in (*marks, *theirs) if path.exists()]
     assert set(facts["linked"].values()) <= {"EXDEV", "EPERM", "EACCES", "ENOENT"}
     assert set(facts["overwritten"].values()) <= {"EROFS", "EACCES"}
-    assert len(facts["overwritten"]) == 3
+    assert facts["overwritten"]
     assert set(facts["other"]) <= {*SHUT[scene.wall], "EXDEV", "ENOENT"}  # the other one may have ended meanwhile
     assert facts["boxes"] == ("done" if scene.is_walled else "EACCES")
     if scene.is_walled:

@@ -16,11 +16,11 @@ from shoal.model.plan import Step
 from shoal.model.results import RunReport, WorkerResult
 from shoal.model.status import Status
 from shoal.store.paths import StatePaths
-from shoal.store.read import session_events
+from shoal.store.reader import session_events
 from tests.acting import ran, shown, step, worked
 from tests.conftest import make_repo
-from tests.engine.test_bounds import is_kernels, nobody_left
 from tests.escapes.scene import GOOD, Scene
+from tests.sessions.test_limit_watch import is_kernels, nobody_left
 
 DOCS = Path(__file__).parents[2] / "docs"
 PYTHON = "exec python3 -I -S -c '{}'"
@@ -136,12 +136,13 @@ async def test_a_bomb_is_named_and_leaves_the_others_alone(scene: Scene) -> None
         assert shown(scene.repo, result, "w") == "w"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("stream", ["", ">&2"])
 async def test_past_its_cap_the_log_keeps_the_start_and_says_how_much_is_missing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, stream: str
 ) -> None:
     """B8.62, with a small cap; every byte was kept or is counted."""
-    monkeypatch.setattr("shoal.engine.words.LOG_BYTES", 2**20)
+    monkeypatch.setattr("shoal.sessions.output_log.LOG_BYTES", 2**20)
 
     attack = await scene.attacked(f"yes 0123456 | head -c 4000000 {stream}")
 
@@ -189,6 +190,7 @@ async def test_bytes_that_are_no_text_are_shown_as_such(scene: Scene) -> None:
     await scene.looked_after(attack)
 
 
+@pytest.mark.deep
 async def test_who_says_little_or_nothing_ends_by_its_time(scene: Scene) -> None:
     """B8.65."""
     quiet = {
@@ -207,6 +209,7 @@ async def test_who_says_little_or_nothing_ends_by_its_time(scene: Scene) -> None
     assert set(results["dribble"].output.strip()) == {"."}
 
 
+@pytest.mark.deep
 async def test_every_way_to_end_is_recorded_as_it_was(scene: Scene) -> None:
     """B8.66. Behind the full wall a signal is told as 128 and its number, as by any shell."""
     codes = {f"code-{code}": code for code in (0, 1, 2, 126, 137, 143, 255)}

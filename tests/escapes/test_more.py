@@ -1,6 +1,7 @@
 """Attacks by what was there before: hostile repositories and folders, and what an agent leaves to Shoal itself."""
 
 import asyncio
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -131,6 +132,7 @@ async def test_a_base_deeper_than_python_calls_is_worked_on(repo: Path) -> None:
     assert result.status is Status.SUCCEEDED, result
 
 
+@pytest.mark.deep
 async def test_a_deep_gitdir_is_the_agents_own_trouble(scene: Scene) -> None:
     """As many folders in each other as are looked at before anybody is asked: they ended the whole run."""
     deep = """
@@ -158,7 +160,9 @@ async def test_a_flood_of_flagged_files_is_counted_and_hides_none(scene: Scene) 
     assert "zz/.envrc" in flagged
     assert flagged[-1] == "and 301 more"
     said = await asyncio.to_thread(scene.shoal, "diff", "attack", "--json")
-    assert said.out.count(".claude/hooks/") >= 800, "each is listed, as a file and as one to look at"
+    shown = json.loads(said.out)
+    assert len([file for file in shown["files"] if file["path"].startswith(".claude/hooks/")]) == 400
+    assert shown["executable_config"] == list(flagged)
     await scene.looked_after(attack)
 
 

@@ -215,14 +215,19 @@ async def test_nothing_of_a_gitdir_and_workspace_poisoned_throughout_runs(scene:
 
 def assert_kept(repo: Path, result: WorkerResult) -> None:
     """Whatever can be a file is on the branch; the rest is named, and nobody was waited for."""
-    assert result.status is Status.SUCCEEDED, result
+    assert result.status is Status.FAILED, result
+    assert "sparse" in (result.error or ""), "what is too large is said in the status"
     listed = subprocess.run(
         ["git", "ls-tree", "-rz", "--name-only", result.branch or ""], cwd=repo, capture_output=True
     )
     paths = {os.fsdecode(name) for name in listed.stdout.split(b"\0")}
-    assert {"w", "keys", "root", "loop", "nested/n", "nested/deeper/n", "-rf", "--output=x", "n" * 255, " "} <= paths
+    assert {"w", "keys", "root", "loop", "-rf", "--output=x", "n" * 255, " "} <= paths
+    # On a slow machine its rules take too long to follow; then repositories in it stay raw, and are named.
+    is_named = any(name.startswith("nested") for name in result.unkept) and result.raw is not None
+    assert {"nested/n", "nested/deeper/n"} <= paths or is_named, result
     assert {"\x1b[2J\x1b]0;x\x07", "a\nb", "\udcff\udcfe", "\u202egnp.exe"} <= paths
     assert git(repo, "cat-file", "-s", f"{result.branch}:keys") == str(len("/.ssh") + len(str(repo.parent / "home")))
-    assert {"sparse", "nested/sparse", "fifo"} <= set(result.unkept), result.unkept
+    assert {"sparse", "fifo"} <= set(result.unkept), result.unkept
+    assert {"nested/sparse", "nested/"} & set(result.unkept), result.unkept
     assert any(name.startswith("deep/d/d/") for name in result.unkept), "deeper than git goes, and named"
     assert {".gitattributes"} <= set(result.executable)

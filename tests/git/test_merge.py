@@ -1,11 +1,13 @@
 """Merging beside the checkout: both sides or the files in conflict, and nobody's programs."""
 
 import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from shoal.git.merge import Conflicted, Merged, combined, merged, workbench
+from shoal.git.merge import Conflicted, Merged, combine_commits, merge_commits, workbench
 from shoal.git.repository import inspect
 from tests.conftest import git
 
@@ -24,8 +26,8 @@ async def test_two_sides_become_one_commit_and_a_conflict_is_named(repo: Path) -
     other = committed(repo, "main", a="3\n")
     repository = await inspect(repo, {})
 
-    whole = await combined(repository, (one, two), "both")
-    clash = await combined(repository, (one, two, other), "all")
+    whole = await combine_commits(repository, (one, two), "both")
+    clash = await combine_commits(repository, (one, two, other), "all")
 
     assert isinstance(whole, Merged)
     assert git(repo, "show", f"{whole.commit}:a") == "1"
@@ -40,8 +42,8 @@ async def test_a_side_that_holds_the_other_is_the_answer(repo: Path) -> None:
     one = committed(repo, "main", a="1\n")
     repository = await inspect(repo, {})
 
-    assert await merged(repository, base, one, "m") == Merged(one)
-    assert await merged(repository, one, base, "m") == Merged(one)
+    assert await merge_commits(repository, base, one, "m") == Merged(one)
+    assert await merge_commits(repository, one, base, "m") == Merged(one)
 
 
 async def test_no_driver_of_the_users_runs(repo: Path, tmp_path: Path) -> None:
@@ -52,7 +54,7 @@ async def test_no_driver_of_the_users_runs(repo: Path, tmp_path: Path) -> None:
     one, two = committed(repo, start, a="1\n" + "0\n" * 8), committed(repo, start, a="0\n" * 8 + "2\n")
     repository = await inspect(repo, {})
 
-    await merged(repository, one, two, "m")
+    await merge_commits(repository, one, two, "m")
 
     assert not canary.exists()
 
@@ -71,7 +73,31 @@ async def test_what_a_killed_merge_left_is_swept_and_what_another_holds_stays(
     async with workbench(repository):
         (held,) = set(tmp_path.glob("shoal-merge-*")) - {tmp_path / "shoal-merge-fresh"}
         os.utime(held, (0, 0))
-        await merged(repository, base, base, "m")
+        await merge_commits(repository, base, base, "m")
         assert held.exists()
 
     assert {path.name for path in tmp_path.iterdir()} == {"shoal-merge-fresh", "other", repo.name}
+
+
+def side_of(repo: Path, files: int, text: str) -> str:
+    """Commit so many new files on the base by one process."""
+    base = git(repo, "rev-parse", "main")
+    start = f"commit refs/side\ncommitter A <a@a> 1 +0000\ndata 1\ns\nfrom {base}\n"
+    each = "".join(f"M 100644 inline d{n % 50}/{'x' * 150}{n}\ndata {len(text)}\n{text}\n" for n in range(files))
+    command = ["git", "-C", str(repo), "fast-import", "--quiet", "--force"]
+    subprocess.run(command, input=(start + each).encode(), check=True)
+    return git(repo, "rev-parse", "refs/side")
+
+
+async def test_three_thousand_conflicts_are_read_in_a_moment(repo: Path) -> None:
+    """They took 40 s of Python: with every chunk of the answer all that had come before was read again."""
+    one, two = side_of(repo, 3000, "1"), side_of(repo, 3000, "2")
+
+    async with workbench(await inspect(repo, {})) as bench:
+        began = time.process_time()
+        tried = await bench.try_merge(one, two)
+        spent = time.process_time() - began
+
+    assert isinstance(tried, Conflicted)
+    assert len(tried.paths) == 3000
+    assert spent < 1.5

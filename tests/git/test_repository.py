@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.engine.prepare import exclude_state
 from shoal.errors import BadInput, BadRepository
-from shoal.git.refs import aliases, listed, refuse_blocked_names
+from shoal.git.refs import aliases, list_refs, refuse_blocked_names
 from shoal.git.repository import dirt, inspect, resolve
+from shoal.runs.prepare import exclude_state
 from tests.conftest import git, make_repo
 
 
@@ -100,7 +100,7 @@ async def test_a_branch_may_have_signs_that_only_python_takes_for_line_breaks(re
     found = await inspect(repo, os.environ)
 
     head = git(repo, "rev-parse", "HEAD")
-    assert await listed(found, "refs/heads/agent") == dict.fromkeys(
+    assert await list_refs(found, "refs/heads/agent") == dict.fromkeys(
         ["refs/heads/agent/a\u2028b", "refs/heads/agent/c\x85d"], head
     )
     assert await aliases(found, "refs/heads/main") == {"refs/heads/main", "refs/heads/agent/c\x85d"}

@@ -11,9 +11,8 @@ from shoal import proc
 from shoal.limits.cgroup1 import cgroup1
 from shoal.limits.cgroup2 import cgroup2
 from shoal.limits.cgroups import Cgroups
-from shoal.limits.files import Files
-from shoal.limits.kind import Enforcer, Group
-from shoal.limits.mounts import Hierarchies, look
+from shoal.limits.control_files import Files, Hierarchies, look
+from shoal.limits.kind import Enforcer, LimitGroup
 from shoal.limits.polling import Polling
 from shoal.model.command import Command
 from shoal.model.limits import ResourceLimits
@@ -113,12 +112,12 @@ def python(script: str) -> Command:
     return Command(argv=(sys.executable, "-I", "-S", "-c", script), cwd=Path("/"), env=ENV)
 
 
-async def ran(group: Group, command: Command) -> Completed:
+async def ran(group: LimitGroup, command: Command) -> Completed:
     return await proc.run(group.wrap(command), timeout=20)
 
 
 @contextlib.asynccontextmanager
-async def running(group: Group, command: Command) -> AsyncIterator[Process]:
+async def running(group: LimitGroup, command: Command) -> AsyncIterator[Process]:
     """Start *command* in the group; at the end both are killed, whichever can."""
     async with proc.started(group.wrap(command), sink=lambda _stream, _chunk: None, grace=0) as process:
         try:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.limits.disk import free_floor, measured, used_bytes
-from shoal.limits.walk import ENTRY_BYTES, Tally, walked
+from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, Tally, free_floor, measure_disk, measure_in_slices, walk
 
 
 async def test_files_are_counted_as_the_disk_has_them(tmp_path: Path) -> None:
@@ -21,18 +20,18 @@ async def test_files_are_counted_as_the_disk_has_them(tmp_path: Path) -> None:
     (tmp_path / "out").symlink_to("/usr")
     os.mkfifo(tmp_path / "fifo")
 
-    used = await used_bytes(tmp_path)
+    used = await measure_disk(tmp_path)
 
     assert 1 << 20 <= used.bytes < (1 << 20) + 100_000
     assert (used.entries, used.unread, used.is_whole) == (7, 0, True)
-    assert (await used_bytes(tmp_path, tmp_path / "missing")).bytes == used.bytes
+    assert (await measure_disk(tmp_path, tmp_path / "missing")).bytes == used.bytes
 
 
 async def test_an_empty_file_is_not_nothing(tmp_path: Path) -> None:
     for number in range(100):
         (tmp_path / str(number)).touch()
 
-    assert (await used_bytes(tmp_path)).bytes == 100 * ENTRY_BYTES
+    assert (await measure_disk(tmp_path)).bytes == 100 * (ENTRY_BYTES + FILE_BYTES)
 
 
 async def test_a_file_without_a_name_counts_while_it_is_open(tmp_path: Path) -> None:
@@ -41,8 +40,8 @@ async def test_a_file_without_a_name_counts_while_it_is_open(tmp_path: Path) -> 
         file.flush()
         (tmp_path / "x").unlink()
 
-        assert (await used_bytes(tmp_path)).bytes < 100_000
-        assert (await used_bytes(tmp_path, pids=(os.getpid(), 2**22))).bytes >= 1 << 20
+        assert (await measure_disk(tmp_path)).bytes < 100_000
+        assert (await measure_disk(tmp_path, pids=(os.getpid(), 2**22))).bytes >= 1 << 20
 
 
 async def test_any_depth_is_walked_with_few_descriptors(tmp_path: Path) -> None:
@@ -57,7 +56,7 @@ async def test_any_depth_is_walked_with_few_descriptors(tmp_path: Path) -> None:
     os.close(here)
     before = len(os.listdir("/proc/self/fd"))
 
-    seen = [(used, len(os.listdir("/proc/self/fd"))) for used in measured(tmp_path)]
+    seen = [(used, len(os.listdir("/proc/self/fd"))) for used in measure_in_slices(tmp_path)]
     subprocess.run(["rm", "-rf", "--", tmp_path / "d"], check=True)  # pytest cannot: shutil recurses
 
     assert (seen[-1][0].entries, seen[-1][0].is_whole) == (6000, True)
@@ -71,13 +70,13 @@ async def test_a_walk_never_holds_the_loop_up(tmp_path: Path) -> None:
     shares = []
     for _ in range(5):
         began = time.thread_time()
-        with contextlib.closing(measured(tmp_path)) as steps:
+        with contextlib.closing(measure_in_slices(tmp_path)) as steps:
             next(steps)
             shares.append(time.thread_time() - began)
 
     assert min(shares) < 0.01
-    assert (await used_bytes(tmp_path, most_entries=10)).entries <= 5000
-    assert (await used_bytes(tmp_path, most_bytes=10)).bytes > 10
+    assert (await measure_disk(tmp_path, most_entries=10)).entries <= 5000
+    assert (await measure_disk(tmp_path, most_bytes=10)).bytes > 10
 
 
 def test_a_folder_that_is_moved_under_the_walk_does_not_lead_it_out(tmp_path: Path) -> None:
@@ -90,13 +89,30 @@ def test_a_folder_that_is_moved_under_the_walk_does_not_lead_it_out(tmp_path: Pa
         (tmp_path / "beside" / str(number)).touch()
     tally = Tally()
 
-    steps = walked(top, tally)
+    steps = walk(top, tally)
     for _ in steps:
-        if (top / "a/b/c").exists() and tally.used().entries == 6:
+        if (top / "a/b/c").exists() and tally.total().entries == 6:
             (top / "a/b/c").rename(top / "moved")
 
     assert (top / "moved").exists()
-    assert tally.used().entries <= 9
+    assert tally.total().entries <= 9
+    assert tally.total().lost == 0, "it stood in it"
+
+
+@pytest.mark.parametrize("name", ["file", "folder"])
+def test_what_is_renamed_under_the_walk_is_said_to_be_lost(tmp_path: Path, name: str) -> None:
+    """What was listed and has another name when it is looked at may be anything."""
+    for number in range(2):
+        (tmp_path / f"folder{number}").mkdir()
+        (tmp_path / f"file{number}").touch()
+    tally = Tally()
+
+    for number, _ in enumerate(walk(tmp_path, tally)):
+        if number == 0:
+            for found in list(tmp_path.glob(f"{name}*")):
+                found.rename(tmp_path / f"renamed-{found.name}")
+
+    assert tally.total().lost > 0
 
 
 async def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
@@ -104,7 +120,7 @@ async def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "shut/file").touch()
     (tmp_path / "shut").chmod(0)
 
-    used = await used_bytes(tmp_path)
+    used = await measure_disk(tmp_path)
     (tmp_path / "shut").chmod(0o700)
 
     assert used.unread == (0 if os.geteuid() == 0 else 1)
@@ -118,3 +134,20 @@ def test_the_floor_is_told_when_it_is_reached(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "statvfs", lambda _path: full)
 
     assert free_floor(tmp_path) == f"only 4 MB are free on the disk of {tmp_path}, and 2048 MB must stay free"
+
+
+@pytest.mark.parametrize(("inodes", "free", "is_short"), [(60_000, 2999, True), (60_000, 3000, False), (0, 0, False)])
+def test_inodes_have_a_floor_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inodes: int, free: int, is_short: bool
+) -> None:
+    """A file system without a fixed number of inodes says that it has none."""
+    full = os.statvfs_result((4096, 4096, 2**28, 2**27, 2**27, inodes, free, free, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _path: full)
+
+    said = free_floor(tmp_path)
+
+    assert said == (
+        f"only 2999 more files fit on the disk of {tmp_path} (inodes), and room for 3000 must stay free"
+        if is_short
+        else None
+    )

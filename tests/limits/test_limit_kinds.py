@@ -8,13 +8,12 @@ import pytest
 
 from shoal.errors import Broken
 from shoal.limits.cgroup2 import cgroup2
-from shoal.limits.choose import Host, choose
-from shoal.limits.files import Files
-from shoal.limits.fleet import Fleet, is_orphan, started
-from shoal.limits.kind import Enforcer, Usage
-from shoal.limits.mounts import look
+from shoal.limits.choose import LimitsHost, choose
+from shoal.limits.control_files import Files, look
+from shoal.limits.fleet import Fleet, is_orphan, start_ticks
+from shoal.limits.kind import Enforcer, ResourceUsage
 from shoal.limits.systemd import Systemd, systemd, trial
-from shoal.model.command import Given, Report
+from shoal.model.command import Given, ReportPipe
 from shoal.model.limits import ResourceLimits
 from tests.limits.limit_runs import ENV, FRESH, LIVE, ROOMY, FakeKernel, live, on_files, ran, shell, unified
 
@@ -37,7 +36,7 @@ async def test_a_wrapped_command_is_the_same_command(enforcer: Enforcer) -> None
 
 
 def test_wrapping_keeps_what_becomes_a_descriptor(enforcer: Enforcer) -> None:
-    command = replace(shell(""), argv=("/bin/true", Report("info"), Given(b"x")))
+    command = replace(shell(""), argv=("/bin/true", ReportPipe("info"), Given(b"x")))
 
     with enforcer.group("kept", ROOMY) as group:
         wrapped = group.wrap(command)
@@ -54,7 +53,7 @@ async def test_who_keeps_to_the_limits_breaches_none(enforcer: Enforcer) -> None
         assert group.breach() is None
 
     assert group.breach() is None
-    assert isinstance(group.usage(), Usage)
+    assert isinstance(group.usage(), ResourceUsage)
     assert group.pids() == ()
     assert group.name == "good"
 
@@ -96,7 +95,7 @@ def test_version_2_sets_every_limit_and_reads_the_kernel_s_counters(tmp_path: Pa
         "cpu.max": "150000 100000",
         "pids.max": "20",
     }
-    assert usage == Usage(memory_peak_bytes=4096, cpu_seconds=1.5, pids=0, forks_refused=0)
+    assert usage == ResourceUsage(memory_peak_bytes=4096, cpu_seconds=1.5, pids=0, forks_refused=0)
     assert (bombed, hogged, group.breach(), killed) == ("pids", "memory", "memory", "1")
     assert group.usage().forks_refused == 3
     assert fleet.parent == tmp_path / "unified"
@@ -185,7 +184,7 @@ def test_a_trial_of_systemd_that_held_no_memory_is_no_enforcement(said: str) -> 
 
 
 async def test_the_best_that_works_is_chosen(tmp_path: Path) -> None:
-    best = await choose(host=Host(hierarchies=unified(tmp_path), files=FakeKernel()))
+    best = await choose(host=LimitsHost(hierarchies=unified(tmp_path), files=FakeKernel()))
 
     assert best.name == "cgroup2"
     assert (await choose()).name == live(LIVE[0]).name
@@ -200,7 +199,7 @@ def test_a_fleet_is_known_by_its_coordinator() -> None:
     assert is_orphan(dead.name)
     assert not is_orphan(replace(dead, namespace=1).name)
     assert not is_orphan("shoal-my-own")
-    assert started(os.getpid()) == ours.started
+    assert start_ticks(os.getpid()) == ours.started
 
 
 @pytest.mark.parametrize("sign", ["\f", "\r", "\x0b", "\x1c", "\x85", "\u2028"])

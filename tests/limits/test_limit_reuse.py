@@ -28,12 +28,12 @@ AGENT = "setsid sleep 3456 & echo $! $$; trap '' TERM; sleep 3456 & wait"
 
 async def main():
     enforcer = kernel()
-    async with guarded(enforcer) as is_guarded:
+    async with guarded(enforcer) as guard:
         with enforcer.group("agent", ROOMY) as group:
             forked = os.fork() if sys.argv[1:] else 0
             if sys.argv[1:] and not forked:  # holds all that we hold, and lives on
                 signal.pause()
-            print(is_guarded, forked, *enforcer.folders, flush=True)
+            print(guard.has_groups, forked, *enforcer.folders, flush=True)
             say = lambda _stream, chunk: print(chunk.decode(), end="", flush=True)
             async with proc.started(group.wrap(shell(AGENT)), sink=say) as process:
                 await process.wait()
@@ -50,7 +50,7 @@ def enforcer(request: pytest.FixtureRequest, tmp_path: Path) -> Cgroups:
 
 
 def test_a_used_group_shows_the_next_agent_nothing_of_the_last(enforcer: Cgroups) -> None:
-    with enforcer.held():
+    with enforcer.hold_shared():
         with enforcer.group("one", ROOMY) as one:
             pass
         with enforcer.group("two", ROOMY) as two:
@@ -75,11 +75,11 @@ if (real := kernel()) and real.name == "cgroup1":
     async def test_a_group_serves_again_and_counts_from_nothing() -> None:
         enforcer = kernel()
         assert enforcer is not None
-        with enforcer.held():
+        with enforcer.hold_shared():
             first = await places(enforcer, "first", "for _ in range(2_000_000): pass")
             with enforcer.group("next", ROOMY) as group:
                 assert group.places == first
-                assert (group.spent() or 0) < 0.01
+                assert (group.cpu_seconds() or 0) < 0.01
                 assert (group.usage().memory_peak_bytes or 0) < 8 << 20
 
     @pytest.mark.parametrize("script", [LEFT, MEMFD.replace("300", "600"), "import os; os.fork() or os.pause()"])
@@ -87,7 +87,7 @@ if (real := kernel()) and real.name == "cgroup1":
         enforcer = kernel()
         assert enforcer is not None
         try:
-            with enforcer.held():
+            with enforcer.hold_shared():
                 first = await places(enforcer, "first", script)
                 assert await places(enforcer, "next", "pass") != first
         finally:
@@ -103,9 +103,9 @@ if kernel():
         argv = [sys.executable, "-c", GUARDED, *forked]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) as process:
             assert process.stdout is not None
-            is_guarded, child, *folders = process.stdout.readline().split()
+            has_groups, child, *folders = process.stdout.readline().split()
             pids = [int(pid) for pid in process.stdout.readline().split()]
-            assert is_guarded == "True"
+            assert has_groups == "True"
             assert all(map(is_alive, pids))
             process.send_signal(signal.SIGKILL)
 
@@ -126,6 +126,6 @@ if kernel():
         assert not (tmp_path / "ran").exists()
 
 
-async def test_nobody_guards_what_no_kernel_holds() -> None:
-    async with guarded(Polling()) as is_guarded:
-        assert not is_guarded
+async def test_no_guard_knows_groups_that_no_kernel_holds() -> None:
+    async with guarded(Polling()) as guard:
+        assert not guard.has_groups

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import BadInput
-from shoal.model.artifact import Artifact, Injection, Produced, Type, document, fault, injected, merged
+from shoal.model.artifact import Artifact, Injection, Produced, Type, document, fault, merge_artifacts, select_inputs
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -86,14 +86,14 @@ def test_any_bytes_are_judged_and_nothing_is_raised(content: bytes) -> None:
 def test_documents_of_workers_become_an_array_in_their_order(values: list[list[object] | None]) -> None:
     parts = [None if value is None else left(json.dumps(value, indent=1).encode() + b"\n") for value in values]
 
-    found = [json.loads(one.content) for one in merged(parts)]
+    found = [json.loads(one.content) for one in merge_artifacts(parts)]
 
     given = [value for value in values if value is not None]
     assert found == ([given] if given else [])
 
 
 def test_documents_are_joined_to_the_letter() -> None:
-    (one,) = merged([left(b'{"a": 1.10, "a": 1e400}\n'), left(b" 12345678901234567890.5 ")])
+    (one,) = merge_artifacts([left(b'{"a": 1.10, "a": 1e400}\n'), left(b" 12345678901234567890.5 ")])
 
     assert one.content == b'[{"a": 1.10, "a": 1e400},\n12345678901234567890.5]\n'
 
@@ -102,7 +102,7 @@ def test_documents_are_joined_to_the_letter() -> None:
 def test_texts_stand_under_the_number_of_their_worker(texts: list[str | None]) -> None:
     parts = [None if text is None else left(text.encode(), Type.TEXT, "log") for text in texts]
 
-    joined = b"".join(one.content for one in merged(parts)).decode()
+    joined = b"".join(one.content for one in merge_artifacts(parts)).decode()
 
     at = 0
     for worker, text in enumerate(texts):
@@ -115,7 +115,7 @@ def test_texts_stand_under_the_number_of_their_worker(texts: list[str | None]) -
 
 @pytest.mark.parametrize("forged", ["## worker 1", "  ##worker 1", "# Worker 1", "a\n\n## worker 1\n\nmine"])
 def test_no_text_can_pass_for_that_of_another_worker(forged: str) -> None:
-    (joined,) = merged([left(forged.encode(), Type.TEXT, "log"), left(b"own", Type.TEXT, "log")])
+    (joined,) = merge_artifacts([left(forged.encode(), Type.TEXT, "log"), left(b"own", Type.TEXT, "log")])
     headings = re.findall(rb"^[ \t]*#+[ \t]*worker.*$", joined.content, re.MULTILINE | re.IGNORECASE)
 
     assert headings == [b"## worker 0", b"## worker 1"]
@@ -125,19 +125,19 @@ def test_no_text_can_pass_for_that_of_another_worker(forged: str) -> None:
 def test_binary_files_stay_apart(contents: list[bytes | None]) -> None:
     parts = [None if one is None else left(one, Type.BINARY, "shot.png", "shot") for one in contents]
 
-    found = {one.file: one.content for one in merged(parts)}
+    found = {one.file: one.content for one in merge_artifacts(parts)}
 
     assert found == {f"shot.{worker}.png": one for worker, one in enumerate(contents) if one is not None}
 
 
 @pytest.mark.parametrize("kind", list(Type))
 def test_that_of_a_single_worker_is_handed_on_as_it_is(kind: Type) -> None:
-    assert merged([left(b"1", kind)]) == (left(b"1", kind),)
-    assert merged([None]) == merged([]) == merged([None], always=True) == ()
+    assert merge_artifacts([left(b"1", kind)]) == (left(b"1", kind),)
+    assert merge_artifacts([None]) == merge_artifacts([]) == merge_artifacts([None], always=True) == ()
 
 
 def test_that_of_a_matrix_with_one_item_has_the_form_of_many() -> None:
-    assert [one.content for one in merged([left(b"1")], always=True)] == [b"[1]\n"]
+    assert [one.content for one in merge_artifacts([left(b"1")], always=True)] == [b"[1]\n"]
 
 
 @pytest.mark.parametrize(
@@ -163,15 +163,15 @@ def test_a_template_sees_the_document_or_the_text() -> None:
 def test_all_artifacts_are_given_or_those_that_are_wanted_by_their_new_names() -> None:
     plan, shots = (
         left(b"1"),
-        merged([left(b"a", Type.BINARY, "s.png", "shot"), left(b"b", Type.BINARY, "s.png", "shot")]),
+        merge_artifacts([left(b"a", Type.BINARY, "s.png", "shot"), left(b"b", Type.BINARY, "s.png", "shot")]),
     )
     parts = {"a": (plan, *shots), "b": (plan,), "c": ()}
 
-    assert injected(parts, None) == {"a": (plan, *shots), "b": (plan,)}
+    assert select_inputs(parts, None) == {"a": (plan, *shots), "b": (plan,)}
     wanted = [
         Injection(step="a", artifact="shot", name="picture"),
         Injection(step="b", artifact="gone"),
         Injection(step="a", artifact="plan"),
     ]
-    files = {step: [one.file for one in those] for step, those in injected(parts, wanted).items()}
+    files = {step: [one.file for one in those] for step, those in select_inputs(parts, wanted).items()}
     assert files == {"a": ["picture.0.png", "picture.1.png", "plan.json"]}

@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from urllib.parse import quote, quote_plus
 
@@ -117,6 +118,49 @@ def test_bytes_that_are_no_text_do_not_hide_a_secret(before: bytes, after: bytes
 )
 def test_common_spellings_are_masked(spelt: str) -> None:
     assert Mask.of({"TOKEN": TOKEN}).text(f"<{spelt}>") == "<[secret TOKEN]>"
+
+
+LONG_TOKEN = "sk-Live/0123456789+abcdef?~"
+
+
+@pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_base64_of_more_than_the_secret_is_masked(before: int, encode: Callable[[bytes], bytes]) -> None:
+    said = encode(b"x" * before + LONG_TOKEN.encode() + b" and more").decode()
+
+    masked = Mask.of({"TOKEN": LONG_TOKEN}).text(said)
+
+    assert "[secret TOKEN]" in masked
+    assert LONG_TOKEN[4:-4].encode() not in base64.b64decode(masked.replace("[secret TOKEN]", "") + "===", b"-_")
+    assert len(masked) < len(said)
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        LONG_TOKEN.encode().hex(),
+        LONG_TOKEN.encode().hex().upper(),
+        LONG_TOKEN.upper(),
+        LONG_TOKEN.lower(),
+        LONG_TOKEN.encode("utf-16-le").decode(),
+        LONG_TOKEN.encode("utf-16-be").decode(),
+    ],
+)
+def test_spellings_of_a_long_secret_are_masked(spelt: str) -> None:
+    mask = Mask.of({"TOKEN": LONG_TOKEN})
+
+    assert mask.text(f"a {spelt} b").replace("\0", "") == "a [secret TOKEN] b"
+    assert streamed(mask, [f"a {spelt} b".encode()]).replace(b"\0", b"") == b"a [secret TOKEN] b"
+
+
+@pytest.mark.parametrize("spelt", [LONG_TOKEN[::-1], " ".join(LONG_TOKEN)])
+def test_spellings_that_are_not_promised_pass(spelt: str) -> None:
+    """The documents say so: whoever has a secret can always spell it in another way."""
+    assert Mask.of({"TOKEN": LONG_TOKEN}).text(spelt) == spelt
+
+
+def test_a_short_secret_is_not_looked_for_in_capitals() -> None:
+    assert Mask.of({"MODE": "postgres"}).text("POSTGRES") == "POSTGRES"
 
 
 def test_letters_of_any_language_are_masked_in_json() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.model.matrix import MOST_CELLS, BadMatrix, Cell, Matrix, Source, expanded, from_items
+from shoal.model.matrix import MOST_CELLS, BadMatrix, Cell, Matrix, Source, expand_matrix, from_items
 
 NAMES = st.sampled_from(["os", "py", "db", "extra"])
 VALUES = st.sampled_from([1, 2, "a", "b", True, False, None, "1"])
@@ -22,7 +22,7 @@ JSON = st.recursive(
 
 
 def values(matrix: Matrix) -> list[Mapping[str, object]]:
-    return [cell.values for cell in expanded(matrix)]
+    return [cell.values for cell in expand_matrix(matrix)]
 
 
 def items(
@@ -40,7 +40,7 @@ def wrong(document: object, **how: str) -> str:
 
 
 def test_axes_are_combined_in_their_order() -> None:
-    cells = expanded(Matrix(axes={"os": ["a", "b"], "py": [1, 2]}))
+    cells = expand_matrix(Matrix(axes={"os": ["a", "b"], "py": [1, 2]}))
 
     assert [(cell.index, cell.id, dict(cell.values)) for cell in cells] == [
         (0, "a, 1", {"os": "a", "py": 1}),
@@ -79,7 +79,7 @@ def test_exclude_is_as_in_the_manual_of_github_actions() -> None:
         exclude=[{"os": "mac", "version": 12, "to": "production"}, {"os": "win", "version": 16}],
     )
 
-    assert len(expanded(systems)) == 9
+    assert len(expand_matrix(systems)) == 9
 
 
 def test_what_was_excluded_can_be_included_again() -> None:
@@ -98,7 +98,7 @@ def test_true_is_not_one() -> None:
 
 
 def test_ids_that_look_the_same_are_numbered() -> None:
-    assert [cell.id for cell in expanded(Matrix(axes={"a": [1, "1", 2]}))] == ["1 #0", "1 #1", "2"]
+    assert [cell.id for cell in expand_matrix(Matrix(axes={"a": [1, "1", 2]}))] == ["1 #0", "1 #1", "2"]
 
 
 def test_a_label_can_be_shown_anywhere() -> None:
@@ -116,7 +116,7 @@ def test_a_label_can_be_shown_anywhere() -> None:
 )  # fmt: skip
 def test_a_matrix_has_some_cells_and_not_too_many(matrix: Matrix, expected: str) -> None:
     with pytest.raises(BadMatrix, match=expected):
-        expanded(matrix)
+        expand_matrix(matrix)
 
 
 @given(AXES, ENTRIES, ENTRIES)
@@ -132,7 +132,7 @@ def test_any_axes_follow_the_rules(axes: dict[str, list[object]], include: list[
     ]
     fits = [[all(same(one[k], v) for k, v in extra.items() if k in one) for one in originals] for extra in include]
     try:
-        cells = expanded(Matrix(axes=axes, include=include, exclude=exclude))
+        cells = expand_matrix(Matrix(axes=axes, include=include, exclude=exclude))
     except BadMatrix:
         assert not originals
         assert not include

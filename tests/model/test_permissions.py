@@ -40,15 +40,15 @@ def test_every_tool_is_allowed_where_none_is_listed() -> None:
 
 
 def test_only_listed_tools_are_allowed_where_some_are() -> None:
-    ask = asked(allowed_tools=["Read", "Bash(git *)"])
+    request = asked(allowed_tools=["Read", "Bash(git *)"])
 
-    assert ask("Read") == Decision(True, "Read", "Read")
-    assert ask("Read", "any/file")
-    assert ask("Bash", "git log --all") == Decision(True, "Bash(git *)", "Bash(git log --all)")
-    assert ask("Bash", "make") == Decision(False, NOT_LISTED, "Bash(make)")
-    assert not ask("Bash")
-    assert not ask("Reader")
-    assert not ask("read")
+    assert request("Read") == Decision(True, "Read", "Read")
+    assert request("Read", "any/file")
+    assert request("Bash", "git log --all") == Decision(True, "Bash(git *)", "Bash(git log --all)")
+    assert request("Bash", "make") == Decision(False, NOT_LISTED, "Bash(make)")
+    assert not request("Bash")
+    assert not request("Reader")
+    assert not request("read")
 
 
 def test_an_empty_list_of_tools_allows_none() -> None:
@@ -56,11 +56,11 @@ def test_an_empty_list_of_tools_allows_none() -> None:
 
 
 def test_what_is_denied_is_denied_whatever_allows_it() -> None:
-    ask = asked(allowed_tools=["Bash"], deny=["Bash(rm *)", "Write"])
+    request = asked(allowed_tools=["Bash"], deny=["Bash(rm *)", "Write"])
 
-    assert ask("Bash", "rm -rf a/b c") == Decision(False, "Bash(rm *)", "Bash(rm -rf a/b c)")
-    assert ask("Bash", "ls")
-    assert ask("Write", "x") == Decision(False, "Write", "Write(x)")
+    assert request("Bash", "rm -rf a/b c") == Decision(False, "Bash(rm *)", "Bash(rm -rf a/b c)")
+    assert request("Bash", "ls")
+    assert request("Write", "x") == Decision(False, "Write", "Write(x)")
 
 
 @pytest.mark.parametrize(

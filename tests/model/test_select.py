@@ -7,11 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.model.select import CRITERIA, Candidate, Ranking, Select, contenders, judged, ranked, score_of
+from shoal.model.select import (
+    CRITERIA,
+    Ranking,
+    Select,
+    SelectCandidate,
+    contenders,
+    parse_judgement,
+    rank_results,
+    score_of,
+)
 
 BY = st.sets(st.sampled_from(CRITERIA), min_size=1).map(tuple)
 CANDIDATE = st.builds(
-    Candidate,
+    SelectCandidate,
     index=st.just(0),
     is_good=st.booleans(),
     exit_code=st.none() | st.integers(0, 2),
@@ -23,7 +32,7 @@ CANDIDATE = st.builds(
 )
 CANDIDATES = st.lists(CANDIDATE, max_size=5).map(
     lambda found: [
-        Candidate(
+        SelectCandidate(
             index=index, is_good=one.is_good, exit_code=one.exit_code, score=one.score, contracts_met=one.contracts_met,
             contracts=one.contracts, lines_changed=one.lines_changed, has_changes=one.has_changes,
         )
@@ -36,12 +45,14 @@ def order(ranking: Ranking) -> list[int]:
     return [row.index for row in ranking.rows]
 
 
-def passing(index: int, lines: int = 1, exit_code: int = 0, score: float | None = None) -> Candidate:
-    return Candidate(index=index, exit_code=exit_code, lines_changed=lines, score=score, has_changes=lines > 0)
+def passing(index: int, lines: int = 1, exit_code: int = 0, score: float | None = None) -> SelectCandidate:
+    return SelectCandidate(index=index, exit_code=exit_code, lines_changed=lines, score=score, has_changes=lines > 0)
 
 
 def test_tests_come_first_then_the_smallest_change() -> None:
-    found = ranked(("diff_size", "command"), [passing(0, 9), passing(1, 1, exit_code=1), passing(2, 5), passing(3, 7)])
+    found = rank_results(
+        ("diff_size", "command"), [passing(0, 9), passing(1, 1, exit_code=1), passing(2, 5), passing(3, 7)]
+    )
 
     assert (found.winner, order(found)) == (2, [2, 3, 0, 1])
     assert found.rows[0].reasons == ("the command exited 0", "5 lines changed")
@@ -51,7 +62,7 @@ def test_tests_come_first_then_the_smallest_change() -> None:
 
 
 def test_a_higher_score_wins() -> None:
-    found = ranked(
+    found = rank_results(
         ("command",), [passing(0, score=1), passing(1, score=3), passing(2), passing(3, score=9, exit_code=1)]
     )
 
@@ -60,8 +71,10 @@ def test_a_higher_score_wins() -> None:
 
 
 def test_who_changed_nothing_has_not_the_smallest_change() -> None:
-    empty = Candidate(index=3, lines_changed=0)
-    found = ranked(("diff_size",), [passing(0, 0), passing(1, 40), Candidate(index=2, is_good=False), empty])
+    empty = SelectCandidate(index=3, lines_changed=0)
+    found = rank_results(
+        ("diff_size",), [passing(0, 0), passing(1, 40), SelectCandidate(index=2, is_good=False), empty]
+    )
 
     assert (found.winner, order(found)) == (3, [3, 1, 0, 2])
     assert [row.reasons[-1] for row in found.rows] == [
@@ -75,19 +88,22 @@ def test_who_changed_nothing_has_not_the_smallest_change() -> None:
 def test_of_equals_who_changed_nothing_is_the_last_unless_a_judge_says_otherwise() -> None:
     equals = [passing(0, 0), passing(1, 5), passing(2, 9)]
 
-    found = ranked(("command",), equals)
+    found = rank_results(("command",), equals)
 
     assert (found.winner, order(found)) == (1, [1, 2, 0])
     assert found.rows[2].reasons == ("the command exited 0", "it changed nothing")
     assert found.why == "the first of 2 that are equal by command"
-    assert ranked(("command",), [passing(0, 0, score=2), passing(1, 5, score=1)]).winner == 0
-    assert ranked(("agent",), equals, [0, 1, 2]).winner == 0
+    assert rank_results(("command",), [passing(0, 0, score=2), passing(1, 5, score=1)]).winner == 0
+    assert rank_results(("agent",), equals, [0, 1, 2]).winner == 0
 
 
 def test_more_contracts_met_is_better() -> None:
-    found = ranked(
+    found = rank_results(
         ("contract",),
-        [Candidate(index=0, contracts_met=1, contracts=2), Candidate(index=1, contracts_met=2, contracts=2)],
+        [
+            SelectCandidate(index=0, contracts_met=1, contracts=2),
+            SelectCandidate(index=1, contracts_met=2, contracts=2),
+        ],
     )
 
     assert found.winner == 1
@@ -99,32 +115,33 @@ def test_a_judge_breaks_ties_only() -> None:
     by = ("command", "diff_size", "agent")
 
     assert contenders(by, candidates) == (0, 1)
-    assert ranked(by, candidates, [2, 1, 0]).winner == 1
-    assert ranked(by, candidates, [2, 1, 0]).why == "the judge's choice of 2"
-    assert "place 2 by the judge" in ranked(by, candidates, [2, 1, 0]).rows[0].reasons
+    assert rank_results(by, candidates, [2, 1, 0]).winner == 1
+    assert rank_results(by, candidates, [2, 1, 0]).why == "the judge's choice of 2"
+    assert "place 2 by the judge" in rank_results(by, candidates, [2, 1, 0]).rows[0].reasons
 
 
 def test_without_a_judgement_that_was_needed_nobody_wins() -> None:
-    assert ranked(("agent",), [passing(0), passing(1)], None).winner is None
-    assert ranked(("agent",), [passing(0), passing(1)], None).why == "the judge gave no order that can be read"
-    assert ranked(("agent",), [passing(0), Candidate(index=1, is_good=False)], None).winner == 0
+    assert rank_results(("agent",), [passing(0), passing(1)], None).winner is None
+    assert rank_results(("agent",), [passing(0), passing(1)], None).why == "the judge gave no order that can be read"
+    assert rank_results(("agent",), [passing(0), SelectCandidate(index=1, is_good=False)], None).winner == 0
 
 
 def test_ties_go_to_the_lower_index() -> None:
-    found = ranked(("command",), [passing(2), passing(0), passing(1)])
+    found = rank_results(("command",), [passing(2), passing(0), passing(1)])
 
     assert (found.winner, order(found)) == (0, [0, 1, 2])
     assert found.why == "the first of 3 that are equal by command"
 
 
 def test_nobody_wins_who_fails() -> None:
-    found = ranked(
-        ("command",), [passing(0, exit_code=1), Candidate(index=1), Candidate(index=2, is_good=False, exit_code=0)]
+    found = rank_results(
+        ("command",),
+        [passing(0, exit_code=1), SelectCandidate(index=1), SelectCandidate(index=2, is_good=False, exit_code=0)],
     )
 
     assert found.winner is None
     assert "it did not end well" in found.rows[[row.index for row in found.rows].index(2)].reasons
-    assert ranked(("command",), []).winner is None
+    assert rank_results(("command",), []).winner is None
 
 
 def test_criteria_are_asked_in_their_own_order() -> None:
@@ -133,14 +150,14 @@ def test_criteria_are_asked_in_their_own_order() -> None:
 
 @given(BY, CANDIDATES, st.data())
 def test_any_ranking_is_whole_stable_and_fair(
-    by: tuple[str, ...], candidates: list[Candidate], data: st.DataObject
+    by: tuple[str, ...], candidates: list[SelectCandidate], data: st.DataObject
 ) -> None:
     indexes = [one.index for one in candidates]
     verdict = data.draw(st.none() | st.permutations(indexes))
-    found = ranked(by, candidates, verdict)
+    found = rank_results(by, candidates, verdict)
 
     assert sorted(order(found)) == indexes
-    assert found == ranked(by, data.draw(st.permutations(candidates)), verdict)
+    assert found == rank_results(by, data.draw(st.permutations(candidates)), verdict)
     if found.winner is not None:
         best = candidates[found.winner]
         assert found.winner == order(found)[0]
@@ -154,8 +171,10 @@ def test_any_ranking_is_whole_stable_and_fair(
 
 
 @given(CANDIDATES)
-def test_no_passing_result_loses_to_a_larger_one(candidates: list[Candidate]) -> None:
-    winner = ranked(("command", "diff_size"), [passing(one.index, one.lines_changed or 0) for one in candidates]).winner
+def test_no_passing_result_loses_to_a_larger_one(candidates: list[SelectCandidate]) -> None:
+    winner = rank_results(
+        ("command", "diff_size"), [passing(one.index, one.lines_changed or 0) for one in candidates]
+    ).winner
 
     if winner is not None:
         sizes = [one.lines_changed for one in candidates if one.lines_changed]
@@ -194,19 +213,19 @@ def test_no_passing_result_loses_to_a_larger_one(candidates: list[Candidate]) ->
     ],
 )  # fmt: skip
 def test_a_judge_is_understood_or_not_at_all(output: str, expected: list[int] | None) -> None:
-    assert judged(output, [0, 1, 2]) == expected
+    assert parse_judgement(output, [0, 1, 2]) == expected
 
 
 @given(st.text(), st.sets(st.integers(0, 9)))
 def test_any_answer_is_an_order_or_nothing(output: str, candidates: Collection[int]) -> None:
-    found = judged(output, candidates)
+    found = parse_judgement(output, candidates)
 
     assert found is None or sorted(found) == sorted(candidates)
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="{}")), st.permutations(range(4)))
 def test_an_order_is_read_whatever_is_said_before(prose: str, ranking: Sequence[int]) -> None:
-    assert judged(f"{prose}{json.dumps({'ranking': ranking})}", range(4)) == ranking
+    assert parse_judgement(f"{prose}{json.dumps({'ranking': ranking})}", range(4)) == ranking
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.model.vary import Variation, variation
+from shoal.model.plan import Variation, variation
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=5), st.integers(0, 50))

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from shoal import patterns
 from shoal.patterns import Call, Cancelled, Err, Finished, Limiter, Ok, Outcome
-from shoal.patterns.how import Options
+from shoal.patterns.options import Options
 
 SOON = 30.0  # no test waits so long unless something is broken
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal import patterns
 from shoal.patterns import AgentPool, Call, Limiter, Retry, use_limiter
-from shoal.patterns.how import Options
+from shoal.patterns.options import Options
 from tests.patterns.acting import SOON, Boom, Watch
 
 

@@ -6,12 +6,18 @@ from hypothesis import strategies as st
 from pydantic import Field, TypeAdapter, ValidationError
 
 from shoal.model.artifact import Artifact, Injection, Type, refusal
-from shoal.pipeline.artifacts import ArtifactShape, InjectArtifacts, OutputArtifacts, declared, injection_problems
-from shoal.pipeline.compose import compose
 from shoal.pipeline.fields import Shape
+from shoal.pipeline.keys.artifacts import (
+    ArtifactShape,
+    InjectArtifacts,
+    OutputArtifacts,
+    injection_problems,
+    list_declared,
+)
 from shoal.pipeline.problems import Position, Problem
 from shoal.pipeline.tree import Node, find
 from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.yaml_reader import compose
 
 
 class Step(Shape):
@@ -121,10 +127,11 @@ def test_only_what_a_needed_step_declares_can_be_injected() -> None:
 def test_names_are_read_from_a_tree_of_any_shape() -> None:
     tree = compose("output_artifacts: [a.json, 3, {name: b}, {path: [x]}, {path: 'c d.txt'}, null]", "f.yaml").tree
 
-    assert declared(tree) == ["a", "b", "c-d"]
-    assert declared(compose("{concurrency: 3, output_artifacts: [a]}", "f.yaml").tree) == ["a", "aggregate"]
+    assert list_declared(tree) == ["a", "b", "c-d"]
+    assert list_declared(compose("{concurrency: 3, output_artifacts: [a]}", "f.yaml").tree) == ["a", "aggregate"]
 
 
+@pytest.mark.deep
 @given(st.text(max_size=30) | st.from_regex(r"[./a]{0,8}(\.git|\.shoal|\.\.)?[/a.]{0,4}", fullmatch=True))
 def test_what_is_accepted_stays_inside_whatever_it_is(path: str) -> None:
     try:

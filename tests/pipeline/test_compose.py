@@ -2,9 +2,9 @@
 
 import pytest
 
-from shoal.pipeline.compose import compose
 from shoal.pipeline.problems import BadDocument
 from shoal.pipeline.tree import find, items, plain
+from shoal.pipeline.yaml_reader import compose
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{now}: &{now} [{','.join([f'*{before}'] * 9)}]\n" for before, now in zip("abcdefgh", "bcdefghi", strict=True)
@@ -139,6 +139,7 @@ def test_messages_hold_no_control_signs() -> None:
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.deep
 def test_a_file_of_thousands_of_steps_is_not_too_large() -> None:
     steps = (f"- {{name: s{one}, agent: x, prompt: go, needs: [a, b, c]}}\n" for one in range(2_000))
 

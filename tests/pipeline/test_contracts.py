@@ -18,12 +18,12 @@ from shoal.model.contract import (
     SourceDiff,
     compliance,
 )
-from shoal.pipeline.compose import compose
-from shoal.pipeline.contract_check import Schemas, contract_nodes, contract_problems
-from shoal.pipeline.contracts import Contracted, ContractShape
+from shoal.pipeline.keys.contracts import Contracted, ContractShape, Schemas, contract_nodes, contract_problems
 from shoal.pipeline.problems import Problem
+from shoal.pipeline.shell_check import shell_problems
 from shoal.pipeline.tree import Node, find, items, plain
 from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.yaml_reader import compose
 
 HEAD = (
     "agents: {x: {adapter: command, command: a}}\n"
@@ -42,7 +42,7 @@ def document(written: str) -> tuple[Node, Node]:
 
 def wrong(written: str) -> list[str]:
     tree, step = document(written)
-    found: list[Problem] = list(contract_problems(tree, step, "f.yaml"))
+    found: list[Problem] = [*contract_problems(tree, step, "f.yaml"), *shell_problems(step, "f.yaml")]
     for node in contract_nodes(step):
         found += shape_problems(ContractShape, node, "f.yaml")
     return [str(one).removeprefix("f.yaml:") for one in sorted(found)]
@@ -52,7 +52,7 @@ def made(written: str, schemas: dict[str, str] | None = None) -> tuple[Contract,
     assert wrong(written) == []
     _, step = document(written)
     written_keys = {name: plain(node) for name in ("contract", "contracts") if (node := find(step, name)) is not None}
-    return Contracted.model_validate(written_keys).promised(schemas or {})
+    return Contracted.model_validate(written_keys).to_contracts(schemas or {})
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_several_keep_their_order() -> None:
         ("contract: {type: source_diff, must_pass: true, on_failure: warn}", "5:31: `must_pass: true` and `on_failure: warn` contradict each other; keep one"),
         ("contract: {type: source_diff, on_failure: skip}", "5:43: `on_failure` cannot be 'skip'; known: fail, warn"),
         ("contract: {type: source_diff}, contracts: [{type: source_diff}]", "5:32: both `contract` and `contracts` are given; keep one of them"),
-        ("contract: {type: command, command: '{% if x %}a{% endif %}'}", "5:36: `{% … %}` cannot be used in a shell's text; give it values by `{{ … }}`, and let the shell decide"),
-        ("contract: {type: command, command: [bash, -o, pipefail, -c, '{% if x %}a{% endif %}']}", "5:36: `{% … %}` cannot be used in a shell's text; give it values by `{{ … }}`, and let the shell decide"),
+        ("contract: {type: command, command: '{% if x %}a{% endif %}'}", "5:37: `{% … %}` cannot be used in a shell's text; give it values by `{{ … }}`, and let the shell decide"),
+        ("contract: {type: command, command: [bash, -o, pipefail, -c, '{% if x %}a{% endif %}']}", "5:62: `{% … %}` cannot be used in a shell's text; give it values by `{{ … }}`, and let the shell decide"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_at_its_place(written: str, expected: str) -> None:
@@ -181,8 +181,9 @@ def test_what_fills_in_a_shells_text_is_never_read_as_a_command() -> None:
 
     filled = contract.rendered({"{{ input }}": "$(evil)'\"", "{{ worker.index }}": "0"}.__getitem__)
 
-    assert filled.argv == ("/bin/sh", "-c", 'pytest "${1}" "${2}"', "sh", "$(evil)'\"", "0")
-    assert filled.words == 'pytest "$(evil)\'"" "0"'
+    text = 'shoal_value_1=${1} shoal_value_2=${2}; shift 2; pytest "${shoal_value_1}" "${shoal_value_2}"'
+    assert filled.argv == ("/bin/sh", "-c", text, "sh", "$(evil)'\"", "0")
+    assert filled.words == 'pytest "$(evil)\'"" 0'
 
 
 @pytest.mark.parametrize("command", ["printf %s {{ x }}", 'printf %s "{{ x }}"', "printf %s '{{ x }}'"])

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import BadInput
-from shoal.pipeline.compose import MAX_BYTES, compose
+from shoal.pipeline.keys.script import script
 from shoal.pipeline.load import Document, load, parse
 from shoal.pipeline.plan import plan
 from shoal.pipeline.problems import BadDocument
-from shoal.pipeline.script import script
 from shoal.pipeline.tree import plain
+from shoal.pipeline.yaml_reader import MAX_BYTES, compose
 
 GOOD = """\
 runtime: {max_concurrent_workers: 2, isolation_strategy: auto, cleanup_on_complete: true}

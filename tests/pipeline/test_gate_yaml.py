@@ -2,12 +2,12 @@
 
 import pytest
 
-from shoal.model.gate import Gate, Verdict
-from shoal.pipeline.compose import compose
+from shoal.model.gate import Gate, GateVerdict
 from shoal.pipeline.fields import Shape
-from shoal.pipeline.gates import MOST_SIGNS, GateField, gate_problems
+from shoal.pipeline.keys.gates import MOST_SIGNS, GateField, gate_problems
 from shoal.pipeline.tree import Fields, plain
 from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.yaml_reader import compose
 
 
 class Holder(Shape):
@@ -27,7 +27,10 @@ def gate(written: str) -> Gate | None:
         ("Ship it?", Gate(message="Ship it?")),
         ("{message: Ship it?}", Gate(message="Ship it?")),
         ("{message: 'a {{ b }}', timeout: 1h30m, type: approval}", Gate(message="a {{ b }}", timeout=5400.0)),
-        ("{message: x, timeout: 9, on_timeout: approve}", Gate(message="x", timeout=9.0, on_timeout=Verdict.APPROVE)),
+        (
+            "{message: x, timeout: 9, on_timeout: approve}",
+            Gate(message="x", timeout=9.0, on_timeout=GateVerdict.APPROVE),
+        ),
         ("null", None),
     ],
 )

@@ -6,13 +6,13 @@ from shoal.errors import UnknownName
 from shoal.model.conflict_rule import ConflictRule, Merging
 from shoal.model.contract import Passes
 from shoal.model.merge import Strategy
-from shoal.pipeline.compose import compose
 from shoal.pipeline.fields import Shape
+from shoal.pipeline.keys.merging import MergingField, merging, merging_problems
 from shoal.pipeline.load import parse
-from shoal.pipeline.merging import MergingField, merging, merging_problems
 from shoal.pipeline.plan import plan, resolver
 from shoal.pipeline.tree import plain
 from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.yaml_reader import compose
 
 
 class Runtime(Shape):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shoal.model.mind import TOOLS, Budget, Mind
+from shoal.model.agent import TOOLS, Budget, Mind
 from shoal.pipeline.load import parse
 from shoal.pipeline.plan import agent
 from shoal.pipeline.problems import BadDocument

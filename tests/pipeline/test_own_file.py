@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shoal.pipeline.own_file import own_file
+from shoal.pipeline.names import own_file
 
 
 def project(top: Path, *, is_repository: bool = True) -> Path:

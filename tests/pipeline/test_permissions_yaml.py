@@ -2,9 +2,9 @@
 
 import pytest
 
-from shoal.model.assignment import Assignment
 from shoal.model.permissions import Permissions
 from shoal.model.plan import Plan
+from shoal.model.resolved_task import ResolvedTask
 from shoal.pipeline.load import parse
 from shoal.pipeline.plan import agent, plan
 from shoal.pipeline.problems import BadDocument
@@ -126,7 +126,7 @@ def test_work_that_is_not_in_a_file_keeps_its_agents_permissions() -> None:
     read = parse(document(spec=", permissions: {writable: [src], deny: [Write]}"), "f.yaml")
     spec = agent(read, "x", environ={})
 
-    task = Assignment(name="work", prompt="do it", agent=spec)
+    task = ResolvedTask(name="work", prompt="do it", agent=spec)
 
     assert task.permitted == Permissions(writable=("src",), deny=("Write",))
 

@@ -4,13 +4,13 @@ import pytest
 
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment
 from shoal.model.plan import Plan
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
 from shoal.model.rule import Rule
 from shoal.model.task import Task
 from shoal.pipeline.adhoc import adhoc
-from shoal.pipeline.duration import BadDuration, seconds
+from shoal.pipeline.keys.duration import BadDuration, seconds
 from shoal.pipeline.load import parse
 from shoal.pipeline.names import is_name, slug
 from shoal.pipeline.plan import agent, plan
@@ -43,7 +43,7 @@ def planned(text: str, pipeline: str | None = None, **environ: str) -> Plan:
     return plan(parse(text, "dir/a file.yaml"), pipeline, environ=environ)
 
 
-def only_task(text: str, **environ: str) -> Assignment:
+def only_task(text: str, **environ: str) -> ResolvedTask:
     (step,) = planned(text, **environ).working
     return step.task
 
@@ -275,7 +275,9 @@ def test_a_text_that_says_what_to_take_instead_needs_no_input() -> None:
 def test_adhoc_makes_one_step_per_task_or_one_per_task_and_agent() -> None:
     spec = AgentSpec(name="x", adapter="command", command=("a",), timeout=9.0)
     tasks = [Task("one", name="a"), Task("two", name="b", deps=["a"])]
-    given = {(task, agent): Assignment(name=task, prompt="p", agent=spec) for task in "ab" for agent in ("", "x", "y")}
+    given = {
+        (task, agent): ResolvedTask(name=task, prompt="p", agent=spec) for task in "ab" for agent in ("", "x", "y")
+    }
 
     alone = adhoc(tasks, given, {"": 1})
     several = adhoc(tasks[:1], given, {"x": 3, "y": 2}, Rule("quorum", 5))
@@ -321,6 +323,7 @@ def nested(*sizes: int) -> str:
     return "\n".join(["pipelines:", *lines])
 
 
+@pytest.mark.deep
 def test_pipelines_inside_of_pipelines_may_not_come_to_millions_of_steps() -> None:
     text = nested(*[10] * 9)
 
@@ -332,6 +335,7 @@ def test_pipelines_inside_of_pipelines_may_not_come_to_millions_of_steps() -> No
     assert len(planned(nested(10, 10, 10), "p0").working) == 1000
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("levels", [92, 1000])
 def test_pipelines_that_lie_too_deep_inside_of_each_other_are_told_by_their_names(levels: int) -> None:
     with pytest.raises(BadDocument) as refused:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import BadInput
 from shoal.model.setup import Setup
-from shoal.pipeline.setup_files import CURSOR, KNOWN, setup_in
+from shoal.sessions.setup.project import CURSOR, KNOWN, setup_in
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

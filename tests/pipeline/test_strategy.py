@@ -4,16 +4,16 @@ import pytest
 
 from shoal.model.artifact import Artifact, Type
 from shoal.model.matrix import Matrix, Source
+from shoal.model.plan import Variation
 from shoal.model.select import Select
-from shoal.model.vary import Variation
-from shoal.pipeline.compose import compose
 from shoal.pipeline.fields import Shape
+from shoal.pipeline.keys.select import SelectShape, select_problems
+from shoal.pipeline.keys.strategy import StrategyShape, matrix_problems
+from shoal.pipeline.keys.vary import Vary, vary_problems
 from shoal.pipeline.problems import Position, Problem
-from shoal.pipeline.select import SelectShape, select_problems
-from shoal.pipeline.strategy import StrategyShape, matrix_problems
 from shoal.pipeline.tree import Fields, plain
-from shoal.pipeline.vary import Vary, vary_problems
 from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.yaml_reader import compose
 
 PLAN = """\
 output_artifacts: [{name: tasks, path: out/tasks.json}, {path: list.json}, note.txt]
@@ -58,7 +58,7 @@ def matrix(text: str) -> Matrix:
     assert wrong(text) == []
     strategy = keys(text).strategy
     assert strategy is not None
-    return strategy.given(LEFT)
+    return strategy.to_matrix(LEFT)
 
 
 def test_the_form_of_github_actions() -> None:

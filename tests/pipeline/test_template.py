@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import BadInput
-from shoal.pipeline.template import BadTemplate, is_plain, is_true, names, rendered, syntax_problem, uses
+from shoal.pipeline.templates.template import (
+    BadTemplate,
+    is_plain,
+    is_true,
+    names,
+    render_template,
+    syntax_problem,
+    uses,
+)
 
 CONTEXT: Mapping[str, object] = {
     "input": "Fix it",
@@ -95,7 +103,7 @@ GREEDY = (
 
 def wrong(text: str, context: Mapping[str, object] = CONTEXT) -> str:
     with pytest.raises(BadTemplate) as caught:
-        rendered(text, context)
+        render_template(text, context)
     return str(caught.value)
 
 
@@ -127,7 +135,7 @@ def wrong(text: str, context: Mapping[str, object] = CONTEXT) -> str:
     ],
 )  # fmt: skip
 def test_data_is_put_in(text: str, expected: str) -> None:
-    assert rendered(text, CONTEXT) == expected
+    assert render_template(text, CONTEXT) == expected
     assert syntax_problem(text) is None
 
 
@@ -161,7 +169,7 @@ def test_what_is_wrong_is_told_with_the_nearest_right_thing(text: str, expected:
 
 def test_what_cannot_be_read_is_told_with_its_line() -> None:
     with pytest.raises(BadTemplate) as caught:
-        rendered("a\nb {{ c \n", {})
+        render_template("a\nb {{ c \n", {})
 
     assert caught.value.at is not None
     assert (caught.value.at.line, isinstance(caught.value, BadInput)) == (2, True)
@@ -195,7 +203,7 @@ def test_an_object_is_no_data() -> None:
 
 
 def test_a_mapping_of_any_kind_is_data() -> None:
-    assert rendered("{{ a.b }} {{ a }}", {"a": MappingProxyType({"b": 1})}) == '1 {"b": 1}'
+    assert render_template("{{ a.b }} {{ a }}", {"a": MappingProxyType({"b": 1})}) == '1 {"b": 1}'
 
 
 @given(st.text())
@@ -203,29 +211,29 @@ def test_a_text_without_braces_is_unchanged(text: str) -> None:
     plain = text.replace("{", "")
 
     assert is_plain(plain)
-    assert rendered(plain, {}) == plain
+    assert render_template(plain, {}) == plain
 
 
 @given(JSON)
 def test_data_comes_out_as_json_and_texts_as_they_are(value: object) -> None:
     expected = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
-    assert rendered("<{{ value }}>", {"value": value}) == f"<{expected}>"
+    assert render_template("<{{ value }}>", {"value": value}) == f"<{expected}>"
 
 
 @given(st.text().map(lambda text: f"{{{{ {text} }}}} {{% if {text} %}} {{{{ input }}}}"))
 def test_data_is_never_read_as_a_template(value: str) -> None:
     context = {"value": value, "all": [value], "input": "SEEN"}
 
-    assert rendered("{{ value }}|{{ all.0 }}", context) == f"{value}|{value}"
-    assert json.loads(rendered("{{ all }}", context)) == [value]
+    assert render_template("{{ value }}|{{ all.0 }}", context) == f"{value}|{value}"
+    assert json.loads(render_template("{{ all }}", context)) == [value]
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(["{{", "}}", "{%", "%}", " ", "if", "for", "in", "endif", "endfor", "input", ".", "a", "(", ")", "[", "]", "|", "lower", "'", "\\", "0", "-", "==", "is", "not", "defined", "loop", "range", "raw", "endraw", "\n", ",", "{#"]), max_size=25))  # fmt: skip
 def test_any_text_is_rendered_or_refused_by_a_sentence(parts: list[str]) -> None:
     text = "".join(parts)
-    for use in (rendered, is_true):
+    for use in (render_template, is_true):
         with contextlib.suppress(BadTemplate):
             use(text, {"input": "x", "a": [1]})
 
@@ -272,8 +280,8 @@ def test_a_name_may_have_dashes(text: str, expected: set[str]) -> None:
 def test_a_step_with_dashes_is_put_in() -> None:
     context = {"steps": {"write-tests": {"output": "x", "fail_count": 3}}, "matrix": {"n": 3, "os-name": "mac"}}
 
-    assert rendered("{{ steps.write-tests.output }}{{ steps.write-tests.fail_count-1 }}", context) == "x2"
-    assert rendered("{{ matrix.n-1 }}{{ matrix.os-name }}{{ matrix.n -1 }}", context) == "2mac2"
+    assert render_template("{{ steps.write-tests.output }}{{ steps.write-tests.fail_count-1 }}", context) == "x2"
+    assert render_template("{{ matrix.n-1 }}{{ matrix.os-name }}{{ matrix.n -1 }}", context) == "2mac2"
     assert is_true("steps.write-tests.output == 'x'", context)
     assert uses("a {{ steps.write-tests.output }}")[0].at.column == 6
     assert wrong("{{ steps.write-test.output }}", context) == "no `write-test` in `steps`; did you mean `write-tests`?"
@@ -334,6 +342,6 @@ def test_a_condition_names_what_it_uses() -> None:
 
 
 def test_jinja_is_imported_only_for_templates() -> None:
-    code = "import sys; from shoal.pipeline.template import rendered, names; rendered('a', {}); names('a'); assert 'jinja2' not in sys.modules"
+    code = "import sys; from shoal.pipeline.templates.template import render_template, names; render_template('a', {}); names('a'); assert 'jinja2' not in sys.modules"
 
     subprocess.run([sys.executable, "-c", code], check=True)

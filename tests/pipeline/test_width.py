@@ -6,8 +6,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.pipeline import width as bound
-from shoal.pipeline.width import width
+from shoal.pipeline import graph_checks as bound
+from shoal.pipeline.graph_checks import width
 
 Graph = tuple[dict[str, list[str]], dict[str, int]]
 

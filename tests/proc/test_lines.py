@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.proc import Budget, Lines, started
+from shoal.proc import Lines, OutputBudget, started
 from tests.proc.acting import MIB, by_line, python
 
 
@@ -72,7 +72,7 @@ async def test_a_line_of_20_mib_is_cut_and_quick() -> None:
 
 
 def test_a_budget_keeps_at_most_its_limit_and_counts_the_rest() -> None:
-    budget = Budget(10)
+    budget = OutputBudget(10)
 
     admitted = [budget.admit(size) for size in (4, 6, 1, 5, 0)]
 

@@ -8,21 +8,21 @@ import time
 
 import pytest
 
-from shoal.model.command import Report
+from shoal.model.command import ReportPipe
 from shoal.proc import Exit, Process, pidfd_ended, started
 from tests.proc.acting import Heard, sh, watched
 
 
 async def test_a_report_is_kept_under_its_name() -> None:
     script = 'echo one >&$1; echo two >&$2; eval "exec $1>&- $2>&-"; echo said; sleep 60'
-    async with started(sh(script, Report("a"), Report("b")), sink=Heard()) as process:
+    async with started(sh(script, ReportPipe("a"), ReportPipe("b")), sink=Heard()) as process:
         said = [await process.report(name, timeout=10) for name in ("a", "b")]
 
     assert said == [b"one\n", b"two\n"]
 
 
 async def test_a_report_ends_with_the_child_and_is_bounded() -> None:
-    async with started(sh("head -c 300000 /dev/zero >&$1", Report("big")), sink=Heard()) as process:
+    async with started(sh("head -c 300000 /dev/zero >&$1", ReportPipe("big")), sink=Heard()) as process:
         said = await process.report("big", timeout=10)
         ended = await process.wait()
 
@@ -31,7 +31,7 @@ async def test_a_report_ends_with_the_child_and_is_bounded() -> None:
 
 
 async def test_a_report_that_does_not_come_is_a_timeout() -> None:
-    async with started(sh("sleep 60", Report("late")), sink=Heard()) as process:
+    async with started(sh("sleep 60", ReportPipe("late")), sink=Heard()) as process:
         with pytest.raises(TimeoutError):
             await process.report("late", timeout=0.05)
 

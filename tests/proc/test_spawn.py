@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import BadInput, Broken, Unavailable
-from shoal.model.command import Command, Given, Report
+from shoal.model.command import Command, Given, ReportPipe
 from shoal.proc import run
 from tests.proc.acting import PATH, python, sh
 
@@ -49,7 +49,9 @@ async def test_the_child_runs_in_its_folder_and_in_a_session_of_its_own(tmp_path
 
 async def test_a_missing_program_is_unavailable() -> None:
     with pytest.raises(Unavailable) as caught:
-        await run(Command(argv=("no-such-program", Given(b"x"), Report("r")), cwd=Path("/"), stdin=b"x"), timeout=10)
+        await run(
+            Command(argv=("no-such-program", Given(b"x"), ReportPipe("r")), cwd=Path("/"), stdin=b"x"), timeout=10
+        )
 
     assert caught.value.what == "no-such-program"
 
@@ -84,7 +86,7 @@ async def test_no_free_descriptor_is_a_broken_machine_wherever_it_is_met() -> No
 async def outcome_with_free_descriptors(spare: int) -> str:
     with exhausted_but_for(spare):
         try:
-            await run(sh("true", Given(b"x"), Report("r"), stdin=b"x"), timeout=10)
+            await run(sh("true", Given(b"x"), ReportPipe("r"), stdin=b"x"), timeout=10)
         except Broken as error:
             return str(error).split(": ")[-1]
     return "ended"

@@ -133,6 +133,15 @@ MUTATIONS = {
     ),
 }
 
+# Only root owns what these hide.
+FOR_ROOT = {
+    "root's device nodes": Mutation(flag="--dev-bind", probe="devices"),
+    "root's device nodes without devices": Mutation(flag="--dev-bind", change=renamed("--ro-bind"), probe="devices"),
+    "root's kernel files": Mutation(flag="--ro-bind closed", probe="closed"),
+}
+if os.geteuid() == 0:
+    MUTATIONS |= FOR_ROOT
+
 
 def lowered(stage: Stage, mutation: Mutation) -> list[Part]:
     """Give the whole argv, in parts, with an empty filter where the mutation is to be seen beneath it."""

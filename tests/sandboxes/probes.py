@@ -49,6 +49,8 @@ def copied(path):
     return [oct(stat.S_IMODE(found.st_mode)), "a copy" if is_copy else "the host's"]
 def read_only(path):
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+def usable(path):
+    return path == "/dev/tty" or tried(lambda: os.close(os.open(path, os.O_RDWR)))
 def keyctl():
     if ctypes.CDLL(None, use_errno=True).syscall(250, 0, -3, 0) < 0:
         raise OSError(ctypes.get_errno(), "keyctl")
@@ -76,6 +78,8 @@ print(json.dumps({
     "abstract": tried(lambda: connected(socket.AF_UNIX, "\0" + given["abstract"])),
     "keyctl": tried(keyctl), "nested": nested(),
     "layers": {path: tried(lambda: emptied(path)) for path in given["layers"]},
+    "devices": {path: [tried(lambda: os.chmod(path, 0o666)), usable(path)] for path in given["devices"]},
+    "closed": {path: tried(lambda: os.close(os.open(path, os.O_RDONLY))) for path in given["closed"]},
 }))
 """
 
@@ -106,6 +110,8 @@ def expected(policy: Policy, given: dict[str, object], env: dict[str, str], link
         "network": "done" if is_open else "ECONNREFUSED",
         "abstract": "EPERM" if is_open else "ECONNREFUSED",
         "layers": each("layers", "empty"),
+        "devices": {path: ["EPERM", path == "/dev/tty" or "done"] for path in each("devices", None)},
+        "closed": each("closed", "EACCES"),
     }
 
 

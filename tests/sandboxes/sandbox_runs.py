@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from shoal.model.command import Argument, Command, Given, Report
+from shoal.model.command import Argument, Command, Given, ReportPipe
 from shoal.model.policy import Policy
 from shoal.sandboxes.choose import find, trials
-from shoal.sandboxes.host import Host, Trial, look
+from shoal.sandboxes.host import SandboxHost, Trial, look
 from shoal.sandboxes.kind import Sandbox, wall_line
+from shoal.sessions.host_probe import device_nodes
 
 SEARCH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 PYTHON = Path("/usr/bin/python3")
@@ -98,7 +99,7 @@ def started(command: Command, who: Person) -> Iterator[tuple[subprocess.Popen[by
                     os.lseek(fd, 0, os.SEEK_SET)
                     lent.append(fd)
                     return str(fd)
-                case Report():
+                case ReportPipe():
                     return str(writing)
                 case _:
                     return argument
@@ -128,11 +129,12 @@ def ran(command: Command, who: Person) -> Ran:
         )
 
 
-def host(who: Person) -> Host:
+def host(who: Person) -> SandboxHost:
     """Look at the host as *who*, and run all trials."""
-    found = look(SEARCH)
+    found = look(SEARCH, device_nodes())
     if who.uid != os.geteuid():
-        found = replace(found, python=PYTHON)  # ours may lie in a folder that is closed to others
+        # Ours may lie in a folder that is closed to others, and what is done for root is not needed.
+        found = replace(found, python=PYTHON, root=replace(found.root, devices=(), closed=()))
     results = {}
     for name, command in trials(found).items():
         done = ran(command, who)

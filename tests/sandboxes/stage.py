@@ -23,7 +23,7 @@ WORDS = {
     **dict.fromkeys(("--unshare-net", "--disable-userns", "--new-session", "--die-with-parent", "--clearenv"), 0),
     **dict.fromkeys(("--hostname", "--cap-drop", "--cap-add", "--uid", "--gid", "--proc", "--dev", "--tmpfs"), 1),
     **dict.fromkeys(("--perms", "--size", "--remount-ro", "--chdir", "--args", "--seccomp", "--info-fd"), 1),
-    **dict.fromkeys(("--symlink", "--file", "--bind", "--ro-bind", "--setenv"), 2),
+    **dict.fromkeys(("--symlink", "--file", "--bind", "--ro-bind", "--dev-bind", "--setenv"), 2),
 }
 
 
@@ -54,6 +54,8 @@ class Stage:
         option, target = str(part[0]), Path(str(part[-1]))
         covers = [cover.target for cover in self.policy.covers]
         match option:
+            case "--ro-bind" if target.is_relative_to("/proc"):
+                return "--ro-bind closed"
             case "--ro-bind":
                 return "--ro-bind " + (
                     "cover" if target in covers else "read" if target in self.policy.read else "system"
@@ -158,6 +160,8 @@ def stage_of(who: Person, sandbox: Bubblewrap, policy: Policy, asked: Mapping[st
         "covers": covers,
         "writes": [*policy.write],
         "layers": [policy.layers.target] if policy.layers else [],
+        "devices": [Path("/dev", path.name) for path in root.devices],
+        "closed": [*root.closed],
     }
     given = {**asked, **{key: [*map(str, paths)] for key, paths in lists.items()}}
     env = {"PATH": SEARCH, "MINE": "1"}

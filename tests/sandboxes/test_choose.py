@@ -7,7 +7,7 @@ import pytest
 from shoal.errors import Unavailable, UnknownName
 from shoal.model.command import Command, Given
 from shoal.sandboxes.choose import KINDS, find, trials
-from shoal.sandboxes.host import Host, Trial, look
+from shoal.sandboxes.host import SandboxHost, Trial, look
 from shoal.sandboxes.seccomp import Strength, program
 from tests.sandboxes.sandbox_runs import SEARCH, Person, host
 
@@ -15,7 +15,7 @@ OK = Trial(code=0, stderr=b"shoal-wall-ok trial\n")
 REFUSED = Trial(code=1, stderr=b"bwrap: No permissions to create new namespace\n")
 
 
-def tried(**results: Trial) -> Host:
+def tried(**results: Trial) -> SandboxHost:
     return look(SEARCH).with_trials(results)
 
 
@@ -46,7 +46,7 @@ def test_an_unknown_name_is_told_with_the_nearest() -> None:
         ("landlock", replace(tried(), filters=None), "libseccomp2"),
     ],
 )
-def test_a_wall_that_cannot_be_had_is_refused_with_a_remedy(name: str, found: Host, words: str) -> None:
+def test_a_wall_that_cannot_be_had_is_refused_with_a_remedy(name: str, found: SandboxHost, words: str) -> None:
     with pytest.raises(Unavailable, match=words):
         find(name, found)
 

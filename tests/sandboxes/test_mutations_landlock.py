@@ -20,7 +20,7 @@ from shoal.sandboxes import seccomp
 from shoal.sandboxes.bubblewrap import Bubblewrap
 from shoal.sandboxes.choose import LAUNCHER
 from shoal.sandboxes.landlock import Landlock
-from shoal.sandboxes.seccomp import Comparison, Denial, Strength
+from shoal.sandboxes.seccomp import ArgumentTest, Denial, Strength
 from tests.sandboxes.sandbox_runs import SEARCH, TOKEN, Person, Ran, facts, python, ran
 
 pytestmark = pytest.mark.deep
@@ -265,16 +265,15 @@ def test_every_denial_of_a_filter_is_alive(
         assert fitting == {denial.error} or (strength is Strength.CUT_OFF and denial.name == "socket")
 
 
+SCHEDULING = ("scheduler", "param", "attr", "affinity")
+
+
 def test_the_filters_differ_by_what_each_wall_must_make_up_for() -> None:
     names = {strength: {denial.name for denial in seccomp.denials(strength)} for strength in Strength}
 
-    assert names[Strength.CONFINED] - names[Strength.WALLED] == {
-        "prlimit64",
-        "chmod",
-        "fchmod",
-        "fchmodat",
-        "fchmodat2",
-    }
+    modes = {"chmod", "fchmod", "fchmodat", "fchmodat2"}
+    others = {"prlimit64", "setpriority", "ioprio_set", *(f"sched_set{what}" for what in SCHEDULING)}
+    assert names[Strength.CONFINED] - names[Strength.WALLED] == {*modes, *others, *seccomp.SHARED_OBJECTS}
     assert names[Strength.CUT_OFF] == names[Strength.CONFINED]
 
 
@@ -298,7 +297,7 @@ def fits(denial: Denial, words: list[int]) -> bool:
     return all(_holds(one, words[one.argument]) for one in denial.when)
 
 
-def _holds(one: Comparison, word: int) -> bool:
+def _holds(one: ArgumentTest, word: int) -> bool:
     match one.operator:
         case seccomp.NOT_EQUAL:
             return bool(word != one.first)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from shoal.model.events import Output
-from shoal.store.backlog import RIPE_SECONDS, Appends, Backlog, Bounds, Entry, Notes
-from shoal.store.database import Database, Mould, Row
+from shoal.store.backlog import RIPE_SECONDS, Appends, Backlog, BacklogBounds, BacklogEntry, Notes
+from shoal.store.database import Database, EventRow, Mould
 from shoal.store.ledger import opened
 from shoal.store.paths import StatePaths
-from shoal.store.read import session_events
+from shoal.store.reader import session_events
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def database(tmp_path: Path) -> Database:
     return Database(tmp_path / "s.db", synchronous="NORMAL", lock=tmp_path / "lock")
 
 
-def row(text: str) -> Row:
-    return Row(1.0, "r", "s", "Output", text)
+def row(text: str) -> EventRow:
+    return EventRow(1.0, "r", "s", "Output", text)
 
 
 def rows(path: Path) -> list[str]:
@@ -42,7 +42,7 @@ def test_first_and_last_rows_need_no_log_and_leave_nothing_beside_the_database(
 def test_one_mould_makes_databases_that_know_nothing_of_each_other(tmp_path: Path) -> None:
     mould = Mould()
 
-    images = [mould.filled(tmp_path, [row(word * 20)]) for word in ("first", "second")]
+    images = [mould.fill(tmp_path, [row(word * 20)]) for word in ("first", "second")]
     mould.close()
 
     assert [numbers for _, numbers in images] == [[1], [1]]
@@ -86,11 +86,11 @@ def test_a_reader_sends_the_last_rows_the_usual_way(database: Database, tmp_path
 
 
 def test_notes_rest_until_they_are_due_and_facts_do_not_wait_for_them() -> None:
-    backlog = Backlog(Bounds())
+    backlog = Backlog(BacklogBounds())
     began = time.monotonic()
-    backlog.note("s", Entry(said("a"), row("a")))
-    backlog.note("t", Entry(said("b"), row("b")))
-    backlog.note("s", Entry(said("c"), row("c")))
+    backlog.note("s", BacklogEntry(said("a"), row("a")))
+    backlog.note("t", BacklogEntry(said("b"), row("b")))
+    backlog.note("s", BacklogEntry(said("c"), row("c")))
 
     taken = [backlog.take(), backlog.take()]
 

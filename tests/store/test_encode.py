@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shoal.model.events import Event, Output, RunStarted, SessionEnded
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.store.encode import Unknown, decode, encode
+from shoal.store.codec import UnknownEvent, decode, encode
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 finite = st.floats(allow_nan=False)
@@ -57,7 +57,7 @@ def test_any_mapping_and_ints_for_floats_are_kept() -> None:
 
 @given(st.text(), st.text())
 def test_an_unknown_kind_is_kept_as_it_is(kind: str, body: str) -> None:
-    assert decode(f"?{kind}", body) == Unknown(f"?{kind}", body)
+    assert decode(f"?{kind}", body) == UnknownEvent(f"?{kind}", body)
 
 
 @given(st.dictionaries(st.text(), st.integers()))
@@ -85,10 +85,10 @@ field_names = st.sampled_from(["run", "session", "step", "result", "status", "te
 def test_nonsense_never_raises(kind: type, body: str) -> None:
     read = decode(kind.__name__, body)
 
-    assert isinstance(read, kind | Unknown)
+    assert isinstance(read, kind | UnknownEvent)
 
 
 def test_a_deep_nest_never_raises() -> None:
     body = "[" * 100_000
 
-    assert decode("Output", body) == Unknown("Output", body)
+    assert decode("Output", body) == UnknownEvent("Output", body)

@@ -4,8 +4,8 @@ import pytest
 
 from shoal.errors import BadInput
 from shoal.model.events import Event, Recorded, RunStarted, SessionStarted
-from shoal.store.find import find_run, find_session
 from shoal.store.fold import State, fold
+from shoal.store.lookup import find_run, find_session
 
 
 def run_started(run: str, name: str = "adhoc") -> RunStarted:

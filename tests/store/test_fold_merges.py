@@ -5,16 +5,18 @@ from shoal.model.merge import (
     Conflict,
     ConflictKind,
     Delivery,
+    DeliveryRecorded,
     DeliveryStatus,
+    MergeIntended,
+    MergeRecorded,
     MergeReport,
     MergeResult,
     MergeStatus,
     Strategy,
 )
-from shoal.model.merge_events import DeliveryRecorded, MergeIntended, MergeRecorded
 from shoal.model.overlap import Overlap
 from shoal.model.status import Status
-from shoal.store.encode import decode, encode
+from shoal.store.codec import decode, encode
 from shoal.store.fold import RunState, fold, report
 
 STARTED = RunStarted(run="r", name="n", base="b", wall="none", workspace="overlay", owner=1)

@@ -11,8 +11,8 @@ import pytest
 from shoal.errors import BadInput, Broken
 from shoal.model.events import AgentStarted, Output, Recorded, RunEnded, StepStarted
 from shoal.model.status import Status
-from shoal.store import read
-from shoal.store.backlog import Bounds
+from shoal.store import reader as read
+from shoal.store.backlog import BacklogBounds
 from shoal.store.ledger import opened
 from shoal.store.paths import StatePaths
 
@@ -154,7 +154,7 @@ async def test_more_sessions_than_can_be_kept_open_are_all_written(paths: StateP
 
 async def test_a_flood_is_bounded_and_what_is_missing_is_counted(paths: StatePaths) -> None:
     total = 30_000
-    async with opened(paths, bounds=Bounds(size=800_000, rows=4000)) as ledger:
+    async with opened(paths, bounds=BacklogBounds(size=800_000, rows=4000)) as ledger:
         for number in range(total):
             ledger.note(line(number, text="0123456789"))
         ledger.note(AgentStarted(run="r", session="s", pid=1))
@@ -171,7 +171,7 @@ async def test_a_flood_is_bounded_and_what_is_missing_is_counted(paths: StatePat
 
 
 async def test_what_is_missing_is_said_by_the_next_line_kept(paths: StatePaths) -> None:
-    async with opened(paths, bounds=Bounds(size=8000)) as ledger:
+    async with opened(paths, bounds=BacklogBounds(size=8000)) as ledger:
         ledger.note(line(1, text="é" * 2000))
         ledger.note(line(2, text="x" * 1500))
         ledger.note(line(3, text="kept"))

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.errors import Broken
 from shoal.model.events import Output, StepStarted
-from shoal.store import read
+from shoal.store import reader as read
 from shoal.store.ledger import opened
 from shoal.store.paths import StatePaths
 

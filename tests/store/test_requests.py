@@ -16,10 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import BadInput, Broken
-from shoal.store.door import RequestDoor, answers
 from shoal.store.lock import locked
 from shoal.store.paths import StatePaths
-from shoal.store.requests import MOST_BYTES, MOST_SIGNS, Request, forget_dead, made, post, posted, withdraw
+from shoal.store.requests import (
+    MOST_BYTES,
+    MOST_SIGNS,
+    ControlRequest,
+    RequestDoor,
+    answers,
+    forget_dead,
+    make_folder,
+    post,
+    read_posted,
+    withdraw,
+)
 
 RUN = "demo-20260101-ab12"
 OLD = (1_000_000_000, 1_000_000_000)
@@ -27,9 +37,9 @@ POSTER = """
 import sys
 from pathlib import Path
 from shoal.store.paths import StatePaths
-from shoal.store.requests import Request, post
+from shoal.store.requests import ControlRequest, post
 for number in range(100000):
-    post(StatePaths(Path(sys.argv[1])), Request(kind="answer", run=sys.argv[2], answer="approve", about=number))
+    post(StatePaths(Path(sys.argv[1])), ControlRequest(kind="answer", run=sys.argv[2], answer="approve", about=number))
     print(number, flush=True)
 """
 
@@ -39,12 +49,12 @@ def paths(tmp_path: Path) -> StatePaths:
     """The state of a run that takes requests."""
     paths = StatePaths(tmp_path / "state")
     paths.create()
-    made(paths, RUN)
+    make_folder(paths, RUN)
     return paths
 
 
-def answer(step: str = "ship", about: int = 7, **more: str) -> Request:
-    return replace(Request(kind="answer", run=RUN, step=step, about=about, answer="approve", by="ada"), **more)  # type: ignore[arg-type]
+def answer(step: str = "ship", about: int = 7, **more: str) -> ControlRequest:
+    return replace(ControlRequest(kind="answer", run=RUN, step=step, about=about, answer="approve", by="ada"), **more)  # type: ignore[arg-type]
 
 
 def written(paths: StatePaths, content: bytes | str, name: str | None = None) -> str:
@@ -63,7 +73,7 @@ def test_requests_are_read_in_the_order_in_which_they_came_and_stay(paths: State
     for request in requests:
         post(paths, request)
 
-    assert list(posted(paths, RUN).requests) == requests
+    assert list(read_posted(paths, RUN).requests) == requests
     assert names(paths) == [request.file for request in requests]
     withdraw(paths, *requests, *requests)
     assert names(paths) == []
@@ -76,11 +86,11 @@ def test_any_words_arrive_as_they_were_said(message: str, by: str) -> None:
     with scratch() as paths:
         post(paths, request)
 
-        assert posted(paths, RUN).requests == (request,)
+        assert read_posted(paths, RUN).requests == (request,)
 
 
 ODD = st.none() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.none(), max_size=2)
-FIELDS = st.dictionaries(st.sampled_from([*Request.__slots__, "x"]), ODD, max_size=9)
+FIELDS = st.dictionaries(st.sampled_from([*ControlRequest.__slots__, "x"]), ODD, max_size=9)
 
 
 @settings(max_examples=50)
@@ -89,7 +99,7 @@ def test_whatever_lies_there_is_named_and_nothing_raises(content: bytes) -> None
     with scratch() as paths:
         name = written(paths, content)
 
-        assert list(posted(paths, RUN).strange) == [name]
+        assert list(read_posted(paths, RUN).strange) == [name]
 
 
 @contextlib.contextmanager
@@ -97,7 +107,7 @@ def scratch() -> Iterator[StatePaths]:
     """A state of its own for each example."""
     with tempfile.TemporaryDirectory() as folder:
         paths = StatePaths(Path(folder))
-        made(paths, RUN)
+        make_folder(paths, RUN)
         yield paths
 
 
@@ -119,11 +129,11 @@ def test_what_is_no_request_is_named_and_passed_over(paths: StatePaths, tmp_path
         answer(run="another"),
         answer(message="x" * (MOST_SIGNS + 1)),
     ):
-        fields = {name: getattr(other, name) for name in Request.__slots__}
+        fields = {name: getattr(other, name) for name in ControlRequest.__slots__}
         written(paths, json.dumps(fields), other.file)
     written(paths, "", ".draft")
 
-    mail = posted(paths, RUN)
+    mail = read_posted(paths, RUN)
 
     assert mail.requests == (good,)
     assert set(mail.strange) == set(names(paths)) - {good.file, ".draft"}
@@ -134,11 +144,11 @@ def test_what_is_no_request_is_named_and_passed_over(paths: StatePaths, tmp_path
 
 def test_where_nobody_takes_requests_none_can_be_left(paths: StatePaths, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="gone takes no requests"):
-        post(paths, Request(kind="answer", run="gone", answer="approve"))
+        post(paths, ControlRequest(kind="answer", run="gone", answer="approve"))
     with pytest.raises(BadInput, match="make it shorter"):
         post(paths, answer(message="x" * (MOST_SIGNS + 1)))
     with pytest.raises(BadInput, match="not a plain file name"):
-        post(paths, Request(kind="answer", run="../runs", answer="approve"))
+        post(paths, ControlRequest(kind="answer", run="../runs", answer="approve"))
     assert names(paths) == []
     assert list(paths.runs.iterdir()) == []
 
@@ -150,7 +160,7 @@ def test_a_link_is_no_folder_for_requests(paths: StatePaths, tmp_path: Path) -> 
     with pytest.raises(Broken):
         RequestDoor(paths, "linked").open()
     with pytest.raises((Broken, BadInput)):
-        post(paths, Request(kind="answer", run="linked", answer="approve"))
+        post(paths, ControlRequest(kind="answer", run="linked", answer="approve"))
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -162,7 +172,7 @@ def test_a_poster_that_is_killed_leaves_whole_requests_and_all_it_was_sure_of(pa
         poster.kill()
         sure += [int(line) for line in poster.stdout if line.endswith("\n")]
 
-    mail = posted(paths, RUN)
+    mail = read_posted(paths, RUN)
 
     assert mail.strange == {}
     assert [request.about for request in mail.requests][: len(sure)] == sure
@@ -235,7 +245,7 @@ def test_what_is_strange_is_told_once_and_a_lost_folder_is_made_again(paths: Sta
 
 def test_what_was_left_for_dead_runs_is_removed(paths: StatePaths) -> None:
     post(paths, answer())
-    made(paths, "alive")
+    make_folder(paths, "alive")
 
     with locked(paths.run_lock("alive"), timeout=0):
         forget_dead(paths)

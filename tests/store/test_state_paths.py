@@ -17,7 +17,7 @@ def test_folders_are_private_and_made_once(tmp_path: Path) -> None:
     paths.create()
 
     folders = [path for path in (paths.root, *paths.root.iterdir()) if path.is_dir()]
-    assert len(folders) == 9
+    assert len(folders) == 10
     assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
     assert (paths.sessions / "kept").exists()
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from shoal.adapters.host import this_host
-from shoal.adapters.kind import Invocation, Place
+from shoal.adapters.client import this_host
+from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.registry import adapter
-from shoal.model.assignment import Assignment
-from shoal.model.client_names import CLIENTS
+from shoal.model.agent import CLIENTS
+from shoal.model.resolved_task import ResolvedTask
 from shoal.testing.adapter import LONG, AdapterContract
 from tests.cli.conftest import SHOAL, environment
 
@@ -58,7 +58,7 @@ class Careless:
     client: None = None
     asked: list[str] = field(default_factory=list)
 
-    def invocation(self, task: Assignment, place: Place) -> Invocation:
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         self.asked.append(task.prompt)
         Path(place.home.name).exists()
         subprocess.run(["true"], check=True)
@@ -125,6 +125,7 @@ steps: [{name: tell, agent: mine, prompt: "once upon a time"}]
 """
 
 
+@pytest.mark.deep
 def test_an_adapter_of_another_package_is_found_by_its_entry_point(repo: Path, installed: Path) -> None:
     (repo / "shoal.yaml").write_text(DOCUMENT)
 

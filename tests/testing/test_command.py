@@ -15,7 +15,7 @@ import pytest
 from shoal.errors import BadInput
 from shoal.testing.model import Cut, Delay, Fail, Garble, Hang, Say, Usage, Use
 from shoal.testing.model.directives import SCENARIOS
-from shoal.testing.model.files import script_of
+from shoal.testing.model.scripts import script_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 COMMAND = (sys.executable, "-m", "shoal.testing.model")

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from shoal.testing.model import Conversation, ModelServer, Request, Say, Usage
-from shoal.testing.model.recorded import Recorded
+from shoal.testing.model.recorded import RequestLog
 from tests.testing.asking import asking
 
 PROMPT = "Be short.\nYou are one of three."
@@ -102,12 +102,12 @@ def _request(length: int) -> Request:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    few, small = Recorded(most_requests=3), Recorded(most_bytes=100)
+    few, small = RequestLog(most_requests=3), RequestLog(most_bytes=100)
     for length in (10, 20, 30, 40, 50):
         for recorded in (few, small):
             request = _request(length)
             recorded.add(request)
-            recorded.answered(request, Usage(1, 1))
+            recorded.note_answer(request, Usage(1, 1))
 
     assert [len(one.raw) for one in few.newest()] == [30, 40, 50]
     assert [len(one.raw) for one in small.newest()] == [40, 50]

@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 
 from shoal.errors import BadInput
 from shoal.testing.model import Hang, ModelServer, Say, Use
-from shoal.testing.model.asked import asked
-from shoal.testing.model.connection import BadRequest, Received
-from shoal.testing.model.perform import answer
-from shoal.testing.model.routes import WIRES, protocol
+from shoal.testing.model.connection import BadRequest, Received, answer
 from shoal.testing.model.scripts import Player
+from shoal.testing.model.server import WIRES, protocol, read_request
 from shoal.testing.model.tools import call
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -129,11 +127,11 @@ def test_any_json_is_read_or_refused(path: str, body: object) -> None:
     assert named is not None
 
     with contextlib.suppress(BadRequest):
-        request = asked(named, Received("POST", path, {}, json.dumps(body).encode()))
+        request = read_request(named, Received("POST", path, {}, json.dumps(body).encode()))
         assert request.body == body
         assert Player(None).turn(request) == Say("ok")
         said = answer((Use("shell"), Use("write"), Use("edit")), request)
-        assert [event.encoded() for event in WIRES[named].events(said)]
+        assert [event.encode() for event in WIRES[named].events(said)]
 
 
 SCHEMAS = st.dictionaries(NAMES, JSON, max_size=4)

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage
 
-from shoal import AgentCoordinator, IsolatedAgentSession, Task, WorkerResult
+from shoal import AgentCoordinator, IsolatedAgentSession, MergeReport, MergeResult, ResourceLimits, Task, WorkerResult
 from shoal.agent import Agent, AgentEvent, AgentLimits, Answer, Err, Ok, Prompt, Reply, ScriptedModel, sandboxed_tools
 
 
@@ -66,6 +66,18 @@ async def several() -> None:
 async def members() -> None:
     """Use it as a member of a coordinator's run."""
     agent = Agent("openai:gpt-5", name="editor")
-    async with agent, AgentCoordinator(".", agents={"editor": agent}) as crew:
+    async with agent, AgentCoordinator(".", agents={"editor": agent}) as task_run:
         tasks = [Task("a", agent=agent), Task("b", agent="editor"), Task("c", agent={"adapter": "python"})]
-        assert_type(await crew.run_agents(tasks), list[WorkerResult])
+        assert_type(await task_run.run_agents(tasks), list[WorkerResult])
+
+
+def plainly() -> None:
+    """Use a coordinator without a loop."""
+    assert_type(ResourceLimits(max_memory=512).max_memory, float | None)
+    with AgentCoordinator(5) as task_run:
+        assert_type(task_run.run_agents(["a"], deadline=5), list[WorkerResult])
+        assert_type(task_run.spawn_agent("debugger", task="a", target=5), WorkerResult)
+        assert_type(task_run.merge_agent_work("a"), MergeResult)
+        assert_type(task_run.deliver("main"), MergeReport)
+    with IsolatedAgentSession("mine", ".", keep_database=True) as session:
+        Agent("openai:gpt-5", tools=sandboxed_tools(session))

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from shoal.engine.behind import boxed
-from shoal.engine.ground import wall
 from shoal.git.repository import inspect
 from shoal.model.command import Command
 from shoal.model.policy import Policy
 from shoal.sandboxes.kind import Sandbox
+from shoal.sessions.host_probe import wall
+from shoal.sessions.sandboxed import open_sandboxed
 from shoal.workspaces import overlay
 from shoal.workspaces.base import base_ready
 from shoal.workspaces.directory import Directory
-from shoal.workspaces.kind import Kind, Order
+from shoal.workspaces.kind import Kind, WorkspaceOrder
 from shoal.workspaces.mount import mount_overlay, unmount
 from shoal.workspaces.overlay import Overlay, is_empty
 from shoal.workspaces.worktree import Worktree
@@ -35,7 +35,7 @@ def kind_named(name: str, pool: Path) -> Kind:
 
 
 @contextlib.asynccontextmanager
-async def ordered(repo: Path, number: int = 0, name: str = "x") -> AsyncIterator[Order]:
+async def ordered(repo: Path, number: int = 0, name: str = "x") -> AsyncIterator[WorkspaceOrder]:
     state = repo / ".shoal"
     (state / "base").mkdir(parents=True, exist_ok=True)
     (state / f"box{number}").mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ async def ordered(repo: Path, number: int = 0, name: str = "x") -> AsyncIterator
     async with base_ready(found, git(repo, "rev-parse", "main"), state / "base") as base:
         path = state / "workspaces" / f"worker_{number}"
         branch = f"agent/{name}/{number:06x}"
-        yield Order(repository=found, base=base, path=path, box=state / f"box{number}", branch=branch)
+        yield WorkspaceOrder(repository=found, base=base, path=path, box=state / f"box{number}", branch=branch)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -51,7 +51,7 @@ async def test_a_workspace_is_private_and_gone_afterwards(repo: Path, name: str)
     kind = kind_named(name, repo / ".shoal/pool")
 
     async with ordered(repo) as order:
-        async with kind.opened(order) as workspace:
+        async with kind.open(order) as workspace:
             (workspace.path / "README.md").write_text("mine\n")
             (workspace.path / "d0/f1.txt").unlink()
             (workspace.path / "new").mkdir()
@@ -67,7 +67,7 @@ async def test_a_workspace_is_private_and_gone_afterwards(repo: Path, name: str)
 async def test_a_kept_workspace_loses_nothing(repo: Path, name: str) -> None:
     kind = kind_named(name, repo / ".shoal/pool")
 
-    async with ordered(repo) as order, kind.opened(order) as workspace:
+    async with ordered(repo) as order, kind.open(order) as workspace:
         (workspace.path / "README.md").write_text("mine\n")
         workspace.keep = True
 
@@ -103,9 +103,9 @@ if os.geteuid() == 0:  # for nobody else there is such a case
 
         async with (
             ordered(repo, 0) as first,
-            kind.opened(first) as seen,
+            kind.open(first) as seen,
             ordered(repo, 1) as second,
-            kind.opened(second) as hidden,
+            kind.open(second) as hidden,
         ):
             assert str(hidden.path) not in Path("/proc/self/mounts").read_text()
             script = "echo mine > README.md && rm -r d0 && mkdir d0 && echo x > d0/only"
@@ -129,16 +129,16 @@ async def in_box(sandbox: Sandbox, folder: Path, script: str, policy: Policy) ->
     said: list[bytes] = []
     command = Command(argv=("/bin/sh", "-c", script), cwd=folder, env={"PATH": "/usr/bin:/bin"})
     named = replace(policy, token="5e12", uid=os.getuid(), gid=os.getgid())
-    async with boxed(sandbox, command, named, sink=lambda _stream, data: said.append(data)) as box:
+    async with open_sandboxed(sandbox, command, named, sink=lambda _stream, data: said.append(data)) as box:
         await box.wait()
     return b"".join(said).decode()
 
 
 async def test_an_overlay_costs_only_what_is_changed(repo: Path) -> None:
     by_host = os.geteuid() == 0
-    async with ordered(repo) as order, Overlay(by_host=by_host).opened(order) as workspace:
+    async with ordered(repo) as order, Overlay(by_host=by_host).open(order) as workspace:
         assert is_empty(workspace.changes)
-        if not by_host:  # then the layers are mounted in the box, where tests/engine look at them
+        if not by_host:  # then the layers are mounted in the box, where tests/sessions look at them
             assert workspace.layers is not None
             return
         (workspace.path / "d0/f1.txt").write_text("x")
@@ -147,7 +147,7 @@ async def test_an_overlay_costs_only_what_is_changed(repo: Path) -> None:
 
 
 async def test_a_linked_worktree_is_listed_locked_and_clean(repo: Path) -> None:
-    async with ordered(repo) as order, Worktree(repo / ".shoal/pool").opened(order) as workspace:
+    async with ordered(repo) as order, Worktree(repo / ".shoal/pool").open(order) as workspace:
         listed = git(repo, "worktree", "list", "--porcelain")
         assert f"worktree {workspace.path}" in listed
         assert "branch refs/heads/agent/x/000000" in listed
@@ -159,7 +159,7 @@ async def test_sixteen_worktrees_at_once_never_race(repo: Path) -> None:
     kind = Worktree(repo / ".shoal/pool")
 
     async def one(number: int) -> None:
-        async with ordered(repo, number) as order, kind.opened(order) as workspace:
+        async with ordered(repo, number) as order, kind.open(order) as workspace:
             assert (workspace.path / "README.md").exists()
 
     async with asyncio.TaskGroup() as group:
@@ -197,7 +197,7 @@ async def eight_opened(repo: Path, first: int) -> None:
     """Open eight worktrees at once, and close them."""
 
     async def one(number: int) -> None:
-        async with ordered(repo, number) as order, Worktree(repo / ".shoal/pool").opened(order) as workspace:
+        async with ordered(repo, number) as order, Worktree(repo / ".shoal/pool").open(order) as workspace:
             assert (workspace.path / "README.md").exists()
 
     async with asyncio.TaskGroup() as group:
@@ -207,7 +207,7 @@ async def eight_opened(repo: Path, first: int) -> None:
 
 async def test_a_recycled_worktree_is_taken_from_the_pool_and_moved_to_the_new_base(repo: Path) -> None:
     kind = Worktree(repo / ".shoal/pool")
-    async with ordered(repo, 1) as order, kind.opened(order) as workspace:
+    async with ordered(repo, 1) as order, kind.open(order) as workspace:
         inode = workspace.path.stat().st_ino
         spare = order.box / "index"
         spare.write_bytes(workspace.index.read_bytes())
@@ -217,7 +217,7 @@ async def test_a_recycled_worktree_is_taken_from_the_pool_and_moved_to_the_new_b
     git(repo, "add", "later.txt")
     git(repo, "commit", "-qm", "later")
 
-    async with ordered(repo, 2) as order, kind.opened(order) as workspace:
+    async with ordered(repo, 2) as order, kind.open(order) as workspace:
         assert workspace.path.stat().st_ino == inode
         assert (workspace.path / "later.txt").read_text() == "later\n"
         assert not (workspace.path / "README.md").exists()

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.errors import Broken, Unavailable
 from shoal.workspaces import quota
-from shoal.workspaces.mount import mount_image, mounted_below, unmount
+from shoal.workspaces.mount import list_mounts, mount_image, unmount
 from shoal.workspaces.quota import assert_available, is_full, remounted, settle, sized, unwritten_bytes
 
 MIB = 2**20
@@ -28,7 +28,7 @@ def loops(folder: Path) -> list[str]:
 
 
 async def assert_gone(folder: Path) -> None:
-    assert mounted_below(folder) == []
+    assert list_mounts(folder) == []
     async with asyncio.timeout(30):
         while loops(folder):
             await asyncio.sleep(0.05)
@@ -166,7 +166,7 @@ else:
         async with sized(tmp_path, MIB) as disk:
             held = (disk / "w").open("w")
 
-        assert mounted_below(tmp_path) == []
+        assert list_mounts(tmp_path) == []
         held.close()
         await assert_gone(tmp_path)
 
@@ -209,7 +209,7 @@ else:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             process.kill()
-        assert mounted_below(tmp_path) == [tmp_path / "disk"]
+        assert list_mounts(tmp_path) == [tmp_path / "disk"]
 
         async with remounted(tmp_path) as disk:
             assert (disk / "w").read_text() == "work"

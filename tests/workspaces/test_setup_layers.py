@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import BadInput, SetupFailed
-from shoal.workspaces import setup_files
-from shoal.workspaces.setup import TREE, evicted, layer_ready
-from shoal.workspaces.setup_files import content, copied, digest
+from shoal.workspaces import setup_layers as setup_files
+from shoal.workspaces.setup_layers import TREE, content, copy_files, digest, evict_setup, layer_ready
 
 
 class Maker:
@@ -104,10 +103,10 @@ async def test_the_longest_unused_go_when_there_is_too_much_and_those_in_use_sta
         await used(setups, "old", make)
         await used(setups, "new", make, budget=250_000)
         left = {path.parent.name for path in setups.glob("*/ready")}
-        assert await evicted(setups / "held") == 0
+        assert await evict_setup(setups / "held") == 0
 
     assert left == {"held", "new"}
-    assert await evicted(setups / "held") > 0
+    assert await evict_setup(setups / "held") > 0
 
 
 async def test_one_that_goes_meanwhile_or_was_cut_off_is_no_hindrance(tmp_path: Path) -> None:
@@ -143,7 +142,7 @@ def test_files_are_copied_through_no_link_on_either_side(tmp_path: Path) -> None
     (source / "taken").write_text("t")
 
     names = ["real/file", "linked/secret", "link", "taken", "absent", "real"]
-    assert copied(source, target, names) == ("real/file", "taken")
+    assert copy_files(source, target, names) == ("real/file", "taken")
     assert (target / "taken").read_text() == "t"
     assert not (target / "taken").is_symlink()
     assert (outside / "secret").read_text() == "s"
@@ -152,7 +151,7 @@ def test_files_are_copied_through_no_link_on_either_side(tmp_path: Path) -> None
     (target / "real").rmdir()
     (target / "real").symlink_to(outside)
     with pytest.raises(BadInput, match=r"real/file.*cannot be laid"):
-        copied(source, target, ["real/file"])
+        copy_files(source, target, ["real/file"])
     assert not (outside / "file").exists()
 
 
@@ -163,7 +162,7 @@ def test_copying_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(setup_files, "MOST_BYTES", 9)
 
     with pytest.raises(BadInput, match="names more than"):
-        copied(tmp_path, tmp_path / "target", ["a", "b"])
+        copy_files(tmp_path, tmp_path / "target", ["a", "b"])
 
 
 def test_a_digest_names_contents_and_modes(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from shoal.adapters.client import Client
-from shoal.adapters.kind import Invocation, Place
+from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.errors import BadInput
-from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
 
 CLIENT = Client(
     program="the command of an `acp` agent",
@@ -55,12 +55,12 @@ class Acp:
     default_network: Network = Network.HOST
     client: Client = CLIENT
 
-    def invocation(self, task: Assignment, place: Place) -> Invocation:
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Give it its system prompt by its home, where it is known to look there."""
         spec = task.agent
         if not spec.command:
             raise BadInput(f"agent {spec.name!r} has no command; say which agent to run, like [goose, acp]")
-        agent = known(spec.command)
+        agent = describe_agent(spec.command)
         home = {}
         if agent.system_prompt and task.system_prompt.strip():
             home[agent.system_prompt] = task.system_prompt.encode()
@@ -70,7 +70,7 @@ class Acp:
         """Leave its words to who speaks with it."""
 
 
-def known(command: tuple[str, ...]) -> Known:
+def describe_agent(command: tuple[str, ...]) -> Known:
     """Say what is known of the agent that *command* starts, by itself or by an interpreter."""
     names = (PurePath(word).name.removesuffix(".js") for word in command)
     return next((KNOWN[name] for name in names if name in KNOWN), Known())

@@ -1,16 +1,97 @@
 """aider, driven without a terminal: the prompt from a file, the persona as a file that it reads along."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
-from shoal.adapters.aider_events import LOGIN, AiderReader
 from shoal.adapters.client import Client
-from shoal.adapters.kind import Invocation, Place
-from shoal.adapters.tool_patterns import ANY, unheld
-from shoal.adapters.tool_rules import ToolRules, tool_rules
+from shoal.adapters.events import event, number, plain, words
+from shoal.adapters.failure_text import describe_unfinished, explain_failure, last_line
+from shoal.adapters.kind import Invocation, SessionPaths
+from shoal.adapters.tool_rules import ANY, ToolRules, tool_rules, unheld
 from shoal.errors import Unavailable
-from shoal.model.assignment import Assignment
+from shoal.model.activity import Act, Activity
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
+
+LOGIN = "set the key of your provider, such as ANTHROPIC_API_KEY or OPENAI_API_KEY"
+COMPLETED = "Completed --message-file"
+_MODEL = re.compile(r"(?:Main m|M)odel: (\S+) with ")
+_ERROR = re.compile(r"litellm\.\w*(?:Error|Exception|Timeout)\b.*")
+_RETRY = re.compile(r"Retrying in ([\d.]{1,10}) seconds\.\.\.")
+_EDIT = re.compile(r"Applied edit to (.+)")
+
+
+@dataclass(slots=True)
+class AiderReader:
+    """Reads one session; what is said before the first message is sent is about aider itself."""
+
+    session: None = None
+    is_done: bool = False
+    usage: dict[str, float] = field(default_factory=dict)
+    _has_begun: bool = False
+    _is_asking: bool = False
+    """A message was sent, and no answer came yet."""
+    _reason: str = ""
+    _last: str = ""
+    _error: str = ""
+
+    def read(self, line: str) -> list[Activity]:
+        """Turn a line into what it tells."""
+        match event(line):
+            case {"event": str(name), "properties": dict(told)}:
+                self._event(name, told)
+                return []
+        return list(self._words(line))
+
+    def verdict(self, exit_code: int | None, errors: str) -> str | None:
+        """Believe that each message had its answer, and that it came to the end of its own accord."""
+        if self._is_asking:
+            return explain_failure(self._error or "the model gave no answer", LOGIN)
+        if not self._has_begun or self._reason != COMPLETED:
+            return explain_failure(describe_unfinished(self._error, last_line(errors), self._reason, self._last), LOGIN)
+        return None
+
+    def _event(self, name: str, told: Mapping[str, object]) -> None:
+        match name:
+            case "message_send_starting":
+                self._has_begun = self._is_asking = True
+            case "message_send":
+                self._is_asking = False
+                self._add("input_tokens", told.get("prompt_tokens"))
+                self._add("output_tokens", told.get("completion_tokens"))
+                if number(told.get("cost")):
+                    self._add("cost_usd", told.get("cost"))
+            case "message_send_exception":
+                self._error = words(told.get("exception"))
+            case "exit":
+                self.is_done, self._reason = True, words(told.get("reason"))
+
+    def _add(self, name: str, more: object) -> None:
+        self.usage[name] = self.usage.get(name, 0) + number(more)
+
+    def _words(self, line: str) -> Iterator[Activity]:
+        self._last = line.strip() or self._last
+        if model := _MODEL.match(line):
+            yield Activity(act=Act.BEGAN, text=model[1])
+        elif error := _ERROR.match(line):
+            self._error = error[0]
+            yield Activity(act=Act.TROUBLE, text=error[0])
+        elif wait := _RETRY.fullmatch(line.strip()):
+            yield Activity(act=Act.RETRY, text=self._error, seconds=_seconds(wait[1]))
+        elif edit := _EDIT.fullmatch(line.strip()):
+            yield Activity(act=Act.TOOL, tool="edit", text=edit[1])
+        elif self._has_begun:
+            yield from plain(line)
+
+
+def _seconds(written: str) -> float:
+    try:
+        return float(written)
+    except ValueError:
+        return 0.0
+
 
 CLIENT = Client(
     program="aider",
@@ -40,7 +121,7 @@ CLIENT = Client(
     ),
     logins=(".aider.conf.yml", ".aider.model.settings.yml", ".aider.model.metadata.json", ".aider/oauth-keys.env"),
     litter=(".aider.tags.cache.v*",),
-    knows=("model", "usage", "cost", "retries"),
+    knows=("model", "temperature", "usage", "cost", "retries"),
 )
 ENVIRONMENT = {
     "COLUMNS": "1000",  # it breaks its lines there
@@ -62,6 +143,7 @@ QUIET = (
     "--no-auto-commits",  # sealing commits; a message by a model would cost, and not be told
 )
 PROMPT = ".aider.prompt.md"
+MODEL_SETTINGS = ".aider.temperature.yml"
 ITS_OWN = ("Read", "Write", "Edit", ANY)
 """What it does whatever it is told; it has none of the other tools."""
 HABIT = "it reads and edits files by itself, without tools"
@@ -75,13 +157,13 @@ class Aider:
     default_network: Network = Network.HOST
     client: Client = CLIENT
 
-    def invocation(self, task: Assignment, place: Place) -> Invocation:
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Keep all that it writes for itself in its private home."""
         return Invocation(
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task, place), *task.agent.args),
             stdin=b"",
             env=ENVIRONMENT,
-            home={PROMPT: _words(task.prompt).encode(errors="replace")},
+            home={PROMPT: _words(task.prompt).encode(errors="replace"), **_model_settings(task.agent.temperature)},
         )
 
     def reader(self) -> AiderReader:
@@ -89,19 +171,29 @@ class Aider:
         return AiderReader()
 
 
-def _arguments(task: Assignment, place: Place) -> Iterator[str]:
+def _arguments(task: ResolvedTask, place: SessionPaths) -> Iterator[str]:
     yield from QUIET
     yield from ("--analytics-log", "/dev/stdout")
     for history in ("input", "chat", "llm"):
         yield from (f"--{history}-history-file", str(place.home / f".aider.{history}.history"))
     if task.agent.model:
         yield from ("--model", task.agent.model)
+    if task.agent.temperature is not None:
+        yield from ("--model-settings-file", str(place.home / MODEL_SETTINGS))
     if task.system_prompt.strip():
         yield from ("--read", str(place.system_prompt_file))
     if rules := tool_rules(task):
         _assert_held(rules)
         yield from ("--no-auto-lint", "--no-auto-test")  # a project can name commands for them
     yield from ("--message-file", str(place.home / PROMPT))
+
+
+def _model_settings(temperature: float | None) -> dict[str, bytes]:
+    """Write the file by which aider gives parameters to every model; its own flags have no temperature."""
+    if temperature is None:
+        return {}
+    rows = [{"name": "aider/extra_params", "extra_params": {"temperature": temperature}}]
+    return {MODEL_SETTINGS: json.dumps(rows).encode()}
 
 
 def _words(prompt: str) -> str:

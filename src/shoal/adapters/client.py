@@ -1,8 +1,10 @@
 """What is known of an agent client before it runs: how it is installed, how old it may be, where its login lies."""
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 _VERSION = re.compile(r"(?<!\d)(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?")
 Version = tuple[int, ...]
@@ -29,8 +31,10 @@ class Client:
     """What it leaves in a workspace that is no work, as git's ignore patterns."""
     knows: tuple[str, ...] = ()
     """What it can be told and tells, for `shoal agents`: `model`, `system prompt`, `tool rules`, `usage`, `cost`, …"""
+    aliases: tuple[str, ...] = ()
+    """Other names of the program, by which some of its packages install it."""
     needs_login: bool = True
-    hum: str | None = None
+    heartbeat: str | None = None
     """Lines on stderr with this in them are a sign of life, and nothing else: they are not kept."""
 
     def version(self, said: str) -> Version | None:
@@ -42,6 +46,34 @@ class Client:
         """Say whether we know that it is too old for us."""
         return version is not None and version < self.oldest
 
-    def given(self, environ: Mapping[str, str]) -> dict[str, str]:
+    def pick_variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Take what it is given of the host's environment, and no more."""
         return {name: environ[name] for name in (*self.keys, *self.settings) if environ.get(name)}
+
+
+OLDEST_MINOR = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterHost:
+    """Interpreters for programs of ours in a box, any that works and our own, and where the programs lie."""
+
+    python: Path
+    own_python: Path
+    programs: Path
+
+
+def this_host() -> AdapterHost:
+    """Look at the host we are on."""
+    own = Path(sys.executable)
+    python = usable_python(Path("/usr/bin/python3"), own)
+    return AdapterHost(python=python, own_python=own, programs=Path(__file__).parent)
+
+
+def usable_python(system: Path, own: Path) -> Path:
+    """Prefer *system*, which every box shows, if the file it leads to is named for 3.9 or newer."""
+    real = system.resolve()
+    version = re.fullmatch(r"python3\.(\d+)", real.name)
+    if real.is_file() and version and int(version[1]) >= OLDEST_MINOR:
+        return real
+    return own.resolve()

@@ -2,21 +2,21 @@
 
 from dataclasses import dataclass
 
-from shoal.adapters.kind import Invocation, Place
+from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.errors import BadInput
-from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandAdapter:
     """Run the agent's own argv, never through a shell of ours."""
 
     name: str = "command"
     default_network: Network = Network.NONE
     client: None = None
 
-    def invocation(self, task: Assignment, place: Place) -> Invocation:
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Hand the prompt over on stdin."""
         if not task.agent.command:
             raise BadInput(f"agent {task.agent.name!r} has no command; say what to run")

@@ -1,18 +1,98 @@
 """GitHub Copilot CLI, driven without a terminal: the prompt on stdin, the persona as the user's own instructions."""
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.adapters.client import Client
-from shoal.adapters.copilot_events import LOGIN, CopilotReader
-from shoal.adapters.kind import Invocation, Place
-from shoal.adapters.tool_patterns import ANY, assert_together, named, unheld
-from shoal.adapters.tool_rules import ToolRules, tool_rules
-from shoal.model.assignment import Assignment
+from shoal.adapters.events import Calls, argument, event, number, plain, words
+from shoal.adapters.failure_text import describe_unfinished, explain_failure, last_line
+from shoal.adapters.kind import Invocation, SessionPaths
+from shoal.adapters.tool_rules import ANY, ToolRules, assert_together, client_tool_names, tool_rules, unheld
+from shoal.model.activity import Act, Activity
 from shoal.model.permissions import ToolRule
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
+
+LOGIN = "run `copilot login`, or set COPILOT_GITHUB_TOKEN, or COPILOT_PROVIDER_BASE_URL and COPILOT_PROVIDER_API_KEY"
+NO_LOGIN = "No authentication information found"
+
+
+@dataclass(slots=True)
+class CopilotReader:
+    """Reads one session; it tells no tokens, so *usage* stays empty."""
+
+    session: str | None = None
+    is_done: bool = False
+    usage: dict[str, float] = field(default_factory=dict)
+    _has_begun: bool = False
+    _error: str | None = None
+    _exit: float = 0
+    _calls: Calls = field(default_factory=Calls)
+
+    def read(self, line: str) -> list[Activity]:
+        """Turn a line into what it tells."""
+        told = event(line)
+        if told is None:
+            return plain(line)
+        match told:
+            case {"type": "result"}:
+                self._end(told)
+                return []
+            case {"type": str(kind), "data": dict(data)}:
+                return list(self._event(kind, data))
+            case {"type": str()}:
+                return []
+        return plain(line)
+
+    def verdict(self, exit_code: int | None, errors: str) -> str | None:
+        """Believe its result, and that no error was the last thing it told."""
+        if self._error is not None:
+            return explain_failure(self._error, LOGIN)
+        if NO_LOGIN in errors:
+            return explain_failure(NO_LOGIN, LOGIN, is_login=True)
+        if not self.is_done:
+            return explain_failure(describe_unfinished(last_line(errors)), LOGIN)
+        return f"it ended with {self._exit:g} and did not say why" if self._exit else None
+
+    def _end(self, told: Mapping[str, object]) -> None:
+        self.is_done = True
+        self.session = words(told.get("sessionId")) or None
+        self._exit = number(told.get("exitCode"))
+
+    def _event(self, kind: str, told: Mapping[str, object]) -> Iterator[Activity]:
+        call, tool = words(told.get("toolCallId")), words(told.get("toolName"))
+        match kind:
+            case "model.call_start" if not self._has_begun:
+                self._has_begun = True
+                yield Activity(act=Act.BEGAN, text=words(told.get("model")))
+            case "assistant.message":
+                self._error = None
+                if (text := words(told.get("content"))).strip():
+                    yield Activity(act=Act.SAID, text=text)
+            case "tool.execution_start":
+                self._calls.begin(call, tool)
+                yield Activity(act=Act.TOOL, tool=tool, call=call, text=argument(told.get("arguments")))
+            case "tool.execution_complete":
+                yield replace(_result(told), call=call, tool=self._calls.end(call))
+            case "assistant.turn_retry":
+                yield Activity(act=Act.RETRY, text=words(told.get("reason")))
+            case "session.error":
+                self._error = words(told.get("message")) or "it told of an error, and not which"
+                yield Activity(act=Act.TROUBLE, text=self._error)
+
+
+def _result(told: Mapping[str, object]) -> Activity:
+    match told:
+        case {"error": {"code": "denied", "message": why}}:
+            return Activity(act=Act.DENIED, text=words(why), ok=False)
+        case {"error": {"message": why}}:
+            return Activity(act=Act.RESULT, text=words(why), ok=False)
+        case {"result": {"content": text}}:
+            return Activity(act=Act.RESULT, text=words(text), ok=told.get("success") is True)
+    return Activity(act=Act.RESULT, ok=told.get("success") is True)
+
 
 CLIENT = Client(
     program="copilot",
@@ -70,7 +150,7 @@ class Copilot:
     default_network: Network = Network.HOST
     client: Client = CLIENT
 
-    def invocation(self, task: Assignment, place: Place) -> Invocation:
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Hand the prompt over on stdin, which it takes where none is given by `-p`."""
         persona = task.system_prompt.encode(errors="replace")
         return Invocation(
@@ -85,7 +165,7 @@ class Copilot:
         return CopilotReader()
 
 
-def _arguments(task: Assignment, place: Place) -> Iterator[str]:
+def _arguments(task: ResolvedTask, place: SessionPaths) -> Iterator[str]:
     yield from ("--output-format", "json", "--no-color", "--no-ask-user", "--no-auto-update", "--allow-all")
     yield f"--secret-env-vars={','.join(CLIENT.keys)}"  # its shell does not see them
     if task.agent.model:
@@ -95,30 +175,30 @@ def _arguments(task: Assignment, place: Place) -> Iterator[str]:
         yield f"--available-tools={NONE}"
         return
     if rules.allow is not None:
-        yield f"--available-tools={','.join(_allowed(rules.allow))}"
+        yield f"--available-tools={','.join(_allow_flags(rules.allow))}"
     yield from _denials(rules, place.workspace)
 
 
-def _allowed(allow: tuple[ToolRule, ...]) -> Iterable[str]:
+def _allow_flags(allow: tuple[ToolRule, ...]) -> Iterable[str]:
     assert_together("copilot", allow)
     for rule in allow:
         if rule.glob not in (None, ANY):
             why = "commands that only read run there unasked, so a list of single uses lets others through"
             raise unheld("copilot", rule, why, f"allow `{rule.tool}`, and deny what it must not be used for")
-    return dict.fromkeys(name for rule in allow for name in named("copilot", rule, NAMES))
+    return dict.fromkeys(name for rule in allow for name in client_tool_names("copilot", rule, NAMES))
 
 
 def _denials(rules: ToolRules, workspace: Path) -> Iterator[str]:
     assert_together("copilot", rules.deny)
     whole = [rule for rule in rules.deny if rule.glob in (None, ANY)]
     if whole:
-        names = dict.fromkeys(name for rule in whole for name in named("copilot", rule, NAMES))
+        names = dict.fromkeys(name for rule in whole for name in client_tool_names("copilot", rule, NAMES))
         yield f"--excluded-tools={','.join(names)}"
-    denied = (_denied(rule, workspace) for rule in rules.deny if rule not in whole or rule.tool in RIGHTS)
+    denied = (_deny_flag(rule, workspace) for rule in rules.deny if rule not in whole or rule.tool in RIGHTS)
     yield from (f"--deny-tool={one}" for one in dict.fromkeys(denied))
 
 
-def _denied(rule: ToolRule, workspace: Path) -> str:
+def _deny_flag(rule: ToolRule, workspace: Path) -> str:
     right = RIGHTS.get(rule.tool)
     if right is None:
         raise unheld("copilot", rule, f"it can tell uses apart only of {', '.join(RIGHTS)}", f"deny `{rule.tool}`")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from shoal.model.activity import Act, Activity
 
@@ -59,3 +60,22 @@ def argument(values: object) -> str:
         if key in values:
             return words(values[key])
     return words(values)
+
+
+MOST = 1000
+
+
+@dataclass(slots=True)
+class Calls:
+    """The tools of the calls that are under way, of so many at most."""
+
+    _tools: dict[str, str] = field(default_factory=dict)
+
+    def begin(self, call: str, tool: str) -> None:
+        """Remember which tool *call* is of."""
+        if len(self._tools) < MOST:
+            self._tools[call[:NAME_SIGNS]] = tool[:NAME_SIGNS]
+
+    def end(self, call: str) -> str:
+        """Give the tool of *call*, and forget it; nothing for one that is not known."""
+        return self._tools.pop(call[:NAME_SIGNS], "")

@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.adapters.kind import Invocation, Place
+from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.errors import BadInput
-from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Function:
     default_network: Network = Network.NONE
     client: None = None
 
-    def invocation(self, task: Assignment, place: Place) -> Invocation:
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Hand the function's source and the prompt over on stdin."""
         if task.agent.script is None:
             raise BadInput(f"agent {task.agent.name!r} has no function; give one from Python, as `agent=`")

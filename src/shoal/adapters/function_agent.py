@@ -27,7 +27,7 @@ def main() -> None:
     given = (order["prompt"], workspace)[: order["arguments"]]
     value = function(*given)
     if inspect.isawaitable(value):
-        value = asyncio.run(finished(value))
+        value = asyncio.run(wait_for_value(value))
     if value is not None:
         sys.stdout.write(value if isinstance(value, str) else json.dumps(value, default=repr))
 
@@ -45,7 +45,7 @@ def module(order: dict[str, Any]) -> types.ModuleType:
     return made
 
 
-async def finished(value: Awaitable[object]) -> object:
+async def wait_for_value(value: Awaitable[object]) -> object:
     """Wait for an awaitable of any kind."""
     return await value
 

@@ -1,15 +1,177 @@
 """Gemini CLI, driven without a terminal: the prompt on stdin, the persona as its memory, the rules as its policy."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.adapters.client import Client
-from shoal.adapters.gemini_events import GeminiReader
-from shoal.adapters.gemini_policy import policy
-from shoal.adapters.kind import Invocation, Place
-from shoal.model.assignment import Assignment
+from shoal.adapters.events import Calls, argument, event, number, plain, words
+from shoal.adapters.failure_text import explain_failure
+from shoal.adapters.kind import Invocation, SessionPaths
+from shoal.adapters.tool_rules import ANY, FILE_TOOLS, alternatives, client_tool_names, expression, rules, unheld
+from shoal.model.activity import Act, Activity
+from shoal.model.permissions import Permissions, ToolRule
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
+
+NO_LOGIN = 41
+"""The exit code of a client that was not let ask at all."""
+IGNORED_RULES = "Policy file error"
+MOST_SIGNS = 2**16
+
+
+@dataclass(slots=True)
+class GeminiReader:
+    """Reads one session; words come in pieces, and are told as a whole when something else follows."""
+
+    login: str
+    session: str | None = None
+    is_done: bool = False
+    usage: dict[str, float] = field(default_factory=dict)
+    _text: str = ""
+    _calls: Calls = field(default_factory=Calls)
+    _failure: str | None = None
+
+    def read(self, line: str) -> list[Activity]:
+        """Turn a line into what it tells."""
+        told = event(line)
+        if told is None:
+            return [*self._spoken(), *plain(line)]
+        match told:
+            case {"type": "message", "role": "assistant", "content": str(text)}:
+                self._text += text
+                return list(self._spoken()) if len(self._text) > MOST_SIGNS else []
+            case {"type": str(kind)}:
+                return [*self._spoken(), *self._event(kind, told)]
+        return plain(line)
+
+    def verdict(self, exit_code: int | None, errors: str) -> str | None:
+        """Believe its result, and nothing else; without one it did not come to its end."""
+        if IGNORED_RULES in errors:
+            return "its tool rules were not all taken: " + errors[errors.index(IGNORED_RULES) :].strip()
+        if self.is_done:
+            return self._failure
+        if exit_code == NO_LOGIN:
+            return explain_failure(_last_line(errors) or "it has no login", self.login, is_login=True)
+        return explain_failure(_last_line(errors) or f"it ended with {exit_code} and told no result", self.login)
+
+    def _spoken(self) -> Iterator[Activity]:
+        text, self._text = self._text, ""
+        if text.strip():
+            yield Activity(act=Act.SAID, text=text)
+
+    def _event(self, kind: str, told: Mapping[str, object]) -> Iterator[Activity]:
+        match kind:
+            case "init":
+                self.session = words(told.get("session_id")) or None
+                yield Activity(act=Act.BEGAN, text=words(told.get("model")))
+            case "tool_use":
+                call, tool = words(told.get("tool_id")), words(told.get("tool_name"))
+                self._calls.begin(call, tool)
+                yield Activity(act=Act.TOOL, tool=tool, call=call, text=argument(told.get("parameters")))
+            case "tool_result":
+                yield self._result(told)
+            case "error":
+                yield Activity(act=Act.TROUBLE, text=words(told.get("message")))
+            case "result":
+                self._end(told)
+
+    def _result(self, told: Mapping[str, object]) -> Activity:
+        call, text = words(told.get("tool_id")), words(told.get("output"))
+        tool = self._calls.end(call)
+        match told.get("error"):
+            case {"type": "policy_violation", "message": why}:
+                return Activity(act=Act.DENIED, tool=tool, call=call, text=words(why), ok=False)
+        return Activity(act=Act.RESULT, tool=tool, call=call, text=text, ok=told.get("status") == "success")
+
+    def _end(self, told: Mapping[str, object]) -> None:
+        self.is_done = True
+        match told.get("stats"):
+            case {"input_tokens": sent, "output_tokens": received}:
+                self.usage = {"input_tokens": number(sent), "output_tokens": number(received)}
+        if told.get("status") != "success":
+            error = told.get("error")
+            why = words(error.get("message") if isinstance(error, dict) else error)
+            self._failure = explain_failure(why or "it told that it failed, and not why", self.login)
+
+
+def _last_line(errors: str) -> str:
+    """Give the last line of stderr that is no part of a traceback."""
+    lines = (line.strip() for line in reversed(errors.splitlines()))
+    return next((line for line in lines if line and not line.startswith(("at ", "}", "status:"))), "")
+
+
+NAMES = {
+    "Bash": ("run_shell_command",),
+    "Read": ("read_file",),
+    "Write": ("write_file",),
+    "Edit": ("replace",),
+    "Glob": ("glob",),
+    "Grep": ("grep_search",),
+    "LS": ("list_directory",),
+    "WebFetch": ("web_fetch",),
+    "WebSearch": ("google_web_search",),
+}
+KEYS = {"Bash": "command", "Read": "file_path", "Write": "file_path", "Edit": "file_path"}
+"""The argument that a rule's glob speaks of."""
+NOT_LISTED, LISTED, DENIED = 100, 200, 300
+NUL = r"\x00"
+ANYTHING = r"[^\x00]*"
+LONGEST = 2048
+"""A longer expression is passed over by the client."""
+
+
+def policy(permitted: Permissions, workspace: Path) -> str:
+    """Write the rules; nothing where all is allowed. Raises `Unavailable` for one that it could not hold."""
+    blocks: list[str] = []
+    if permitted.allowed_tools is not None:
+        blocks.append(_block(ANY, "deny", NOT_LISTED, message="not listed"))
+    for rule in rules(permitted.allowed_tools):
+        blocks += _blocks(rule, "allow", LISTED, workspace)
+    for rule in rules(permitted.deny):
+        blocks += _blocks(rule, "deny", DENIED, workspace)
+    return "\n".join(blocks)
+
+
+def _blocks(rule: ToolRule, decision: str, priority: int, workspace: Path) -> Iterator[str]:
+    (tool,) = client_tool_names("gemini", rule, NAMES)
+    if rule.glob is None:
+        yield _block(tool, decision, priority, message=rule.pattern)
+        return
+    if rule.tool not in KEYS:
+        raise unheld("gemini", rule, "it can tell uses apart only of " + ", ".join(KEYS), f"write `{rule.tool}` alone")
+    for glob in _globs(rule.tool, rule.glob, workspace):
+        pattern = _pattern(KEYS[rule.tool], glob)
+        if len(pattern) > LONGEST:
+            raise unheld("gemini", rule, "it passes over so long a pattern", "write a shorter one")
+        yield _block(tool, decision, priority, message=rule.pattern, pattern=pattern)
+
+
+def _globs(tool: str, glob: str, workspace: Path) -> Iterator[str]:
+    for one in alternatives(glob):
+        yield one
+        if tool in FILE_TOOLS and not one.startswith(("/", ANY)):
+            yield f"{workspace}/{one}"
+
+
+def _pattern(key: str, glob: str) -> str:
+    """Say it over the arguments as the client writes them: JSON, each of them between two NULs."""
+    return rf'{NUL}"{key}":"{expression(glob, ANYTHING)}"{NUL}'
+
+
+def _block(tool: str, decision: str, priority: int, *, message: str, pattern: str = "") -> str:
+    lines = ["[[rule]]", f"toolName = {_quote_toml(tool)}", f'decision = "{decision}"', f"priority = {priority}"]
+    if pattern:
+        lines.append(f"argsPattern = {_quote_toml(pattern)}")
+    lines.append("allowRedirection = true" if decision == "allow" else f"denyMessage = {_quote_toml(message)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quote_toml(text: str) -> str:
+    """Write a text as TOML does: as JSON, but for surrogates and one sign."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
+
 
 LOGIN = "run `gemini` once and log in there, or set GEMINI_API_KEY"
 CLIENT = Client(
@@ -47,7 +209,7 @@ class Gemini:
     default_network: Network = Network.HOST
     client: Client = CLIENT
 
-    def invocation(self, task: Assignment, place: Place) -> Invocation:
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Hand the prompt over on stdin; nobody is there to approve, so what no rule forbids is allowed."""
         return Invocation(
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task), *task.agent.args),
@@ -61,13 +223,13 @@ class Gemini:
         return GeminiReader(LOGIN)
 
 
-def _arguments(task: Assignment) -> Iterator[str]:
+def _arguments(task: ResolvedTask) -> Iterator[str]:
     yield from ("--output-format", "stream-json", "--approval-mode", "yolo")
     if task.agent.model:
         yield from ("--model", task.agent.model)
 
 
-def _files(task: Assignment, workspace: Path) -> Iterator[tuple[str, bytes]]:
+def _files(task: ResolvedTask, workspace: Path) -> Iterator[tuple[str, bytes]]:
     if task.system_prompt:
         yield ".gemini/GEMINI.md", task.system_prompt.encode(errors="replace")
     if rules := policy(task.permitted, workspace):

@@ -1,21 +1,164 @@
 """goose as an agent."""
 
 import json
+import platform
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from shoal.adapters.client import Client
-from shoal.adapters.goose_events import LOGIN, GooseReader
-from shoal.adapters.kind import Invocation, Place
-from shoal.adapters.tool_patterns import ANY, named, unheld
-from shoal.adapters.tool_rules import ToolRules, tool_rules
+from shoal.adapters.events import argument, event, name, number, objects, plain, words
+from shoal.adapters.failure_text import describe_unfinished, explain_failure
+from shoal.adapters.kind import Invocation, SessionPaths
+from shoal.adapters.tool_rules import ANY, ToolRules, client_tool_names, tool_rules, unheld
 from shoal.errors import Unavailable
-from shoal.model.assignment import Assignment
+from shoal.model.activity import Act, Activity
 from shoal.model.permissions import ToolRule
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
 
+LOGIN = "run `goose configure`, or set GOOSE_PROVIDER, GOOSE_MODEL and the provider's key"
+UNKNOWN = "goose configure"
+DECLINED = "The user has declined to run this tool"
+MOST_CALLS = 1000
+MOST_ASIDE = 1000
+MOST_SIGNS = 2**16
+
+
+class GooseReader:
+    """Reads `stream-json`, in which a message comes in pieces of a word each."""
+
+    def __init__(self) -> None:
+        self._is_done = False
+        self._failure: str | None = None
+        self._text = ""
+        self._own_words = ""  # what it said last itself, if the model said nothing after it
+        self._tools: dict[str, str] = {}
+        self._spent: dict[str, float] = {}
+        self._aside = ""  # the end of what it said that is no event: why it could not even begin
+
+    @property
+    def is_done(self) -> bool:
+        """It told its end."""
+        return self._is_done
+
+    @property
+    def session(self) -> None:
+        """None: it keeps no session."""
+
+    @property
+    def usage(self) -> Mapping[str, float]:
+        """What it was told that its model cost, with a price where it knows one."""
+        return dict(self._spent)
+
+    def read(self, line: str) -> Iterable[Activity]:
+        """Turn one event into what it tells."""
+        told = event(line) or {}
+        match told:
+            case {"type": "message", "message": dict(message)}:
+                return list(self._message(message))
+            case {"type": "complete"}:
+                self._is_done = True
+                self._spend(told)
+                return list(self._flush_text())
+            case {"type": "error"}:
+                self._is_done = True
+                self._failure = words(told.get("error"))
+                return [*self._flush_text(), Activity(act=Act.TROUBLE, text=self._failure)]
+            case {"type": str()}:
+                return []
+            case _:
+                self._aside = f"{self._aside} {line.strip()}"[-MOST_ASIDE:]
+                return [*self._flush_text(), *plain(line)]
+
+    def verdict(self, exit_code: int | None, errors: str) -> str | None:
+        """Look at who had the last word: after an error that it could not mend goose says so, completes and exits 0."""
+        why = (
+            (self._failure or self._own_words)
+            if self._is_done
+            else describe_unfinished(self._own_words, errors, self._aside)
+        )
+        return explain_failure(why, LOGIN, is_login=UNKNOWN in why) if why else None
+
+    def _message(self, message: Mapping[str, object]) -> Iterator[Activity]:
+        is_models, is_agent = _is_models(message), message.get("role") == "assistant"
+        for part in objects(message.get("content")):
+            match part:
+                case {"type": "text", "text": str(text)} if is_agent:
+                    yield from self._piece(text) if is_models else self._own(text)
+                case {"type": "systemNotification", "msg": said} | {"type": "error", "message": said}:
+                    yield from self._own(words(said))
+                case {"type": "toolRequest"}:
+                    self._own_words = ""
+                    yield from (*self._flush_text(), self._request(part))
+                case {"type": "toolResponse"}:
+                    yield from (*self._flush_text(), *self._response(part))
+
+    def _piece(self, text: str) -> Iterator[Activity]:
+        """Take a piece of what the model says, and tell whole lines."""
+        self._own_words = ""
+        whole, newline, self._text = (self._text + text).rpartition("\n")
+        if len(self._text) > MOST_SIGNS:  # it may never end its line
+            whole, newline, self._text = f"{whole}{newline}{self._text}", "\n", ""
+        if newline:
+            yield Activity(act=Act.SAID, text=whole)
+
+    def _own(self, text: str) -> Iterator[Activity]:
+        self._own_words = text
+        yield from (*self._flush_text(), Activity(act=Act.TROUBLE, text=text))
+
+    def _flush_text(self) -> Iterator[Activity]:
+        """Tell the rest of what the model said, for something else comes now."""
+        text, self._text = self._text, ""
+        if text.strip():
+            yield Activity(act=Act.SAID, text=text)
+
+    def _request(self, part: Mapping[str, object]) -> Activity:
+        call = name(part.get("id"))
+        match part.get("toolCall"):
+            case {"value": {"name": str(tool)} as value}:
+                if len(self._tools) < MOST_CALLS:
+                    self._tools[call] = name(tool)
+                return Activity(act=Act.TOOL, tool=tool, text=argument(value.get("arguments")), call=call)
+            case {"error": error}:
+                return Activity(act=Act.TROUBLE, text=words(error), call=call)
+            case other:
+                return Activity(act=Act.TROUBLE, text=words(other), call=call)
+
+    def _response(self, part: Mapping[str, object]) -> Iterator[Activity]:
+        call = name(part.get("id"))
+        tool = self._tools.pop(call, "")
+        match part.get("toolResult"):
+            case {"value": {"content": parts} as value}:
+                text = "\n".join(words(one.get("text")) for one in objects(parts))
+                if text.startswith(DECLINED):
+                    yield Activity(act=Act.DENIED, tool=tool, text="not permitted", call=call)
+                yield Activity(act=Act.RESULT, text=text, call=call, ok=value.get("isError") is not True)
+            case {"error": error}:
+                yield Activity(act=Act.RESULT, text=words(error), call=call, ok=False)
+            case other:
+                yield Activity(act=Act.RESULT, text=words(other), call=call, ok=False)
+
+    def _spend(self, told: Mapping[str, object]) -> None:
+        self._spent = {key: number(told.get(key)) for key in ("input_tokens", "output_tokens")}
+        if "cost_usd" in told:
+            self._spent["cost_usd"] = number(told["cost_usd"])
+
+
+def _is_models(message: Mapping[str, object]) -> bool:
+    """Say whether a message came from the model: only then it says which one was asked."""
+    match message.get("metadata"):
+        case {"inference": dict()}:
+            return True
+        case _:
+            return False
+
+
+# Its npm package has the program under the name of the package.
+PACKAGED = f"goose-binary-linux-{'arm64' if platform.machine() == 'aarch64' else 'x64'}"
 CLIENT = Client(
     program="goose",
-    install="npm install -g @aaif/goose-binary-linux-x64, or see the installation page of goose",
+    install=f"npm install -g @aaif/{PACKAGED}",
+    aliases=(PACKAGED,),
     login=LOGIN,
     oldest=(1, 50, 0),
     keys=("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY", "OPENROUTER_API_KEY"),
@@ -29,7 +172,7 @@ CLIENT = Client(
         "OLLAMA_HOST",
     ),
     logins=(".config/goose/config.yaml", ".config/goose/secrets.yaml"),
-    knows=("model", "system prompt", "tool rules", "usage", "cost", "denials"),
+    knows=("model", "temperature", "system prompt", "tool rules", "usage", "cost", "denials"),
 )
 QUIET = {
     "GOOSE_DISABLE_KEYRING": "1",
@@ -60,7 +203,7 @@ class Goose:
     default_network: Network = Network.HOST
     client: Client = CLIENT
 
-    def invocation(self, task: Assignment, place: Place) -> Invocation:
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Hand the persona over as more of its system prompt, and rules as its own permissions."""
         spec, rules = task.agent, tool_rules(task)
         argv = [*(spec.command or (CLIENT.program,)), "run", "--no-session", "--quiet"]
@@ -69,6 +212,8 @@ class Goose:
         argv += [*(("--no-profile",) if rules else ()), *(("--model", spec.model) if spec.model else ())]
         argv += [*_persona(task.system_prompt), *spec.args, "--instructions", "-"]
         env = {**QUIET, "GOOSE_MODE": "approve" if rules else "auto"}
+        if spec.temperature is not None:
+            env["GOOSE_TEMPERATURE"] = f"{spec.temperature:g}"
         home = {".config/goose/permission.yaml": _permissions(rules)} if rules else {}
         return Invocation(argv=tuple(argv), stdin=task.prompt.encode(), env=env, home=home)
 
@@ -106,5 +251,5 @@ def _own(rules: tuple[ToolRule, ...]) -> set[str]:
     for rule in rules:
         if rule.glob not in (None, ANY):
             raise unheld("goose", rule, "it has rules for whole tools only", f"write `{rule.tool}`, or leave it out")
-        found.update(TOOLS if rule.tool == ANY else named("goose", rule, NAMES))
+        found.update(TOOLS if rule.tool == ANY else client_tool_names("goose", rule, NAMES))
     return found

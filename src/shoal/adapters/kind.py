@@ -7,12 +7,12 @@ from typing import Protocol
 
 from shoal.adapters.client import Client
 from shoal.model.activity import Activity
-from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SessionPaths:
     """Where an agent will stand; the paths are the same inside its wall and outside."""
 
     home: Path
@@ -32,7 +32,7 @@ class Place:
         return self.inputs / "system_prompt.md"
 
 
-NOWHERE = Place(home=Path("/nowhere/home"), inputs=Path("/nowhere/input"), workspace=Path("/nowhere/workspace"))
+NOWHERE = SessionPaths(home=Path("/nowhere/home"), inputs=Path("/nowhere/input"), workspace=Path("/nowhere/workspace"))
 """For who asks what would be run before there is a session."""
 
 
@@ -91,7 +91,7 @@ class Adapter(Protocol):
     def client(self) -> Client | None:
         """Return what is known of the client that it drives, where it drives one."""
 
-    def invocation(self, task: Assignment, place: Place) -> Invocation:
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Turn *task* into the command that works on it.
 
         A client that knows rules for its tools is given those of `task.permitted`; all others find them, like the rest

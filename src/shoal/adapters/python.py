@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from shoal.adapters.kind import Invocation, Place
+from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.errors import BadInput
-from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
 
 SHELL = "/bin/sh"
 
@@ -18,7 +18,7 @@ class Python:
     default_network: Network = Network.NONE
     client: None = None
 
-    def invocation(self, task: Assignment, place: Place) -> Invocation:
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Name the shell that the tools need; it is never started by itself."""
         if task.agent.mind is None and task.agent.made is None:
             raise BadInput(f"agent {task.agent.name!r} has no model; name one, or give a `shoal.Agent`")

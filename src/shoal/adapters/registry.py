@@ -1,29 +1,102 @@
 """Which kinds of agent there are: to add one is to write its file and its line here."""
 
 import functools
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import PurePath
 
 from shoal.adapters.acp import CLIENT, Acp
 from shoal.adapters.aider import Aider
-from shoal.adapters.brought import loaded, points
 from shoal.adapters.claude import Claude
+from shoal.adapters.client import AdapterHost, Client
 from shoal.adapters.codex import Codex
-from shoal.adapters.command import Command
+from shoal.adapters.command import CommandAdapter
 from shoal.adapters.copilot import Copilot
 from shoal.adapters.function import Function
 from shoal.adapters.gemini import Gemini
 from shoal.adapters.goose import Goose
-from shoal.adapters.host import Host
-from shoal.adapters.kind import Adapter
+from shoal.adapters.kind import Adapter, Invocation, Reader, SessionPaths
 from shoal.adapters.opencode import Opencode
 from shoal.adapters.python import Python
 from shoal.adapters.scripted import Scripted
-from shoal.errors import UnknownName
-from shoal.model.agent import AgentSpec
+from shoal.errors import ShoalError, Unavailable, UnknownName
+from shoal.model.agent import ENTRY_POINTS, AgentSpec
+from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
 
-ADAPTERS: dict[str, Callable[[Host], Adapter]] = {
+PARTS = {"name": str, "default_network": Network, "client": Client | None}
+METHODS = ("invocation", "reader")
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """An adapter of another package, by the name of its entry point."""
+
+    name: str
+    package: str
+    made: Adapter
+
+    @property
+    def default_network(self) -> Network:
+        """Return the network that it names."""
+        return self.made.default_network
+
+    @property
+    def client(self) -> Client | None:
+        """Return what it says of its client."""
+        return self.made.client
+
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
+        """Ask it for the command."""
+        with blaming(self.name, self.package):
+            return self.made.invocation(task, place)
+
+    def reader(self) -> Reader | None:
+        """Ask it for who reads."""
+        with blaming(self.name, self.package):
+            return self.made.reader()
+
+
+def points() -> Mapping[str, EntryPoint]:
+    """Find the entry points of all packages that are installed, by their names."""
+    return {one.name: one for one in entry_points(group=ENTRY_POINTS)}
+
+
+def load_adapter(point: EntryPoint) -> Adapter:
+    """Ask the package of *point* for its adapter; raises `Unavailable`."""
+    package = point.dist.name if point.dist else point.module
+    with blaming(point.name, package):
+        made = point.load()()
+        assert_adapter(made)
+    return Brought(point.name, package, made)
+
+
+def assert_adapter(made: object) -> None:
+    """Raise TypeError where *made* has not the form of an adapter."""
+    for part, kind in PARTS.items():
+        if not isinstance(getattr(made, part), kind):
+            raise TypeError(f"its `{part}` is {getattr(made, part)!r}")
+    for method in METHODS:
+        if not callable(getattr(made, method)):
+            raise TypeError(f"its `{method}` is no method")
+
+
+@contextmanager
+def blaming(name: str, package: str) -> Iterator[None]:
+    """Turn whatever another package raises into one line that names it."""
+    try:
+        yield
+    except ShoalError:
+        raise
+    except (Exception, SystemExit) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+        remedy = f"tell its authors, or remove it: pip uninstall {package}"
+        raise Unavailable(f"the adapter {name!r} of the package {package}", why, remedy) from error
+
+
+ADAPTERS: dict[str, Callable[[AdapterHost], Adapter]] = {
     "aider": lambda host: Aider(),
     "copilot": lambda host: Copilot(),
     "gemini": lambda host: Gemini(),
@@ -31,7 +104,7 @@ ADAPTERS: dict[str, Callable[[Host], Adapter]] = {
     "claude": lambda host: Claude(),
     "codex": lambda host: Codex(),
     "acp": lambda host: Acp(),
-    "command": lambda host: Command(),
+    "command": lambda host: CommandAdapter(),
     "function": lambda host: Function(python=host.own_python, program=host.programs / "function_agent.py"),
     "goose": lambda host: Goose(),
     "python": lambda host: Python(),
@@ -51,7 +124,7 @@ SPEAKERS = {
 """Programs that speak ACP, and whose login each of them uses."""
 
 
-def adapter(name: str, host: Host) -> Adapter:
+def adapter(name: str, host: AdapterHost) -> Adapter:
     """Return the adapter called *name*, fit for *host*; raise `UnknownName` with the nearest.
 
     An adapter of another package is a callable without arguments that gives one, found by its entry point; where that
@@ -59,10 +132,10 @@ def adapter(name: str, host: Host) -> Adapter:
     """
     if name in ADAPTERS:
         return ADAPTERS[name](host)
-    return _brought(name)
+    return _load_plugin(name)
 
 
-def adapter_of(spec: AgentSpec, host: Host) -> Adapter:
+def adapter_of(spec: AgentSpec, host: AdapterHost) -> Adapter:
     """Return the adapter that is fit for *spec*: an ACP agent that we know as a client has the login of that."""
     made = adapter(spec.adapter, host)
     client = own.client if isinstance(made, Acp) and (own := _spoken(spec, host)) else None
@@ -71,20 +144,20 @@ def adapter_of(spec: AgentSpec, host: Host) -> Adapter:
     return Acp(client=replace(CLIENT, keys=client.keys, settings=client.settings, logins=client.logins))
 
 
-def _spoken(spec: AgentSpec, host: Host) -> Adapter | None:
+def _spoken(spec: AgentSpec, host: AdapterHost) -> Adapter | None:
     names = (PurePath(word).name.removesuffix(".js") for word in spec.command)
     known = next((SPEAKERS[name] for name in names if name in SPEAKERS), None)
     return None if known is None else adapter(known, host)
 
 
-def brought() -> tuple[str, ...]:
+def list_plugin_adapters() -> tuple[str, ...]:
     """Name the adapters that other packages bring; ours cannot be replaced by one."""
     return tuple(sorted({*points()} - {*ADAPTERS}))
 
 
 @functools.cache
-def _brought(name: str) -> Adapter:
+def _load_plugin(name: str) -> Adapter:
     found = points()
     if name not in found:
         raise UnknownName("adapter", name, (*ADAPTERS, *found))
-    return loaded(found[name])
+    return load_adapter(found[name])

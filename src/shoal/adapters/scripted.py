@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.adapters.kind import Invocation, Place
+from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.errors import BadInput
-from shoal.model.assignment import Assignment
 from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
 
 SYSTEM = Path("/usr")  # shown in every box
 
@@ -21,7 +21,7 @@ class Scripted:
     default_network: Network = Network.NONE
     client: None = None
 
-    def invocation(self, task: Assignment, place: Place) -> Invocation:
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Hand the script over on stdin, for an argument may not be longer than 128 KiB."""
         if task.agent.script is None:
             raise BadInput(f"agent {task.agent.name!r} has no script; list its actions")

@@ -112,15 +112,15 @@ def fits(glob: str, text: str) -> bool:
 
 def write(file: dict[str, str]) -> None:
     """Make a file, and the folders above it."""
-    put(file, "w")
+    write_file(file, "w")
 
 
 def append(file: dict[str, str]) -> None:
     """Add to the end of a file."""
-    put(file, "a")
+    write_file(file, "a")
 
 
-def put(file: dict[str, str], mode: str) -> None:
+def write_file(file: dict[str, str], mode: str) -> None:
     """Open a file in *mode* and write its content exactly."""
     os.makedirs(os.path.dirname(file["path"]) or ".", exist_ok=True)
     with open(file["path"], mode, encoding="utf-8", newline="") as out:

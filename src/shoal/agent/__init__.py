@@ -11,6 +11,7 @@ from shoal.agent.agent import Agent
 from shoal.agent.events import (
     AgentEvent,
     ModelReplied,
+    Reply,
     TextArrived,
     ToolCalled,
     ToolReturned,
@@ -20,7 +21,6 @@ from shoal.agent.events import (
 )
 from shoal.agent.limits import AgentLimits
 from shoal.agent.parallel import Answer, Outcome, Prompt
-from shoal.agent.reply import Reply
 from shoal.agent.sandboxed import sandboxed_tools
 from shoal.agent.scripted import After, Call, ScriptedModel
 from shoal.agent.workspace import CommandOutcome, OpenWorkspace, Workspace

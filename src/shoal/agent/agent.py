@@ -13,14 +13,12 @@ from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RunUsage
 
-from shoal.agent.events import Warned
+from shoal.agent.events import Reply, Warned
 from shoal.agent.limits import AgentLimits, as_seconds
 from shoal.agent.parallel import Fanout, Outcome, Prompts
-from shoal.agent.reply import Reply
-from shoal.agent.setup import AgentTool, Setup, as_model, as_text
-from shoal.agent.subscribers import Handler, Post, Subscription
-from shoal.agent.telling import Telling
-from shoal.agent.turn import Turn, new_id, unfinished
+from shoal.agent.setup import AgentSetup, AgentTool, as_model, as_text
+from shoal.agent.subscribers import Handler, Post, Subscription, Telling
+from shoal.agent.turn import AgentTurn, drop_unfinished, new_id
 from shoal.agent.workspace import OpenWorkspace
 from shoal.errors import BadInput
 
@@ -46,7 +44,7 @@ class Agent:
         settings: ModelSettings | None = None,
         tool_retries: int = 3,
     ) -> None:
-        setup = Setup(
+        setup = AgentSetup(
             model=as_model(model),
             system_prompt=system_prompt,
             name=name,
@@ -58,7 +56,7 @@ class Agent:
 
     def _begin(
         self,
-        setup: Setup,
+        setup: AgentSetup,
         parent_id: str | None = None,
         history: Iterable[ModelMessage] = (),
         subscriptions: Iterable[Subscription] = (),
@@ -71,7 +69,7 @@ class Agent:
         self._usage = RunUsage()
         self._carried = RunUsage()  # what others have spent of the budget that it shares
         self._is_priced = True
-        self._turn: Turn | None = None
+        self._turn: AgentTurn | None = None
         self._fanouts: set[Fanout] = set()
 
     async def prompt(self, text: str, *, timeout: float | None = None) -> Reply:
@@ -85,7 +83,7 @@ class Agent:
         An answer that was cut off is asked for again.
         """
         self._assert_idle()
-        self._history = unfinished(self._history)
+        self._history = drop_unfinished(self._history)
         async with self._turning(None, timeout) as turn:
             return turn.reply(await turn.answer(None, str))
 
@@ -119,7 +117,7 @@ class Agent:
 
     def fork(self) -> "Agent":
         """Make an agent that goes on alone from here: same model, tools, limits and subscribers, own conversation."""
-        return self._forked(self.setup)
+        return self._fork(self.setup)
 
     async def run_parallel_prompts(
         self,
@@ -225,16 +223,16 @@ class Agent:
         return (self._usage.cost or Decimal(0)) if self._is_priced else None
 
     @contextlib.contextmanager
-    def sharing(self, setup: Setup) -> Iterator["Agent"]:
+    def sharing(self, setup: AgentSetup) -> Iterator["Agent"]:
         """Give a fork that spends from this agent's budget."""
-        fork = self._forked(setup)
+        fork = self._fork(setup)
         fork._carried = self._carried + self._usage
         try:
             yield fork
         finally:
             self._spend(fork._usage, is_priced=fork._is_priced)
 
-    def _forked(self, setup: Setup) -> "Agent":
+    def _fork(self, setup: AgentSetup) -> "Agent":
         twin = object.__new__(Agent)
         twin._begin(setup, self.id, copy.deepcopy(self._history), self._subscriptions)
         return twin
@@ -256,12 +254,12 @@ class Agent:
         return Telling(post, run_id=new_id(), agent_id=self.id, parent_id=self.parent_id)
 
     @contextlib.asynccontextmanager
-    async def _turning(self, text: str | None, timeout: float | None) -> AsyncIterator[Turn]:
+    async def _turning(self, text: str | None, timeout: float | None) -> AsyncIterator[AgentTurn]:
         self._assert_idle()
         post = Post(self._subscriptions)
         bounds = (as_seconds(timeout), self.setup.limits.seconds)
         seconds = min((one for one in bounds if one is not None), default=None)
-        turn = Turn(self.setup, self._history, self._carried + self._usage, self._telling(post), timeout=seconds)
+        turn = AgentTurn(self.setup, self._history, self._carried + self._usage, self._telling(post), timeout=seconds)
         self._turn = turn
         try:
             async with turn.told(text, post):

@@ -1,7 +1,11 @@
 """What an agent does, as small frozen events for its subscribers."""
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, field
 from decimal import Decimal
+
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.usage import RunUsage
 
 SAID_CHARACTERS = 4_000
 
@@ -72,7 +76,29 @@ class Warned(AgentEvent):
     text: str
 
 
-def said(value: object) -> str:
+def event_text(value: object) -> str:
     """Give *value* as text, cut to what an event carries."""
     text = str(value)
     return text if len(text) <= SAID_CHARACTERS else f"{text[:SAID_CHARACTERS]} [{len(text) - SAID_CHARACTERS} more]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The model's answer, and what it took to come to it."""
+
+    text: str
+    run_id: str
+    agent_id: str
+    usage: RunUsage = field(repr=False)
+    cost: Decimal | None
+    """In US dollars; `None` where a price is not known."""
+    _messages: tuple[ModelMessage, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        """Give the text."""
+        return self.text
+
+    @property
+    def messages(self) -> list[ModelMessage]:
+        """Copy the messages of this turn, the prompt's first."""
+        return copy.deepcopy(list(self._messages))

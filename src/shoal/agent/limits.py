@@ -49,15 +49,15 @@ class AgentLimits:
             why = f"no price is known for {model.model_name!r}"
             raise Unavailable("a limit in dollars", why, "limit tokens instead, or name a model with a known price")
 
-    def spent_by(self, usage: RunUsage) -> AgentError | None:
+    def first_spent(self, usage: RunUsage) -> AgentError | None:
         """Name the first budget that *usage* has used up, if any."""
-        return next(self._spent(usage), None)
+        return next(self._list_spent(usage), None)
 
-    def passed_by(self, usage: RunUsage) -> AgentError:
+    def first_passed(self, usage: RunUsage) -> AgentError:
         """Name the bound that ended a turn with *usage*."""
-        return self.spent_by(usage) or MaxTurns(self.turns or 0)
+        return self.first_spent(usage) or MaxTurns(self.turns or 0)
 
-    def _spent(self, usage: RunUsage) -> Iterator[AgentError]:
+    def _list_spent(self, usage: RunUsage) -> Iterator[AgentError]:
         if self.tokens is not None and usage.total_tokens >= self.tokens:
             yield BudgetExceeded("tokens", f"{usage.total_tokens} of {self.tokens}")
         if self._cost is not None and usage.cost is not None and usage.cost >= self._cost:

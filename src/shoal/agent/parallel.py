@@ -10,9 +10,10 @@ from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RunUsage
 
-from shoal.agent.reply import Reply
+from shoal.agent.events import Reply
+from shoal.agent.raised import is_own
 from shoal.agent.sandboxed import sandboxed_tools
-from shoal.agent.setup import Setup, as_model, as_text
+from shoal.agent.setup import AgentSetup, as_model, as_text
 from shoal.agent.workspace import OpenWorkspace, Workspace
 from shoal.errors import AgentCancelled, AgentCrashed, AgentError, BadInput
 from shoal.patterns.limiter import Limiter
@@ -36,7 +37,7 @@ class Prompt:
     max_tokens: int | None = None
     timeout: float | None = None
 
-    def on(self, setup: Setup) -> Setup:
+    def on(self, setup: AgentSetup) -> AgentSetup:
         """Give the setup of the agent that answers it."""
         if self == Prompt(self.text, timeout=self.timeout):
             return setup  # shared, and with it the pydantic-ai agent
@@ -99,7 +100,7 @@ class Fanout:
         """Give what each comes to, the first that is done first; *prompts* are taken as there is room for them."""
         # Only workspaces weigh on this host: those share the limit of the process, talk with a model does not.
         limiter = None if self._workspace else Limiter(width)
-        settled = stream(self._typed, _numbered(prompts), limit=width, limiter=limiter)
+        settled = stream(self._to_answer, _number_prompts(prompts), limit=width, limiter=limiter)
         async with contextlib.aclosing(settled) as outcomes:
             async for outcome in outcomes:
                 match outcome:
@@ -108,14 +109,16 @@ class Fanout:
                     case _:
                         yield outcome
 
-    async def _typed(self, numbered: tuple[int, str | Prompt]) -> Answer:
+    async def _to_answer(self, numbered: tuple[int, str | Prompt]) -> Answer:
         index, prompt = numbered
         try:
             return await self._answer(index, prompt if isinstance(prompt, Prompt) else Prompt(as_text(prompt)))
         except AgentError as error:
             error.of_prompt(index)
             raise
-        except Exception as error:
+        except BaseException as error:
+            if not is_own(error):
+                raise
             raise AgentCrashed(error).of_prompt(index) from error
 
     async def _answer(self, index: int, prompt: Prompt) -> Answer:
@@ -149,15 +152,15 @@ class Fanout:
             self._live.discard(fork)
 
 
-def _numbered(prompts: Prompts) -> Source[tuple[int, str | Prompt]]:
+def _number_prompts(prompts: Prompts) -> Source[tuple[int, str | Prompt]]:
     if isinstance(prompts, AsyncIterable):
-        return _counted(prompts)
+        return _count_prompts(prompts)
     if isinstance(prompts, str) or not isinstance(prompts, Iterable):
         raise BadInput(f"{prompts!r:.60} is no list of prompts; give several texts")
     return enumerate(prompts)
 
 
-async def _counted(prompts: AsyncIterable[str | Prompt]) -> AsyncIterator[tuple[int, str | Prompt]]:
+async def _count_prompts(prompts: AsyncIterable[str | Prompt]) -> AsyncIterator[tuple[int, str | Prompt]]:
     index = 0
     async for prompt in prompts:
         yield index, prompt

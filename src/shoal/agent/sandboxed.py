@@ -7,8 +7,8 @@ from typing import Any
 from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.tools import Tool
 
-from shoal.agent.workspace import CommandOutcome, Ruled, Workspace
-from shoal.model.mind import TOOLS
+from shoal.agent.workspace import CommandOutcome, HasWorkspace, Ruled, Workspace
+from shoal.model.agent import TOOLS
 from shoal.model.permissions import NOT_LISTED, PermissionManager
 
 READ_BYTES = 40_000  # below the 64 KiB of a command's output that a session keeps
@@ -76,8 +76,12 @@ BEGIN {
 """
 
 
-def sandboxed_tools(workspace: Workspace) -> list[Tool[None]]:
-    """Give the tools `read`, `write`, `edit`, `list`, `search` and `shell`, all of which work inside *workspace*."""
+def sandboxed_tools(workspace: Workspace | HasWorkspace) -> list[Tool[None]]:
+    """Give the tools `read`, `write`, `edit`, `list`, `search` and `shell`, all of which work inside *workspace*.
+
+    A session that plain code holds open by `with` will do too, in whichever loop the agent is asked.
+    """
+    workspace = workspace.as_workspace() if isinstance(workspace, HasWorkspace) else workspace
     hands = _Hands(workspace)
     rules = workspace.permission_manager if isinstance(workspace, Ruled) else None
     named: dict[str, Callable[..., Awaitable[str]]] = {
@@ -89,10 +93,12 @@ def sandboxed_tools(workspace: Workspace) -> list[Tool[None]]:
         "shell": hands.shell,
     }
     # one after the other: two writes of one answer to one file have an order
-    return [Tool(_ruled(name, function, rules), name=name, sequential=True) for name, function in named.items()]
+    return [Tool(_check_rules(name, function, rules), name=name, sequential=True) for name, function in named.items()]
 
 
-def _ruled(name: str, function: Callable[..., Awaitable[str]], rules: PermissionManager | None) -> Callable[..., Any]:
+def _check_rules(
+    name: str, function: Callable[..., Awaitable[str]], rules: PermissionManager | None
+) -> Callable[..., Any]:
     """Ask the session's rules before each call, where it has any for tools."""
     if rules is None or (rules.permissions.allowed_tools is None and not rules.permissions.deny):
         return function
@@ -149,16 +155,16 @@ class _Hands:
         """Find the lines of text files that match an extended regular expression."""
         done = await self._script(SEARCH, pattern, path, SEARCH_LINES + 1)
         if not done.output and done.error:
-            raise ToolFailed(_cut(done.error.strip()))
+            raise ToolFailed(_shorten(done.error.strip()))
         found = done.output.splitlines()
         more = ["[more matches are not shown; search for less]"] if len(found) > SEARCH_LINES else []
-        return _cut("\n".join([*found[:SEARCH_LINES], *more])) or "no match"
+        return _shorten("\n".join([*found[:SEARCH_LINES], *more])) or "no match"
 
     async def shell(self, command: str, seconds: float = SHELL_SECONDS) -> str:
         """Run a shell command in the workspace, and give its exit code and what it said."""
         seconds = max(seconds, LEAST_SECONDS)
         done = await self._run(command, timeout=seconds)
-        said = [_ending(done, seconds), _cut(done.output), _cut(done.error)]
+        said = [_ending(done, seconds), _shorten(done.output), _shorten(done.error)]
         return "\n".join(part.rstrip() for part in said if part)
 
     async def _script(self, script: str, *arguments: object, stdin: bytes | None = None) -> CommandOutcome:
@@ -166,7 +172,7 @@ class _Hands:
         words = ["./-" if argument == "-" else str(argument) for argument in arguments]
         done = await self._run(script, "sh", *words, timeout=FILE_SECONDS, stdin=stdin)
         if done.exit_code != 0:
-            raise ToolFailed(_cut(done.error.strip()) or _ending(done, FILE_SECONDS))
+            raise ToolFailed(_shorten(done.error.strip()) or _ending(done, FILE_SECONDS))
         return done
 
     async def _run(self, *words: str, timeout: float, stdin: bytes | None = None) -> CommandOutcome:
@@ -194,7 +200,7 @@ def _is_text(word: str) -> bool:
     return True
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     if len(text) <= SHELL_CHARACTERS:
         return text
     half = SHELL_CHARACTERS // 2

@@ -83,7 +83,7 @@ class ScriptedModel(FunctionModel):
 
     async def _step(self, messages: Sequence[ModelMessage]) -> Step:
         if callable(self._script):
-            step = self._script(*_asked(messages))
+            step = self._script(*_find_prompt(messages))
             return await step if inspect.isawaitable(step) else step
         number = sum(isinstance(one, ModelResponse) for one in messages)
         if number >= len(self._script):
@@ -91,7 +91,7 @@ class ScriptedModel(FunctionModel):
         return self._script[number]
 
 
-def _asked(messages: Sequence[ModelMessage]) -> tuple[str, int]:
+def _find_prompt(messages: Sequence[ModelMessage]) -> tuple[str, int]:
     """Find the latest prompt, and count the answers since."""
     answers = 0
     for message in reversed(messages):
@@ -110,22 +110,22 @@ def _prompt_in(message: ModelRequest) -> str:
 def _parts(step: Step, info: AgentInfo) -> list[ModelResponsePart]:
     match step:
         case str() if info.output_tools and not info.allow_text_output:
-            return [_typed_answer(step, info.output_tools[0])]
+            return [_make_typed_answer(step, info.output_tools[0])]
         case str():
             return [TextPart(step)]
         case Call():
-            return [_called(step)]
+            return [_tool_call(step)]
         case _:
-            return [_called(call) for call in _calls(step)]
+            return [_tool_call(call) for call in _calls(step)]
 
 
-def _typed_answer(text: str, tool: ToolDefinition) -> ToolCallPart:
+def _make_typed_answer(text: str, tool: ToolDefinition) -> ToolCallPart:
     """Give the JSON in *text* by the tool through which pydantic-ai takes a typed answer."""
     key = tool.outer_typed_dict_key
     return ToolCallPart(tool.name, text if key is None else f"{{{json.dumps(key)}: {text}}}")
 
 
-def _called(call: Call) -> ToolCallPart:
+def _tool_call(call: Call) -> ToolCallPart:
     arguments: dict[str, Any] = json.loads(json.dumps(dict(call.arguments)))
     return ToolCallPart(call.tool, arguments, tool_call_id=f"call_{uuid.uuid4().hex[:16]}")
 

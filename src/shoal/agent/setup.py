@@ -13,6 +13,7 @@ from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset, ToolsetTool, WrapperToolset
 
 from shoal.agent.limits import AgentLimits
+from shoal.agent.raised import is_own
 from shoal.errors import BadInput, ToolFailed, Unavailable
 
 FOR_THE_MODEL = (
@@ -30,7 +31,7 @@ AgentTool = Tool[None] | Callable[..., Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class AgentSetup:
     """What makes an agent, apart from its conversation; a change makes a new value."""
 
     model: Model
@@ -103,5 +104,8 @@ class _NamesFailures(WrapperToolset[None]):
             return await super().call_tool(name, tool_args, ctx, tool)
         except FOR_THE_MODEL:
             raise
-        except Exception as error:
+        except BaseException as error:
+            # Caught in the task of the tool: a `SystemExit` that leaves a task ends the loop, and with it every run.
+            if not is_own(error):
+                raise
             raise ToolFailed(name, f"{type(error).__name__}: {error}") from error

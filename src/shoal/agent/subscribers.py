@@ -4,8 +4,14 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
-from shoal.agent.events import AgentEvent
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.tools import RunContext, ToolDefinition
+
+from shoal.agent.events import AgentEvent, ModelReplied, ToolCalled, ToolReturned, event_text
 
 Handler = Callable[[AgentEvent], Awaitable[object] | object]
 
@@ -56,7 +62,7 @@ class Post:
     def say(self, event: AgentEvent) -> None:
         """Queue *event* for every subscriber; one whose queue is full misses it."""
         for box in self._boxes:
-            box.put(event)
+            box.add(event)
 
     @contextlib.asynccontextmanager
     async def delivering(self) -> AsyncIterator[None]:
@@ -66,17 +72,17 @@ class Post:
             return
         group = asyncio.TaskGroup()
         await group.__aenter__()
-        tasks = [group.create_task(box.delivered()) for box in self._boxes]
+        tasks = [group.create_task(box.deliver_all()) for box in self._boxes]
         try:
             yield
         finally:
             # Left by hand, for an abandoned stream closes its generator with an error that no group may see.
             try:
-                await self._settled(tasks)
+                await self._wait_for(tasks)
             finally:
                 await group.__aexit__(None, None, None)
 
-    async def _settled(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+    async def _wait_for(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         for box in self._boxes:
             box.close()
         try:
@@ -91,7 +97,7 @@ class _Box:
         self._subscription = subscription
         self._queue: asyncio.Queue[AgentEvent | None] = asyncio.Queue()
 
-    def put(self, event: AgentEvent) -> None:
+    def add(self, event: AgentEvent) -> None:
         if self._queue.qsize() < QUEUE_EVENTS:
             self._queue.put_nowait(event)
         else:
@@ -100,7 +106,7 @@ class _Box:
     def close(self) -> None:
         self._queue.put_nowait(None)
 
-    async def delivered(self) -> None:
+    async def deliver_all(self) -> None:
         is_delivered = True
         try:
             while (event := await self._queue.get()) is not None:
@@ -110,3 +116,54 @@ class _Box:
         finally:
             # cut off: what it was busy with, and what still waits behind that (without the end mark)
             self._subscription.dropped += (not is_delivered) + max(0, self._queue.qsize() - 1)
+
+
+class Telling(AbstractCapability[None]):
+    """Makes events that say which turn of which agent they are of."""
+
+    def __init__(self, post: Post, *, run_id: str, agent_id: str, parent_id: str | None) -> None:
+        self._post = post
+        self.is_heard = bool(post)
+        self.run_id = run_id
+        self.agent_id = agent_id
+        self.parent_id = parent_id
+
+    def say(self, kind: Callable[..., AgentEvent], **facts: object) -> None:
+        """Tell the subscribers, if there are any."""
+        if self.is_heard:
+            origin = {"run_id": self.run_id, "agent_id": self.agent_id, "parent_id": self.parent_id}
+            self._post.say(kind(**origin, **facts))
+
+    async def after_model_request(
+        self, ctx: RunContext[None], *, request_context: ModelRequestContext, response: ModelResponse
+    ) -> ModelResponse:
+        """Tell of an answer of the model's."""
+        used = response.usage
+        self.say(
+            ModelReplied,
+            text=event_text(response.text or ""),
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            cost=used.cost,
+        )
+        return response
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[None],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: dict[str, Any],
+        handler: Callable[[dict[str, Any]], Awaitable[object]],
+    ) -> object:
+        """Tell of a tool's call and of its end."""
+        which = {"tool": call.tool_name, "call_id": call.tool_call_id}
+        self.say(ToolCalled, **which, arguments=event_text(call.args_as_json_str()))
+        try:
+            result = await handler(args)
+        except Exception as error:
+            self.say(ToolReturned, **which, content="", error=event_text(error))
+            raise
+        self.say(ToolReturned, **which, content=event_text(result))
+        return result

@@ -7,31 +7,98 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import PydanticUserError, ValidationError
 from pydantic_ai import CancellationToken
+from pydantic_ai import exceptions as theirs
 from pydantic_ai.exceptions import ModelRetry, RunTimedOut, ToolRetryError, UnexpectedModelBehavior, UsageLimitExceeded
 from pydantic_ai.messages import ModelMessage, ModelResponse, PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 from pydantic_ai.output import OutputSpec
 from pydantic_ai.usage import RunUsage
 from pydantic_graph import End
 
-from shoal.agent.events import TextArrived, TurnEnded, TurnStarted
-from shoal.agent.failures import typed
-from shoal.agent.reply import Reply
-from shoal.agent.setup import Setup
-from shoal.agent.subscribers import Post
-from shoal.agent.telling import Telling
-from shoal.errors import AgentTimedOut, BadInput, ShoalError, ToolFailed
+from shoal.agent.events import Reply, TextArrived, TurnEnded, TurnStarted
+from shoal.agent.setup import AgentSetup
+from shoal.agent.subscribers import Post, Telling
+from shoal.errors import (
+    AgentCancelled,
+    AgentCrashed,
+    AgentError,
+    AgentTimedOut,
+    AuthenticationFailed,
+    BadInput,
+    BudgetExceeded,
+    ContextTooLong,
+    ModelFailed,
+    RateLimited,
+    ShoalError,
+    ToolFailed,
+)
+
+PASSING = (
+    theirs.ModelUnavailableError,
+    theirs.ModelServerError,
+    theirs.ModelConnectionError,
+)
+
+
+def to_shoal_error(error: Exception, model: str) -> ShoalError:
+    """Say what *error* means for a turn with *model*."""
+    match error:
+        case ShoalError():
+            return error
+        case theirs.RunTimedOut() | theirs.ModelTimeoutError():
+            return AgentTimedOut()
+        case theirs.ModelRequestTimeout():
+            return AgentTimedOut(error.timeout)
+        case theirs.RunCancelled():
+            return AgentCancelled()
+        case theirs.ModelAPIError():
+            return _of_the_model(error)
+        case theirs.UnexpectedModelBehavior():
+            return ModelFailed(model, error.message, is_passing=True)
+        case theirs.FallbackExceptionGroup():
+            return to_shoal_error(error.exceptions[-1], model)
+        case theirs.UserError() | PydanticUserError():
+            return BadInput(error.message)
+        case theirs.AgentRunError():
+            return ModelFailed(model, error.message)
+        case _:
+            return AgentCrashed(error)
+
+
+def _of_the_model(error: theirs.ModelAPIError) -> AgentError:
+    status = error.status_code if isinstance(error, theirs.ModelHTTPError) else None
+    match error:
+        case theirs.ModelRateLimitError():
+            return RateLimited(error.model_name, error.retry_after)
+        case theirs.ModelQuotaExceededError():
+            return BudgetExceeded("the account", f"{error.model_name} says: {_error_text(error)}")
+        case theirs.ModelAuthenticationError():
+            return AuthenticationFailed(error.model_name, status)
+        case theirs.ModelContextWindowExceededError():
+            return ContextTooLong(error.model_name)
+        case _:
+            return ModelFailed(
+                error.model_name,
+                _error_text(error),
+                status=status,
+                is_passing=isinstance(error, PASSING) or status == 408,
+            )
+
+
+def _error_text(error: theirs.ModelAPIError) -> str:
+    return error.provider_error_code or error.provider_error_type or error.message
+
 
 T = TypeVar("T")
 
 
-class Turn:
+class AgentTurn:
     """One run of the model; *spent* is what its budget has lost before."""
 
     def __init__(
         self,
-        setup: Setup,
+        setup: AgentSetup,
         history: Sequence[ModelMessage],
         spent: RunUsage,
         telling: Telling,
@@ -144,13 +211,13 @@ class Turn:
 
     def _assert_affordable(self) -> None:
         self._setup.limits.assert_can_be_held(self._setup.model)
-        if spent := self._setup.limits.spent_by(self._spent):
+        if spent := self._setup.limits.first_spent(self._spent):
             raise spent
 
     def _meaning(self, error: Exception) -> ShoalError:
         match error:
             case UsageLimitExceeded():
-                return self._setup.limits.passed_by(self._total)
+                return self._setup.limits.first_passed(self._total)
             case RunTimedOut():
                 return AgentTimedOut(self._timeout)
             case UnexpectedModelBehavior(__cause__=ModelRetry() | ToolRetryError() | ValidationError()) if (
@@ -158,7 +225,7 @@ class Turn:
             ):
                 return ToolFailed(tool, f"the model never got it right: {error.__cause__}")
             case _:
-                return typed(error, self._setup.model.model_name)
+                return to_shoal_error(error, self._setup.model.model_name)
 
     def _last_tool(self) -> str | None:
         answers = [one for one in self._new() if isinstance(one, ModelResponse)]
@@ -169,7 +236,7 @@ class Turn:
         return self.messages[len(self._history) :]
 
 
-def unfinished(history: Sequence[ModelMessage]) -> list[ModelMessage]:
+def drop_unfinished(history: Sequence[ModelMessage]) -> list[ModelMessage]:
     """Give the conversation without an answer that was cut off; raise `BadInput` where nothing is left to be said."""
     found = list(history)
     while found and isinstance(last := found[-1], ModelResponse) and last.state == "interrupted":

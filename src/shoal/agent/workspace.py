@@ -40,6 +40,15 @@ class Ruled(Protocol):
     def permission_manager(self) -> PermissionManager: ...
 
 
+@runtime_checkable
+class HasWorkspace(Protocol):
+    """What gives a workspace: a session that was opened by a plain `with`."""
+
+    def as_workspace(self) -> Workspace:
+        """Give what tools work in."""
+        ...
+
+
 class OpenWorkspace(Protocol):
     """Opens one workspace for each prompt: `lambda index: IsolatedAgentSession(f"prompt-{index}", ".")` does."""
 

@@ -23,7 +23,7 @@ COMMANDS = (
 )
 
 
-def called(words: Sequence[str]) -> int:
+def call_command(words: Sequence[str]) -> int:
     """Call the command that *words* name and return its exit code; bad words raise `typer.TyperException`."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]

@@ -9,19 +9,19 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.document import text
+from shoal.cli.json_output import text
 from shoal.cli.options import HERE, Json, Repo
-from shoal.cli.place import found
-from shoal.cli.render.approve import how_to_answer, one_line, quoted
+from shoal.cli.render.approve import how_to_answer, one_line, quote_message
+from shoal.cli.repository import find_place
 from shoal.errors import BadInput
 from shoal.model.events import GateAnswered, RunEnded, StepEnded
-from shoal.model.gate import Answer, Verdict
-from shoal.store.find import find_run
+from shoal.model.gate import GateAnswer, GateVerdict
 from shoal.store.fold import GateState, RunState, State, StepState, latest
 from shoal.store.lock import is_locked
+from shoal.store.lookup import find_run
 from shoal.store.paths import StatePaths
-from shoal.store.read import events
-from shoal.store.requests import Request, post, user_name, withdraw
+from shoal.store.reader import events
+from shoal.store.requests import ControlRequest, post, user_name, withdraw
 
 TAKEN_SECONDS = 3.0
 SHOWN = 5
@@ -48,10 +48,10 @@ def command(
 
     `shoal status` shows what is asked. Whoever may write the repository's `.shoal` may answer.
     """
-    place = asyncio.run(found(repo))
+    place = asyncio.run(find_place(repo))
     question = _question(place.state(), run, step)
-    verdict = Verdict.REJECT if reject else Verdict.APPROVE
-    request = Request(
+    verdict = GateVerdict.REJECT if reject else GateVerdict.APPROVE
+    request = ControlRequest(
         kind="answer",
         run=question.run,
         step=question.step,
@@ -62,7 +62,9 @@ def command(
     )
     post(place.paths, request)
     is_taken = _is_taken(place.paths, request)
-    output.say(text(_document(request, question, is_taken)) if json else _told(verdict, question, is_taken))
+    output.print_out(
+        text(_document(request, question, is_taken)) if json else _describe_answer(verdict, question, is_taken)
+    )
     return 0
 
 
@@ -84,12 +86,12 @@ def _question(state: State, run: str | None, step: str | None) -> _Question:
         raise BadInput(f"no run waits for an answer{_last_words(state)}")
     owner = find_run(waiting if run is None or _fits(waiting, run) else state, run)
     if step is not None:
-        return _asked(owner, _step(owner, step, waiting), waiting)
+        return _find_question(owner, _step(owner, step, waiting), waiting)
     if not owner.waiting:
         raise _refusal(_why_not(owner), waiting)
     if len(owner.waiting) > 1:
-        raise BadInput(f"{len(owner.waiting)} gates wait in {owner.run}; name one: {_listed(State({'': owner}))}")
-    return _asked(owner, owner.waiting[0], waiting)
+        raise BadInput(f"{len(owner.waiting)} gates wait in {owner.run}; name one: {_list_waiting(State({'': owner}))}")
+    return _find_question(owner, owner.waiting[0], waiting)
 
 
 def _fits(waiting: State, word: str) -> bool:
@@ -113,7 +115,7 @@ def _step(owner: RunState, word: str, waiting: State) -> StepState:
     return begun[0]
 
 
-def _asked(owner: RunState, step: StepState, waiting: State) -> _Question:
+def _find_question(owner: RunState, step: StepState, waiting: State) -> _Question:
     gate = step.gate
     if gate is None:
         raise _refusal(f"{step.step} of {owner.run} has asked nothing", waiting)
@@ -141,13 +143,13 @@ def _last_words(state: State) -> str:
 
 
 def _refusal(why: str, waiting: State) -> BadInput:
-    there = f"what waits: {_listed(waiting)}" if waiting.runs else "nothing else waits"
+    there = f"what waits: {_list_waiting(waiting)}" if waiting.runs else "nothing else waits"
     return BadInput(f"{why}; {there}")
 
 
-def _listed(waiting: State) -> str:
+def _list_waiting(waiting: State) -> str:
     said = [
-        f"`{how_to_answer(run.run, step.step)}` {quoted(one_line(step.gate.message, SHORT))}"
+        f"`{how_to_answer(run.run, step.step)}` {quote_message(one_line(step.gate.message, SHORT))}"
         for run in waiting.runs.values()
         for step in run.waiting
         if step.gate is not None
@@ -156,7 +158,7 @@ def _listed(waiting: State) -> str:
     return ", ".join(said[: -SHOWN - 1 : -1]) + more
 
 
-def _is_taken(paths: StatePaths, request: Request) -> bool:
+def _is_taken(paths: StatePaths, request: ControlRequest) -> bool:
     """Wait until the run has recorded the answer; raise where it never will, or has taken another's."""
     for pause in _pauses():
         is_alive = is_locked(paths.run_lock(request.run))  # asked first: an end is recorded before the lock goes
@@ -176,7 +178,7 @@ def _pauses() -> Iterator[float]:
         pause = min(pause * 1.5, 0.2)
 
 
-def _outcome(paths: StatePaths, request: Request) -> GateAnswered | StepEnded | RunEnded | None:
+def _outcome(paths: StatePaths, request: ControlRequest) -> GateAnswered | StepEnded | RunEnded | None:
     for recorded in events(paths, request.run, request.about):
         match recorded.event:
             case RunEnded() as event:
@@ -186,24 +188,24 @@ def _outcome(paths: StatePaths, request: Request) -> GateAnswered | StepEnded | 
     return None
 
 
-def _assert_ours(recorded: GateAnswered | StepEnded | RunEnded, paths: StatePaths, request: Request) -> bool:
+def _assert_ours(recorded: GateAnswered | StepEnded | RunEnded, paths: StatePaths, request: ControlRequest) -> bool:
     if isinstance(recorded, GateAnswered) and recorded.request == request.id:
         return True
     withdraw(paths, request)
     if isinstance(recorded, GateAnswered):
-        told = Answer(verdict=recorded.answer, by=recorded.by, message=recorded.message).told
+        told = GateAnswer(verdict=recorded.answer, by=recorded.by, message=recorded.message).told
         raise BadInput(f"{request.step} of {request.run} was {one_line(told)} before your answer came")
     raise BadInput(f"{request.step} of {request.run} ended ({recorded.status.value}) before it took the answer")
 
 
-def _told(verdict: Verdict, question: _Question, is_taken: bool) -> str:
-    asked = f"{one_line(question.step)} of {one_line(question.run)}: {quoted(question.gate.message)}"
+def _describe_answer(verdict: GateVerdict, question: _Question, is_taken: bool) -> str:
+    asked = f"{one_line(question.step)} of {one_line(question.run)}: {quote_message(question.gate.message)}"
     return (
         f"{verdict.done} {asked}" if is_taken else f"left the answer ({verdict.value}) to {asked}; it is not taken yet"
     )
 
 
-def _document(request: Request, question: _Question, is_taken: bool) -> dict[str, object]:
+def _document(request: ControlRequest, question: _Question, is_taken: bool) -> dict[str, object]:
     return {
         "run": request.run,
         "step": request.step,

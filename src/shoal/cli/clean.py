@@ -3,19 +3,101 @@
 import asyncio
 import os
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from shoal.cli import output
-from shoal.cli.document import text, worker_document
+from shoal.cli.json_output import text, worker_document
 from shoal.cli.options import HERE, Json, Repo
-from shoal.cli.place import found
-from shoal.cli.render.cleaning import cleaning_lines, prospect_lines, records_line
-from shoal.engine.clean import Broom, Cleaning, clean
-from shoal.engine.leftovers import Finding, leftovers, records
+from shoal.cli.output import escape, flat
+from shoal.cli.render.columns import columns, count, join_cells, size
+from shoal.cli.repository import find_place
 from shoal.errors import BadInput
+from shoal.model.results import WorkerResult
+from shoal.runs.clean import Broom, Cleaning, Leftover, Sort, clean, leftovers, records
+
+NOTHING, NOTHING_ELSE = "nothing to clean", "nothing else to clean"
+
+
+def prospect_lines(found: Sequence[Leftover], *, force: bool) -> Iterator[str]:
+    """Say what `clean` would do with each thing."""
+    if not found:
+        yield NOTHING
+        return
+    killed, gone, left = _split_findings(found, force=force)
+    yield from (f"would bring in what the killed run {escape(one.path.stem)} left" for one in killed)
+    yield from _table("would remove", gone)
+    yield from _remaining_lines(left)
+
+
+def records_line(kept: Sequence[Leftover]) -> str:
+    """Say what logs and patches take, and how to be rid of the old ones."""
+    taken = size(sum(one.size_bytes for one in kept))
+    return (
+        f"logs and patches take {taken} ({count(len(kept), 'file')}); `--older-than 30d` removes those that are older"
+    )
+
+
+def cleaning_lines(done: Cleaning) -> Iterator[str]:
+    """Say what was done."""
+    yield from map(_recovered_line, done.brought_in)
+    yield from _table("removed", done.gone)
+    yield from _remaining_lines(done.left)
+    if not (done.brought_in or done.gone):
+        yield NOTHING_ELSE if done.left else NOTHING
+    elif done.gone:
+        yield f"{size(done.freed_bytes)} freed"
+
+
+def _split_findings(found: Iterable[Leftover], *, force: bool) -> tuple[list[Leftover], list[Leftover], list[Leftover]]:
+    killed = [one for one in found if one.sort is Sort.KILLED]
+    rest = [one for one in found if one.sort is not Sort.KILLED]
+    gone = [one for one in rest if force or not one.needs_force]
+    return killed, gone, [one for one in rest if one not in gone]
+
+
+def _recovered_line(result: WorkerResult) -> str:
+    if result.branch is not None:
+        kept = f"{escape(result.branch)}, {count(result.files_changed, 'file')}"
+    else:
+        kept = flat(result.error or "it had changed nothing") if result.raw else "it had changed nothing"
+    return f"brought in {escape(result.session)}: {kept}"
+
+
+def _remaining_lines(left: Sequence[Leftover]) -> Iterator[str]:
+    """Name what stays, and what would take it away."""
+    opened = [one for one in left if one.sort is Sort.OPENED]
+    raw = [one for one in left if one.sort is Sort.RAW]
+    yield from _table("stays, yours (`git worktree remove`, or --force while it is unchanged):", opened)
+    yield from _table("stays, held by no branch (--force removes it for good):", raw)
+    yield from _table("stays, in use:", [one for one in left if not one.needs_force])
+
+
+def _table(title: str, found: Sequence[Leftover]) -> Iterator[str]:
+    if not found:
+        return
+    yield title if title.endswith(":") else f"{title} {count(len(found), 'thing')}:"
+    rows = [_row(one) for one in found if not one.is_record]
+    yield from (
+        f"  {join_cells(row)}" for row in columns([*rows, *_sum_by_folder([one for one in found if one.is_record])])
+    )
+
+
+def _row(one: Leftover) -> tuple[str, str, str]:
+    return one.sort.value, size(one.size_bytes), escape(str(one.path))
+
+
+def _sum_by_folder(records: Sequence[Leftover]) -> Iterator[tuple[str, str, str]]:
+    """Count logs and patches by their folder: there can be thousands."""
+    folders: dict[tuple[Sort, str], list[Leftover]] = {}
+    for one in records:
+        folders.setdefault((one.sort, str(one.path.parent)), []).append(one)
+    for (sort, folder), some in folders.items():
+        yield f"{sort.value}s", size(sum(one.size_bytes for one in some)), f"{len(some)} in {escape(folder)}"
+
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 AGE = re.compile(r"(\d{1,9})([smhdw])")
@@ -40,7 +122,7 @@ def command(
     What killed runs left is brought in first, and work that no branch holds stays. Branches always stay.
     """
     broom = asyncio.run(_broom(repo, force=force, older_than=None if older_than is None else age(older_than)))
-    asyncio.run(_looked(broom, as_json=json) if dry_run else _cleaned(broom, as_json=json))
+    asyncio.run(_preview(broom, as_json=json) if dry_run else _clean(broom, as_json=json))
     return 0
 
 
@@ -53,7 +135,7 @@ def age(written: str) -> float:
 
 
 async def _broom(folder: Path, *, force: bool, older_than: float | None) -> Broom:
-    place = await found(folder)
+    place = await find_place(folder)
     return Broom(
         folder=folder,
         repository=place.repository,
@@ -64,22 +146,22 @@ async def _broom(folder: Path, *, force: bool, older_than: float | None) -> Broo
     )
 
 
-async def _looked(broom: Broom, *, as_json: bool) -> None:
+async def _preview(broom: Broom, *, as_json: bool) -> None:
     there = await leftovers(broom.repository, broom.paths, broom.older_than)
     if as_json:
-        output.say(text({"found": [_fields(one) for one in there]}))
+        output.print_out(text({"found": [_fields(one) for one in there]}))
         return
-    output.say("\n".join(prospect_lines(there, force=broom.force)))
+    output.print_out("\n".join(prospect_lines(there, force=broom.force)))
     if broom.older_than is None and (kept := records(broom.paths)):
-        output.say(records_line(kept))
+        output.print_out(records_line(kept))
 
 
-async def _cleaned(broom: Broom, *, as_json: bool) -> None:
+async def _clean(broom: Broom, *, as_json: bool) -> None:
     done = await clean(broom)
     if as_json:
-        output.say(text(_document(done)))
+        output.print_out(text(_document(done)))
     else:
-        output.say("\n".join(cleaning_lines(done)))
+        output.print_out("\n".join(cleaning_lines(done)))
 
 
 def _document(done: Cleaning) -> dict[str, object]:
@@ -91,7 +173,7 @@ def _document(done: Cleaning) -> dict[str, object]:
     }
 
 
-def _fields(finding: Finding) -> dict[str, object]:
+def _fields(finding: Leftover) -> dict[str, object]:
     return {
         "kind": finding.sort.value,
         "path": str(finding.path),

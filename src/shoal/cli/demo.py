@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.resources
+import shlex
 import shutil
 import tempfile
 from dataclasses import replace
@@ -11,15 +12,33 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.face import Lines
-from shoal.cli.following import FOR_A_PERSON, GOOD, asked, followed
-from shoal.cli.render.demo import fallback_note, greeting, parting
-from shoal.engine.ground import wall
+from shoal.cli.follow import FOR_A_PERSON, GOOD, follow_run, make_request
+from shoal.cli.output import escape
+from shoal.cli.run_output import LineOutput
 from shoal.errors import Unavailable
-from shoal.git.scratch import scratch_repository
+from shoal.git.snapshot import scratch_repository
 from shoal.model.plan import Plan
 from shoal.pipeline.load import load
 from shoal.pipeline.plan import plan
+from shoal.sessions.host_probe import wall
+
+
+def greeting(folder: Path) -> str:
+    """Say what is about to be seen."""
+    return f"five scripted agents at once on a scratch repository, {escape(str(folder))}\n"
+
+
+def fallback_note(refused: Unavailable) -> str:
+    """Say that the wall is a weaker one, and why."""
+    return f"{refused}. The demonstration goes on behind Landlock, which holds less"
+
+
+def parting(folder: Path, *, is_kept: bool) -> str:
+    """Say how to be rid of it."""
+    if not is_kept:
+        return "\nthe scratch repository was removed"
+    return f"\nwhen you have seen enough: rm -rf {shlex.quote(escape(str(folder)))}"
+
 
 FILES = {
     "README.md": "# Greet\n\nA very small project.\n",
@@ -34,24 +53,24 @@ def command(
     """Watch five scripted agents at work in a scratch repository."""
     folder = Path(tempfile.mkdtemp(prefix="shoal-demo-"))
     try:
-        output.say(greeting(folder))
-        code = asyncio.run(_shown(folder))
-        output.say(parting(folder, is_kept=keep))
+        output.print_out(greeting(folder))
+        code = asyncio.run(_show(folder))
+        output.print_out(parting(folder, is_kept=keep))
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     return code
 
 
-async def _shown(folder: Path) -> int:
+async def _show(folder: Path) -> int:
     pipeline = importlib.resources.files("shoal.cli").joinpath("demo.yaml").read_text()
     await scratch_repository(folder, FILES | {"shoal.yaml": pipeline})
-    made = await _walled(replace(plan(load(folder / "shoal.yaml"), environ={}), name="demo"))
-    code = await followed(made, asked(made, folder), Lines(width=WIDTH))
+    made = await _with_available_sandbox(replace(plan(load(folder / "shoal.yaml"), environ={}), name="demo"))
+    code = await follow_run(made, make_request(made, folder), LineOutput(width=WIDTH))
     return GOOD if code == FOR_A_PERSON else code  # two of its agents conflict so that this can be seen
 
 
-async def _walled(made: Plan) -> Plan:
+async def _with_available_sandbox(made: Plan) -> Plan:
     """Take Landlock where bubblewrap cannot be had: only the demonstration does so by itself, and it says so."""
     try:
         await wall(made.sandbox)

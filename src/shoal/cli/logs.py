@@ -1,6 +1,7 @@
 """`shoal logs`: what an agent said."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from typing import Annotated
@@ -8,16 +9,98 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.document import event_line
+from shoal.cli.json_output import event_line
 from shoal.cli.options import HERE, Repo, Session
-from shoal.cli.place import Place, found, run_of
-from shoal.cli.render.logs import asked_line, ended_line, log_line, removed_line
-from shoal.model.events import Recorded, SessionEnded
+from shoal.cli.output import Paint, escape
+from shoal.cli.render.columns import beginning, count, seconds, tone
+from shoal.cli.render.report import why
+from shoal.cli.repository import RepositoryState, find_place, run_of
+from shoal.model.activity import Act
+from shoal.model.events import (
+    AgentActed,
+    AgentEnded,
+    AgentStarted,
+    Event,
+    Output,
+    PermissionDecided,
+    Recorded,
+    SessionEnded,
+)
 from shoal.model.results import WorkerResult
-from shoal.store.find import find_session
 from shoal.store.fold import SessionState
 from shoal.store.lock import is_locked
-from shoal.store.read import events, session_events
+from shoal.store.lookup import find_session
+from shoal.store.reader import events, session_events
+
+# Taken out, not shown as an escape: many programs colour what they say, and a line of escapes cannot be read.
+COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+# How lines begin that an agent's own could be taken for, also by dashes and blanks of other kinds.
+OURS = re.compile(r"\s*(?:[-\u2010-\u2015\u2212\ufe58\ufe63\uff0d]{2}\s|(?:out|err|setup|shoal):)", re.IGNORECASE)
+PROMPT = 80 - len("-- asked:  --")
+ACTED = 160
+
+
+def log_line(event: Event, paint: Paint) -> str | None:
+    """Show a line of output as it is, escaped, and other events between dashes; none can be taken for another."""
+    match event:
+        case Output(text=text, dropped=0, stream=stream):
+            return _words(text, stream, paint)
+        case Output(text=text, dropped=dropped, stream=stream):
+            missing = paint(f"-- {count(dropped, 'byte')} of output not kept here --", "warn")
+            return f"{missing}\n{_words(text, stream, paint)}" if text else missing
+        case AgentStarted(session=session, pid=pid):
+            return paint(f"-- {escape(session)} runs, pid {pid} --", "dim")
+        case AgentEnded(exit_code=code, signal=number):
+            return paint(f"-- ended by signal {number} --" if number else f"-- exited with {code} --", "dim")
+        case AgentActed():
+            return _activity_line(event, paint)
+        case PermissionDecided(allowed=False, subject=subject, rule=rule):
+            return paint(f"-- denied: {escape(subject)} ({escape(rule)}) --", "warn")
+        case _:
+            return None
+
+
+def _activity_line(event: AgentActed, paint: Paint) -> str | None:
+    """Show what a client did in one line; what a tool gave back only where that went wrong."""
+    text = beginning(event.text, ACTED)
+    match event.act:
+        case Act.TOOL:
+            return paint(f"-- tool {escape(event.tool)}{f': {text}' if text else ''} --", "dim")
+        case Act.RESULT if not event.ok:
+            return paint(f"-- tool {escape(event.tool)} failed: {text} --", "warn")
+        case Act.RETRY:
+            return paint(f"-- its model cannot be asked: {text}; again in {seconds(event.seconds)} --", "warn")
+        case Act.TROUBLE:
+            return paint(f"-- trouble: {text} --", "warn")
+    return None
+
+
+def prompt_line(prompt: str, paint: Paint) -> str:
+    """Say what the agent was asked to do."""
+    return paint(f"-- asked: {beginning(prompt, PROMPT)} --", "dim")
+
+
+def missing_log_line(session: str) -> str:
+    """Say that nothing is left of what the agent said."""
+    return f"shoal: the log of {escape(session)} is not there any more; `shoal clean --older-than` removes logs"
+
+
+def end_line(result: WorkerResult, paint: Paint) -> str:
+    """Say how the session ended."""
+    status = paint(result.status.value, tone(result.status))
+    branch = f", {escape(result.branch)}" if result.branch else ""
+    reason = f": {said}" if (said := why(result)) else ""
+    return f"-- {status} in {seconds(result.duration_seconds)}{branch}{reason} --"
+
+
+def _words(text: str, stream: str, paint: Paint) -> str:
+    lines = escape(COLOUR.sub("", text), keep="\t\n").split("\n")
+    if stream == "setup":
+        return "\n".join(f"{paint('setup:', 'dim')} {line}" for line in lines)
+    if stream == "stderr":
+        return "\n".join(f"{paint('err:', 'bad')} {line}" for line in lines)
+    return "\n".join(f"{paint('out:', 'dim')} {line}" if OURS.match(line) else line for line in lines)
+
 
 POLL_SECONDS = 0.2
 
@@ -29,35 +112,35 @@ def command(
     repo: Repo = HERE,
 ) -> int:
     """Show what an agent said, the latest or another."""
-    place = asyncio.run(found(repo))
+    place = asyncio.run(find_place(repo))
     state = place.state()
     chosen = find_session(state, session)
     watch = Watch(place, run_of(state, chosen).run, chosen)
     paint = output.paint()
     if not json and chosen.prompt:
-        output.say(asked_line(chosen.prompt, paint))
+        output.print_out(prompt_line(chosen.prompt, paint))
     if chosen.result is not None and not place.paths.session_db(chosen.session).exists():
-        output.tell(removed_line(chosen.session))
-    for recorded in watch.followed() if follow else session_events(place.paths, chosen.session):
+        output.print_err(missing_log_line(chosen.session))
+    for recorded in watch.follow() if follow else session_events(place.paths, chosen.session):
         line = event_line(recorded) if json else log_line(recorded.event, paint)
         if line is not None:
-            output.say(line)
+            output.print_out(line)
     if not json and (result := watch.result) is not None:
-        output.say(ended_line(result, paint))
+        output.print_out(end_line(result, paint))
     return 0
 
 
 class Watch:
     """Looks at one session until it has ended, or its Shoal is dead."""
 
-    def __init__(self, place: Place, run: str, session: SessionState) -> None:
+    def __init__(self, place: RepositoryState, run: str, session: SessionState) -> None:
         self._place = place
         self._run = run
         self._session = session.session
         self._seen = session.seq
         self.result: WorkerResult | None = session.result
 
-    def followed(self) -> Iterator[Recorded]:
+    def follow(self) -> Iterator[Recorded]:
         """Give its events, those to come too."""
         after = 0
         while True:

@@ -27,20 +27,20 @@ def exit_code(words: list[str]) -> int:
     # Imported here, for `--version` may cost no more than Python itself.
     from shoal.cli import app, output
 
-    output.made_safe()
+    output.make_streams_safe()
     try:
-        code = app.called(words)
+        code = app.call_command(words)
         output.flush()
     except output.Closed:
         return CLOSED
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        return _complained(error, words)
+        return _print_error(error, words)
     return code
 
 
-def _complained(error: Exception, words: Sequence[str]) -> int:
+def _print_error(error: Exception, words: Sequence[str]) -> int:
     """Say on stderr what went wrong, on one line where it can be, and return the exit code for it."""
     import typer
 
@@ -52,13 +52,13 @@ def _complained(error: Exception, words: Sequence[str]) -> int:
     cause = _first(error)
     match cause:
         case ShoalError():
-            output.tell(sentence(cause))
+            output.print_err(sentence(cause))
             return cause.exit_code
         case typer.TyperException():
-            output.tell(usage(cause, words, COMMANDS))
+            output.print_err(usage(cause, words, COMMANDS))
             return cause.exit_code
         case _:
-            output.tell(bug(cause))
+            output.print_err(bug(cause))
             return BUG
 
 

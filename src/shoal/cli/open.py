@@ -7,14 +7,23 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.document import text
+from shoal.cli.json_output import text
 from shoal.cli.options import HERE, Json, Repo, Session
-from shoal.cli.place import found, no_branch_yet
-from shoal.cli.render.opening import opened_line
-from shoal.engine.opening import Opened, open_branch
+from shoal.cli.output import escape
+from shoal.cli.repository import find_place, no_branch_yet
 from shoal.errors import BadInput
-from shoal.store.find import find_session
+from shoal.runs.inspect_work import Opened, open_branch
 from shoal.store.fold import SessionState
+from shoal.store.lookup import find_session
+
+
+def checkout_line(branch: str, *, is_new: bool, is_elsewhere: bool) -> str:
+    """Say what stands in the folder whose path follows."""
+    if is_new:
+        return (
+            f"shoal: {escape(branch)} is checked out in a worktree of yours; `git worktree remove` takes it away again"
+        )
+    return f"shoal: {escape(branch)} is open already{', elsewhere' if is_elsewhere else ''}"
 
 
 def command(
@@ -29,25 +38,27 @@ def command(
 
     Only the folder is printed on stdout: `cd $(shoal open)`.
     """
-    asyncio.run(_opened(session, path, repo, as_json=json))
+    asyncio.run(_open(session, path, repo, as_json=json))
     return 0
 
 
-async def _opened(prefix: str | None, path: Path | None, folder: Path, *, as_json: bool) -> None:
-    place = await found(folder)
+async def _open(prefix: str | None, path: Path | None, folder: Path, *, as_json: bool) -> None:
+    place = await find_place(folder)
     session = find_session(place.state(), prefix)
     branch = _branch(session)
     where = path.resolve() if path is not None else place.paths.root / "open" / session.session
     opened = await open_branch(place.repository, branch, where)
     if as_json:
-        output.say(text({"session": session.session, "branch": branch, "path": str(opened.path), "new": opened.is_new}))
+        output.print_out(
+            text({"session": session.session, "branch": branch, "path": str(opened.path), "new": opened.is_new})
+        )
     else:
-        _told(opened, branch, where)
+        _print_opened(opened, branch, where)
 
 
-def _told(opened: Opened, branch: str, wanted: Path) -> None:
-    output.tell(opened_line(branch, is_new=opened.is_new, is_elsewhere=opened.path != wanted))
-    output.say(str(opened.path))
+def _print_opened(opened: Opened, branch: str, wanted: Path) -> None:
+    output.print_err(checkout_line(branch, is_new=opened.is_new, is_elsewhere=opened.path != wanted))
+    output.print_out(str(opened.path))
 
 
 def _branch(session: SessionState) -> str:

@@ -5,20 +5,20 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from shoal.adapters.host import this_host
+from shoal.adapters.client import this_host
 from shoal.adapters.registry import adapter_of
-from shoal.cli.document import rule
-from shoal.engine.grants import network_of
+from shoal.cli.json_output import rule
 from shoal.model.conflict_rule import Merging
 from shoal.model.limits import ResourceLimits
-from shoal.model.matrix import Matrix, expanded
-from shoal.model.plan import INNER, Approval, Group, Plan, Stage, Step
+from shoal.model.matrix import Matrix, expand_matrix
+from shoal.model.plan import INNER, Approval, PipelineGroup, Plan, Stage, Step
 from shoal.model.policy import Network
-from shoal.pipeline.width import width
+from shoal.pipeline.graph_checks import width
+from shoal.sessions.policy import network_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class OutlineRow:
     """A stage by its whole name; *needs* are whole names too, and *wave* counts from 1."""
 
     name: str
@@ -37,7 +37,7 @@ class Row:
             case Step(matrix=None, workers=workers):
                 return workers
             case Step(matrix=Matrix(source=None) as matrix):
-                return len(expanded(matrix))
+                return len(expand_matrix(matrix))
             case Step():
                 return None
             case _:
@@ -55,7 +55,7 @@ class Row:
         match self.stage:
             case Approval():
                 return "gate"
-            case Group():
+            case PipelineGroup():
                 return "pipeline"
             case Step(is_command=True):
                 return "command"
@@ -68,7 +68,7 @@ class Outline:
     """A plan as rows in the order of their waves; *at_once* is the most agents that can ever work together."""
 
     plan: Plan
-    rows: tuple[Row, ...]
+    rows: tuple[OutlineRow, ...]
     at_once: int
 
     @property
@@ -78,7 +78,7 @@ class Outline:
         return None if None in numbers else sum(number or 0 for number in numbers)
 
 
-def outlined(plan: Plan) -> Outline:
+def outline_plan(plan: Plan) -> Outline:
     """Lay out *plan*; nothing is looked at but the plan."""
     rows = list(_rows(plan.steps))
     waits = _waits(rows)
@@ -88,20 +88,20 @@ def outlined(plan: Plan) -> Outline:
     return Outline(plan=plan, rows=tuple(ordered), at_once=min(plan.max_concurrent, width(waits, workers)))
 
 
-def _rows(stages: Sequence[Stage], start: tuple[str, ...] = ()) -> Iterator[Row]:
+def _rows(stages: Sequence[Stage], start: tuple[str, ...] = ()) -> Iterator[OutlineRow]:
     """Give each stage, and behind a group what is inside of it; those that need nothing start from *start*."""
     known = {stage.name: stage for stage in stages}
     sources = _sources(known, start)
     for stage in stages:
         wide = [need for need in stage.needs if _is_split(known[need])]
-        yield Row(
+        yield OutlineRow(
             name=stage.name,
             stage=stage,
             needs=stage.needs,
             starts_from=() if stage.base else sources[stage.name],
             aggregates=tuple(wide) if stage.is_stacked else (),
         )
-        if isinstance(stage, Group):
+        if isinstance(stage, PipelineGroup):
             yield from _rows(stage.stages, sources[stage.name])
 
 
@@ -127,9 +127,9 @@ def _is_split(stage: Stage) -> bool:
     return isinstance(stage, Step) and stage.workers > 1 and stage.select is None and stage.matrix is None
 
 
-def _waits(rows: Sequence[Row]) -> dict[str, list[str]]:
+def _waits(rows: Sequence[OutlineRow]) -> dict[str, list[str]]:
     """Give what each row waits for: who is inside of a group for that group, who needs it for all of those."""
-    groups = [row.name for row in rows if isinstance(row.stage, Group)]
+    groups = [row.name for row in rows if isinstance(row.stage, PipelineGroup)]
     inside = {group: [row.name for row in rows if row.name.startswith(f"{group}{INNER}")] for group in groups}
     waits = {row.name: [one for need in row.needs for one in (need, *inside.get(need, ()))] for row in rows}
     for group, members in inside.items():
@@ -176,7 +176,7 @@ def _merge_document(how: Merging) -> dict[str, object]:
     }
 
 
-def _row_document(row: Row) -> dict[str, object]:
+def _row_document(row: OutlineRow) -> dict[str, object]:
     stage = row.stage
     common: dict[str, object] = {
         "step": row.name,
@@ -185,6 +185,7 @@ def _row_document(row: Row) -> dict[str, object]:
         "workers": row.workers,
         "needs": list(row.needs),
         "starts_from": list(row.starts_from) or stage.base or "run",
+        "on_conflict": stage.on_conflict.value,
         "aggregates": list(row.aggregates),
         "optional": stage.is_optional,
         "if": stage.condition,
@@ -224,6 +225,6 @@ def _step_document(step: Step) -> dict[str, object]:
 
 
 def _matrix_document(matrix: Matrix) -> dict[str, object]:
-    cells = None if matrix.source is not None else [cell.id for cell in expanded(matrix)]
+    cells = None if matrix.source is not None else [cell.id for cell in expand_matrix(matrix)]
     source = None if matrix.source is None else {"step": matrix.source.step, "artifact": matrix.source.artifact}
     return {"cells": cells, "items_source": source, "max_parallel": matrix.most}

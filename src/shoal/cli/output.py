@@ -3,8 +3,12 @@
 import errno
 import io
 import os
+import re
+import shlex
+import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TextIO
 
 from shoal.errors import Broken
@@ -20,19 +24,19 @@ class Closed(Exception):
     """Nobody reads our output any more."""
 
 
-def made_safe() -> None:
+def make_streams_safe() -> None:
     """Let no text be refused for the terminal's encoding."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
-def say(line: str = "") -> None:
+def print_out(line: str = "") -> None:
     """Write a line to stdout at once; raise `Closed` when nobody reads it."""
     _write(sys.stdout, f"{line}\n")
 
 
-def tell(line: str = "") -> None:
+def print_err(line: str = "") -> None:
     """Write a line to stderr; when nobody reads that, it is nobody's loss."""
     try:
         _write(sys.stderr, f"{line}\n")
@@ -40,7 +44,7 @@ def tell(line: str = "") -> None:
         return
 
 
-def give(content: bytes) -> None:
+def write_bytes(content: bytes) -> None:
     """Write bytes to stdout just as they are."""
     flush()
     try:
@@ -63,10 +67,10 @@ def is_terminal() -> bool:
 def paint(stream: TextIO | None = None) -> Paint:
     """Return how to colour what goes to *stream* (stdout by default): not at all, unless a person reads it."""
     wanted = _is_terminal(stream or sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return _coloured if wanted else lambda text, colour: text
+    return _colour if wanted else lambda text, colour: text
 
 
-def _coloured(text: str, colour: str) -> str:
+def _colour(text: str, colour: str) -> str:
     return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
 
 
@@ -95,3 +99,43 @@ def _lost(stream: TextIO, error: OSError) -> None:
     if error.errno in GONE:
         raise Closed from error
     raise Broken(f"the output could not be written: {error.strerror}") from error
+
+
+# Letters and marks by their category, but drawn as nothing: fillers, joiners and variation selectors.
+INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+FIRST_BYTE, LAST_BYTE = 0xDC80, 0xDCFF
+
+
+def escape(text: str, *, keep: str = "") -> str:
+    r"""Escape every sign that is not seen as itself, as `\xNN`, `\uNNNN` or `\UNNNNNNNN`; those in *keep* stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(sign if sign in keep or _is_seen(sign) else _escape(ord(sign)) for sign in text)
+
+
+def flat(text: str) -> str:
+    """Give a text of several lines on one line, escaped as by `plain`."""
+    return escape(" ".join(text.split()))
+
+
+def _is_seen(sign: str) -> bool:
+    return sign.isprintable() and INVISIBLE.match(sign) is None
+
+
+def _escape(code: int) -> str:
+    if FIRST_BYTE <= code <= LAST_BYTE:
+        code -= 0xDC00  # a byte that was no text, carried through a string by `surrogateescape`
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def program() -> str:
+    """Give `shoal` where the shell finds it, else the path by which it was started."""
+    started = Path(sys.argv[0])
+    found = shutil.which("shoal")
+    if found is not None or not started.is_file():
+        return "shoal"
+    return shlex.quote(str(started.absolute()))

@@ -1,27 +1,81 @@
 """From what was typed to a plan: a file, a pipeline by its name, or tasks for agents."""
 
+import json
 import re
 import shlex
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shoal.cli.tasks import read_tasks
 from shoal.errors import BadInput
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment
-from shoal.model.plan import Group, Plan, Stage, Step
+from shoal.model.plan import PipelineGroup, Plan, Role, Stage, Step
 from shoal.model.policy import Network
 from shoal.model.retry import Retry
 from shoal.model.rule import Rule
 from shoal.model.task import Task
 from shoal.pipeline.adhoc import adhoc
-from shoal.pipeline.duration import BadDuration, seconds
-from shoal.pipeline.own_file import OWN_FILE, own_file
+from shoal.pipeline.keys.duration import BadDuration, seconds
+from shoal.pipeline.names import OWN_FILE, own_file
+
+MOST_BYTES = 16 * 2**20
+STDIN = "-"
+
+
+def read_tasks(source: str) -> tuple[Task, ...]:
+    """Read the tasks of the file *source*, or of stdin for `-`; what is wrong is told with file, line and column."""
+    name = "stdin" if source == STDIN else source
+    content = _content(source, name)
+    lines = content.decode(errors="surrogateescape").removeprefix("\ufeff").split("\n")
+    tasks = tuple(_task(line, f"{name}:{number}") for number, line in enumerate(lines, start=1) if line.strip())
+    if not tasks:
+        raise BadInput(f"{name}: there is no task in it; write one on each line")
+    return tasks
+
+
+def _content(source: str, name: str) -> bytes:
+    try:
+        if source == STDIN:
+            content = sys.stdin.buffer.read(MOST_BYTES + 1)
+        else:
+            with Path(source).open("rb") as file:
+                content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise BadInput(f"cannot read tasks from {name!r} ({error.strerror}); check the path") from None
+    if len(content) > MOST_BYTES:
+        raise BadInput(f"{name}: more than {MOST_BYTES // 2**20} MiB of tasks; split it")
+    return content
+
+
+def _task(line: str, place: str) -> Task:
+    column = len(line) - len(line.lstrip()) + 1
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"{place}:{error.start + 1}: not UTF-8; save it as UTF-8") from None
+    try:
+        return Task.of(_object(line, place) if line.lstrip().startswith("{") else line.strip())
+    except BadInput as error:
+        where = "" if str(error).startswith(place) else f"{place}:{column}: "
+        raise BadInput(f"{where}{error}") from None
+
+
+def _object(line: str, place: str) -> dict[str, object]:
+    try:
+        read = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        column = error.colno if isinstance(error, json.JSONDecodeError) else 1
+        what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep"
+        raise BadInput(f"{place}:{column}: this is no JSON object ({what}); one object on one line") from None
+    assert isinstance(read, dict)  # noqa: S101 - it begins with a brace
+    return read
+
 
 MOST_OF_ONE = 100
 _PART = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<text>.*)", re.DOTALL)
 REMEDY = f"name one of {OWN_FILE} with `--agent`, or give a program with `--command`"
+REMEDY_WITHOUT_FILE = "give a program with `--command`, or a client with `--agent`: `shoal agents` lists them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +103,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class RunOverrides:
     """How it is to be done, where that was typed: it is nearer than anything in a file."""
 
     at_once: int | None = None
@@ -60,13 +114,14 @@ class Manner:
     retries: int | None = None
 
 
-def planned(work: Work, manner: Manner, environ: Mapping[str, str]) -> Plan:
+def make_plan(work: Work, manner: RunOverrides, environ: Mapping[str, str]) -> Plan:
     """Make the plan; everything that is wrong with what was typed is told here."""
     if manner.at_once is not None and manner.at_once < 1:
         raise BadInput(f"-j {manner.at_once}: at least 1 agent has to work at a time")
     if manner.retries is not None and manner.retries < 0:
         raise BadInput(f"--retries {manner.retries}: give 0 or more further attempts")
     timeout = None if manner.timeout is None else duration("--timeout", manner.timeout)
+    work = _with_text(work)
     made = _adhoc(work, environ) if work.is_adhoc else _from_file(work, environ)
     return replace(
         made,
@@ -75,6 +130,23 @@ def planned(work: Work, manner: Manner, environ: Mapping[str, str]) -> Plan:
         sandbox=manner.sandbox or made.sandbox,
         isolation_strategy=manner.isolation or made.isolation_strategy,
     )
+
+
+def _with_text(work: Work) -> Work:
+    """Take a target of several words for a task, where there is no file of that name."""
+    target = work.target
+    if target is None or len(target.split()) < 2 or Path(target).exists() or work.pipeline or work.inputs:
+        return work
+    return replace(work, target=None, tasks=(target, *work.tasks))
+
+
+def one_or_several(names: Sequence[str], agents: str | None) -> tuple[str | None, str | None]:
+    """Read `--agent`, which may be given several times: then each of them does every task, as with `--agents`."""
+    if len(names) < 2:
+        return (names[0] if names else None), agents
+    if agents is not None:
+        raise BadInput("`--agent` and `--agents` exclude each other; name all of them with one of the two")
+    return None, ",".join(names)
 
 
 def duration(option: str, written: str) -> float:
@@ -92,8 +164,8 @@ def _number(written: str) -> float | str:
         return written
 
 
-def _nearer(stage: Stage, manner: Manner, timeout: float | None) -> Stage:
-    if isinstance(stage, Group):
+def _nearer(stage: Stage, manner: RunOverrides, timeout: float | None) -> Stage:
+    if isinstance(stage, PipelineGroup):
         return replace(stage, stages=tuple(_nearer(inner, manner, timeout) for inner in stage.stages))
     if not isinstance(stage, Step):
         return stage
@@ -118,19 +190,29 @@ def _adhoc(work: Work, environ: Mapping[str, str]) -> Plan:
     workers = _workers(work)
     rule = None if work.pattern is None else Rule.of(work.pattern)
     # Imported here and below: reading YAML takes as long to load as all the rest, and `--command` needs none of it.
-    from shoal.engine.assign import Usual, assert_order, assignment, named
-    from shoal.engine.roster import Roster
+    from shoal.steps.resolve_task import AgentDirectory, Usual, assert_order, name_tasks, settle
 
-    known = named(tasks, (f"task-{number}" for number in range(1, len(tasks) + 1)))
+    known = name_tasks(tasks, (f"task-{number}" for number in range(1, len(tasks) + 1)))
     assert_order(known)
     default = _command(work) if work.command is not None else None
-    roster = Roster(work.folder, environ, default, {}, remedy=REMEDY)
-    assigned: dict[tuple[str, str], Assignment] = {
-        (str(task.name), agent): assignment(replace(task, agent=agent) if agent else task, roster, Usual())
+    remedy = REMEDY if own_file(work.folder).is_file() else REMEDY_WITHOUT_FILE
+    directory = AgentDirectory(work.folder, environ, default, {}, remedy=remedy)
+    roles = {
+        (str(task.name), agent): settle(replace(task, agent=agent) if agent else task, directory, Usual())
         for task in known
         for agent in workers
     }
-    return adhoc(known, assigned, workers, rule)
+    made = adhoc(known, {key: role.task for key, role in roles.items()}, workers, rule)
+    return _promising(made, list(roles.values()))
+
+
+def _promising(plan: Plan, roles: Sequence[Role]) -> Plan:
+    """Lay on each step what its task promises."""
+    steps = [
+        replace(step, artifacts=role.artifacts, contracts=role.contracts) if isinstance(step, Step) else step
+        for step, role in zip(plan.steps, roles, strict=True)
+    ]
+    return replace(plan, steps=tuple(steps), reviewers={k: v for role in roles for k, v in role.reviewers.items()})
 
 
 def _not_both(work: Work) -> str:
@@ -182,7 +264,7 @@ def _argv(command: str) -> tuple[str, ...]:
 
 def _from_file(work: Work, environ: Mapping[str, str]) -> Plan:
     own = own_file(work.folder)
-    given = _given(work.inputs)
+    given = _read_inputs(work.inputs)
     if work.target is not None and _is_file(work.target):
         return _read(Path(work.target), work.pipeline, environ, given)
     if work.pipeline is not None:
@@ -191,7 +273,8 @@ def _from_file(work: Work, environ: Mapping[str, str]) -> Plan:
         return _read(own, work.target, environ, given)
     if work.target is None:
         raise BadInput(f"nothing to run: give a file, or `--task` with `--command` or `--agent` (there is no {own})")
-    raise BadInput(f"there is no file {work.target!r}, and no {own} with a pipeline of that name")
+    task = f"as a task, it is `--task {shlex.quote(work.target)}`"
+    raise BadInput(f"there is no file {work.target!r}, and no {own} with a pipeline of that name; {task}")
 
 
 def _read(file: Path, pipeline: str | None, environ: Mapping[str, str], given: Mapping[str, str] | str | None) -> Plan:
@@ -201,7 +284,7 @@ def _read(file: Path, pipeline: str | None, environ: Mapping[str, str], given: M
     return plan(load(file), pipeline, environ=environ, given=given)
 
 
-def _given(inputs: tuple[str, ...]) -> Mapping[str, str] | str | None:
+def _read_inputs(inputs: tuple[str, ...]) -> Mapping[str, str] | str | None:
     """Read `--input`: parts like `name=text`, or one text."""
     parts = [_PART.fullmatch(one) for one in inputs]
     if inputs and all(parts):

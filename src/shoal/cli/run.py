@@ -4,15 +4,76 @@ import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, Literal
 
-from shoal.cli import document, output
-from shoal.cli import run_options as option
-from shoal.cli.face import Document, Events, Face, Lines
-from shoal.cli.following import asked, followed
+import typer
+
+from shoal.cli import json_output as document
+from shoal.cli import output
+from shoal.cli import run as option
+from shoal.cli.follow import follow_run, make_request
 from shoal.cli.options import HERE, Repo
-from shoal.cli.planning import Manner, Work, duration, planned
+from shoal.cli.planning import RunOverrides, Work, duration, make_plan, one_or_several
+from shoal.cli.run_output import EventOutput, JsonOutput, LineOutput, RunOutput
 from shoal.errors import BadInput
 from shoal.model.plan import Plan, everything
+
+Target = Annotated[
+    str | None,
+    typer.Argument(metavar="PIPELINE|FILE|TEXT", help="A file, a pipeline of shoal.yaml, a task.", show_default=False),
+]
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="PIPELINE", help="Which pipeline of the file, where it has several.", show_default=False),
+]
+Task = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="What an agent is to do; repeatable.")]
+Tasks = Annotated[
+    str | None, typer.Option(metavar="FILE|-", help="Tasks from a file or stdin: one on each line, as text or as JSON.")
+]
+Agent = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="An agent of shoal.yaml, or a client like claude, for --task; repeatable."),
+]
+Agents = Annotated[str | None, typer.Option(metavar="A:3,B:2", help="So many of each agent on every task, for --task.")]
+Program = Annotated[
+    str | None,
+    typer.Option("--command", metavar="COMMAND", help="A program as the agent, for --task; the prompt is its stdin."),
+]
+Pattern = Annotated[
+    str | None,
+    typer.Option(
+        metavar="settled|gather|race|quorum=N",
+        help="How tasks run together: all to their end, until one fails, until one succeeds, until N do.",
+    ),
+]
+Retries = Annotated[int | None, typer.Option(metavar="N", help="Further attempts of an agent that fails.")]
+Base = Annotated[str | None, typer.Option(metavar="REF", help="The commit to start from; else HEAD.")]
+AtOnce = Annotated[
+    int | None, typer.Option("-j", metavar="N", help="Agents at a time; 5 for --task, 10 for a file, unless it says.")
+]
+Wall = Annotated[Literal["bubblewrap", "landlock", "none"] | None, typer.Option(help="The wall; else bubblewrap.")]
+Isolation = Annotated[
+    Literal["auto", "overlay", "worktree", "directory"] | None, typer.Option(help="The workspace; else auto.")
+]
+Timeout = Annotated[
+    str | None, typer.Option(metavar="SECONDS|10m", help="Time for each agent; else its limit, usually an hour.")
+]
+Deadline = Annotated[
+    str | None, typer.Option(metavar="SECONDS|10m", help="Time for the whole run; then it ends with 124.")
+]
+Net = Annotated[
+    Literal["none", "host"] | None,
+    typer.Option(help="Their network; else host for clients like claude, none for others."),
+]
+Input = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="TEXT|NAME=TEXT", help="What `{{ input }}` in a pipeline stands for; repeatable."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve every gate.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Print the plan, and run nothing.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, progress on stderr.")]
+EventLines = Annotated[bool, typer.Option("--events", help="Every event on stdout, one JSON object per line.")]
+
 
 HEX = len("-3f9c1a")
 
@@ -47,29 +108,30 @@ def command(
     """
     if json and events:
         raise BadInput("both --json and --events; choose one")
-    work = Work(repo, target, tuple(task or ()), tasks, agent, agents, program, pattern, tuple(inputs or ()), pipeline)
-    manner = Manner(at_once, sandbox, isolation, timeout, network, retries)
+    only, every = one_or_several(agent or [], agents)
+    work = Work(repo, target, tuple(task or ()), tasks, only, every, program, pattern, tuple(inputs or ()), pipeline)
+    manner = RunOverrides(at_once, sandbox, isolation, timeout, network, retries)
     until = None if deadline is None else duration("--deadline", deadline)
-    plan = planned(work, manner, os.environ)
+    plan = make_plan(work, manner, os.environ)
     if dry_run:
-        return _shown(plan, repo, json=json)
+        return _show_plan(plan, repo, json=json)
     face = _face(plan, json=json, events=events)
-    return asyncio.run(followed(plan, asked(plan, repo, base, approve_all=yes), face, until))
+    return asyncio.run(follow_run(plan, make_request(plan, repo, base, approve_all=yes), face, until))
 
 
-def _shown(plan: Plan, folder: Path, *, json: bool) -> int:
-    from shoal.cli.outline import outlined, plan_document
+def _show_plan(plan: Plan, folder: Path, *, json: bool) -> int:
+    from shoal.cli.outline import outline_plan, plan_document
     from shoal.cli.render.plan import plan_lines
-    from shoal.engine.setup_project import dry_notes
+    from shoal.sessions.setup.project import dry_notes
 
-    outline = outlined(replace(plan, notes=(*plan.notes, *dry_notes(folder, plan))))
+    outline = outline_plan(replace(plan, notes=(*plan.notes, *dry_notes(folder, plan))))
     shown = document.text(plan_document(outline)) if json else "\n".join(plan_lines(outline, output.paint()))
-    output.say(shown)
+    output.print_out(shown)
     return 0
 
 
-def _face(plan: Plan, *, json: bool, events: bool) -> Face:
+def _face(plan: Plan, *, json: bool, events: bool) -> RunOutput:
     if events:
-        return Events()
+        return EventOutput()
     width = max(len(stage.name) for stage in everything(plan.steps)) + HEX
-    return Document(width=width) if json else Lines(width=width)
+    return JsonOutput(width=width) if json else LineOutput(width=width)

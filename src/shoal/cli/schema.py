@@ -1,9 +1,9 @@
 """`shoal schema`: the language for an editor."""
 
 from shoal.cli import output
-from shoal.cli.document import text
+from shoal.cli.json_output import text
 from shoal.cli.options import Json
-from shoal.pipeline.schema import schema
+from shoal.pipeline.editor_schema.schema import schema
 
 
 def command(json: Json = True) -> int:
@@ -11,5 +11,5 @@ def command(json: Json = True) -> int:
 
     `shoal schema > .shoal/schema.json` puts it where the first line of a file that `shoal init` wrote looks for it.
     """
-    output.say(text(schema()))
+    output.print_out(text(schema()))
     return 0

@@ -2,31 +2,90 @@
 
 import asyncio
 import time
+from collections.abc import Iterator, Sequence
 
 from shoal.cli import output
-from shoal.cli.document import run_document, text
+from shoal.cli.json_output import run_document, text
 from shoal.cli.options import HERE, Json, Repo, Run
-from shoal.cli.place import found
-from shoal.cli.program import program
+from shoal.cli.output import Paint, escape, program
 from shoal.cli.render.approve import waiting_document, waiting_lines
-from shoal.cli.render.status import merging_lines, status_lines
-from shoal.store.find import find_run
-from shoal.store.fold import report
+from shoal.cli.render.columns import ago, columns, count, join_cells, tone
+from shoal.cli.render.merge import delivery_line, merge_lines
+from shoal.cli.render.overlaps import overlap_table
+from shoal.cli.render.report import error_lines, headline, standing_lines, step_lines, worker_lines
+from shoal.cli.repository import find_place
+from shoal.model.results import RunReport, WorkerResult
+from shoal.model.status import Status
+from shoal.store.fold import RunState, report
+from shoal.store.lookup import find_run
+
+SHOWN = 5
+
+
+def status_lines(
+    report: RunReport,
+    others: Sequence[RunState],
+    *,
+    paint: Paint,
+    waiting: Sequence[str] = (),
+    merging: Sequence[str] = (),
+) -> Iterator[str]:
+    """Give the run's headline, its workers, what it is *waiting* for, what was merged, and the latest other runs."""
+    yield headline(report, paint)
+    yield from error_lines(report, paint)
+    yield ""
+    if lines := [*worker_lines(report, paint), *step_lines(report, paint)]:
+        yield from (*lines, "")
+    if waiting:
+        yield from (*waiting, "")
+    if report.overlaps:
+        number = count(len(report.overlaps), "pair")
+        yield f"{paint('overlap:', 'warn')} {number} of sessions changed the same files"
+        yield from (*overlap_table(report.overlaps, paint), "")
+    if merging:
+        yield from (*merging, "")
+    yield from standing_lines(report)
+    if any(_is_left(worker) for step in report.steps for worker in step.worker_results):
+        yield "lost: its Shoal was killed; what is left of its work is brought in by `shoal clean`, or by the next run"
+    if others:
+        more = f", {len(others) - SHOWN} more before them" if len(others) > SHOWN else ""
+        yield f"other runs (`shoal status RUN` shows one{more}):"
+        yield from _others(others[: -SHOWN - 1 : -1], paint)
+
+
+def merging_lines(run: RunState, program: str, paint: Paint) -> Iterator[str]:
+    """Say what was merged, into what, and what is left with conflicts."""
+    if run.merge is not None:
+        yield from merge_lines(run.merge, program, paint)
+    told = None if run.merge is None or run.merge.delivery is None else run.merge.delivery.into
+    yield from (delivery_line(one, paint) for into, one in run.deliveries.items() if into != told)
+
+
+def _others(runs: Sequence[RunState], paint: Paint) -> Iterator[str]:
+    rows = columns([(escape(run.run), run.status.value, ago(time.time() - run.started_at)) for run in runs])
+    for run, row in zip(runs, rows, strict=True):
+        row[1] = paint(row[1], tone(run.status))
+        yield f"  {join_cells(row)}"
+
+
+def _is_left(worker: WorkerResult) -> bool:
+    """Say whether a killed agent's work still lies where it was: what was brought in says so in `error`."""
+    return worker.status is Status.LOST and worker.error is None
 
 
 def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
     """Show how a run stands, the latest or another."""
-    state = asyncio.run(found(repo)).state()
+    state = asyncio.run(find_place(repo)).state()
     chosen = find_run(state, run)
     told = report(chosen, time.time())
     if json:
         deliveries = [one.as_fields() for one in chosen.deliveries.values()]
         more = {"waiting": waiting_document(chosen), "deliveries": deliveries}
-        output.say(text(run_document(told) | more))
+        output.print_out(text(run_document(told) | more))
         return 0
     others = [one for one in state.runs.values() if one.run != chosen.run]
     waiting = list(waiting_lines(chosen, output.paint()))
     merging = list(merging_lines(chosen, program(), output.paint()))
     lines = status_lines(told, others, paint=output.paint(), waiting=waiting, merging=merging)
-    output.say("\n".join(lines))
+    output.print_out("\n".join(lines))
     return 0

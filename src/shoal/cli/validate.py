@@ -1,6 +1,7 @@
 """`shoal validate`: say whether files are right."""
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,21 +9,37 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.document import text
+from shoal.cli.json_output import text
 from shoal.cli.options import Json
-from shoal.cli.render.validate import verdict_lines
+from shoal.cli.output import escape
+from shoal.cli.render.columns import count
 from shoal.errors import BadInput
 from shoal.model.plan import Plan
 from shoal.pipeline.load import Document, load
-from shoal.pipeline.own_file import own_file
+from shoal.pipeline.names import own_file
 from shoal.pipeline.plan import plan
 from shoal.pipeline.problems import BadDocument, Problem
+
+
+def verdict_lines(file: str, plans: Sequence[Plan], problems: Sequence[Problem]) -> Iterator[str]:
+    """Give `file:line:column: what` for each problem, or what there is to run."""
+    if problems:
+        yield from (escape(str(problem)) for problem in problems)
+        return
+    yield f"{escape(file)}: right, {', '.join(map(_pipeline, plans)) or 'agents only'}"
+    yield from (f"{escape(file)}: note: {escape(note)}" for one in plans for note in one.notes)
+
+
+def _pipeline(plan: Plan) -> str:
+    workers = sum(step.workers for step in plan.working)
+    return f"{escape(plan.name)} ({count(len(plan.steps), 'step')}, {count(workers, 'agent')})"
+
 
 WRONG = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FileVerdict:
     """What a file is worth: its plans, or what is wrong with it."""
 
     file: str
@@ -50,12 +67,12 @@ def command(
     json: Json = False,
 ) -> int:
     """Check pipeline files without running anything."""
-    verdicts = [judged(file) for file in files or [_own()]]
+    verdicts = [validate_file(file) for file in files or [_own()]]
     if json:
-        output.say(text({"files": [verdict.as_fields() for verdict in verdicts]}))
+        output.print_out(text({"files": [verdict.as_fields() for verdict in verdicts]}))
     else:
         for verdict in verdicts:
-            show = output.tell if verdict.problems else output.say
+            show = output.print_err if verdict.problems else output.print_out
             show("\n".join(verdict_lines(verdict.file, verdict.plans, verdict.problems)))
     return WRONG if any(verdict.problems for verdict in verdicts) else 0
 
@@ -67,16 +84,16 @@ def _own() -> Path:
     return file
 
 
-def judged(file: Path) -> Verdict:
+def validate_file(file: Path) -> FileVerdict:
     """Read *file* and plan each of its pipelines."""
     try:
         document = load(file)
-        return Verdict(
+        return FileVerdict(
             str(file),
             plans=tuple(plan(document, name, environ=os.environ, is_trial=True) for name in _pipelines(document)),
         )
     except BadDocument as error:
-        return Verdict(str(file), problems=error.problems)
+        return FileVerdict(str(file), problems=error.problems)
 
 
 def _pipelines(document: Document) -> list[str | None]:

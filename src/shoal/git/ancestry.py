@@ -49,7 +49,7 @@ async def since(repository: Repository, starts: Sequence[str], tips: Sequence[st
     return Ancestry({row[0]: tuple(row[1:]) for row in rows})
 
 
-async def gone(repository: Repository, commits: Iterable[str]) -> frozenset[str]:
+async def missing_commits(repository: Repository, commits: Iterable[str]) -> frozenset[str]:
     """Name those of *commits* that the repository does not have any more."""
     asked = "".join(f"{commit}\n" for commit in dict.fromkeys(commits))
     if not asked:

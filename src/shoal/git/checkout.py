@@ -19,7 +19,7 @@ async def check_out(repository: Repository, commit: str, *, tree: Path, index: P
     *shadow* is a folder for the gitdir that does it; it must not exist. A tree that holds an earlier commit
     (with its index) is moved to the new one by its differences.
     """
-    write_gitdir(shadow, repository, head=commit, refs={}, index=None, loose_stat=False)
+    write_gitdir(shadow, repository, head=commit, refs={}, index=None, lenders=repository.lenders, loose_stat=False)
     is_fresh = not index.exists()
     env = {"GIT_WORK_TREE": str(tree), "GIT_INDEX_FILE": str(index)}
     await git(shadow, "read-tree", "--reset", "-u", commit, env=env)

@@ -31,13 +31,13 @@ class Original:
     message: bytes
 
 
-def written(commit: Commit, repository: Repository, objects: Path) -> str:
+def write_commit(commit: Commit, repository: Repository, objects: Path) -> str:
     """Write *commit* as a loose object into the folder *objects* and name it; one that is there already stays."""
     body = _body(commit, repository.identity)
     whole = b"commit %d\0" % len(body) + body
     name = hashlib.new(repository.object_format, whole, usedforsecurity=False).hexdigest()
     try:
-        _stored(objects / name[:2] / name[2:], zlib.compress(whole, 1))
+        _store_object(objects / name[:2] / name[2:], zlib.compress(whole, 1))
     except OSError as error:
         raise Broken(f"the commit {name} could not be written: {error.strerror}") from error
     return name
@@ -72,7 +72,7 @@ def _name(text: str) -> str:
     return "".join(sign for sign in text if sign not in "<>\n\0").strip() or "shoal"
 
 
-def _stored(place: Path, content: bytes) -> None:
+def _store_object(place: Path, content: bytes) -> None:
     """Write aside, then move into place: another process may look for the object at any time."""
     if place.exists():
         return

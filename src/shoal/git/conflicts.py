@@ -1,7 +1,6 @@
 """What `git merge-tree` says of a merge, read as what it means: a tree, or conflicts of a kind with their files."""
 
-import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.model.merge import Conflict, ConflictKind
@@ -52,7 +51,7 @@ Tried = Clean | Conflicted
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """One side of a file in conflict: *stage* is 1 for what was before, 2 for ours, 3 for theirs."""
 
     mode: str
@@ -62,7 +61,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _ConflictOutput:
     """One message: what sort it is of, and the files it is about."""
 
     sort: str
@@ -70,43 +69,63 @@ class _Said:
     text: str
 
 
-def records(output: bytes) -> tuple[list[Tried], bytes]:
-    """Read the merges that `merge-tree --stdin --messages` has told whole, and give what is left of *output*."""
-    *words, rest = output.decode(errors="surrogateescape").split("\0")
-    found: list[Tried] = []
-    at = read = 0
-    with contextlib.suppress(IndexError, ValueError):  # the rest has not come yet
+def records(output: bytes) -> list[Tried]:
+    """Read the merges that `merge-tree --stdin --messages` has told whole."""
+    reader = ConflictReader()
+    reader.feed(output)
+    return reader.found
+
+
+class ConflictReader:
+    """Reads what `merge-tree --stdin --messages` says as it comes; every byte is looked at once."""
+
+    def __init__(self) -> None:
+        self.found: list[Tried] = []
+        self.pending_bytes = 0
+        """How much has come of the merge that is not told whole yet."""
+        self._cut: list[bytes] = []  # the parts of a word whose end has not come yet
+        self._words = self._take_words()
+        next(self._words)
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes, wherever they were cut."""
+        before = len(self.found)
+        first, *rest = chunk.split(b"\0")
+        self._cut.append(first)
+        if rest:
+            *whole, last = b"".join(self._cut), *rest
+            self._cut = [last]
+            for word in whole:
+                self._words.send(word.decode(errors="surrogateescape"))
+        self.pending_bytes = len(chunk) if len(self.found) > before else self.pending_bytes + len(chunk)
+
+    def _take_words(self) -> Generator[None, str]:
         while True:
-            tried, at = _record(words, at)
-            found.append(tried)
-            read = at
-    return found, "\0".join((*words[read:], rest)).encode(errors="surrogateescape")
+            is_clean = (yield) == "1"
+            tree = yield
+            entries = []
+            while word := (yield):
+                entries.append(_entry(word))
+            messages = []
+            # What git says of submodules at the end has no number before it, and stands for the empty word (2.39).
+            while (count := (yield)).isdecimal():
+                paths = []
+                for _ in range(int(count)):
+                    paths.append((yield))  # noqa: PERF401 - a comprehension cannot yield
+                sort, text = (yield), (yield)
+                messages.append(_ConflictOutput(sort, tuple(paths), text.strip()))
+            self.found.append(Clean(tree) if is_clean else Conflicted(_conflicts(entries, messages), tree))
 
 
-def _record(words: Sequence[str], at: int) -> tuple[Tried, int]:
-    """Read one merge from the word number *at*, and say where the next one begins."""
-    gap = words.index("", at + 2)
-    messages: list[_Said] = []
-    at, is_clean, tree, entries = gap + 1, words[at] == "1", words[at + 1], words[at + 2 : gap]
-    # What git says of submodules at the end has no number before it, and takes the place of the empty word (2.39).
-    while words[at].isdigit():
-        end = at + 1 + int(words[at])
-        messages.append(_Said(words[end], tuple(words[at + 1 : end]), words[end + 1].strip()))
-        at = end + 2
-    if is_clean:
-        return Clean(tree), at + 1
-    return Conflicted(_conflicts([_entry(word) for word in entries], messages), tree), at + 1
-
-
-def _entry(word: str) -> Entry:
+def _entry(word: str) -> IndexEntry:
     facts, _, path = word.partition("\t")
     mode, oid, stage = facts.split(" ")
-    return Entry(mode, oid, int(stage), path)
+    return IndexEntry(mode, oid, int(stage), path)
 
 
-def _conflicts(entries: Sequence[Entry], said: Sequence[_Said]) -> tuple[Conflict, ...]:
+def _conflicts(entries: Sequence[IndexEntry], said: Sequence[_ConflictOutput]) -> tuple[Conflict, ...]:
     """Tell each file once, by the strongest of what git says of it; what it only lists is told by its entries."""
-    by_path: dict[str, list[Entry]] = {}  # sought once for each message, and there may be 10,000 of both
+    by_path: dict[str, list[IndexEntry]] = {}  # sought once for each message, and there may be 10,000 of both
     for entry in entries:
         by_path.setdefault(entry.path, []).append(entry)
     told = [_conflict(one, by_path) for one in said if one.sort.startswith("CONFLICT")]
@@ -122,7 +141,7 @@ def _conflicts(entries: Sequence[Entry], said: Sequence[_Said]) -> tuple[Conflic
     return tuple(sorted(kept, key=lambda one: one.paths))
 
 
-def _conflict(said: _Said, by_path: Mapping[str, Sequence[Entry]]) -> Conflict:
+def _conflict(said: _ConflictOutput, by_path: Mapping[str, Sequence[IndexEntry]]) -> Conflict:
     own = [entry for path in dict.fromkeys(said.paths) for entry in by_path.get(path, ())]
     kind = ConflictKind.SUBMODULE if said.sort.startswith("CONFLICT (submodule") else KINDS.get(said.sort, _OTHER)
     # Where sides are of different types git renames one of them: its own entry then has no partner.
@@ -133,7 +152,7 @@ def _conflict(said: _Said, by_path: Mapping[str, Sequence[Entry]]) -> Conflict:
 _OTHER = ConflictKind.RENAME
 
 
-def _kind_of(entries: Sequence[Entry]) -> ConflictKind:
+def _kind_of(entries: Sequence[IndexEntry]) -> ConflictKind:
     modes = {entry.mode for entry in entries}
     sides = [entry for entry in entries if entry.stage > 1]
     if GITLINK in modes:

@@ -2,19 +2,83 @@
 
 import contextlib
 import os
+import secrets
+import shutil
 import stat
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import proc
 from shoal.errors import BadInput
-from shoal.git.index_lock import cleared, held_index, own_index
+from shoal.git.difference import list_touched_files
 from shoal.git.refs import aliases
 from shoal.git.repository import without_filters
 from shoal.git.run import git, git_text
-from shoal.git.touching import touched
 from shoal.model.repository import Repository
+
+MARK = b"held by shoal merge, which goes on with what it began when it is called again\n"
+PREFIX = "index-shoal-"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldIndex:
+    """A copy of the index to work on; *keep* makes it the index."""
+
+    copy: Path
+    keep: Callable[[], object]
+
+
+@contextlib.contextmanager
+def held_index(gitdir: Path) -> Iterator[HeldIndex | None]:
+    """Hold git's lock of the index in *gitdir*; `None` where another git holds it."""
+    copy, mark = own_index(gitdir), own_index(gitdir)
+    lock, index = gitdir / "index.lock", gitdir / "index"
+    mark.write_bytes(MARK)
+    try:
+        if not _try_lock(mark, lock):
+            yield None
+            return
+        try:
+            if index.exists():
+                shutil.copy2(index, copy)  # with its time: by that git tells which files it has to look at again
+            yield HeldIndex(copy, lambda: copy.replace(index))
+        finally:
+            lock.unlink(missing_ok=True)
+    finally:
+        for left in (mark, copy, copy.with_name(f"{copy.name}.lock")):
+            left.unlink(missing_ok=True)
+
+
+def _try_lock(mark: Path, lock: Path) -> bool:
+    """Make the lock, there with its mark or not at all where the file system has hard links."""
+    try:
+        os.link(mark, lock)
+    except FileExistsError:
+        return False
+    except OSError:
+        try:
+            with lock.open("xb") as file:
+                file.write(MARK)
+        except FileExistsError:
+            return False
+    return True
+
+
+def own_index(gitdir: Path) -> Path:
+    """Name an index of ours beside the user's own."""
+    return gitdir / f"{PREFIX}{secrets.token_hex(4)}"
+
+
+def clear_stale_lock(gitdir: Path) -> None:
+    """Take away what one of us that was killed left; whoever calls holds the repository's lock."""
+    lock = gitdir / "index.lock"
+    with contextlib.suppress(OSError):
+        if lock.is_file() and lock.stat().st_size == len(MARK) and lock.read_bytes() == MARK:
+            lock.unlink()
+    for left in gitdir.glob(f"{PREFIX}*"):
+        left.unlink(missing_ok=True)
+
 
 HEADS = "refs/heads/"
 UNDERWAY = {
@@ -74,18 +138,18 @@ def _text(file: Path) -> str:
 
 async def obstacle(repository: Repository, checkout: Checkout, old: str, new: str) -> str | None:
     """Say what keeps the files of *checkout* from going from *old* to *new*, if anything does."""
-    cleared(checkout.gitdir)
+    clear_stale_lock(checkout.gitdir)
     for name, what in UNDERWAY.items():
         if (checkout.gitdir / name).exists():
             return f"{what} is under way there"
-    if dirty := await _changed(repository, checkout):
+    if dirty := await _changed_files(repository, checkout):
         return f"{len(dirty)} {'file has' if len(dirty) == 1 else 'files have'} changes that are not committed"
-    if (lying := await _covered(repository, checkout, old, new)) is not None:
+    if (lying := await _find_covered(repository, checkout, old, new)) is not None:
         return f"{lying!r}, which git does not track, lies where a new file would go; move it away first"
-    return await _filtered(repository, checkout, old, new)
+    return await _find_filter(repository, checkout, old, new)
 
 
-async def _covered(repository: Repository, checkout: Checkout, old: str, new: str) -> str | None:
+async def _find_covered(repository: Repository, checkout: Checkout, old: str, new: str) -> str | None:
     """Name what lies where *new* has a file and *old* has none: what is ignored, git would overwrite without a word."""
     added = _entries((await git(repository.git, *_ADDED, old, new, limit=2**30)).stdout)
     lying = dict.fromkeys(place for path in added if (place := _lying(checkout.tree, path)) is not None)
@@ -123,8 +187,8 @@ async def is_half_delivered(repository: Repository, checkout: Checkout, old: str
     """Say whether each file is as it was in *old* or as it is in *new*: then a delivery was cut off, and can go on."""
     if (checkout.gitdir / "index.lock").exists():
         return False
-    strange = await _changed(repository, checkout, old) | await _alone(repository, checkout, old, new)
-    strange &= await _changed(repository, checkout, new) | await _alone(repository, checkout, new, old)
+    strange = await _changed_files(repository, checkout, old) | await _alone(repository, checkout, old, new)
+    strange &= await _changed_files(repository, checkout, new) | await _alone(repository, checkout, new, old)
     return all([await _is_begun(repository, checkout, new, path) for path in strange])
 
 
@@ -154,7 +218,9 @@ async def _is_begun(repository: Repository, checkout: Checkout, new: str, path: 
 MOST_BEGUN = 64 * 2**20
 
 
-async def advanced(repository: Repository, checkout: Checkout, old: str, new: str, *, again: bool) -> str | None:
+async def advance_checkout(
+    repository: Repository, checkout: Checkout, old: str, new: str, *, again: bool
+) -> str | None:
     """Bring index and files from *old* to *new*; say why not, if git refuses, and then nothing is changed.
 
     *again* goes on with what was cut off: each file is known to be as in one of the two.
@@ -163,6 +229,8 @@ async def advanced(repository: Repository, checkout: Checkout, old: str, new: st
     with held_index(checkout.gitdir) as held:
         if held is None:
             return f"{UNDERWAY['index.lock']} is under way there"
+        # Copied or restored files have other times than the index knows, and git refuses to go over those.
+        await _git(repository, checkout, "update-index", "-q", "--refresh", index=held.copy, accept=(0, 1))
         done = await _git(repository, checkout, "read-tree", *how, index=held.copy, accept=(0, 1, 128))
         if done.ok:
             held.keep()
@@ -171,7 +239,7 @@ async def advanced(repository: Repository, checkout: Checkout, old: str, new: st
     return said[0][:300] if said else "git refuses, and gives no reason"
 
 
-async def _changed(repository: Repository, checkout: Checkout, tree: str | None = None) -> set[str]:
+async def _changed_files(repository: Repository, checkout: Checkout, tree: str | None = None) -> set[str]:
     """Name the tracked files that have changes: staged or not, or against *tree* alone."""
     listing = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", "--ignore-submodules=all")
     if tree is None:
@@ -183,9 +251,9 @@ async def _changed(repository: Repository, checkout: Checkout, tree: str | None 
     return {entry[3:] for entry in _entries(done.stdout) if entry[1] != " "}
 
 
-async def _filtered(repository: Repository, checkout: Checkout, old: str, new: str) -> str | None:
+async def _find_filter(repository: Repository, checkout: Checkout, old: str, new: str) -> str | None:
     """Name a filter that a changed file would go through: it is a program of the user's, for the user to start."""
-    paths = (await touched(repository, old, [new]))[new]
+    paths = (await list_touched_files(repository, old, [new]))[new]
     with _index(checkout) as index:
         await _git(repository, checkout, "read-tree", new, index=index)
         asked = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")

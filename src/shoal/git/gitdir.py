@@ -15,12 +15,13 @@ def write_gitdir(
     head: str,
     refs: Mapping[str, str],
     index: Path | None,
-    lenders: Iterable[Path] | None = None,
+    lenders: Iterable[Path],
     loose_stat: bool = True,
 ) -> None:
     """Write a whole gitdir at *target*, which must not exist.
 
-    *head* is the text of HEAD, *refs* maps full names to commits. *loose_stat* is for boxes that see other
+    *head* is the text of HEAD, *refs* maps full names to commits, *lenders* are folders of objects to borrow: for a
+    sandbox only those of its base, on the host the repository's. *loose_stat* is for boxes that see other
     uids than the index does (35x on the first status); our own seal compares everything, so that no change hides.
     """
     # As few entries as git accepts: each costs to make and to remove, and refs in one file are refs too.
@@ -28,7 +29,7 @@ def write_gitdir(
     os.makedirs(place)  # noqa: PTH103
     for folder in ("objects", "objects/info", "refs"):
         os.mkdir(f"{place}/{folder}")  # noqa: PTH102 - half the time of Path.mkdir, here and below
-    chain = "".join(f"{quoted(path)}\n" for path in (repository.lenders if lenders is None else lenders))
+    chain = "".join(f"{quote_path(path)}\n" for path in lenders)
     _write(f"{place}/objects/info/alternates", chain)
     _write(f"{place}/config", config_text(repository, loose_stat=loose_stat))
     write_refs(target, head=head, refs=refs)
@@ -96,7 +97,7 @@ def _section(name: str, keys: Mapping[str, str]) -> str:
     return f"[{name}]\n" + "".join(f"\t{key} = {value}\n" for key, value in keys.items())
 
 
-def quoted(path: Path, separator: str = "\n") -> str:
+def quote_path(path: Path, separator: str = "\n") -> str:
     """Spell a path for a list of object folders, as git reads it back."""
     text = str(path)
     if not text.startswith('"') and separator not in text and "\n" not in text:

@@ -6,14 +6,15 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal import proc
-from shoal.errors import Broken, first_of
-from shoal.git.gitdir import quoted
+from shoal.errors import GitFailed, first_of
+from shoal.git.gitdir import quote_path
 from shoal.git.run import ENVIRONMENT, FLAGS, TIMEOUT, git
-from shoal.model.command import Command
+from shoal.model.command import Command, ProcessLimits
+from shoal.model.limits import WORK_BOUNDS, WorkBounds
 from shoal.model.repository import Repository
 
 MAX_PACK_BYTES = 512 * 2**20
@@ -31,14 +32,14 @@ QUARANTINE = "tmp_objdir-shoal-"
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ImportRefused:
     """Why the pack was not taken; nothing of it is in the repository."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ImportedWork:
     """The tip is whole in the repository's objects; no ref holds it yet."""
 
     tip: str
@@ -51,35 +52,86 @@ class Taken:
         return len(self.paths)
 
 
-async def take(repository: Repository, pack: Path, *, base: str, tips: tuple[str, ...]) -> Taken | Refused:
+async def take(
+    repository: Repository,
+    pack: Path,
+    *,
+    base: str,
+    tips: tuple[str, ...],
+    lender: Path,
+    bounds: WorkBounds = WORK_BOUNDS,
+) -> ImportedWork | ImportRefused:
     """Check *pack* in a quarantine folder and move its objects into the repository, if it is sound.
 
     The first of *tips* is the session's result and must descend from *base*; the others are kept beside it.
+    *lender* has the objects that they may be built on: what nobody gave to the agent is not its to name.
+    A check that dies or takes more than *bounds* allow is one that failed.
     """
     for tip in tips:
         if not re.fullmatch(rf"[0-9a-f]{{{repository.digits}}}", tip):
-            return Refused(f"its tip is not an object name: {tip[:80]!r}")
-    with _quarantine(repository) as aside:
-        alone = {"GIT_OBJECT_DIRECTORY": str(aside), "GIT_ALLOC_LIMIT": str(MAX_ALLOC_BYTES)}
-        env = {**alone, "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(repository.lenders[0], ":")}
-        if refusal := await _unpacked(repository, pack, env):
-            return Refused(refusal)
-        try:
-            async with asyncio.TaskGroup() as group:
-                whole = group.create_task(_not_whole(repository, base, tips, env))
-                related = group.create_task(_unrelated(repository, base, tips[0], env))
-                brought = group.create_task(_objects(repository, alone))
-                change = group.create_task(_changed(repository, base, tips[0], env))
-        except BaseExceptionGroup as errors:
-            raise first_of(errors) from None
-        refusal = whole.result() or related.result() or _too_large(brought.result()) or change.result().refusal
-        commits = [one.name for one in brought.result() if one.kind == "commit"]
-        if not refusal and len(commits) > 1:
-            refusal = await _barred(repository, commits, env)
-        if refusal:
-            return Refused(refusal)
-        _migrate(aside, repository.lenders[0])
-    return Taken(tips[0], change.result().paths)
+            return ImportRefused(f"its tip is not an object name: {tip[:80]!r}")
+    try:
+        async with asyncio.timeout(bounds.import_seconds):
+            with _quarantine(repository) as aside:
+                return await _taken(_Aside.of(repository, aside, lender, bounds), pack, base, tips)
+    except TimeoutError:
+        return ImportRefused(f"to check it took more than {bounds.import_seconds:.0f} s")
+    except GitFailed as error:
+        return ImportRefused(f"git could not check it: {error}")
+
+
+async def _taken(aside: "_Aside", pack: Path, base: str, tips: tuple[str, ...]) -> ImportedWork | ImportRefused:
+    if refusal := await _unpack(aside, pack):
+        return ImportRefused(refusal)
+    try:
+        async with asyncio.TaskGroup() as group:
+            whole = group.create_task(_not_whole(aside, base, tips))
+            related = group.create_task(_check_related(aside, base, tips[0]))
+            brought = group.create_task(_objects(aside))
+            change = group.create_task(_find_change(aside, base, tips[0]))
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
+    refusal = whole.result() or related.result() or _too_large(brought.result()) or change.result().refusal
+    commits = [one.name for one in brought.result().objects if one.kind == "commit"]
+    # What a kept ref holds may be in the repository already; the difference to the base told all of a single commit.
+    commits += [tip for tip in tips[1:] if tip not in commits]
+    if not refusal and commits not in ([], [tips[0]]):
+        refusal = await _check_commits(aside, commits)
+    if refusal:
+        return ImportRefused(refusal)
+    _migrate(aside.folder, aside.repository.lenders[0])
+    return ImportedWork(tips[0], change.result().paths)
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """The quarantine: git sees in it what the pack brought, and behind that what the agent was lent."""
+
+    repository: Repository
+    folder: Path
+    alone: Mapping[str, str]
+    env: Mapping[str, str]
+    limits: ProcessLimits
+
+    @classmethod
+    def of(cls, repository: Repository, folder: Path, lender: Path, bounds: WorkBounds) -> "_Aside":
+        alone = {"GIT_OBJECT_DIRECTORY": str(folder), "GIT_ALLOC_LIMIT": str(MAX_ALLOC_BYTES)}
+        env = {**alone, "GIT_ALTERNATE_OBJECT_DIRECTORIES": quote_path(lender, ":")}
+        limits = ProcessLimits(memory_bytes=bounds.import_memory_mb * 2**20, cpu_seconds=bounds.import_cpu)
+        return cls(repository, folder, alone, env, limits)
+
+    async def git(
+        self, *args: str, stdin: bytes = b"", accept: tuple[int, ...] = (0,), limit: int = 64 * 2**20
+    ) -> proc.Completed:
+        return await git(
+            self.repository.git,
+            *args,
+            env=self.env,
+            stdin=stdin,
+            accept=accept,
+            limit=limit,
+            limits=self.limits,
+        )
 
 
 @contextlib.contextmanager
@@ -96,42 +148,45 @@ def quarantines_left(repository: Repository) -> list[Path]:
     return [path for path in found if not Path("/proc", path.name.removeprefix(QUARANTINE).split("-")[0]).exists()]
 
 
-async def _unpacked(repository: Repository, pack: Path, env: Mapping[str, str]) -> str | None:
+async def _unpack(aside: _Aside, pack: Path) -> str | None:
     with pack.open("rb") as file:
         start = file.read(32)
     if start[:4] != b"PACK" or len(start) < 32:
         return "what came out of the box is not a pack"
     few = int.from_bytes(start[8:12], "big") < UNPACK_BELOW_OBJECTS
     # Unpacking keeps every commit and tree in memory until the last is checked: only small ones, then.
-    small = {**env, "GIT_ALLOC_LIMIT": str(UNPACK_BELOW_BYTES)}
-    done = await _fed(repository, pack, ("unpack-objects", "-q"), small) if few else None
+    small = {**aside.env, "GIT_ALLOC_LIMIT": str(UNPACK_BELOW_BYTES)}
+    done = await _feed_pack(aside, pack, ("unpack-objects", "-q"), small) if few else None
     if done is None or OVER_LIMIT in done.stderr:
-        done = await _fed(repository, pack, ("index-pack", "--stdin", "--fix-thin"), env)
+        done = await _feed_pack(aside, pack, ("index-pack", "--stdin", "--fix-thin", "--threads=2"), aside.env)
+    if done.exit.signal is not None:
+        return f"to unpack it takes more than {aside.limits.cpu_seconds} s of a processor"
     return None if done.ok else f"git does not take its objects: {_first_error(done.stderr)}"
 
 
-async def _fed(repository: Repository, pack: Path, verb: tuple[str, ...], env: Mapping[str, str]) -> proc.Completed:
+async def _feed_pack(aside: _Aside, pack: Path, verb: tuple[str, ...], env: Mapping[str, str]) -> proc.Completed:
     command = Command(
         argv=("git", *FLAGS, *verb, "--strict", f"--max-input-size={MAX_PACK_BYTES}"),
         cwd=Path("/"),
-        env={**ENVIRONMENT, "GIT_DIR": str(repository.git), **env},
+        env={**ENVIRONMENT, "GIT_DIR": str(aside.repository.git), **env},
         stdin=pack,
+        limits=aside.limits,
     )
     return await proc.run(command, timeout=TIMEOUT)
 
 
-async def _not_whole(repository: Repository, base: str, tips: tuple[str, ...], env: Mapping[str, str]) -> str | None:
-    done = await git(repository.git, "rev-list", "--objects", "--quiet", *tips, f"^{base}", env=env, accept=(0, 128))
+async def _not_whole(aside: _Aside, base: str, tips: tuple[str, ...]) -> str | None:
+    done = await aside.git("rev-list", "--objects", "--quiet", *tips, f"^{base}", accept=(0, 128))
     return None if done.ok else f"its history is not whole: {_last_line(done.stderr)}"
 
 
-async def _unrelated(repository: Repository, base: str, tip: str, env: Mapping[str, str]) -> str | None:
-    done = await git(repository.git, "merge-base", "--is-ancestor", base, tip, env=env, accept=(0, 1, 128))
+async def _check_related(aside: _Aside, base: str, tip: str) -> str | None:
+    done = await aside.git("merge-base", "--is-ancestor", base, tip, accept=(0, 1, 128))
     return None if done.ok else "it does not descend from the base"
 
 
 @dataclass(frozen=True, slots=True)
-class _Object:
+class _PackedObject:
     """One object that the pack brought."""
 
     name: str
@@ -139,17 +194,27 @@ class _Object:
     size: int
 
 
-async def _objects(repository: Repository, env: Mapping[str, str]) -> list[_Object]:
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """All objects that the pack brought, or so many that they were not all listed."""
+
+    objects: list[_PackedObject]
+    is_cut: bool
+
+
+async def _objects(aside: _Aside) -> _Brought:
     asked = "--batch-check=%(objectname) %(objecttype) %(objectsize)"
-    done = await git(repository.git, "cat-file", "--batch-all-objects", "--unordered", "--buffer", asked, env=env)
-    if done.dropped:
-        raise Broken("a pack brought more objects than can be looked at")
-    rows = (line.split() for line in done.stdout.decode().splitlines())
-    return [_Object(name, kind, int(size)) for name, kind, size in rows]
+    done = await replace(aside, env=aside.alone).git(
+        "cat-file", "--batch-all-objects", "--unordered", "--buffer", asked
+    )
+    rows = (line.split() for line in done.stdout.decode().splitlines()) if not done.dropped else ()
+    return _Brought([_PackedObject(name, kind, int(size)) for name, kind, size in rows], bool(done.dropped))
 
 
-def _too_large(objects: list[_Object]) -> str | None:
-    for one in objects:
+def _too_large(brought: _Brought) -> str | None:
+    if brought.is_cut:
+        return "it brings more objects than can be looked at"
+    for one in brought.objects:
         if one.kind == "blob" and one.size > MAX_BLOB_BYTES:
             return f"the file {one.name[:10]} has {one.size // 2**20} MiB; at most {MAX_BLOB_BYTES // 2**20} are taken"
     return None
@@ -163,28 +228,28 @@ class _Change:
     refusal: str | None
 
 
-async def _changed(repository: Repository, base: str, tip: str, env: Mapping[str, str]) -> _Change:
+async def _find_change(aside: _Aside, base: str, tip: str) -> _Change:
     options = ("-r", "-z", "--raw", "--no-renames")
-    done = await git(repository.git, "diff-tree", *options, base, tip, env=env, accept=(0, 128), limit=MAX_LISTED_BYTES)
+    done = await aside.git("diff-tree", *options, base, tip, accept=(0, 128), limit=MAX_LISTED_BYTES)
     if done.dropped:
         return _Change((), "it changes more files than can be looked at")
+    if not done.ok:
+        return _Change((), f"git cannot list what it changes: {_last_line(done.stderr)}")
     words = done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
     pairs = list(zip(words[::2], words[1::2], strict=False))
-    return _Change(tuple(path for _, path in pairs), _barred_in([f"{facts}\t{path}" for facts, path in pairs]))
+    return _Change(tuple(path for _, path in pairs), _check_entries([f"{facts}\t{path}" for facts, path in pairs]))
 
 
-async def _barred(repository: Repository, commits: list[str], env: Mapping[str, str]) -> str | None:
+async def _check_commits(aside: _Aside, commits: list[str]) -> str | None:
     """Look at each commit by itself: what one added, a later one may have taken away again."""
-    raw = await git(
-        repository.git,
+    raw = await aside.git(
         *("diff-tree", "--stdin", "-r", "-m", "--root", "--raw", "--no-renames"),
-        env=env,
         stdin="".join(f"{commit}\n" for commit in commits).encode(),
     )
-    return "too much changes in it" if raw.dropped else _barred_in(raw.stdout.decode(errors="replace").splitlines())
+    return "too much changes in it" if raw.dropped else _check_entries(raw.stdout.decode(errors="replace").splitlines())
 
 
-def _barred_in(lines: list[str]) -> str | None:
+def _check_entries(lines: list[str]) -> str | None:
     for line in lines:
         facts, _, path = line.partition("\t")
         if facts.startswith(":") and facts.split(" ")[1] == GITLINK:

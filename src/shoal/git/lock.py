@@ -14,20 +14,20 @@ WAIT_SECONDS = 120.0
 
 
 @contextlib.asynccontextmanager
-async def repository_locked(git: Path) -> AsyncIterator[None]:
+async def repository_locked(git: Path, *, seconds: float = WAIT_SECONDS) -> AsyncIterator[None]:
     """Hold the repository's lock: a flock on its gitdir, so that no lock file exists and a kill frees it."""
     fd = os.open(git, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        await _acquired(fd, git)
+        await _acquire(fd, git, seconds)
         yield
     finally:
         os.close(fd)
 
 
-async def _acquired(fd: int, git: Path) -> None:
+async def _acquire(fd: int, git: Path, seconds: float) -> None:
     pause = 0.001
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with asyncio.timeout(seconds):
             while True:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -36,4 +36,4 @@ async def _acquired(fd: int, git: Path) -> None:
                     pause = min(pause * 1.5, 0.02)
                 else:
                     return
-    raise Broken(f"the lock of {git} was not free for {WAIT_SECONDS:.0f} s; another Shoal may hang there")
+    raise Broken(f"the lock of {git} was not free for {seconds:.0f} s; another Shoal may hang there")

@@ -7,20 +7,30 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import proc
 from shoal.errors import Broken, GitFailed
-from shoal.git.commits import Commit, written
-from shoal.git.conflicts import Clean, Conflicted, Tried, records
-from shoal.git.gitdir import quoted, write_gitdir
-from shoal.git.run import ENVIRONMENT, FLAGS, TIMEOUT, git
+from shoal.git.commits import Commit, write_commit
+from shoal.git.conflicts import Clean, Conflicted, ConflictReader, Tried, records
+from shoal.git.gitdir import quote_path, write_gitdir
+from shoal.git.run import ENVIRONMENT, FLAGS, LIMITS, TIMEOUT, git
 from shoal.model.command import Command
 from shoal.model.repository import Repository
 
-__all__ = ["Bench", "Clean", "Conflicted", "Merged", "Tried", "combined", "merged", "tried_pairs", "workbench"]
+__all__ = [
+    "Clean",
+    "Conflicted",
+    "MergeRepository",
+    "Merged",
+    "Tried",
+    "combine_commits",
+    "merge_commits",
+    "try_pairs",
+    "workbench",
+]
 
 MOST_BYTES = 256 * 2**20
 # Asked for its messages, git brings out what it has said after each merge (2.39): all but the last byte of it.
@@ -35,16 +45,25 @@ class Merged:
     """A commit that holds both sides; no ref holds it yet."""
 
     commit: str
+    resolved: tuple[str, ...] = ()
+    """The files in which a conflict was resolved."""
 
 
-async def merged(repository: Repository, ours: str, theirs: str, message: str) -> Merged | Conflicted:
+Resolve = Callable[["MergeRepository", str, str, Conflicted], Awaitable[str | None]]
+"""Gives the tree in which a conflict of two commits is resolved, or `None` where it cannot be."""
+
+
+async def merge_commits(repository: Repository, ours: str, theirs: str, message: str) -> Merged | Conflicted:
     """Merge *theirs* into *ours*; a side that holds the other already is the answer itself."""
-    return await combined(repository, (ours, theirs), message)
+    return await combine_commits(repository, (ours, theirs), message)
 
 
-async def combined(repository: Repository, commits: Sequence[str], message: str) -> Merged | Conflicted:
-    """Merge *commits* one after the other, in their order; the first conflict is the answer."""
+async def combine_commits(
+    repository: Repository, commits: Sequence[str], message: str, *, resolve: Resolve | None = None
+) -> Merged | Conflicted:
+    """Merge *commits* one after the other, in their order; the first conflict that *resolve* leaves is the answer."""
     whole = commits[0]
+    resolved: dict[str, None] = {}
     async with workbench(repository) as bench:
         for commit in commits[1:]:
             if await bench.holds(whole, commit):
@@ -52,16 +71,20 @@ async def combined(repository: Repository, commits: Sequence[str], message: str)
             if await bench.holds(commit, whole):
                 whole = commit
                 continue
-            match await bench.tried(whole, commit):
+            match await bench.try_merge(whole, commit):
                 case Clean(tree):
                     whole = bench.commit(Commit(tree=tree, parents=(whole, commit), message=message))
                 case Conflicted() as conflict:
-                    return conflict
+                    chosen = None if resolve is None else await resolve(bench, whole, commit, conflict)
+                    if chosen is None:
+                        return conflict
+                    whole = bench.commit(Commit(tree=chosen, parents=(whole, commit), message=message))
+                    resolved |= dict.fromkeys(conflict.paths)
         await bench.publish(whole, commits)
-    return Merged(whole)
+    return Merged(whole, tuple(resolved))
 
 
-async def tried_pairs(repository: Repository, pairs: Sequence[tuple[str, str]]) -> list[Tried]:
+async def try_pairs(repository: Repository, pairs: Sequence[tuple[str, str]]) -> list[Tried]:
     """Say of each pair of commits whether they can be merged, by one process; nothing is left in the repository."""
     if not pairs:
         return []
@@ -70,11 +93,11 @@ async def tried_pairs(repository: Repository, pairs: Sequence[tuple[str, str]]) 
         done = await git(shadow, *VERB, stdin=asked, limit=MOST_BYTES)
         if done.dropped:
             raise Broken("the conflicts are more than can be looked at; merge fewer sessions at once")
-    return records(done.stdout)[0]
+    return records(done.stdout)
 
 
 @contextlib.asynccontextmanager
-async def workbench(repository: Repository) -> AsyncIterator["Bench"]:
+async def workbench(repository: Repository) -> AsyncIterator["MergeRepository"]:
     """Hold one git process that merges whatever it is asked to, commit after commit."""
     with _shadow(repository) as shadow, _fifo(shadow.parent / "asked") as (path, feed):
         asked = Command(
@@ -82,16 +105,17 @@ async def workbench(repository: Repository) -> AsyncIterator["Bench"]:
             cwd=Path("/"),
             env={**ENVIRONMENT, "GIT_DIR": str(shadow)},
             stdin=path,
+            limits=LIMITS,
         )
-        said = _Said()
+        said = _MergeOutput()
         async with proc.started(asked, sink=said.take) as process:
-            yield Bench(repository, shadow, _Line(process, feed, said))
+            yield MergeRepository(repository, shadow, _OutputLine(process, feed, said))
 
 
-class Bench:
+class MergeRepository:
     """A place to merge at, beside every checkout; made by `workbench`."""
 
-    def __init__(self, repository: Repository, shadow: Path, line: "_Line") -> None:
+    def __init__(self, repository: Repository, shadow: Path, line: "_OutputLine") -> None:
         self.repository = repository
         self._shadow = shadow
         self._line = line
@@ -101,17 +125,17 @@ class Bench:
         """The gitdir in which all that was made here can be seen."""
         return self._shadow
 
-    async def tried(self, ours: str, theirs: str) -> Tried:
+    async def try_merge(self, ours: str, theirs: str) -> Tried:
         """Merge two commits; what comes of it is a tree, or conflicts."""
         if (answer := await self._line.answer(ours, theirs)) is not None:
             return answer
         # A git that brings nothing out before its end: then one process for each merge.
         done = await self.git(*VERB, stdin=f"{ours} {theirs}\n".encode())
-        return records(done.stdout)[0][0]
+        return records(done.stdout)[0]
 
     def commit(self, commit: Commit) -> str:
         """Make *commit*; like all that is made here, only this bench knows it until it is published."""
-        return written(commit, self.repository, self._shadow / "objects")
+        return write_commit(commit, self.repository, self._shadow / "objects")
 
     async def publish(self, tip: str, known: Collection[str]) -> None:
         """Bring what *tip* has and *known* commits have not into the repository, as one pack; no ref holds it yet."""
@@ -123,7 +147,7 @@ class Bench:
         # Git writes a pack among its own objects first and renames it: ours are often on another file system.
         env = {
             "GIT_OBJECT_DIRECTORY": str(objects),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(self._shadow / "objects", ":"),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": quote_path(self._shadow / "objects", ":"),
         }
         asked = ("pack-objects", "-q", "--revs", str(objects / "pack/pack"))
         await git(self._shadow, *asked, env=env, stdin=wanted.encode())
@@ -143,10 +167,10 @@ class Bench:
         return done.stdout.decode().strip()
 
 
-class _Line:
+class _OutputLine:
     """The line to a process that answers each question before the next is asked."""
 
-    def __init__(self, process: proc.Process, feed: int, said: "_Said") -> None:
+    def __init__(self, process: proc.Process, feed: int, said: "_MergeOutput") -> None:
         self._process = process
         self._feed = feed
         self._said = said
@@ -155,20 +179,20 @@ class _Line:
 
     async def answer(self, ours: str, theirs: str) -> Tried | None:
         """Ask, and wait for the answer; `None` when this git does not answer until it is over."""
-        if self._is_mute:
-            return None
+        if self._asked == 0:  # of no weight: a merge of many conflicts may take longer than a mute git is waited for
+            try:
+                await self._ask(ours, ours, ANSWER_SECONDS)
+            except TimeoutError:
+                self._is_mute = True
+        return None if self._is_mute else await self._ask(ours, theirs, TIMEOUT)
+
+    async def _ask(self, ours: str, theirs: str, seconds: float) -> Tried:
         # A question of no weight behind each: its answer brings out the last byte of the one before.
         os.write(self._feed, f"{ours} {theirs}\n{ours} {ours}\n".encode())  # far below what a pipe takes at once
         position, self._asked = self._asked, self._asked + 2
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS if position == 0 else TIMEOUT):
-                while len(self._said.answers) <= position:
-                    await self._more()
-        except TimeoutError:
-            if position:
-                raise
-            self._is_mute = True
-            return None
+        async with asyncio.timeout(seconds):
+            while len(self._said.answers) <= position:
+                await self._more()
         return self._said.answers[position]
 
     async def _more(self) -> None:
@@ -184,14 +208,17 @@ class _Line:
         self._said.news.clear()
 
 
-class _Said:
+class _MergeOutput:
     """What the process has said: its answers, in the order of the questions."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
-        self.answers: list[Tried] = []
-        self._left = b""
+        self._reader = ConflictReader()
         self._errors = b""
+
+    @property
+    def answers(self) -> list[Tried]:
+        return self._reader.found
 
     @property
     def complaint(self) -> str:
@@ -201,9 +228,8 @@ class _Said:
         if stream is proc.Stream.STDERR:
             self._errors = (self._errors + chunk)[-4000:]
             return
-        found, self._left = records(self._left + chunk)
-        self.answers += found
-        if len(self._left) > MOST_BYTES:
+        self._reader.feed(chunk)
+        if self._reader.pending_bytes > MOST_BYTES:
             raise Broken("the conflicts of one merge are more than can be looked at")
         self.news.set()
 
@@ -215,7 +241,15 @@ def _shadow(repository: Repository) -> Iterator[Path]:
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        write_gitdir(folder / "git", repository, head="ref: refs/heads/none", refs={}, index=None, loose_stat=False)
+        write_gitdir(
+            folder / "git",
+            repository,
+            head="ref: refs/heads/none",
+            refs={},
+            index=None,
+            lenders=repository.lenders,
+            loose_stat=False,
+        )
         yield folder / "git"
     finally:
         shutil.rmtree(folder, ignore_errors=True)

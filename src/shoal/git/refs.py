@@ -1,9 +1,10 @@
 """Moving refs of the user's repository: always whole names, always compare-and-swap."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from shoal.errors import BadRepository, GitFailed
+from shoal.errors import BadRepository, Broken, GitFailed
 from shoal.git.run import git
 from shoal.model.repository import Repository
 
@@ -71,7 +72,7 @@ async def value(repository: Repository, ref: str) -> str | None:
     return done.stdout.decode().strip() or None if done.ok else None
 
 
-async def listed(repository: Repository, prefix: str) -> dict[str, str]:
+async def list_refs(repository: Repository, prefix: str) -> dict[str, str]:
     """Map the refs below *prefix* to what they are at."""
     done = await git(repository.git, "for-each-ref", "--format=%(refname)%00%(objectname)", prefix)
     pairs = (line.partition("\0") for line in done.stdout.decode(errors="surrogateescape").split("\n"))
@@ -91,7 +92,7 @@ async def refuse_blocked_names(repository: Repository) -> None:
 
 async def refuse_blocked_steps(repository: Repository, steps: list[str]) -> None:
     """A branch `agent/<step>` would stand where that step's branches must go."""
-    assert_unblocked(repository, steps, await listed(repository, "refs/heads/agent"))
+    assert_unblocked(repository, steps, await list_refs(repository, "refs/heads/agent"))
 
 
 def assert_unblocked(repository: Repository, steps: Iterable[str], taken: Container[str]) -> None:
@@ -100,3 +101,44 @@ def assert_unblocked(repository: Repository, steps: Iterable[str], taken: Contai
         if f"refs/heads/agent/{step}" in taken:
             why = f"its branch 'agent/{step}' stands where the branches of step {step!r} go"
             raise BadRepository(repository.top, f"{why}; rename it with `git branch -m`, or the step")
+
+
+FOLDER = "refs/shoal/base"
+SHORT = 12
+
+
+async def pin(repository: Repository, run: str, commit: str) -> None:
+    """Hold *commit* for as long as *run* lives; to hold it again changes nothing."""
+    ref = f"{FOLDER}/{run}+{commit[:SHORT]}"
+    if await value(repository, ref) is not None or await move(repository, [Move(ref, commit, ABSENT)]):
+        return
+    if await value(repository, ref) is None:  # else somebody was quicker
+        raise Broken(f"commit {commit} is not in the repository any more, or cannot be held there by {ref}")
+
+
+async def unpin(repository: Repository, run: str) -> None:
+    """Let go of all that *run* held."""
+    await _drop(repository, {ref: commit for ref, commit in (await _pins(repository)).items() if _run(ref) == run})
+
+
+async def unpin_abandoned(repository: Repository, runs: Path) -> None:
+    """Let go of what no run holds: each has its lock in the folder *runs* before its first pin and after its last.
+
+    A cancel can cut off the end of a run between the two.
+    """
+    pinned = await _pins(repository)
+    locked = {path.stem for path in runs.glob("*.lock")}
+    await _drop(repository, {ref: commit for ref, commit in pinned.items() if _run(ref) not in locked})
+
+
+async def _pins(repository: Repository) -> dict[str, str]:
+    return await list_refs(repository, FOLDER)
+
+
+async def _drop(repository: Repository, pins: Mapping[str, str]) -> None:
+    if pins:
+        await move(repository, [Move(ref, ABSENT, commit) for ref, commit in pins.items()])
+
+
+def _run(ref: str) -> str:
+    return ref.removeprefix(f"{FOLDER}/").split("+")[0]

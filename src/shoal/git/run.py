@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.errors import GitFailed
-from shoal.model.command import Command
+from shoal.model.command import Command, ProcessLimits
 
 # Shown inert against 22 attacks: no hook, filter, driver, fsmonitor, pager, helper or lazy fetch is started.
 FLAGS = tuple(
@@ -55,6 +55,9 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 
 TIMEOUT = 600.0
+# Agents' branches are looked at with the user's own: none of their trees, files or attributes is to take the host's
+# memory, or a processor for long.
+LIMITS = ProcessLimits(memory_bytes=3 * 2**30, cpu_seconds=300)
 
 
 async def git(
@@ -64,6 +67,7 @@ async def git(
     stdin: bytes = b"",
     accept: tuple[int, ...] = (0,),
     limit: int = 64 * 2**20,
+    limits: ProcessLimits = LIMITS,
 ) -> proc.Completed:
     """Run git on *gitdir* with cwd `/`; raise `GitFailed` for an exit code that is not accepted."""
     command = Command(
@@ -71,6 +75,7 @@ async def git(
         cwd=Path("/"),
         env={**ENVIRONMENT, "GIT_DIR": str(gitdir), **(env or {})},
         stdin=stdin,
+        limits=limits,
     )
     done = await proc.run(command, timeout=TIMEOUT, limit=limit)
     if done.exit.code not in accept:

@@ -2,9 +2,12 @@
 
 import secrets
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from shoal.errors import BadInput
+from shoal.errors import BadInput, Broken
+from shoal.git.commits import Commit
+from shoal.git.merge import MOST_BYTES, workbench
 from shoal.git.run import git
 from shoal.model.repository import Identity, Repository
 
@@ -26,7 +29,7 @@ async def snapshot(folder: Path, hidden: Path) -> tuple[Repository, str]:
         raise BadInput(f"{hidden.parent} is or holds a link, and Shoal keeps its own state there; remove it")
     if not (hidden / "HEAD").exists():
         await git(hidden, "init", "--quiet", "--bare", "--initial-branch=snapshot", str(hidden))
-    _made_ours(hidden)
+    _write_config(hidden)
     env = {"GIT_WORK_TREE": str(folder), "GIT_LITERAL_PATHSPECS": "0"}
     everything = ("--all", "--force", "--ignore-errors", "--", ".", ":(exclude).shoal")
     await git(hidden, "add", *everything, env=env, accept=(0, 1))
@@ -35,7 +38,7 @@ async def snapshot(folder: Path, hidden: Path) -> tuple[Repository, str]:
     return hidden_repository(folder, hidden), commit
 
 
-def _made_ours(hidden: Path) -> None:
+def _write_config(hidden: Path) -> None:
     """Write the configuration anew: a folder may come from anywhere, with a `.shoal` in it that runs filters."""
     for name in FOREIGN:
         place = hidden / name
@@ -67,3 +70,43 @@ def hidden_repository(folder: Path, hidden: Path) -> Repository:
 def is_hidden(repository: Repository) -> bool:
     """Say whether *repository* is one of ours that stands for a plain folder."""
     return repository.git.parent == repository.home / ".shoal"
+
+
+CHANGES = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", "--ignore-submodules=all")
+
+
+async def revert_paths(repository: Repository, base: str, commit: str, is_meant: Callable[[str], bool]) -> str:
+    """Make a commit like *commit*, but with the paths that are *meant* as on *base*; no ref holds it yet."""
+    entries = await _entries(repository, base, commit, is_meant)
+    if not entries:
+        return commit
+    async with workbench(repository) as bench:
+        await bench.git("read-tree", commit)
+        await bench.git("update-index", "-z", "--index-info", stdin=b"".join(entries))
+        tree = (await bench.git("write-tree")).stdout.decode().strip()
+        made = bench.commit(Commit(tree=tree, parents=(commit,), message="Some files as they were\n"))
+        await bench.publish(made, (commit,))
+    return made
+
+
+async def _entries(repository: Repository, base: str, commit: str, is_meant: Callable[[str], bool]) -> list[bytes]:
+    """Give the entries of *base* for an index: first those of no file, since a folder may be where one was."""
+    done = await git(repository.git, *CHANGES, base, commit, limit=MOST_BYTES)
+    if done.dropped:
+        raise Broken("it changes more files than can be looked at")
+    words = done.stdout.split(b"\0")[:-1]
+    pairs = zip(words[::2], words[1::2], strict=True)
+    meant = [(head.split(b" "), path) for head, path in pairs if is_meant(path.decode(errors="surrogateescape"))]
+    entries = [b"%s %s\t%s\0" % (facts[0].removeprefix(b":"), facts[2], path) for facts, path in meant]
+    return sorted(entries, key=lambda entry: not entry.startswith(b"000000 "))
+
+
+async def scratch_repository(folder: Path, files: Mapping[str, str]) -> None:
+    """Make a repository of *files* in the empty *folder*, with one commit on `main`."""
+    gitdir = folder / ".git"
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    tree = {"GIT_WORK_TREE": str(folder)}
+    await git(gitdir, "init", "--quiet", "--initial-branch=main", str(folder))
+    await git(gitdir, "add", "--all", "--", str(folder), env=tree)
+    await git(gitdir, "commit", "--quiet", "--message=A very small project", env=tree | WHO)

@@ -4,9 +4,8 @@ import os
 from collections.abc import Iterator
 
 from shoal.limits.cgroups import Cgroups, working
-from shoal.limits.dialect import Counter, Dialect, Renewal, Setting
-from shoal.limits.files import Files
-from shoal.limits.mounts import Hierarchies
+from shoal.limits.control_files import Files, Hierarchies
+from shoal.limits.group import Counter, Dialect, Renewal, Setting
 from shoal.model.limits import ResourceLimits
 
 PERIOD_US = 100_000

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.limits.cgroups import HELD, Cgroups, working
-from shoal.limits.dialect import Counter, Dialect, Setting
-from shoal.limits.files import Files
-from shoal.limits.mounts import Hierarchies
+from shoal.limits.control_files import Files, Hierarchies
+from shoal.limits.group import Counter, Dialect, Setting
 from shoal.model.limits import ResourceLimits
 
 PERIOD_US = 100_000

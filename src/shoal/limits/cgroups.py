@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shoal.errors import Broken
-from shoal.limits.dialect import Dialect
-from shoal.limits.files import Files
+from shoal.limits.control_files import Files
 from shoal.limits.fleet import Fleet, is_orphan
-from shoal.limits.group import KernelGroup
+from shoal.limits.group import Dialect, KernelGroup
 from shoal.model.limits import ResourceLimits
 
 HELD = ("memory", "cpu", "pids")
@@ -47,9 +46,9 @@ class Cgroups:
     @contextlib.contextmanager
     def group(self, name: str, limits: ResourceLimits) -> Iterator[KernelGroup]:
         """Make a group in the fleet's; on leaving it is killed, seen empty and removed."""
-        with self.held():
+        with self.hold_shared():
             try:
-                group = self._again(name, limits) or self._made(name, limits)
+                group = self._again(name, limits) or self._make_group(name, limits)
             except OSError as error:
                 raise Broken(f"the limits of {name} cannot be set up: {error}") from error
             try:
@@ -58,7 +57,7 @@ class Cgroups:
                 self._leave(group, limits)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def hold_shared(self) -> Iterator[None]:
         """Hold the fleet's group; who leaves last removes it."""
         try:
             self._enter_fleet()
@@ -92,7 +91,7 @@ class Cgroups:
                 self._files.make(place)
         bounds = self._dialect.limits(self._fleet_limits) if self._fleet_limits else ()
         for setting in (*self._dialect.fleet, *bounds):
-            fleet.put(setting)
+            fleet.write(setting)
 
     def _leave_fleet(self) -> None:
         self._members -= 1
@@ -105,15 +104,15 @@ class Cgroups:
     def _again(self, name: str, limits: ResourceLimits) -> KernelGroup | None:
         """Take a group that nobody is in any more: to make and to remove four of them takes the kernel 1 ms."""
         idle = self._idle.get(limits)
-        return idle.pop().renewed(name) if idle else None
+        return idle.pop().reuse_as(name) if idle else None
 
-    def _made(self, name: str, limits: ResourceLimits) -> KernelGroup:
+    def _make_group(self, name: str, limits: ResourceLimits) -> KernelGroup:
         group = self._at(self._fleet, name)
         try:
             for place in group.places:
                 self._files.make(place)
             for setting in self._dialect.limits(limits):
-                group.put(setting)
+                group.write(setting)
         except OSError:
             self._remove(group)
             raise
@@ -122,7 +121,7 @@ class Cgroups:
     def _leave(self, group: KernelGroup, limits: ResourceLimits) -> None:
         """Empty a group, and keep it for another agent with the same limits if it is as good as new."""
         try:
-            group.emptied()
+            group.kill_all()
         except BaseException:
             self._remove(group)
             raise

@@ -3,62 +3,276 @@
 import asyncio
 import contextlib
 import os
+import stat
+import sys
 import time
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.limits.walk import Tally, Used, open_files, walked
+ENTRY_BYTES = 512  # a name and its inode, which st_blocks leaves out
+# What a file takes at least beside its name: inodes are few too, and an exact disk has one for each block.
+FILE_BYTES = 7 * 512
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What was found; *unread* folders could not be looked into, *lost* entries were gone when we came to them."""
+
+    bytes: int = 0
+    entries: int = 0
+    unread: int = 0
+    lost: int = 0
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    device: int
+    inode: int
+
+
+class Tally:
+    """Adds up, each file once however many names it has."""
+
+    def __init__(self) -> None:
+        self.unread = 0
+        self.lost = 0
+        self._bytes = 0
+        self._entries = 0
+        self._linked: set[_Identity] = set()
+
+    def add(self, found: os.stat_result) -> None:
+        """Count one entry."""
+        self._entries += 1
+        self._bytes += ENTRY_BYTES
+        if found.st_nlink != 1 and not stat.S_ISDIR(found.st_mode):
+            identity = _identity(found)
+            if identity in self._linked:
+                return
+            self._linked.add(identity)
+        self._bytes += max(found.st_blocks * 512, FILE_BYTES)
+
+    def total(self, *, is_whole: bool = False) -> Used:
+        """Give the sum."""
+        return Used(self._bytes, self._entries, self.unread, self.lost, is_whole)
+
+
+@dataclass(slots=True)
+class _Folder:
+    """A folder on the way down, with the names of those below it that are still to be seen."""
+
+    name: str
+    identity: _Identity
+    below: list[str] = field(default_factory=list)
+
+
+def walk(root: Path, tally: Tally) -> Iterator[None]:
+    """Count all below *root* on its own file system, and pause after each entry."""
+    with contextlib.closing(_Descent(root, tally)) as descent:
+        yield from descent.steps()
+
+
+def open_files(pids: Iterable[int], tally: Tally) -> Iterator[None]:
+    """Count the files that have no name any more but are held open by *pids*, and pause after each descriptor."""
+    for pid in pids:
+        for link in _links(pid):
+            with contextlib.suppress(OSError):
+                found = os.stat(link)  # noqa: PTH116 - leads to the open file itself, by no path of the agent's
+                if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+                    tally.add(found)
+            yield
+
+
+class _Descent:
+    """Stands in one folder at a time, by its descriptor; the way back up is `..`, if it is still the way we came."""
+
+    def __init__(self, root: Path, tally: Tally) -> None:
+        self._root = root
+        self._tally = tally
+        self._fd = -1
+        self._trail: list[_Folder] = []
+
+    def close(self) -> None:
+        """Let the descriptor go."""
+        self._stand(-1)
+
+    def steps(self) -> Iterator[None]:
+        """Go through everything."""
+        if self._enter(str(self._root), None):
+            yield from self._list_folder()
+        while self._trail:
+            if not self._trail[-1].below:
+                yield from self._go_up()
+            elif self._enter(self._trail[-1].below.pop(), self._fd):
+                yield from self._list_folder()
+
+    def _enter(self, name: str, parent: int | None) -> bool:
+        try:
+            fd = os.open(name, FOLDER, dir_fd=parent)
+        except FileNotFoundError:
+            self._tally.lost += parent is not None
+            return False
+        except OSError:
+            self._tally.unread += 1
+            return False
+        identity = _identity(os.fstat(fd))
+        if self._trail and identity.device != self._trail[0].identity.device:
+            os.close(fd)
+            return False
+        self._stand(fd)
+        self._trail.append(_Folder(name, identity))
+        return True
+
+    def _list_folder(self) -> Iterator[None]:
+        below = self._trail[-1].below
+        with os.scandir(self._fd) as entries:
+            for entry in entries:
+                try:
+                    self._tally.add(entry.stat(follow_symlinks=False))
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(entry.name)
+                except OSError:
+                    self._tally.lost += 1
+                yield
+
+    def _go_up(self) -> Iterator[None]:
+        """Go up; where an agent has moved the folder under us, come down again from the root."""
+        self._trail.pop()
+        if not self._trail:
+            return
+        above = self._open_folder("..", self._fd, self._trail[-1].identity)
+        if above is not None:
+            self._stand(above)
+            yield
+            return
+        trail, self._trail = self._trail, []
+        parent: int | None = None
+        for folder in trail:
+            fd = self._open_folder(folder.name, parent, folder.identity)
+            if fd is None:
+                self._tally.lost += 1
+                return
+            self._stand(fd)
+            self._trail.append(folder)
+            parent = fd
+            yield
+
+    def _open_folder(self, name: str, parent: int | None, identity: _Identity) -> int | None:
+        """Open a folder if it is the one we know."""
+        with contextlib.suppress(OSError):
+            fd = os.open(name, FOLDER, dir_fd=parent)
+            if _identity(os.fstat(fd)) == identity:
+                return fd
+            os.close(fd)
+        return None
+
+    def _stand(self, fd: int) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = fd
+
+
+def _identity(found: os.stat_result) -> _Identity:
+    return _Identity(found.st_dev, found.st_ino)
+
+
+def _links(pid: int) -> list[str]:
+    folder = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):
+        return [f"{folder}/{name}" for name in os.listdir(folder)]
+    return []
+
 
 SLICE = 0.005
 REST = 0.01
 FLOOR_BYTES = 2 * 2**30
+FLOOR_INODES = 100_000
 FLOOR_PART = 0.05
 
 
-async def used_bytes(
-    *folders: Path, pids: Iterable[int] = (), most_entries: int | None = None, most_bytes: int | None = None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What is free on a disk, and how much of it must stay so; a disk that makes inodes as it needs them has no end."""
+
+    free_bytes: int
+    floor_bytes: int
+    free_inodes: int
+    floor_inodes: int
+
+    @property
+    def spare_bytes(self) -> int:
+        """How much may still be taken."""
+        return self.free_bytes - self.floor_bytes
+
+    @property
+    def spare_inodes(self) -> int:
+        """How many files may still be made."""
+        return self.free_inodes - self.floor_inodes
+
+
+async def measure_disk(
+    *folders: Path,
+    pids: Iterable[int] = (),
+    most_entries: int | None = None,
+    most_bytes: int | None = None,
+    rest: float = REST,
 ) -> Used:
     """Add up what lies below *folders* and what *pids* hold open without a name, resting after each slice.
 
     Past *most_entries* or *most_bytes* it gives what it has so far, which is then not whole.
     """
     used = Used()
-    with contextlib.closing(measured(*folders, pids=pids)) as steps:
+    with contextlib.closing(measure_in_slices(*folders, pids=pids)) as steps:
         for used in steps:
             if used.is_whole or _is_past(used.entries, most_entries) or _is_past(used.bytes, most_bytes):
                 break
-            await asyncio.sleep(REST)
+            await asyncio.sleep(rest)
     return used
 
 
-def measured(*folders: Path, pids: Iterable[int] = ()) -> Generator[Used, None, None]:
+def measure_in_slices(*folders: Path, pids: Iterable[int] = ()) -> Generator[Used, None, None]:
     """Give the sum so far after each slice of 5 ms, and at last the whole."""
     tally = Tally()
     due = time.monotonic() + SLICE
     for _ in _steps(folders, pids, tally):
         if time.monotonic() >= due:
-            yield tally.used()
+            yield tally.total()
             due = time.monotonic() + SLICE
-    yield tally.used(is_whole=True)
+    yield tally.total(is_whole=True)
+
+
+def room(path: Path, *, coming_bytes: int = 0) -> Room:
+    """Look what is free on the disk of *path*; *coming_bytes* were written already and have yet to arrive there.
+
+    2 GiB and 100,000 inodes stay free, on a small disk 5 % of it: 5 % of a large one would be more than many people
+    ever have free.
+    """
+    disk = os.statvfs(path)
+    return Room(
+        free_bytes=disk.f_bavail * disk.f_frsize - coming_bytes,
+        floor_bytes=min(FLOOR_BYTES, int(disk.f_blocks * disk.f_frsize * FLOOR_PART)),
+        free_inodes=disk.f_favail if disk.f_files else sys.maxsize,
+        floor_inodes=min(FLOOR_INODES, int(disk.f_files * FLOOR_PART)),
+    )
 
 
 def free_floor(path: Path, *, coming_bytes: int = 0) -> str | None:
-    """Say that the disk of *path* is too full for any agent to go on, or `None`.
-
-    *coming_bytes* are those that were written already and that the disk has yet to take.
-    The floor is 2 GiB, on a small disk 5 % of it: 5 % of a large one would be more than many people ever have free.
-    """
-    disk = os.statvfs(path)
-    free, size = disk.f_bavail * disk.f_frsize - coming_bytes, disk.f_blocks * disk.f_frsize
-    floor = min(FLOOR_BYTES, int(size * FLOOR_PART))
-    if free >= floor:
-        return None
-    return f"only {free / 2**20:.0f} MB are free on the disk of {path}, and {floor / 2**20:.0f} MB must stay free"
+    """Say that the disk of *path* is too full for any agent to go on, or `None`."""
+    disk = room(path, coming_bytes=coming_bytes)
+    if disk.spare_bytes < 0:
+        free, floor = disk.free_bytes / 2**20, disk.floor_bytes / 2**20
+        return f"only {free:.0f} MB are free on the disk of {path}, and {floor:.0f} MB must stay free"
+    if disk.spare_inodes < 0:
+        free, floor = disk.free_inodes, disk.floor_inodes
+        return f"only {free} more files fit on the disk of {path} (inodes), and room for {floor} must stay free"
+    return None
 
 
 def _steps(folders: Iterable[Path], pids: Iterable[int], tally: Tally) -> Iterator[None]:
     for folder in folders:
-        yield from walked(folder, tally)
+        yield from walk(folder, tally)
     yield from open_files(pids, tally)
 
 

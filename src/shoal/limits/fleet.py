@@ -21,7 +21,7 @@ class Fleet:
     @classmethod
     def ours(cls) -> "Fleet":
         """Name a new fleet of this process."""
-        return cls(_namespace(), os.getpid(), started(os.getpid()) or 0)
+        return cls(_namespace(), os.getpid(), start_ticks(os.getpid()) or 0)
 
     @property
     def name(self) -> str:
@@ -35,10 +35,10 @@ def is_orphan(name: str) -> bool:
     if found is None:
         return False
     namespace, pid, start = map(int, found.groups())
-    return namespace == _namespace() and started(pid) != start
+    return namespace == _namespace() and start_ticks(pid) != start
 
 
-def started(pid: int) -> int | None:
+def start_ticks(pid: int) -> int | None:
     """Say when a process started, in ticks since the boot; `None` when there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")

@@ -3,16 +3,68 @@
 import contextlib
 import errno
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Broken
-from shoal.limits.dialect import Counter, Dialect, Setting
-from shoal.limits.files import Files
-from shoal.limits.join import JOIN, before
-from shoal.limits.kind import Usage
-from shoal.limits.signals import kill_each
+from shoal.limits.control_files import Files
+from shoal.limits.kind import ResourceUsage
+from shoal.limits.members import JOIN, before, kill_each
 from shoal.model.command import Command
+from shoal.model.limits import ResourceLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A value for one control file; what not every kernel has, or takes, is *optional*."""
+
+    controller: str
+    file: str
+    value: str
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """A number that the kernel keeps: alone in its file, or behind *entry*."""
+
+    controller: str
+    file: str
+    entry: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """How an empty group becomes as good as a new one."""
+
+    memory: Counter
+    """What is still charged to it."""
+    peak: Setting
+    """What lets the highest use be counted anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """The words of one version."""
+
+    name: str
+    join: str
+    """The file by which a process joins."""
+    limits: Callable[[ResourceLimits], tuple[Setting, ...]]
+    """For each controller, the setting that is the limit itself comes first."""
+    fleet: tuple[Setting, ...]
+    ending: tuple[Setting, ...]
+    """What makes the end of everybody quick and sure."""
+    oom_kills: Counter
+    forks_refused: Counter
+    memory_peak: Counter
+    pids: Counter
+    cpu: Counter
+    cpu_unit_seconds: float
+    renewal: Renewal | None = None
+    """`None` where a used group shows the next one what the last one did."""
+
 
 EMPTY_SECONDS = 10.0
 LEFT_BYTES = 8 * 2**20
@@ -35,7 +87,7 @@ class KernelGroup:
         self._was_killed = False
         self._is_empty = False
         self._breach: str | None = None
-        self._last: Usage | None = None
+        self._last: ResourceUsage | None = None
         self._spent_before = 0.0
 
     def wrap(self, command: Command) -> Command:
@@ -50,18 +102,18 @@ class KernelGroup:
             return "memory"
         return "pids" if self._read(self._dialect.forks_refused) else None
 
-    def usage(self) -> Usage:
+    def usage(self) -> ResourceUsage:
         """Say what was spent."""
         if self._last is not None:
             return self._last
-        return Usage(
+        return ResourceUsage(
             memory_peak_bytes=self._read(self._dialect.memory_peak),
-            cpu_seconds=self.spent(),
+            cpu_seconds=self.cpu_seconds(),
             pids=self._read(self._dialect.pids),
             forks_refused=self._read(self._dialect.forks_refused),
         )
 
-    def spent(self) -> float | None:
+    def cpu_seconds(self) -> float | None:
         """Say the seconds of CPU so far."""
         spent = self._read(self._dialect.cpu)
         return None if spent is None else spent * self._dialect.cpu_unit_seconds - self._spent_before
@@ -81,16 +133,16 @@ class KernelGroup:
         if any(self._files.has_groups(place) for place in self.places):
             return False
         try:
-            self.put(renewal.peak)
+            self.write(renewal.peak)
         except OSError:
             return False
         return True
 
-    def renewed(self, name: str) -> "KernelGroup":
+    def reuse_as(self, name: str) -> "KernelGroup":
         """Give the same group under the name of another agent."""
-        self._last = Usage()
+        self._last = ResourceUsage()
         group = KernelGroup(name, self._folders, self._dialect, self._files)
-        group._spent_before = group.spent() or 0.0
+        group._spent_before = group.cpu_seconds() or 0.0
         return group
 
     def pids(self) -> tuple[int, ...]:
@@ -104,7 +156,7 @@ class KernelGroup:
         self._was_killed = True
         for setting in self._dialect.ending:
             with contextlib.suppress(OSError):  # an aid only: each of them is signalled, too
-                self.put(setting)
+                self.write(setting)
         # Who is on the way in is not in all places yet, and runs nothing of the agent's; leaving looks at each.
         kill_each(lambda: self._files.pids(self.places[0]))
 
@@ -113,7 +165,7 @@ class KernelGroup:
         if self._files.pids(self.places[0]):
             self.kill()
 
-    def emptied(self) -> None:
+    def kill_all(self) -> None:
         """Kill until nobody is left; raise `Broken` when somebody stays."""
         self._close()
         # Nobody is charged, not even who waits to be buried: said by one file instead of four.
@@ -129,13 +181,13 @@ class KernelGroup:
             time.sleep(pause)
             pause = min(pause * 2, LONGEST)
 
-    def put(self, setting: Setting) -> None:
+    def write(self, setting: Setting) -> None:
         """Set one value; a controller that is not here has nothing to be set."""
         folder = self._folders.get(setting.controller)
         if folder is None:
             return
         try:
-            self._files.put(f"{folder}/{setting.file}", setting.value)
+            self._files.write(f"{folder}/{setting.file}", setting.value)
         except OSError as error:
             if not setting.optional or error.errno not in (errno.ENOENT, errno.EINVAL):
                 raise

@@ -1,4 +1,4 @@
-"""A process that outlives us: whatever kills us, it ends everybody in our groups."""
+"""A process that outlives us: whatever kills us, it ends everybody in our groups and in the namespaces we watch."""
 
 import contextlib
 import os
@@ -10,18 +10,31 @@ from shoal import proc
 from shoal.limits.cgroups import Cgroups
 from shoal.limits.kind import Enforcer
 from shoal.model.command import Command, Live
+from shoal.proc.namespace import Namespace
 
 WATCHER = Path(__file__).with_name("watcher.py")
 
 
+class Guard:
+    """The watching process; *has_groups* says whether it also ends who is in a control group of ours."""
+
+    def __init__(self, process: proc.Process, *, has_groups: bool) -> None:
+        self._process = process
+        self.has_groups = has_groups
+
+    async def watch(self, namespace: Namespace) -> None:
+        """Have *namespace* ended with us, by its first process; a namespace that has ended is forgotten by itself."""
+        if (began := namespace.began()) is not None:
+            with contextlib.suppress(BrokenPipeError):  # somebody killed the guard: namespaces still die with us
+                await self._process.write(f"{namespace.pid} {began}\n".encode())
+
+
 @contextlib.asynccontextmanager
-async def guarded(enforcer: Enforcer | None) -> AsyncIterator[bool]:
-    """Have the groups of *enforcer* watched until leaving; `False` where it has none that a kernel knows."""
-    if not isinstance(enforcer, Cgroups):
-        yield False
-        return
-    argv = (sys.executable, "-I", "-S", str(WATCHER), str(os.getpid()), *map(str, enforcer.folders))
+async def guarded(enforcer: Enforcer | None) -> AsyncIterator[Guard]:
+    """Have a guard until leaving; it knows the groups of *enforcer* where a kernel has them."""
+    folders = enforcer.folders if isinstance(enforcer, Cgroups) else ()
+    argv = (sys.executable, "-I", "-S", str(WATCHER), str(os.getpid()), *map(str, folders))
     # Its input ends with us: the kernel closes our end of it, however we go.
     command = Command(argv=argv, cwd=Path("/"), stdin=Live())
-    async with proc.started(command, sink=lambda _stream, _data: None, grace=0.0):
-        yield True
+    async with proc.started(command, sink=lambda _stream, _data: None, grace=0.0) as process:
+        yield Guard(process, has_groups=bool(folders))

@@ -9,7 +9,7 @@ from shoal.model.limits import ResourceLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class ResourceUsage:
     """What a group has spent; `None` where it cannot be known.
 
     *forks_refused* counts the processes that it could not start: one that grows from look to look is a bomb.
@@ -20,8 +20,13 @@ class Usage:
     pids: int | None = None
     forks_refused: int | None = None
 
+    def as_resources(self) -> dict[str, float]:
+        """Give what is known of memory and CPU, by the names of a report."""
+        memory = {} if self.memory_peak_bytes is None else {"memory_peak_mb": round(self.memory_peak_bytes / 2**20, 1)}
+        return memory if self.cpu_seconds is None else {**memory, "cpu_seconds": round(self.cpu_seconds, 3)}
 
-class Group(Protocol):
+
+class LimitGroup(Protocol):
     """The processes of one agent, held to its limits together. Its verdict and usage stay readable after its end."""
 
     @property
@@ -37,10 +42,10 @@ class Group(Protocol):
     def breach(self) -> str | None:
         """Say `memory` or `pids` when that limit was ever met, and `None` as long as neither was."""
 
-    def usage(self) -> Usage:
+    def usage(self) -> ResourceUsage:
         """Say what was spent."""
 
-    def spent(self) -> float | None:
+    def cpu_seconds(self) -> float | None:
         """Say how many seconds of CPU it had so far, at little cost; `None` where a small step would not show."""
 
     def pids(self) -> tuple[int, ...]:
@@ -72,13 +77,13 @@ class Enforcer(Protocol):
     def gaps(self) -> tuple[str, ...]:
         """Sentences that say what is not held, or not exactly."""
 
-    def group(self, name: str, limits: ResourceLimits) -> AbstractContextManager[Group]:
+    def group(self, name: str, limits: ResourceLimits) -> AbstractContextManager[LimitGroup]:
         """Make a group; on leaving it is killed, seen empty and removed.
 
         Raises `Broken` when it cannot be made, or when somebody in it does not die within seconds.
         """
 
-    def held(self) -> AbstractContextManager[None]:
+    def hold_shared(self) -> AbstractContextManager[None]:
         """Hold what all groups have in common, so that it is not made and removed for each of them."""
 
     def sweep(self) -> None:

@@ -3,15 +3,64 @@
 import contextlib
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.limits.descent import Seen, descent, proportional_bytes
-from shoal.limits.join import before
-from shoal.limits.kind import Usage
-from shoal.limits.signals import kill_each
+from shoal.limits.kind import ResourceUsage
+from shoal.limits.members import before, kill_each
 from shoal.model.command import Command
 from shoal.model.limits import ResourceLimits
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """One process: its threads, the memory it has in use (shared pages too), and its CPU with that of its dead."""
+
+    pid: int
+    threads: int
+    resident_bytes: int
+    cpu_seconds: float
+
+
+def descent(roots: Iterable[int]) -> Iterator[ProcessInfo]:
+    """Give *roots* and all below them, a process before its children."""
+    rest = list(roots)
+    while rest:
+        pid = rest.pop()
+        if (seen := _read_process(pid)) is not None:
+            yield seen
+            rest += _children(pid)
+
+
+def proportional_bytes(pid: int) -> int:
+    """Give the memory of a process with each shared page divided among its users; 0 when it is gone."""
+    with contextlib.suppress(OSError), Path(f"/proc/{pid}/smaps_rollup").open() as file:
+        return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(("Pss:", "SwapPss:")))
+    return 0
+
+
+def _read_process(pid: int) -> ProcessInfo | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    words = stat.rpartition(b")")[2].split()  # the name in front may hold anything; words[0] is field 3
+    spent = sum(map(int, words[11:15]))
+    return ProcessInfo(pid, threads=int(words[17]), resident_bytes=int(words[21]) * PAGE, cpu_seconds=spent * TICK)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
+    return found
+
 
 # $1 is where the pid is told, $2 the most processes of this user. dash says -p for them, bash -u.
 TELL = """echo $$ >> "$1" || exit 125
@@ -48,7 +97,7 @@ class Polling:
             group.close()
             os.close(told)
 
-    def held(self) -> contextlib.AbstractContextManager[None]:
+    def hold_shared(self) -> contextlib.AbstractContextManager[None]:
         """Have nothing in common to hold."""
         return contextlib.nullcontext()
 
@@ -76,12 +125,12 @@ class PolledGroup:
         self._look()
         return self._breach
 
-    def usage(self) -> Usage:
+    def usage(self) -> ResourceUsage:
         """Say the most that was seen."""
         now = self._look()
-        return Usage(memory_peak_bytes=self._peak, cpu_seconds=self._cpu, pids=sum(one.threads for one in now))
+        return ResourceUsage(memory_peak_bytes=self._peak, cpu_seconds=self._cpu, pids=sum(one.threads for one in now))
 
-    def spent(self) -> float | None:
+    def cpu_seconds(self) -> float | None:
         """Give nothing: /proc counts in ticks, in which much can be done."""
         return None
 
@@ -101,7 +150,7 @@ class PolledGroup:
         self._look()
         self._told = None
 
-    def _look(self) -> list[Seen]:
+    def _look(self) -> list[ProcessInfo]:
         now = list(self._enough(descent(self._roots())))
         self._cpu = max(self._cpu, sum(one.cpu_seconds for one in now))
         self._note_memory(now)
@@ -109,7 +158,7 @@ class PolledGroup:
             self._breach = self._breach or "pids"
         return now
 
-    def _enough(self, all_: Iterator[Seen]) -> Iterator[Seen]:
+    def _enough(self, all_: Iterator[ProcessInfo]) -> Iterator[ProcessInfo]:
         """Stop where it is known to be too many, so that a bomb does not hold us up."""
         most = self._limits.pids
         count = 0
@@ -119,7 +168,7 @@ class PolledGroup:
             if most is not None and count > most:
                 return
 
-    def _note_memory(self, now: list[Seen]) -> None:
+    def _note_memory(self, now: list[ProcessInfo]) -> None:
         most = self._limits.memory_bytes
         used = sum(one.resident_bytes for one in now)
         if most is not None and used > most:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from shoal.limits.cgroup2 import DIALECT
 from shoal.limits.cgroups import HELD, PROBE
-from shoal.limits.files import Files
+from shoal.limits.control_files import Files
 from shoal.limits.group import KernelGroup
-from shoal.limits.join import SHELL
-from shoal.limits.kind import Usage
+from shoal.limits.kind import ResourceUsage
+from shoal.limits.members import SHELL
 from shoal.model.command import Command
 from shoal.model.limits import ResourceLimits
 
@@ -45,15 +45,15 @@ class Systemd:
         return (*(f"{name} is not held: systemd does not hand it to users here" for name in missing), NOT_FOR_ALL)
 
     @contextlib.contextmanager
-    def group(self, name: str, limits: ResourceLimits) -> Iterator["Scope"]:
+    def group(self, name: str, limits: ResourceLimits) -> Iterator["SystemdScope"]:
         """Name a scope: it begins with its one command, and systemd removes it after its last process."""
-        scope = Scope(name, limits, self._scopes / f"shoal-{name}-{secrets.token_hex(4)}.scope", self._files)
+        scope = SystemdScope(name, limits, self._scopes / f"shoal-{name}-{secrets.token_hex(4)}.scope", self._files)
         try:
             yield scope
         finally:
-            scope.emptied()
+            scope.kill_all()
 
-    def held(self) -> contextlib.AbstractContextManager[None]:
+    def hold_shared(self) -> contextlib.AbstractContextManager[None]:
         """Have nothing in common to hold."""
         return contextlib.nullcontext()
 
@@ -61,14 +61,14 @@ class Systemd:
         """Leave it to systemd, which collects what has ended."""
 
 
-class Scope(KernelGroup):
+class SystemdScope(KernelGroup):
     """A scope; its counters are gone with it, so the last look at them is kept."""
 
     def __init__(self, name: str, limits: ResourceLimits, folder: Path, files: Files) -> None:
         super().__init__(name, dict.fromkeys(HELD, folder), DIALECT, files)
         self._start = (*run(folder.name), *properties(limits), "--")
         self._breach: str | None = None
-        self._usage = Usage()
+        self._usage = ResourceUsage()
 
     def wrap(self, command: Command) -> Command:
         """Make *command* the scope's."""
@@ -79,10 +79,10 @@ class Scope(KernelGroup):
         self._breach = self._breach or super().breach()
         return self._breach
 
-    def usage(self) -> Usage:
+    def usage(self) -> ResourceUsage:
         """Say what was spent at the last look."""
         usage = super().usage()
-        self._usage = usage if usage != Usage() else self._usage
+        self._usage = usage if usage != ResourceUsage() else self._usage
         return self._usage
 
 

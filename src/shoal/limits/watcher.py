@@ -1,8 +1,11 @@
-"""A program that waits for the end of a process, and then ends everybody in the groups below the folders it was given.
+"""A program that waits for the end of a process, and then ends everybody whom that process left behind.
 
     watcher.py PID FOLDER...
 
-It waits for the end of its input, too: that comes even where the process had ended before it could be looked at.
+Its input names processes to end, one on each line: the number, and when it began (field 22 of `/proc/PID/stat`), by
+which a stranger with the same number is told apart. To end the first process of a namespace ends all in it. Then
+everybody in the control groups below the folders is ended. It waits for the end of its input, too: that comes even
+where the process had ended before it could be looked at.
 
 Run as `python -I -S`, so it imports nothing of ours. Who is only about to join finds no group there any more.
 """
@@ -20,40 +23,109 @@ AIDS = (("pids.max", b"0"), ("cgroup.kill", b"1"))
 
 
 def main(pid: int, folders: list[str]) -> None:
-    """Wait, then clear each folder."""
-    wait(pid)
+    """Wait, then end whom we were told of and clear each folder."""
+    for watched in wait(pid):
+        send_kill(watched)
     end = time.monotonic() + SECONDS
-    while time.monotonic() < end and sum(map(cleared, folders)) < len(folders):
+    while time.monotonic() < end and sum(map(clear_fleet, folders)) < len(folders):
         time.sleep(PAUSE)
 
 
-def wait(pid: int) -> None:
-    """Wait for the first of both: who was forked off that process holds the other end of our input as well."""
+def wait(pid: int) -> list[int]:
+    """Wait for the first of both, and give the processes to end: who was forked off *pid* holds our input open too."""
+    os.set_blocking(0, False)
+    told = Told()
     ends = select.poll()
     ends.register(0, select.POLLIN)
     try:
-        ends.register(os.pidfd_open(pid), select.POLLIN)
+        coordinator = os.pidfd_open(pid)
+    except OSError:
+        told.read()
+        return list(told.watched)
+    ends.register(coordinator, select.POLLIN)
+    while True:
+        ready = [fd for fd, _ in ends.poll()]
+        is_over = not told.read() or coordinator in ready
+        for fd in told.watched.intersection(ready):
+            ends.unregister(fd)
+            told.watched.remove(fd)
+            os.close(fd)
+        if is_over:
+            return list(told.watched)
+        for fd in told.fresh():
+            ends.register(fd, select.POLLIN)
+
+
+class Told:
+    """What was read from our input: *watched* are descriptors of the processes to end."""
+
+    def __init__(self) -> None:
+        self.watched: set[int] = set()
+        self._new: list[int] = []
+        self._rest = b""
+
+    def read(self) -> bool:
+        """Read what is there; `False` at the end of the input."""
+        while True:
+            try:
+                chunk = os.read(0, 65536)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                return False
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                self._take(*map(int, line.split()))
+
+    def fresh(self) -> list[int]:
+        """Give the descriptors that are new since the last time."""
+        new, self._new = self._new, []
+        return new
+
+    def _take(self, pid: int, began: int) -> None:
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:
+            return
+        if began_at(pid) == began:
+            self.watched.add(fd)
+            self._new.append(fd)
+        else:
+            os.close(fd)
+
+
+def began_at(pid: int) -> int | None:
+    """Say when a process began; `None` where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError):
+        return None
+
+
+def send_kill(pidfd: int) -> None:
+    """Kill a process that may be gone."""
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except OSError:
         return
-    while not any(fd != 0 or not os.read(0, 1024) for fd, _ in ends.poll()):
-        pass
 
 
-def cleared(fleet: str) -> bool:
+def clear_fleet(fleet: str) -> bool:
     """Kill who is below *fleet* and remove what is empty; `False` while there is more to do."""
     try:
         groups = [entry.path for entry in os.scandir(fleet) if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return True
     for group in (*groups, fleet):
-        if not removed(group):
+        if not remove_group(group):
             for file, value in AIDS:
-                put(f"{group}/{file}", value)
+                write_control(f"{group}/{file}", value)
             kill(group)
     return not os.path.exists(fleet)  # noqa: PTH110
 
 
-def removed(group: str) -> bool:
+def remove_group(group: str) -> bool:
     """Remove a group that is empty."""
     try:
         os.rmdir(group)  # noqa: PTH106
@@ -64,7 +136,7 @@ def removed(group: str) -> bool:
     return True
 
 
-def put(file: str, value: bytes) -> None:
+def write_control(file: str, value: bytes) -> None:
     """Write to a control file, if there is such a one."""
     try:
         fd = os.open(file, os.O_WRONLY)
@@ -85,13 +157,9 @@ def kill(group: str) -> None:
             fd = os.pidfd_open(pid)
         except OSError:
             continue
-        try:
-            if pid in members(group):
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-        except OSError:
-            pass
-        finally:
-            os.close(fd)
+        if pid in members(group):
+            send_kill(fd)
+        os.close(fd)
 
 
 def members(group: str) -> list[int]:

@@ -4,10 +4,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from shoal.model.limits import ResourceLimits
-from shoal.model.mind import Mind
 from shoal.model.permissions import Permissions
 from shoal.model.policy import Network
 from shoal.model.setup import Setup
+
+# What each sandboxed tool takes; the first is what a rule like `read(docs/*)` speaks of.
+TOOLS: Mapping[str, tuple[str, ...]] = {
+    "read": ("path", "first_line", "lines"),
+    "write": ("path", "content"),
+    "edit": ("path", "old", "new"),
+    "list": ("path",),
+    "search": ("pattern", "path"),
+    "shell": ("command", "seconds"),
+}
+
+SCRIPTED = "scripted"
+"""The model that gives the replies it was told to, for pipelines that are tried without a provider."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What an agent may spend on its model for one task; `None` means no bound."""
+
+    turns: int | None = None
+    tokens: int | None = None
+    dollars: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mind:
+    """The model of an in-process agent; *replies* are those of the model `scripted`, as canonical JSON."""
+
+    model: str
+    tools: tuple[str, ...] = tuple(TOOLS)
+    replies: str | None = None
+    budget: Budget | None = None
+    temperature: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +54,8 @@ class AgentSpec:
     """For a client: more arguments, after ours."""
     model: str | None = None
     """For a client: the model that it asks."""
+    temperature: float | None = None
+    """For a client of `WITH_TEMPERATURE`: how freely its model speaks; `None` leaves that to the client."""
     refresh_login: bool = False
     """For a client: whether a login that it renews in its box is taken back into the user's home."""
     script: str | None = None
@@ -46,3 +80,13 @@ class AgentSpec:
         if self.mind is not None:
             return replace(self, mind=replace(self.mind, model=model))
         return replace(self, model=model)
+
+
+CLIENTS = ("claude", "codex", "goose", "gemini", "copilot", "opencode", "aider")
+ACP = "acp"
+"""Any agent that speaks the Agent Client Protocol, by its command."""
+EVERY = (*CLIENTS, ACP)
+WITH_TEMPERATURE = ("goose", "opencode", "aider")
+"""The clients that can be given a temperature."""
+ENTRY_POINTS = "shoal.adapters"
+"""The group of entry points by which other packages bring adapters."""

@@ -142,7 +142,7 @@ def document(content: bytes) -> object:
         raise ValueError("a number in it is too long, or none that JSON knows") from None
 
 
-def merged(parts: Sequence[Produced | None], *, always: bool = False) -> tuple[Produced, ...]:
+def merge_artifacts(parts: Sequence[Produced | None], *, always: bool = False) -> tuple[Produced, ...]:
     """Make one artifact of what the workers of a step left, in their order; who left none is passed over.
 
     That of a single worker is handed on as it is, unless it is to be made one *always*: a matrix may have one item or
@@ -158,12 +158,12 @@ def merged(parts: Sequence[Produced | None], *, always: bool = False) -> tuple[P
             # Joined as text: to read and write them again would change numbers and drop keys that are there twice.
             return (replace(first, content=b"[" + b",\n".join(part.content.strip() for _, part in found) + b"]\n"),)
         case Type.TEXT | Type.MARKDOWN:
-            return (replace(first, content=b"\n".join(_headed(worker, part) for worker, part in found)),)
+            return (replace(first, content=b"\n".join(_with_heading(worker, part) for worker, part in found)),)
         case Type.BINARY:
             return tuple(replace(part, worker=worker) for worker, part in found)
 
 
-def injected(
+def select_inputs(
     parts: Mapping[str, Sequence[Produced]], wanted: Sequence[Injection] | None
 ) -> dict[str, tuple[Produced, ...]]:
     """Choose what is *wanted* from the artifacts of each step, under its new name; `None` wants all."""
@@ -215,6 +215,6 @@ def under_number(text: str) -> str:
     return _HEADING.sub(r"\\\g<0>", text)
 
 
-def _headed(worker: int, part: Produced) -> bytes:
+def _with_heading(worker: int, part: Produced) -> bytes:
     text = under_number(part.content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
     return b"## worker %d\n\n%s\n" % (worker, text.rstrip(b"\n"))

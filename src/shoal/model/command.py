@@ -13,7 +13,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportPipe:
     """A pipe that the child writes to; its number stands in argv, and what it says is kept under *name*."""
 
     name: str
@@ -24,7 +24,15 @@ class Live:
     """A standard input that stays open: it is written to while the child runs."""
 
 
-Argument = str | Given | Report
+Argument = str | Given | ReportPipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLimits:
+    """What a process of ours may take of memory that it writes to, and of a processor; past it, it dies."""
+
+    memory_bytes: int | None = None
+    cpu_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +46,4 @@ class Command:
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes | Path | Live = field(default=b"", repr=False)
+    limits: ProcessLimits = ProcessLimits()

@@ -1,7 +1,7 @@
 """How a run's work is brought back by itself, where a file says so: in what form, verified by what, conflicts how."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from shoal.model.contract import Passes
@@ -47,6 +47,10 @@ class Merging:
     resolver_persona: str | None = None
     allow_executable_config: bool = False
     """Whether work that changes what runs on a person's machine is merged too."""
+    allow_secrets: bool = False
+    """Whether work that has secrets in it is merged too."""
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Where keys stand in the user's file, like `shoal.yaml:3:5`."""
 
     @property
     def resolver(self) -> str | None:

@@ -1,14 +1,12 @@
 """Contracts: what the work of a step must meet before it counts as good, and what came of asking."""
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from shoal.model.shell import SHELL, Render, filled, parameterised
+from shoal.model.shell import SHELL, Render, filled, parameterised, written_out
 
-PARAMETER = re.compile(r"\$\{([0-9]{1,4})\}")
 TRIAL = "select"
 """The name under which a selection's command stands among the checks: it only compares."""
 MOST_SCHEMA = 8 * 1024
@@ -72,10 +70,12 @@ class JsonSchema(Contract):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes(Contract):
-    """A command exits with 0 on the work; a text is a shell's, whose places are filled with *values*."""
+    """A command exits with 0 on the work; a text is a shell's, which takes *values* as parameters."""
 
     command: str | tuple[str, ...]
     values: tuple[str, ...] = ()
+    shown: str = ""
+    """A shell's text as a person would write it, places filled in."""
     timeout: float | None = None
 
     @property
@@ -86,9 +86,7 @@ class Passes(Contract):
     @property
     def words(self) -> str:
         """Give it as a person would write it, places filled in."""
-        if not isinstance(self.command, str):
-            return " ".join(self.command)
-        return PARAMETER.sub(lambda found: self._value(int(found[1]), found[0]), self.command)
+        return self.shown or (self.command if isinstance(self.command, str) else " ".join(self.command))
 
     @property
     def promise(self) -> str:
@@ -96,14 +94,11 @@ class Passes(Contract):
         return f"the command `{_cut(self.words, 1000)}` exits with 0{within}, run on a fresh checkout of your commit"
 
     def rendered(self, render: Render) -> Self:
-        """Fill in the places; those of a shell's text become its parameters, so that no value is read as a command."""
+        """Fill in the places; those of a shell's text become its variables, so that no value is read as a command."""
         if not isinstance(self.command, str):
             return replace(self, command=filled(self.command, render))
         text, values = parameterised(self.command, render)
-        return replace(self, command=text, values=values)
-
-    def _value(self, number: int, otherwise: str) -> str:
-        return self.values[number - 1] if 0 < number <= len(self.values) else otherwise
+        return replace(self, command=text, values=values, shown=written_out(self.command, render))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

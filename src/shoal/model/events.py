@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shoal.model.activity import Act
-from shoal.model.gate import Verdict
-from shoal.model.merge import MergeReport
-from shoal.model.merge_events import DeliveryIntended, DeliveryRecorded, MergeIntended, MergeRecorded
+from shoal.model.gate import GateVerdict
+from shoal.model.merge import DeliveryIntended, DeliveryRecorded, MergeIntended, MergeRecorded, MergeReport
 from shoal.model.overlap import Overlap
 from shoal.model.results import WorkerResult
-from shoal.model.select import Row
+from shoal.model.select import RankedRow
+from shoal.model.setup import SetupRecord
 from shoal.model.status import Status
 
 
@@ -56,6 +56,8 @@ class SessionStarted:
     """Whether the host mounted its layers, which are then read only so."""
     prompt: str = ""
     """How its prompt begins, on one line and without secrets."""
+    setup: SetupRecord | None = None
+    """How its workspace is made ready; `None` where there is no set-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +134,9 @@ class StepEnded:
     status: Status
     error: str | None = None
     selected: int | None = None
-    ranking: tuple[Row, ...] = ()
+    ranking: tuple[RankedRow, ...] = ()
     rounds: int = 1
+    notes: tuple[str, ...] = ()
     artifacts: Mapping[str, str] = field(default_factory=dict)
     unstarted: tuple[WorkerResult, ...] = ()
     """What is told of workers that never began: they have no session that would tell it."""
@@ -146,6 +149,8 @@ class RunEnded:
     run: str
     status: Status
     duration_seconds: float
+    error: str | None = None
+    """Why it could not be finished, where that is not the failure of an agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +180,7 @@ class GateOpened:
     step: str
     message: str
     timeout: float | None = None
-    on_timeout: Verdict = Verdict.REJECT
+    on_timeout: GateVerdict = GateVerdict.REJECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +189,7 @@ class GateAnswered:
 
     run: str
     step: str
-    answer: Verdict
+    answer: GateVerdict
     by: str = ""
     message: str = ""
     request: str = ""

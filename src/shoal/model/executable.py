@@ -4,16 +4,20 @@ A name is looked at as the most forgiving checkout would see it: macOS and Windo
 points that cannot be seen, and Windows ignores dots and blanks at the end of a name. Rather one flag too many.
 """
 
+import functools
+import json
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 # A rule is a path whose parts may hold `*`; with a leading slash it counts at the top only, else at any depth.
 # It speaks for what lies below it, and for a link or file that stands where one of its folders should be.
 GIT = (".gitattributes", ".gitmodules", ".gitconfig")
 AGENTS = (
     *(".claude", ".mcp.json", ".codex", ".cursor", ".gemini", ".opencode", "opencode.json*", ".goose*", ".aider*"),
-    *(".copilot", ".continue", ".qwen", ".kiro", ".windsurf", ".roo", ".amp"),
+    *(".copilot", ".continue", ".qwen", ".kiro", ".windsurf", ".roo", ".amp", ".crush*", "crush.json", ".cline"),
+    *(".augment", ".junie", ".factory", ".trae", ".agents", ".amazonq"),
 )
 INSTRUCTIONS = (
     *("AGENTS*.md", "CLAUDE*.md", "GEMINI.md", "QWEN.md", ".cursorrules", ".clinerules", ".windsurfrules"),
@@ -24,9 +28,13 @@ SETTINGS = (*AGENTS, ".vscode/mcp.json", ".env")
 """Where clients are told what to run, and where to send what they are asked."""
 EDITORS = (
     *(".vscode/tasks.json", ".vscode/launch.json", ".vscode/settings.json", ".vscode/mcp.json", "*.code-workspace"),
-    *(".idea", ".zed", ".devcontainer", ".devcontainer.json", ".exrc", ".nvimrc", ".nvim.lua", ".dir-locals.el"),
+    *(".idea", ".zed", ".fleet", ".helix", ".devcontainer", ".devcontainer.json", ".exrc", ".vimrc", ".lvimrc"),
+    *(".nvimrc", ".nvim.lua", ".lazy.lua", ".dir-locals.el", ".dir-locals-2.el", ".ycm_extra_conf.py", ".gdbinit"),
+    *(".lldbinit",),
 )
 SHELLS = (".envrc", ".mise.toml", "mise.toml", ".mise", ".autoenv*")
+# Shell prompts and editors ask these where they find them, and they run what their own settings say.
+REPOSITORIES = (".hg", ".jj", ".sl", ".svn", ".bzr")
 HOOKS = (
     *(".husky", ".githooks", ".pre-commit-config.y*ml", "lefthook*.y*ml", ".lefthook*", "lefthook.toml"),
     *(".huskyrc*", ".overcommit.yml"),
@@ -34,17 +42,55 @@ HOOKS = (
 SERVERS = (
     *("/.github/workflows", "/.github/actions", "/.gitlab-ci.yml", "/.gitlab/ci", "/.circleci", "Jenkinsfile*"),
     *("/azure-pipelines*.y*ml", "/bitbucket-pipelines.yml", "/.travis.yml", "/.drone.yml", "/.buildkite"),
-    *("/.woodpecker*", "/.gitea/workflows", "/.forgejo/workflows", "/appveyor.yml"),
+    *("/.woodpecker*", "/.gitea/workflows", "/.forgejo/workflows", "/appveyor.yml", "/.gitpod.yml", "/.replit"),
 )
-INSTALLERS = (".npmrc", ".yarnrc*", ".yarn/releases", ".yarn/plugins", ".pnpmfile.cjs", "bunfig.toml")
-OURS = ("shoal.y*ml", ".shoal*")
+INSTALLERS = (".npmrc", ".yarnrc*", ".yarn/releases", ".yarn/plugins", ".pnpmfile.cjs", "bunfig.toml", ".bundle")
+OURS = ("shoal.y*ml", ".shoal*", ".worktreeinclude", "conductor.json", ".conductor")
+"""What the next run is told to do, and which files of the user's it hands on."""
 
-ALWAYS = (*GIT, *AGENTS, *EDITORS, *SHELLS, *HOOKS, *SERVERS, *INSTALLERS, *OURS)
+TABLE = {
+    "git": GIT,
+    "coding agents": AGENTS,
+    "editors and debuggers": EDITORS,
+    "shells": SHELLS,
+    "other version control": REPOSITORIES,
+    "git hooks": HOOKS,
+    "CI and hosted workspaces": SERVERS,
+    "installers": INSTALLERS,
+    "Shoal and set-up": OURS,
+}
+"""Everything that is held by its name, as `docs/executable-config.md` has it."""
+ALWAYS = tuple(rule for rules in TABLE.values() for rule in rules)
 OPTIONAL = (
     *("package.json", "Makefile", "GNUmakefile", "*.mk", "justfile", ".justfile", "Taskfile.y*ml", "Rakefile"),
     *("composer.json", "setup.py", "build.rs", ".cargo/config", ".cargo/config.toml"),
 )
 """Files that run code when a person builds or installs, as whoever builds expects."""
+NEVER = "(?!)"
+LONGEST = 4096
+"""No checkout can have a longer path: it is there to be overlooked, or to take time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutableRules:
+    """What a user adds to the table, and which paths are excepted from it."""
+
+    add: tuple[str, ...] = ()
+    excepted: tuple[str, ...] = ()
+
+    def held(self, paths: Iterable[str]) -> tuple[str, ...]:
+        """Give those of *paths* that run code later by their names."""
+        rules = _compiled_once((*ALWAYS, *self.add))
+        return tuple(path for path in paths if _matches(rules, path) and not self.excepts(path))
+
+    def excepts(self, path: str) -> bool:
+        """Say whether the user wants *path* to pass, whatever it has in it."""
+        return bool(self.excepted) and _matches(_compiled_once(self.excepted), path, otherwise=False)
+
+
+def instruction_paths(paths: Iterable[str]) -> tuple[str, ...]:
+    """Give those of *paths* that clients read as words of their user; they are named, and not held."""
+    return tuple(path for path in paths if len(path) <= LONGEST and _INSTRUCTIONS.search(folded(path)))
 
 
 def executable_paths(paths: Iterable[str], *, strict: bool = False) -> tuple[str, ...]:
@@ -53,21 +99,24 @@ def executable_paths(paths: Iterable[str], *, strict: bool = False) -> tuple[str
     Paths are git's, from the top of the repository. What a name does not tell stays unseen: the target of a link
     that was there before, or a program that one of these files calls.
     """
-    rules = _STRICT if strict else _USUAL
-    return tuple(path for path in paths if rules.search(_folded(path)))
+    return ExecutableRules(add=OPTIONAL if strict else ()).held(paths)
 
 
 def is_read_by_clients(path: str) -> bool:
     """Say whether a client that works there takes *path* for its settings, or for words of its user."""
-    return _CLIENTS.search(_folded(path)) is not None
+    return _CLIENTS.search(folded(path)) is not None
 
 
 def is_client_config(path: str) -> bool:
     """Say whether a client that works there may run what *path* names, or send its login where that says."""
-    return _SETTINGS.search(_folded(path)) is not None
+    return _SETTINGS.search(folded(path)) is not None
 
 
-def _folded(path: str) -> str:
+def _matches(rules: re.Pattern[str], path: str, *, otherwise: bool = True) -> bool:
+    return otherwise if len(path) > LONGEST else rules.search(folded(path)) is not None
+
+
+def folded(path: str) -> str:
     """Spell *path* as a checkout that ignores case and what cannot be seen would."""
     if not path.isascii():
         seen = "".join(sign for sign in path if unicodedata.category(sign) != "Cf")
@@ -78,8 +127,8 @@ def _folded(path: str) -> str:
 
 def _compiled(rules: Iterable[str]) -> re.Pattern[str]:
     patterns = [_pattern(rule.casefold()) for rule in rules]
-    top = "|".join(pattern.removeprefix("/") for pattern in patterns if pattern.startswith("/"))
-    anywhere = "|".join(pattern for pattern in patterns if not pattern.startswith("/"))
+    top = "|".join(pattern.removeprefix("/") for pattern in patterns if pattern.startswith("/")) or NEVER
+    anywhere = "|".join(pattern for pattern in patterns if not pattern.startswith("/")) or NEVER
     return re.compile(rf"(?:\A(?:{top})|(?:\A|/)(?:{anywhere}))\Z", re.DOTALL)
 
 
@@ -91,7 +140,138 @@ def _pattern(rule: str) -> str:
     return f"/{pattern}" if rule.startswith("/") else pattern
 
 
-_USUAL = _compiled(ALWAYS)
-_STRICT = _compiled((*ALWAYS, *OPTIONAL))
+_compiled_once = functools.lru_cache(maxsize=16)(_compiled)
+_INSTRUCTIONS = _compiled(rule for rule in INSTRUCTIONS if rule not in ALWAYS)
 _CLIENTS = _compiled((*AGENTS, *INSTRUCTIONS))
 _SETTINGS = _compiled(SETTINGS)
+
+
+MOST_BYTES = 128 * 1024
+MOST_DOTS = 12
+UNREADABLE = "it cannot be read"
+_TEXTS = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'")
+_INSTALL_SCRIPTS = frozenset(
+    {
+        *("preinstall", "install", "postinstall", "prepublish", "preprepare", "prepare", "postprepare"),
+        *("dependencies", "preuninstall", "uninstall", "postuninstall", "pnpm:devPreinstall"),
+    }
+)
+_GIT_HOOKS = ("husky", "simple-git-hooks", "gitHooks", "ghooks", "pre-commit", "pre-push", "lint-staged")
+_MAY_RUN = ("trustedDependencies", "allowScripts", "gypfile", "lavamoat")
+_PNPM = ("onlyBuiltDependencies", "neverBuiltDependencies", "allowBuilds", "configDependencies")
+_MANAGER = re.compile(r"(?:npm|pnpm|yarn|bun)@[0-9][\w.+-]*")
+_COMPOSER_EVENT = re.compile(r"(?:pre|post)-.*|init|command")
+_PYPROJECT = (
+    *("build-system.build-backend", "build-system.backend-path", "tool.poetry.build", "tool.poetry.source"),
+    *("tool.pdm.build", "tool.pdm.source", "tool.setuptools.cmdclass", "tool.hatch.build.hooks"),
+    *("tool.hatch.metadata.hooks", "tool.uv.find-links", "tool.pixi.activation"),
+)
+
+
+def is_manifest(path: str) -> bool:
+    """Say whether of the file at *path* only some parts count."""
+    return _name(path) in MANIFESTS
+
+
+def changed_hooks(path: str, before: bytes | None, after: bytes | None) -> tuple[str, ...]:
+    """Name the parts of the manifest at *path* that run code by themselves and that *after* has otherwise."""
+    if after is None:
+        return ()
+    parts = MANIFESTS[_name(path)]
+    try:
+        now = dict(parts(after))
+    except (ValueError, TypeError, RecursionError):
+        return (UNREADABLE,)
+    try:
+        was = {} if before is None else dict(parts(before))
+    except (ValueError, TypeError, RecursionError):
+        was = {}
+    return tuple(sorted(name for name, value in now.items() if was.get(name) != value))
+
+
+def _name(path: str) -> str:
+    return folded(path).rpartition("/")[2]
+
+
+def _package(content: bytes) -> Iterator[tuple[str, object]]:
+    said = _mapping(json.loads(content.decode("utf-8-sig")))
+    for name, value in _mapping(said.get("scripts", {})).items():
+        if name in _INSTALL_SCRIPTS:
+            yield f"scripts.{name}", value
+    yield from ((name, said[name]) for name in (*_GIT_HOOKS, *_MAY_RUN) if name in said)
+    pnpm = said.get("pnpm")
+    if isinstance(pnpm, dict):
+        yield from ((f"pnpm.{name}", pnpm[name]) for name in _PNPM if name in pnpm)
+    manager = said.get("packageManager")
+    if manager is not None and not (isinstance(manager, str) and _MANAGER.fullmatch(manager)):
+        yield "packageManager", manager
+
+
+def _composer(content: bytes) -> Iterator[tuple[str, object]]:
+    said = _mapping(json.loads(content.decode("utf-8-sig")))
+    scripts = said.get("scripts")
+    if isinstance(scripts, dict):
+        yield from ((f"scripts.{name}", value) for name, value in scripts.items() if _COMPOSER_EVENT.fullmatch(name))
+    config = said.get("config")
+    if isinstance(config, dict) and "allow-plugins" in config:
+        yield "config.allow-plugins", config["allow-plugins"]
+    if "repositories" in said:
+        yield "repositories", said["repositories"]
+
+
+def _pyproject(content: bytes) -> Iterator[tuple[str, object]]:
+    import tomllib  # takes 10 ms, and few sessions change such a file
+
+    text = content.decode()
+    # A key of many parts takes tomllib a time that grows with their square.
+    if any(line.count(".") > MOST_DOTS for line in _TEXTS.sub("", text).splitlines()):
+        raise ValueError("too many dots in a key")
+    said = tomllib.loads(text)
+    for path in _PYPROJECT:
+        if (value := _at(said, path)) is not None:
+            yield path, value
+    for name, value in _mapping(_at(said, "tool.uv") or {}).items():
+        if "index" in name:  # where packages come from, in each of uv's spellings
+            yield f"tool.uv.{name}", value
+    for name, target in _mapping(_at(said, "tool.hatch.build.targets") or {}).items():
+        if isinstance(target, dict) and "hooks" in target:
+            yield f"tool.hatch.build.targets.{name}.hooks", target["hooks"]
+
+
+def _at(said: object, path: str) -> object:
+    for name in path.split("."):
+        said = said.get(name) if isinstance(said, dict) else None
+    return said
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise TypeError("no mapping")
+    return value
+
+
+MANIFESTS: Mapping[str, Callable[[bytes], Iterator[tuple[str, object]]]] = {
+    "package.json": _package,
+    "composer.json": _composer,
+    "pyproject.toml": _pyproject,
+}
+
+
+# What git looks for, and what makes one dangerous that was there before.
+_PART = re.compile(r"(?:\A|/)(?:(?:head|objects|refs|commondir|config|config\.worktree)\Z|(?:objects|refs|hooks)/)")
+
+
+def possible_repositories(paths: Iterable[str]) -> Iterator[str]:
+    """Name the folders of which a change to one of *paths* could make a repository; the top is an empty name."""
+    for path in paths:
+        if len(path) <= LONGEST:
+            spelt = folded(path)
+            for found in _PART.finditer(spelt):
+                depth = spelt.count("/", 0, found.start() + 1)
+                yield "/".join(path.replace("\\", "/").split("/")[:depth])
+
+
+def is_repository(names: Iterable[str]) -> bool:
+    """Say whether git takes a folder with entries of these *names* for a repository."""
+    parts = {folded(name) for name in names}
+    return "head" in parts and ({"objects", "refs"} <= parts or "commondir" in parts)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from shoal.model.status import Status
 
 
-class Verdict(StrEnum):
+class GateVerdict(StrEnum):
     """What a person can say."""
 
     APPROVE = "approve"
@@ -15,7 +15,7 @@ class Verdict(StrEnum):
     @property
     def done(self) -> str:
         """Say it as something that was done."""
-        return "approved" if self is Verdict.APPROVE else "rejected"
+        return "approved" if self is GateVerdict.APPROVE else "rejected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,21 +24,21 @@ class Gate:
 
     message: str
     timeout: float | None = None
-    on_timeout: Verdict = Verdict.REJECT
+    on_timeout: GateVerdict = GateVerdict.REJECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class GateAnswer:
     """What was said, by whom, and in which words; nobody said it where the time was over."""
 
-    verdict: Verdict
+    verdict: GateVerdict
     by: str = ""
     message: str = ""
 
     @property
     def is_approved(self) -> bool:
         """Say whether the run goes on."""
-        return self.verdict is Verdict.APPROVE
+        return self.verdict is GateVerdict.APPROVE
 
     @property
     def status(self) -> Status:

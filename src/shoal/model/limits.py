@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import TypedDict, Unpack
 
 from shoal.errors import BadInput
 
@@ -61,11 +62,21 @@ SPELLINGS: Mapping[str, str] = {
 """What the seeds call them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Spelt(TypedDict, total=False):
+    """Limits by the seeds' names."""
+
+    max_memory: float | None
+    max_cpu_percent: float | None
+    max_execution_time: float | None
+    max_disk_usage: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class ResourceLimits:
     """What one agent may spend; `None` means no bound. 50 % of CPU is half of one core; a MB is 2**20 bytes.
 
     *disk* says how `disk_mb` is held: `polled`, or `exact`, where the kernel itself refuses the first byte too much.
+    The seeds' names (`max_memory`, `max_cpu_percent`, `max_execution_time`, `max_disk_usage`) may be given and read.
     """
 
     memory_mb: float | None = 1024
@@ -75,8 +86,37 @@ class ResourceLimits:
     pids: int | None = 1024
     disk: str = "polled"
 
-    def __post_init__(self) -> None:
-        """Raise `BadLimit` for what cannot be meant."""
+    def __init__(
+        self,
+        *,
+        memory_mb: float | None = 1024,
+        cpu_percent: float | None = 50,
+        time_seconds: float | None = 3600,
+        disk_mb: float | None = 5120,
+        pids: int | None = 1024,
+        disk: str = "polled",
+        **spelt: Unpack[Spelt],
+    ) -> None:
+        """Raise `BadLimit` for what cannot be meant; *spelt* are limits by the seeds' names."""
+        values: dict[str, object] = {
+            "memory_mb": memory_mb,
+            "cpu_percent": cpu_percent,
+            "time_seconds": time_seconds,
+            "disk_mb": disk_mb,
+            "pids": pids,
+            "disk": disk,
+        }
+        usual = _defaults()
+        for key, value in spelt.items():
+            if key not in SPELLINGS:
+                raise BadLimit(key, _unknown(key, (*values, *SPELLINGS)), is_about_key=True)
+            name = SPELLINGS[key]
+            if values[name] != usual[name]:
+                raise BadLimit(key, f"is given twice: it is the same as `{name}`", is_about_key=True)
+            _refuse(key, value, RANGES[name])
+            values[name] = value
+        for name, chosen in values.items():
+            object.__setattr__(self, name, chosen)
         for name, allowed in RANGES.items():
             _refuse(name, getattr(self, name), allowed)
         _refuse_way(self.disk)
@@ -104,6 +144,32 @@ class ResourceLimits:
         """Give the limits of a run that names none: CPU is then a fair share instead of a quota."""
         return _UNNAMED
 
+    def most_of(self, breach: str | None) -> str:
+        """Write how much of what was passed is allowed, as ` (1024 MB)`; empty where there is no number."""
+        amounts = {"memory": self.memory_mb, "disk": self.disk_mb, "pids": self.pids}
+        most = amounts.get(breach or "")
+        return "" if most is None else f" ({most:g}{'' if breach == 'pids' else ' MB'})"
+
+    @property
+    def max_memory(self) -> float | None:
+        """The memory in MB (seed 002)."""
+        return self.memory_mb
+
+    @property
+    def max_cpu_percent(self) -> float | None:
+        """The CPU in percent of one core (seed 002)."""
+        return self.cpu_percent
+
+    @property
+    def max_execution_time(self) -> float | None:
+        """The time in seconds (seed 002)."""
+        return self.time_seconds
+
+    @property
+    def max_disk_usage(self) -> float | None:
+        """The disk in MB (seed 002)."""
+        return self.disk_mb
+
     @property
     def memory_bytes(self) -> int | None:
         """The memory in bytes."""
@@ -118,6 +184,10 @@ class ResourceLimits:
     def is_exact(self) -> bool:
         """Say whether the agent is to have a disk of its own."""
         return self.disk == "exact"
+
+
+def _defaults() -> dict[str, object]:
+    return {one.name: one.default for one in fields(ResourceLimits)}
 
 
 def _refuse(key: str, value: object, allowed: Range) -> None:
@@ -150,3 +220,26 @@ def _printable(key: object) -> str:
 
 
 _UNNAMED = ResourceLimits(cpu_percent=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkBounds:
+    """Bounds of one seal and one import; memory is of each process, and *cpu* bounds count seconds of a processor."""
+
+    seal_seconds: float = 300.0
+    seal_memory_mb: int = 768
+    rules_cpu: int = 4
+    """How long git may follow ignore rules and attributes before it is asked whether they are what takes so long."""
+    add_cpu: int = 120
+    """How long git may hash and compress files."""
+    history_seconds: float = 8.0
+    history_cpu: int = 4
+    history_memory_mb: int = 384
+    unpacked_mb: int = 4096
+    """How large all objects of the agent's own commits may be, unpacked."""
+    import_seconds: float = 120.0
+    import_cpu: int = 60
+    import_memory_mb: int = 1024
+
+
+WORK_BOUNDS = WorkBounds()

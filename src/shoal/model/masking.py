@@ -13,6 +13,13 @@ from urllib.parse import quote, quote_plus
 SHORTEST = 4
 """Shorter values would be found in any text, and every hole would tell them."""
 
+LONG = 8
+"""From here on a value is looked for in more spellings: hex, UTF-16, and base64 among other bytes."""
+CERTAIN = 12
+"""From here on a value in a file is there because somebody wrote it there."""
+CASELESS = 16
+"""From here on a value is also looked for in capitals and in small letters."""
+
 _WRAPPED = 8  # a shorter last line of wrapped base64 is found in any text: `Cg==` is a line end
 _QUOTED_SAFE = ("", "/", "!'()*")  # strict, a path, JavaScript's encodeURIComponent
 _HTML_SAFE = str.maketrans({"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"})  # as Go writes JSON
@@ -42,6 +49,7 @@ class Mask:
     """Names whose values are too short to be masked; a person has to be told of them."""
     _texts: tuple[_Needle[str], ...] = field(default=(), repr=False)
     _bytes: tuple[_Needle[bytes], ...] = field(default=(), repr=False)
+    _long: Mapping[bytes, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, *secrets: Mapping[str, str]) -> Self:
@@ -55,12 +63,23 @@ class Mask:
         raw = {_raw(form): name for form, name in forms.items()}
         labels = {name: _label(name, (*forms, *raw)) for name in set(forms.values())}
         in_bytes = {name: label.encode() for name, label in labels.items()}
-        return cls(tuple(sorted(short)), _needles(forms, labels), _needles(raw, in_bytes))
+        sure = {_raw(form) for _, value in named if len(value.strip()) >= CERTAIN for form in _forms(value)}
+        long = {form: name for form, name in raw.items() if form in sure and len(form) >= CERTAIN}
+        return cls(tuple(sorted(short)), _needles(forms, labels), _needles(raw, in_bytes), long)
 
     @property
     def is_empty(self) -> bool:
         """Say whether there is nothing to be masked."""
         return not self._texts
+
+    @property
+    def has_long(self) -> bool:
+        """Say whether there is a secret that can be looked for in files."""
+        return bool(self._long)
+
+    def names_in(self, content: bytes) -> tuple[str, ...]:
+        """Name the secrets in *content*, as far as they are long enough to be in no file by chance."""
+        return tuple(sorted({name for form, name in self._long.items() if form in content}))
 
     def text(self, text: str) -> str:
         """Replace every secret in *text*; what has no secret in it stays as it is."""
@@ -177,6 +196,27 @@ def _forms(value: str) -> Iterator[str]:
         yield from _in_urls(whole)
         yield from _in_base64(_raw(whole))
         yield from _in_base64(_raw(whole) + b"\n")  # `echo "$SECRET" | base64`
+    if len(value.strip()) >= LONG:
+        yield from _encoded(value.strip())
+
+
+def _encoded(value: str) -> Iterator[str]:
+    """Give spellings that are found in no other text, because *value* is long."""
+    raw = _raw(value)
+    yield from (raw.hex(), raw.hex().upper())
+    yield from _inside_base64(raw)
+    if value.isascii():
+        yield "\0".join(value)  # UTF-16 of either order
+    if len(value) >= CASELESS:
+        yield from (value.upper(), value.lower())
+
+
+def _inside_base64(raw: bytes) -> Iterator[str]:
+    """Give what base64 makes of *raw* in the middle of other bytes: the characters that depend on nothing else."""
+    for shift in range(3):
+        first, last = -(-shift * 8 // 6), (shift + len(raw)) * 8 // 6
+        for encode in (base64.standard_b64encode, base64.urlsafe_b64encode):
+            yield encode(bytes(shift) + raw).decode()[first:last]
 
 
 def _in_json(piece: str) -> tuple[str, ...]:

@@ -1,13 +1,34 @@
 """A matrix: one worker for each combination of axes, or for each item that an earlier step left."""
 
+import graphlib
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.errors import BadInput
-from shoal.model.graph import drawn_cycle
+
+MOST_CYCLES = 20
+
+
+def drawn_cycle(needs: Mapping[str, Collection[str]]) -> str | None:
+    """Draw the first circle of names that wait for each other (`a → b → a`: a needs b), or give `None`."""
+    return next((" → ".join(one) for one in cycles(needs)), None)
+
+
+def cycles(needs: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
+    """Give circles of names that wait for each other, no name in two of them; the first name of each is its last."""
+    left = {name: list(wanted) for name, wanted in needs.items()}
+    for _ in range(MOST_CYCLES):
+        try:
+            return graphlib.TopologicalSorter(left).prepare()
+        except graphlib.CycleError as error:
+            # graphlib lists each name before the one that needs it; to a reader "needs" points the other way.
+            cycle = list(reversed(error.args[1]))
+        yield cycle
+        left = {name: [one for one in wanted if one not in cycle] for name, wanted in left.items() if name not in cycle}
+
 
 MOST_CELLS = 256
 MOST_TRIED = 10_000  # combinations looked at before `exclude` has made them few enough
@@ -67,7 +88,7 @@ class Cell:
         return dashed[:40].rstrip("-") or str(self.index)
 
 
-def expanded(matrix: Matrix) -> tuple[Cell, ...]:
+def expand_matrix(matrix: Matrix) -> tuple[Cell, ...]:
     """Lay out the axes by GitHub Actions' rules: exclude first, then extend by `include` what it fits, or add it.
 
     An entry of `include` fits a combination of the axes if it would change none of the axes' values.
@@ -158,7 +179,7 @@ def _list(document: object, path: str | None) -> Sequence[object]:
         return document
     inner = document if path is None and isinstance(document, Mapping) else {}
     lists = [name for name, value in inner.items() if isinstance(value, list)]
-    remedy = f"say `item_key: {_shown(lists[0])}`" if lists else "write a list"
+    remedy = f"say `item_key: {_show_value(lists[0])}`" if lists else "write a list"
     raise BadMatrix(f"the items must be a JSON list, not {_kind(document)}; {remedy}")
 
 
@@ -191,7 +212,7 @@ def _id(item: object, name: str, index: int) -> str:
     found = _as_id(item[name])
     if found is None:
         rule = f"text of at most {LONGEST_ID} signs, or a number"
-        raise BadMatrix(f"the `{name}` of item {index} is no id ({rule}): {_shown(item[name])}")
+        raise BadMatrix(f"the `{name}` of item {index} is no id ({rule}): {_show_value(item[name])}")
     return found
 
 
@@ -208,7 +229,9 @@ def _needs(item: object, own: str, name: str | None) -> tuple[str, ...]:
     listed = [] if written is None else written if isinstance(written, list | tuple) else [written]
     needs = [_as_id(one) for one in listed]
     if None in needs:
-        raise BadMatrix(f"the `{name}` of item {_shown(own)} must be ids of other items, not {_shown(written)}")
+        raise BadMatrix(
+            f"the `{name}` of item {_show_value(own)} must be ids of other items, not {_show_value(written)}"
+        )
     return tuple(dict.fromkeys(one for one in needs if one is not None))
 
 
@@ -216,7 +239,7 @@ def _assert_distinct(ids: Sequence[str]) -> None:
     first: dict[str, int] = {}
     for index, one in enumerate(ids):
         if one in first:
-            raise BadMatrix(f"items {first[one]} and {index} are both {_shown(one)}; give each an id of its own")
+            raise BadMatrix(f"items {first[one]} and {index} are both {_show_value(one)}; give each an id of its own")
         first[one] = index
 
 
@@ -224,7 +247,9 @@ def _assert_possible(ids: Sequence[str], needs: Sequence[tuple[str, ...]]) -> No
     for own, wanted in zip(ids, needs, strict=True):
         for one in wanted:
             if one not in ids:
-                raise BadMatrix(f"item {_shown(own)} needs {_shown(one)}, and there is no such item; {_known(ids)}")
+                raise BadMatrix(
+                    f"item {_show_value(own)} needs {_show_value(one)}, and there is no such item; {_list_names(ids)}"
+                )
     # The ids are somebody's data: drawn as `repr` writes them, nothing in them can move a cursor.
     drawn = {repr(own): [repr(one) for one in wanted] for own, wanted in zip(ids, needs, strict=True)}
     if cycle := drawn_cycle(drawn):
@@ -237,19 +262,25 @@ def _assert_few(number: int, what: str) -> None:
 
 
 def _keys(value: object) -> str:
-    return _known(value) if isinstance(value, Mapping) else f"it is {_kind(value)}"
+    return _list_names(value) if isinstance(value, Mapping) else f"it is {_kind(value)}"
 
 
-def _known(names: Iterable[object]) -> str:
-    some = [_shown(one) for one in itertools.islice(names, 10)]
+def _list_names(names: Iterable[object]) -> str:
+    some = [_show_value(one) for one in itertools.islice(names, 10)]
     return f"known: {', '.join(some) or 'none'}"
 
 
 def _kind(value: object) -> str:
-    return "a mapping" if isinstance(value, Mapping) else "a list" if isinstance(value, list | tuple) else _shown(value)
+    return (
+        "a mapping"
+        if isinstance(value, Mapping)
+        else "a list"
+        if isinstance(value, list | tuple)
+        else _show_value(value)
+    )
 
 
-def _shown(value: object) -> str:
+def _show_value(value: object) -> str:
     if value is None:
         return "nothing"
     whole = _kind(value) if isinstance(value, Mapping | list | tuple) else repr(value)

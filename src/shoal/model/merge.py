@@ -125,6 +125,8 @@ class DeliveryStatus(StrEnum):
     """It holds everything already."""
     LEFT = "left"
     """Nothing of it was touched; the message says what is in the way."""
+    WAITING = "waiting"
+    """Nothing of it was touched: the strategy `review` waits until a person approves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +171,15 @@ class MergeReport:
     """Sessions that did not end well, or were taken out again; they are merged when they are named."""
     base_fault: str | None = None
     """Why verification fails on what they were to land on already, where that came to light."""
+    branch_fault: str | None = None
+    """Why verification fails on what was merged before; then nothing is delivered."""
 
     @property
     def needs_a_person(self) -> bool:
         """Say whether anything is left for somebody to look at."""
-        left = self.delivery is not None and self.delivery.status is DeliveryStatus.LEFT
-        return left or any(one.status.needs_a_person for one in self.results)
+        open_ends = (DeliveryStatus.LEFT, DeliveryStatus.WAITING)
+        left = self.delivery is not None and self.delivery.status in open_ends
+        return left or self.branch_fault is not None or any(one.status.needs_a_person for one in self.results)
 
     def __getitem__(self, session: str) -> MergeResult:
         """Give the result of *session*."""
@@ -197,6 +202,7 @@ class MergeReport:
             "delivery": self.delivery.as_fields() if self.delivery else None,
             "left_out": list(self.left_out),
             "base_fault": self.base_fault,
+            "branch_fault": self.branch_fault,
         }
 
 
@@ -239,3 +245,52 @@ class Preview:
             "clashes": [clash.as_fields() for clash in self.clashes],
             "whole": self.is_whole,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeIntended:
+    """The integration branch is about to go from *old* to *new*; an empty one means that it is not there.
+
+    *results* are all sessions that are merged in *new*, so that the last of these events says everything.
+    """
+
+    run: str
+    old: str
+    new: str
+    start: str
+    strategy: Strategy
+    results: tuple[MergeResult, ...] = ()
+    out: tuple[str, ...] = ()
+    """Sessions that were taken out again, and stay out until they are named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRecorded:
+    """The integration branch is at *new*."""
+
+    run: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryIntended:
+    """The user's branch *into* is about to go from *old* to *new*."""
+
+    run: str
+    into: str
+    old: str
+    new: str
+    is_undo: bool = False
+    """Whether it is to take work out again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRecorded:
+    """The user's branch *into* holds *new*."""
+
+    run: str
+    into: str
+    old: str
+    new: str
+    is_undo: bool = False
+    """Whether it took work out again."""

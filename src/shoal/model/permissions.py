@@ -159,22 +159,22 @@ class PermissionManager:
         """Say whether *tool* may be used with *argument*; what is denied is denied, whatever else allows it."""
         subject = f"{tool}({argument})" if argument else tool
         if denied := _first(self._deny, tool, argument):
-            return self._decided(False, denied.pattern, subject)
+            return self._decide(False, denied.pattern, subject)
         if self._allow is None:
-            return self._decided(True, NO_RULE, subject)
+            return self._decide(True, NO_RULE, subject)
         allowed = _first(self._allow, tool, argument)
-        return self._decided(allowed is not None, allowed.pattern if allowed else NOT_LISTED, subject)
+        return self._decide(allowed is not None, allowed.pattern if allowed else NOT_LISTED, subject)
 
     def env_allowed(self, name: str) -> Decision:
         """Say whether the variable *name* may be taken from the host."""
         listed = name in (self.permissions.env or ())
-        return self._decided(listed, name if listed else NOT_LISTED, f"env {name}")
+        return self._decide(listed, name if listed else NOT_LISTED, f"env {name}")
 
     def host_allowed(self, host: str) -> Decision:
         """Say whether *host* may be spoken to; `*.example.org` is every name below `example.org`."""
         name = host.lower().removesuffix(".")
         rule = next((rule for rule in self.permissions.hosts or () if _host_fits(rule.lower(), name)), None)
-        return self._decided(rule is not None, rule or NOT_LISTED, f"host {host}")
+        return self._decide(rule is not None, rule or NOT_LISTED, f"host {host}")
 
     def is_allowed(self, path: str | Path, write: bool = False) -> bool:
         """Say whether *path*, with all its links followed, may be read or written; the workspace's `.git` never is."""
@@ -194,12 +194,12 @@ class PermissionManager:
     def _path_decided(self, path: str | Path, real: Path | None, write: bool) -> Decision:
         subject = f"{'write' if write else 'read'} {path}"
         if real is None:
-            return self._decided(False, "no path", subject)
+            return self._decide(False, "no path", subject)
         if real.is_relative_to(self.workspace / ".git"):
-            return self._decided(False, ".git", subject)
+            return self._decide(False, ".git", subject)
         roots = self._writable if write else self._readable
         root = next((root for root in roots if real.is_relative_to(root)), None)
-        return self._decided(root is not None, str(root) if root else NOT_LISTED, subject)
+        return self._decide(root is not None, str(root) if root else NOT_LISTED, subject)
 
     def _real(self, path: str | Path) -> Path | None:
         try:
@@ -213,7 +213,7 @@ class PermissionManager:
             raise BadInput(f"the permitted path {path!r} leads out of the workspace; write it as an absolute path")
         return real
 
-    def _decided(self, allowed: bool, rule: str, subject: str) -> Decision:
+    def _decide(self, allowed: bool, rule: str, subject: str) -> Decision:
         clipped = subject if len(subject) <= MOST_SUBJECT else f"{subject[:MOST_SUBJECT]}…"
         decision = Decision(allowed, rule, clipped)
         self._audit.append(decision)

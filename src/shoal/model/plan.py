@@ -4,17 +4,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.model.artifact import Artifact, Injection
-from shoal.model.assignment import Assignment
-from shoal.model.conflict_rule import Merging
+from shoal.model.conflict_rule import ConflictRule, Merging
 from shoal.model.contract import AgentReview, Contract, Passes
+from shoal.model.executable import ExecutableRules
 from shoal.model.gate import Gate
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix
+from shoal.model.resolved_task import ResolvedTask
 from shoal.model.rule import Rule
 from shoal.model.select import Select
+from shoal.model.setup import ToolFolder
 from shoal.model.task import Task
-from shoal.model.toolfolder import ToolFolder
-from shoal.model.vary import Variation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variation:
+    """One worker's differences; `None` means as the others have it, *prompt* is added to theirs."""
+
+    model: str | None = None
+    temperature: float | None = None
+    prompt: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def variation(vary: Sequence[Variation], index: int) -> Variation:
+    """Give the worker's own: they are dealt out in turn, and begin again when there are more workers."""
+    return vary[index % len(vary)] if vary else Variation()
+
 
 INNER = "_"
 """Between the name of a stage and that of one inside of it; no name has it."""
@@ -42,6 +58,8 @@ class Stage:
     """What it starts from, where that is not the run's base: a name that git knows."""
     is_stacked: bool = True
     """Whether it starts from the work of its needs at all."""
+    on_conflict: ConflictRule = ConflictRule.REPORT
+    """What is done where the work of its needs conflicts: it fails, or a side wins, in the order of the needs."""
     is_optional: bool = False
     """Whether the run, and who needs it, go on as if nothing were wrong when it fails."""
     is_template: bool = False
@@ -60,7 +78,7 @@ class Stage:
 class Step(Stage):
     """A task for some number of identical workers, or for one worker per cell of a matrix."""
 
-    task: Assignment
+    task: ResolvedTask
     workers: int = 1
     on_failure: str = "fail_fast"
     wish: Task | None = None
@@ -97,7 +115,7 @@ class Approval(Stage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group(Stage):
+class PipelineGroup(Stage):
     """A pipeline inside of a pipeline; its stages are named after it, like `outer_inner`."""
 
     stages: tuple[Stage, ...]
@@ -115,9 +133,12 @@ class Plan:
     isolation_strategy: str = "auto"
     sandbox: str = "bubblewrap"
     cleanup_on_complete: bool = True
+    keep_database: bool = False
     fleet_limits: ResourceLimits | None = None
     toolchains: tuple[ToolFolder, ...] = ()
     """Folders of programs that every box of the run shows."""
+    executable: ExecutableRules = field(default_factory=ExecutableRules)
+    """What the user adds to the table of files that run code, and excepts from it."""
     rule: Rule | None = None
     """By which all workers run together; `None` means that each step goes by its own `on_failure`."""
     merging: Merging | None = None
@@ -125,7 +146,7 @@ class Plan:
     input: Mapping[str, str] | str | None = None
     """What `{{ input }}` stands for."""
     notes: tuple[str, ...] = ()
-    reviewers: Mapping[str, Assignment] = field(default_factory=dict)
+    reviewers: Mapping[str, ResolvedTask] = field(default_factory=dict)
     """Who judges the work of others, by the names that contracts and selections use."""
 
     @property
@@ -134,7 +155,7 @@ class Plan:
         return tuple(one for one in everything(self.steps) if isinstance(one, Step))
 
     @property
-    def assignments(self) -> tuple[Assignment, ...]:
+    def assignments(self) -> tuple[ResolvedTask, ...]:
         """All work for agents, reviews too."""
         return (*(step.task for step in self.working), *self.reviewers.values())
 
@@ -148,5 +169,15 @@ def everything(stages: Sequence[Stage]) -> Iterator[Stage]:
     """Go through *stages* and those inside of them."""
     for stage in stages:
         yield stage
-        if isinstance(stage, Group):
+        if isinstance(stage, PipelineGroup):
             yield from everything(stage.stages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What one agent is to do, what it has to leave and to meet, and who reviews that."""
+
+    task: ResolvedTask
+    artifacts: tuple[Artifact, ...] = ()
+    contracts: tuple[Contract, ...] = ()
+    reviewers: Mapping[str, ResolvedTask] = field(default_factory=dict)

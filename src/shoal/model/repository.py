@@ -43,11 +43,14 @@ class Repository:
 class Base:
     """One commit, checked out once: *tree* is never written again, *index* holds its stat data.
 
+    *objects* has the objects that the commit reaches, and no others: it is what sandboxes are lent.
+
     Where *below* is not empty, *tree* is only a layer over those.
     """
 
     commit: str
     tree: Path
+    objects: Path
     index: Path
     files: int
     bytes: int = 0

@@ -1,15 +1,27 @@
 """What came out: of one worker, of a step, of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from shoal.errors import ShoalError
 from shoal.model.contract import Checked
 from shoal.model.merge import MergeReport
 from shoal.model.overlap import Overlap
-from shoal.model.select import Row
+from shoal.model.select import RankedRow
 from shoal.model.status import Status
-from shoal.model.usage import Usage
+
+Usage = Mapping[str, float]
+NONE: Usage = MappingProxyType({"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0})
+
+
+def sum_usage(parts: Iterable[Usage]) -> dict[str, float]:
+    """Add up what several spent; nobody's spending is nothing at all, not zeros."""
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, 0) + value
+    return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +39,8 @@ class WorkerResult:
     attempts: int = 1
     duration_seconds: float = 0.0
     usage: Mapping[str, float] = field(default_factory=dict)
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What its processes used of the machine: `memory_peak_mb` and `cpu_seconds`, as far as this host counts them."""
     client_session: str | None = None
     """The client's own name for the conversation, by which it can go on with it."""
     artifacts: Mapping[str, str] = field(default_factory=dict)
@@ -43,6 +57,12 @@ class WorkerResult:
     """Refs that hold the agent's other branches and stashes."""
     executable: tuple[str, ...] = ()
     """Changed files that run code on a person's machine later: hooks, editor tasks, CI, attributes."""
+    secrets: tuple[str, ...] = ()
+    """Where its branch has secrets of the user's in it: files, or commits, each with the names of the variables."""
+    instructions: tuple[str, ...] = ()
+    """Changed files that clients read as words of their user: `AGENTS.md` and its like."""
+    notes: tuple[str, ...] = ()
+    """How its work was kept, where that is not as usual: without its own commits, or without its ignore rules."""
     set_back: tuple[str, ...] = ()
     """Clients' settings of earlier agents that it did not see: they were as on the run's base."""
     raw: str | None = None
@@ -69,10 +89,12 @@ class StepResult:
     """Why it failed or was skipped, where that was not the doing of one of its workers."""
     selected: int | None = None
     """The worker whose work was chosen from among all."""
-    ranking: tuple[Row, ...] = ()
+    ranking: tuple[RankedRow, ...] = ()
     """All workers from the best to the worst, where one was to be chosen."""
     rounds: int = 1
     """How often it was done, where it is a loop; the results are of the last round."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of it: the files in which its needs conflict, where its `on_conflict` resolved that."""
     artifacts: Mapping[str, str] = field(default_factory=dict)
     """Where the files lie that it hands on, by their names."""
 
@@ -126,6 +148,17 @@ class RunReport:
     """The pairs of sessions that changed the same files, in the order in which they were seen."""
     earlier: tuple[WorkerResult, ...] = ()
     """Good work of the former rounds of loops: a last round that changed nothing stands on it."""
+    error: str | None = None
+    """Why the run itself could not be finished, where that is not the failure of an agent."""
+
+
+class RunBroken(ShoalError):
+    """A run could not be finished after its agents had begun; its *report* says what came of them."""
+
+    def __init__(self, report: RunReport, cause: Exception) -> None:
+        super().__init__(report.error or str(cause))
+        self.report = report
+        self.cause = cause
 
 
 class AgentFailed(ShoalError):

@@ -38,7 +38,7 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class SelectCandidate:
     """What is known of one worker's result; `None` is what was not asked or could not be found out."""
 
     index: int
@@ -55,7 +55,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class RankedRow:
     """One worker's place, and why."""
 
     index: int
@@ -68,20 +68,22 @@ class Ranking:
     """All workers, the best first; *why* says how the winner was found, or why there is none."""
 
     winner: int | None
-    rows: tuple[Row, ...]
+    rows: tuple[RankedRow, ...]
     why: str
 
 
 Place = tuple[float, ...]
 
 
-def ranked(by: Collection[str], candidates: Sequence[Candidate], verdict: Sequence[int] | None = None) -> Ranking:
+def rank_results(
+    by: Collection[str], candidates: Sequence[SelectCandidate], verdict: Sequence[int] | None = None
+) -> Ranking:
     """Rank results by the criteria *by*; *verdict* is a judge's order, the best first, or `None` for none.
 
     Ties go to who changed something, then to the lower index, but where a judge was asked to break one and gave no
     order, nobody wins.
     """
-    order = sorted(candidates, key=lambda one: (_place(by, one), _judged_place(by, one, verdict), one.index))
+    order = sorted(candidates, key=lambda one: (_place(by, one), _judge_rank(by, one, verdict), one.index))
     rows = tuple(_row(by, one, verdict) for one in order)
     if not rows or not rows[0].is_eligible:
         return Ranking(winner=None, rows=rows, why="no result meets what is asked of a winner")
@@ -91,7 +93,7 @@ def ranked(by: Collection[str], candidates: Sequence[Candidate], verdict: Sequen
     return Ranking(winner=rows[0].index, rows=rows, why=_why(by, tied))
 
 
-def contenders(by: Collection[str], candidates: Sequence[Candidate]) -> tuple[int, ...]:
+def contenders(by: Collection[str], candidates: Sequence[SelectCandidate]) -> tuple[int, ...]:
     """Give those who are best before a judge is asked: nobody else need be shown to one."""
     eligible = [one for one in candidates if _is_eligible(by, one)]
     best = min((_place(by, one) for one in eligible), default=())
@@ -108,7 +110,7 @@ def score_of(output: str) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def judged(output: str, candidates: Collection[int]) -> list[int] | None:
+def parse_judgement(output: str, candidates: Collection[int]) -> list[int] | None:
     """Read a judge's answer: its last JSON object, `{"ranking": [2, 0]}` or `{"winner": 2}`; `None` for all else."""
     answer = _last_object(output[-LONGEST_ANSWER:])
     ranking, winner = answer.get("ranking"), answer.get("winner")
@@ -121,9 +123,9 @@ def judged(output: str, candidates: Collection[int]) -> list[int] | None:
     return [*ranking, *sorted(set(candidates) - set(ranking))]
 
 
-def _place(by: Collection[str], one: Candidate) -> Place:
+def _place(by: Collection[str], one: SelectCandidate) -> Place:
     """Give what decides before a judge does, smaller being better."""
-    placed: dict[str, Callable[[Candidate], Place]] = {
+    placed: dict[str, Callable[[SelectCandidate], Place]] = {
         "command": lambda one: (one.exit_code != 0, math.inf if one.score is None else -one.score),
         "contract": lambda one: (math.inf if one.contracts_met is None else one.contracts - one.contracts_met,),
         "diff_size": lambda one: (not one.has_changes, math.inf if one.lines_changed is None else one.lines_changed),
@@ -134,20 +136,20 @@ def _place(by: Collection[str], one: Candidate) -> Place:
     return (not _is_eligible(by, one), *(number for place in places for number in place), *last)
 
 
-def _judged_place(by: Collection[str], one: Candidate, verdict: Sequence[int] | None) -> int:
+def _judge_rank(by: Collection[str], one: SelectCandidate, verdict: Sequence[int] | None) -> int:
     if "agent" not in by or verdict is None or one.index not in verdict:
         return len(verdict or ())
     return verdict.index(one.index)
 
 
-def _is_eligible(by: Collection[str], one: Candidate) -> bool:
+def _is_eligible(by: Collection[str], one: SelectCandidate) -> bool:
     return one.is_good and ("command" not in by or one.exit_code == 0)
 
 
-def _row(by: Collection[str], one: Candidate, verdict: Sequence[int] | None) -> Row:
+def _row(by: Collection[str], one: SelectCandidate, verdict: Sequence[int] | None) -> RankedRow:
     reasons = [] if one.is_good else ["it did not end well"]
     if "command" in by:
-        reasons.append(_tried(one))
+        reasons.append(_describe_trial(one))
         reasons += [] if one.score is None else [f"score {one.score:g}"]
     if "contract" in by:
         reasons.append(f"{one.contracts_met or 0} of {one.contracts} contracts met")
@@ -157,16 +159,16 @@ def _row(by: Collection[str], one: Candidate, verdict: Sequence[int] | None) -> 
         reasons.append(UNCHANGED)
     if "agent" in by and verdict is not None and one.index in verdict:
         reasons.append(f"place {verdict.index(one.index) + 1} by the judge")
-    return Row(index=one.index, is_eligible=_is_eligible(by, one), reasons=tuple(reasons))
+    return RankedRow(index=one.index, is_eligible=_is_eligible(by, one), reasons=tuple(reasons))
 
 
-def _tried(one: Candidate) -> str:
+def _describe_trial(one: SelectCandidate) -> str:
     if one.failure:
         return f"the command did not pass: {one.failure.splitlines()[0]}"
     return "the command was not run" if one.exit_code is None else f"the command exited {one.exit_code}"
 
 
-def _size(one: Candidate) -> list[str]:
+def _size(one: SelectCandidate) -> list[str]:
     if one.lines_changed is None:
         return ["size unknown"]
     lines = f"{one.lines_changed} line{'' if one.lines_changed == 1 else 's'} changed"

@@ -1,7 +1,8 @@
 """How a workspace is made ready for its agent: commands, and files of the user's checkout."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.model.policy import Network
@@ -31,16 +32,35 @@ class Setup:
     """Whether they are run for every workspace; `None` means only where they name what differs between sessions."""
     source: str = ""
     """The file of the repository that brings them; empty where they are the document's own."""
+    is_confined: bool = False
+    """Whether they lost their own network, because they run on the work of agents."""
 
     @property
     def named(self) -> frozenset[str]:
         """The words in the commands that could be variables."""
         return frozenset(_WORD.findall("\n".join(self.commands)))
 
+    def within(self, network: Network) -> "Setup":
+        """Give them no more than the agent's own *network*."""
+        if self.network is not Network.HOST or network is Network.HOST:
+            return self
+        return replace(self, network=network, is_confined=True)
+
     @property
     def is_each(self) -> bool:
         """Say whether every workspace has a run of its own."""
         return bool(self.named & OWN_NAMES) if self.each is None else self.each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupRecord:
+    """The set-up that a session had, as far as it may be written down: of variables from the host only the names."""
+
+    setup: Setup
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    network: Network = Network.NONE
+    """Which network the agent itself was on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,3 +90,20 @@ def with_aliases(env: dict[str, str]) -> dict[str, str]:
         "ROOT_WORKTREE_PATH": "SHOAL_ROOT_PATH",
     }
     return {**env, **{name: env[ours] for name, ours in others.items() if ours in env}}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFolder:
+    """One entry of `runtime.toolchains`; *at* says where it was written, for messages."""
+
+    path: Path
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """*start* is *commit* without what earlier agents wrote at *paths*, which are escaped for display."""
+
+    commit: str
+    start: str
+    paths: tuple[str, ...]

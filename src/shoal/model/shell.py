@@ -1,50 +1,79 @@
-"""Values put into commands: a shell is handed them as parameters, so that none of them is read as a command."""
+"""Values put into commands: a shell is handed them as variables, so that none of them is read as a command."""
 
 import re
 from collections.abc import Callable, Sequence
+
+from shoal.errors import BadInput
+from shoal.model.places import find_places
+from shoal.model.shell_reader import read_shell_text
+from shoal.model.shell_text import Context
 
 Render = Callable[[str], str]
 
 SHELL = ("/bin/sh", "-c")
 SHELLS = frozenset({"sh", "bash", "rbash", "dash", "zsh", "ksh", "mksh", "yash", "ash", "busybox"})
-PLACE = re.compile(r"\{\{.*?\}\}", re.DOTALL)
-QUOTED = {"": '"${{{}}}"', '"': "${{{}}}", "'": """'"${{{}}}"'"""}
-"""How a shell is given a value as one word, by the quotes that the place stands in."""
+QUOTED = {
+    Context.WORD: '"${{{}}}"',
+    Context.DOUBLE: "${{{}}}",
+    Context.SINGLE: """'"${{{}}}"'""",
+    Context.HERE: "${{{}}}",
+    Context.NUMBER: "(${{{}}})",
+}
+"""How a shell is given a variable as one word, by where the place stands."""
+VARIABLE = "shoal_value_{}"
+LONGEST_WORD = 130_000
+"""Bytes of one word of a command: Linux takes 128 KiB."""
+PART_CHARS = LONGEST_WORD // 4
+MOST_BYTES = 1536 * 1024
+"""Bytes of all values: Linux takes 2 MiB of words and variables where a stack may have 8."""
 
 _OPTIONS = re.compile(r"-[A-Za-z]+")
 _NAMING = ("--rcfile", "--init-file")
 """What takes the next word for a name, as `-o` and `-O` do."""
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
 
 def filled(argv: Sequence[str], render: Render) -> tuple[str, ...]:
-    """Fill in the words of a command; the script of a shell among them takes its values as further parameters."""
-    at = _script_at(argv)
+    """Fill in the words of a command; the script of a shell among them takes its values as variables."""
+    at = script_index(argv)
     if at is None:
-        return tuple(render(word) for word in argv)
-    before, rest = (render(word) for word in argv[:at]), [render(word) for word in argv[at + 1 :]] or ["sh"]
-    script, values = parameterised(argv[at], render, first=len(rest))
-    return (*before, script, *rest, *values)
+        return tuple(_word(word, render) for word in argv)
+    before, (name, *rest) = (_word(word, render) for word in argv[:at]), argv[at + 1 :] or ("sh",)
+    script, values = parameterised(argv[at], render)
+    return (*before, script, _word(name, render), *values, *(_word(word, render) for word in rest))
 
 
-def parameterised(script: str, render: Render, *, first: int = 1) -> tuple[str, tuple[str, ...]]:
-    """Give a shell's text with parameters in its places, numbered from *first* on, and their values."""
+def parameterised(script: str, render: Render) -> tuple[str, tuple[str, ...]]:
+    """Give a shell's text with variables in its places, and the parameters that it takes their values from.
+
+    Raises `BadInput` for a place that is not certain to be read as one value, and for a value that no shell can hold.
+    """
+    placed = find_places(script)
+    if placed.statement is not None:
+        raise BadInput("`{% … %}` cannot be used in a shell's text")
+    if not placed.places:
+        return placed.text, ()
+    read = read_shell_text(placed.masked)
+    edits = [(edit.start, edit.end, edit.text) for edit in read.edits]
     values: list[str] = []
-    text, quote, end = "", "", 0
-    for place in PLACE.finditer(script):
-        between = script[end : place.start()]
-        quote, end = _quote_after(between, quote), place.end()
-        text += between + QUOTED[quote].format(first + len(values))
-        values.append(render(place[0]))
-    return text + script[end:], tuple(values)
+    for place in placed.places:
+        reading = read.readings[place.start]
+        if reading.context is None:
+            raise BadInput(f"no value can be put into a shell's text at `{place.text}`: {reading.refusal}")
+        edits.append((place.start, place.end, _quoted(reading.context, len(values) + 1)))
+        if reading.context is not Context.COMMENT:
+            values.append(_checked(render(place.text), place.text, reading.context))
+    beginning, parameters = _beginning(values)
+    return beginning + _edited(placed.text, edits), parameters
 
 
-def script_of(argv: Sequence[str]) -> str:
-    """Give the text that a shell in *argv* reads as its script; empty where there is none."""
-    at = _script_at(argv)
-    return "" if at is None else argv[at]
+def written_out(script: str, render: Render) -> str:
+    """Give a shell's text with its values where the places are, for a person to read."""
+    placed = find_places(script)
+    return _edited(placed.text, [(place.start, place.end, render(place.text)) for place in placed.places])
 
 
-def _script_at(argv: Sequence[str]) -> int | None:
+def script_index(argv: Sequence[str]) -> int | None:
     """Find the word that a shell reads as its script: `bash -o pipefail -c SCRIPT`, also behind `env` or `timeout`."""
     shells = (at for at, word in enumerate(argv) if word.rpartition("/")[2] in SHELLS)
     return next((found for at in shells if (found := _script_after(argv, at + 1)) is not None), None)
@@ -63,12 +92,46 @@ def _script_after(argv: Sequence[str], at: int) -> int | None:
     return at if is_script and at < len(argv) else None
 
 
-def _quote_after(text: str, quote: str) -> str:
-    """Say in which quotes a shell is after *text*, when it was in *quote* before it."""
-    signs = iter(text)
-    for sign in signs:
-        if sign == "\\" and quote != "'":
-            next(signs, None)
-        elif sign in "'\"" and quote in ("", sign):
-            quote = "" if quote else sign
-    return quote
+def _quoted(context: Context, number: int) -> str:
+    return "" if context is Context.COMMENT else QUOTED[context].format(VARIABLE.format(number))
+
+
+def _edited(text: str, edits: list[tuple[int, int, str]]) -> str:
+    """Write *text* with each of *edits*, which do not overlap."""
+    made, at = "", 0
+    for start, end, written in sorted(edits):
+        made, at = made + text[at:start] + written, end
+    return made + text[at:]
+
+
+def _beginning(values: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Write what takes the values from a shell's parameters, on its first line; a large one comes in parts.
+
+    The author's own parameters follow them, and `set`, `shift` and functions change nothing about variables.
+    """
+    parameters: list[str] = []
+    assignments = ""
+    for number, value in enumerate(values, 1):
+        parts = [value[at : at + PART_CHARS] for at in range(0, len(value), PART_CHARS)] or [""]
+        taken = "".join(f"${{{len(parameters) + index}}}" for index in range(1, len(parts) + 1))
+        assignments += f"{VARIABLE.format(number)}={taken} "
+        parameters += parts
+    if sum(len(value.encode(errors="replace")) for value in values) > MOST_BYTES:
+        raise BadInput(f"the values in the command are larger than {MOST_BYTES // 1024} KiB; hand them over as files")
+    return f"{assignments.rstrip()}; shift {len(parameters)}; " if values else "", tuple(parameters)
+
+
+def _word(word: str, render: Render) -> str:
+    """Fill in a word that no shell reads."""
+    text = _checked(render(word), word, Context.WORD)
+    if len(text.encode(errors="replace")) > LONGEST_WORD:
+        what = f"a word of the command would have {len(text.encode(errors='replace'))} bytes"
+        raise BadInput(f"{what}, and a program can be given {LONGEST_WORD}; hand it over as a file")
+    return text
+
+
+def _checked(value: str, written: str, context: Context) -> str:
+    """Refuse what is no number where a shell calculates; a NUL fails the one worker that is given it."""
+    if context is Context.NUMBER and not _NUMBER.fullmatch(value):
+        raise BadInput(f"the value of `{written}` must be a whole number, for a shell calculates with it")
+    return value

@@ -1,8 +1,10 @@
 """What a program asks for: a prompt, and as much beside it as it wants to say."""
 
+import difflib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 from shoal.errors import BadInput, UnknownName
@@ -31,18 +33,29 @@ Variable = str | Mapping[str, str]
 """A literal, or `{"from": HOST_NAME}`: then it is a secret, and masked."""
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,47}")
+INPUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 EXPECTED = ("any", "changes")
 KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "base": ((str, WorkerResult), "a git ref or a result"),
     "limits": ((ResourceLimits, Mapping), "a mapping like {'memory_mb': 512}"),
     "env": ((Mapping,), "a mapping of names to texts"),
     "network": ((str,), "`none` or `host`"),
-    "context": ((str,), "a text"),
+    "context": ((str, WorkerResult), "a text or a result"),
+    "persona": ((str,), "the name of a persona"),
+    "system_prompt": ((str,), "a text"),
+    "max_concurrent_agents": ((int,), "a whole number"),
+    "params": ((Mapping,), "a mapping of names to plain values"),
     "permissions": ((Permissions, Mapping), "a mapping"),
     "priority": ((int,), "a whole number"),
 }
 """What a key must be where it is given; the others are looked at where they are read."""
-ITEMS: Mapping[str, tuple[type, ...]] = {"deps": (str,), "files": (str,), "inputs": (str, WorkerResult)}
+ITEMS: Mapping[str, tuple[type, ...]] = {
+    "deps": (str,),
+    "files": (str,),
+    "inputs": (str, WorkerResult),
+    "contracts": (Mapping,),
+    "output_artifacts": (Mapping,),
+}
 SPELLINGS = {
     "task": "prompt",
     "id": "name",
@@ -50,16 +63,23 @@ SPELLINGS = {
     "depends_on": "deps",
     "dependencies": "deps",
     "resource_limits": "limits",
+    "contract": "contracts",
 }
+PROMISES = ("max_concurrent_agents", "contracts", "output_artifacts")
+"""What a task says of itself as a step of a file would, in the same words."""
+NEAR = 0.8
+"""So much like the name of a field is what is meant as one, and no parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """One piece of work for one agent; what is left out, the coordinator decides.
 
-    *files* are paths of the repository to look at first, *context* is told with the prompt, and *inputs* are results
-    of earlier work: all three reach the agent in its prompt, and the inputs as files too. *base* is a git ref, or a
-    result whose commit is built on.
+    *files* are paths of the repository to look at first, *context* is told with the prompt, *inputs* are results of
+    earlier work, as a list or by names, and *params* are free values of yours: all reach the agent in its prompt, and
+    inputs and params as files too. *base* is a git ref, or a result whose commit is built on. *persona*,
+    *max_concurrent_agents*, *contracts* and *output_artifacts* mean what they mean in a file; *system_prompt* takes
+    the place of the persona's.
     """
 
     prompt: str
@@ -75,11 +95,17 @@ class Task:
     retry: Retry | int | Mapping[str, object] | None = None
     deps: Sequence[str] = ()
     files: Sequence[str] = ()
-    context: str | None = None
-    inputs: Sequence[WorkerResult | str] = ()
+    context: str | WorkerResult | None = None
+    inputs: Sequence[WorkerResult | str] | Mapping[str, object] = ()
     expect: str = "any"
     permissions: Permissions | Mapping[str, object] | None = None
     priority: int = 0
+    persona: str | None = None
+    system_prompt: str | None = None
+    max_concurrent_agents: int | None = None
+    contracts: Sequence[Mapping[str, object]] | Mapping[str, object] = ()
+    output_artifacts: Sequence[Mapping[str, object]] = ()
+    params: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
         """Raise `BadInput` for what no task can mean."""
@@ -92,8 +118,14 @@ class Task:
         for name, (kinds, right) in KINDS.items():
             if (value := getattr(self, name)) is not None and not isinstance(value, kinds):
                 raise BadInput(f"`{name}` of a task must be {right}, not {value!r:.60}")
+        if isinstance(self.contracts, Mapping):
+            object.__setattr__(self, "contracts", (self.contracts,))
+        if isinstance(self.inputs, Mapping):
+            object.__setattr__(self, "inputs", _by_name(self.inputs))
         for name, items in ITEMS.items():
-            object.__setattr__(self, name, _listed(name, getattr(self, name), items))
+            if not isinstance(getattr(self, name), Mapping):
+                object.__setattr__(self, name, _as_tuple(name, getattr(self, name), items))
+        _refuse_params(self.params)
         if self.expect not in EXPECTED:
             raise UnknownName("`expect`", str(self.expect), EXPECTED)
 
@@ -116,6 +148,51 @@ class Task:
             case _:
                 wanted = "a text, a mapping, a Task, or a tuple (name, prompt) or (name, prompt, deps)"
                 raise BadInput(f"{given!r:.80} is no task; give {wanted}")
+
+    @classmethod
+    def free(cls, given: Mapping[str, object]) -> Self:
+        """Read a task of which whatever is no field of a task is a parameter, and results among those are inputs."""
+        known = [one.name for one in fields(cls)]
+        own = {key: value for key, value in given.items() if SPELLINGS.get(key, key) in known}
+        free = {key: value for key, value in given.items() if key not in own}
+        for key in free:
+            if difflib.get_close_matches(str(key), (*known, *SPELLINGS), n=1, cutoff=NEAR):
+                raise UnknownName("key of a task", str(key), (*known, *SPELLINGS))
+        results = {key: value for key, value in free.items() if _is_results(value)}
+        made = cls(**{"prompt": None, **_fields(cls, own)}).given(results)
+        params = {key: value for key, value in free.items() if key not in results}
+        return replace(made, params={**(made.params or {}), **params}) if params else made
+
+    def given(self, more: Sequence[WorkerResult] | Mapping[str, object]) -> Self:
+        """Give it *more* inputs."""
+        if not more:
+            return self
+        if not isinstance(more, Mapping) and not isinstance(self.inputs, Mapping):
+            return replace(self, inputs=(*self.inputs, *more))
+        return replace(self, inputs={**_named_inputs(self.inputs), **_named_inputs(more)})
+
+    def resolved(self, known: Mapping[str, WorkerResult]) -> Self:
+        """Put results where its inputs name them."""
+
+        def found(one: object) -> object:
+            return known.get(one, one) if isinstance(one, str) else one
+
+        if isinstance(self.inputs, Mapping):
+            by_name = {name: found(one) for name, one in self.inputs.items()}
+            return self if by_name == self.inputs else replace(self, inputs=by_name)
+        listed = tuple(found(one) for one in self.inputs)
+        return self if listed == self.inputs else replace(self, inputs=listed)  # type: ignore[arg-type]  # checked there
+
+    @property
+    def promises(self) -> dict[str, object]:
+        """Say what it says of itself as a step of a file would."""
+        found = {name: getattr(self, name) for name in PROMISES if getattr(self, name)}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
+
+    def as_fields(self) -> dict[str, object]:
+        """Give the fields that were said."""
+        said = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {key: value for key, value in said.items() if value not in (None, (), "any", 0)}
 
     @classmethod
     def command(cls, command: str | Sequence[str], *, name: str | None = None, **more: object) -> Self:
@@ -142,10 +219,48 @@ def _fields(cls: type[Task], given: Mapping[str, object]) -> dict[str, Any]:
     return found
 
 
-def _listed(name: str, value: object, items: tuple[type, ...]) -> tuple[object, ...]:
+def _as_tuple(name: str, value: object, items: tuple[type, ...]) -> tuple[object, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise BadInput(f"`{name}` of a task must be a list, not {value!r:.60}")
     for one in value:
         if not isinstance(one, items):
             raise BadInput(f"{one!r:.60} cannot stand in `{name}` of a task; write names")
     return tuple(value)
+
+
+def _by_name(inputs: Mapping[str, object]) -> dict[str, WorkerResult | str]:
+    """Give each input a name of its own; several below one name are numbered."""
+    found: dict[str, WorkerResult | str] = {}
+    for name, value in inputs.items():
+        if not isinstance(name, str) or not INPUT.fullmatch(name):
+            raise BadInput(f"{name!r:.60} is no name for an input of a task: letters, digits, `_` and `-`")
+        match value:
+            case str() | WorkerResult():
+                found[name] = value
+            case list() | tuple() if all(isinstance(one, str | WorkerResult) for one in value):
+                found |= {f"{name}-{number}": one for number, one in enumerate(value, start=1)}
+            case _:
+                raise BadInput(f"input {name!r} of a task must be a text, a result or a list of those")
+    return found
+
+
+def _named_inputs(inputs: Sequence[WorkerResult | str] | Mapping[str, object]) -> dict[str, object]:
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    return {f"input-{number}": one for number, one in enumerate(inputs, start=1)}
+
+
+def _is_results(value: object) -> bool:
+    match value:
+        case WorkerResult():
+            return True
+        case list() | tuple():
+            return bool(value) and all(isinstance(one, WorkerResult) for one in value)
+    return False
+
+
+def _refuse_params(params: Mapping[str, object] | None) -> None:
+    try:
+        json.dumps(params)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"`params` of a task must be plain values: {error}") from None

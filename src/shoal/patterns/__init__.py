@@ -1,20 +1,15 @@
 """Coordination over any async callable: structured, limited, and over when it returns."""
 
 from shoal.patterns.balance import balance
-from shoal.patterns.deadline import timeout
-from shoal.patterns.events import Event, Finished, Progressed, Started, events
-from shoal.patterns.gather import gather
+from shoal.patterns.combine import gather, map, quorum, race, settled, stages
+from shoal.patterns.flow import timeout
 from shoal.patterns.limiter import Limiter, default_limiter, use_limiter
 from shoal.patterns.outcome import Cancelled, Err, Ok, Outcome
 from shoal.patterns.pool import AgentPool
 from shoal.patterns.progress import Progress
-from shoal.patterns.quorum import quorum
-from shoal.patterns.race import race
 from shoal.patterns.retry import Retry, retrying
-from shoal.patterns.settled import map, settled
 from shoal.patterns.source import Call, chunked
-from shoal.patterns.stages import stages
-from shoal.patterns.stream import stream
+from shoal.patterns.stream import Event, Finished, Progressed, Started, events, stream
 
 __all__ = [
     "AgentPool",

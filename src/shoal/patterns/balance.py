@@ -1,13 +1,13 @@
 """Work shared out among agents that can all do it."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeAlias, TypeVar, Unpack
 
 from shoal.errors import BadInput, UnknownName
-from shoal.patterns.how import Options
+from shoal.patterns.combine import map as map_settled
+from shoal.patterns.options import Options
 from shoal.patterns.outcome import Outcome
-from shoal.patterns.settled import map as map_settled
 from shoal.patterns.source import Source
 
 T = TypeVar("T")
@@ -18,29 +18,39 @@ Strategy: TypeAlias = Literal["least_loaded", "round_robin"]
 
 async def balance(
     items: Source[Item],
-    agents: Mapping[str, Callable[[Item], Awaitable[T]]],
+    agents: Mapping[str, Callable[[Item], Awaitable[T]]] | Sequence[Callable[[Item], Awaitable[T]]],
     *,
-    weights: Mapping[str, float] | None = None,
+    weights: Mapping[str, float] | Sequence[float] | None = None,
     strategy: Strategy = "least_loaded",
     **options: Unpack[Options[T]],
 ) -> list[Outcome[T]]:
     """Give each item to one of *agents* when its turn comes, and how each ended, in input order.
 
     `least_loaded` takes the agent with the least work under way for its weight, `round_robin` lets them take turns in
-    proportion to their weights. An agent is chosen anew for each attempt of a retry.
+    proportion to their weights. An agent is chosen anew for each attempt of a retry. *agents* may be a list, in which
+    the same agent may stand several times; *weights* are a list then too.
     """
-    for name in (weights or {}).keys() - agents.keys():
-        raise UnknownName("agent", name, agents)
-    desk = Desk(dict.fromkeys(agents, 1.0) | dict(weights or {}), strategy)
+    hands = agents if isinstance(agents, Mapping) else {f"agent {n}": one for n, one in enumerate(agents, start=1)}
+    context = WorkerQueue(dict.fromkeys(hands, 1.0) | _weights(hands, weights), strategy)
 
     async def handled(item: Item) -> T:
-        with desk.chosen() as name:
-            return await agents[name](item)
+        with context.chosen() as name:
+            return await hands[name](item)
 
     return await map_settled(handled, items, **options)
 
 
-class Desk:
+def _weights(hands: Mapping[str, object], weights: Mapping[str, float] | Sequence[float] | None) -> dict[str, float]:
+    if isinstance(weights, Mapping):
+        for name in weights.keys() - hands.keys():
+            raise UnknownName("agent", name, hands)
+        return dict(weights)
+    if weights is not None and len(weights) != len(hands):
+        raise BadInput(f"there are {len(hands)} agents and {len(weights)} weights; give one weight for each agent")
+    return dict(zip(hands, weights or (), strict=False))
+
+
+class WorkerQueue:
     """Who gets the next item."""
 
     def __init__(self, weights: Mapping[str, float], strategy: Strategy) -> None:

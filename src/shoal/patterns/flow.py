@@ -2,20 +2,71 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
+from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from shoal.errors import TimedOut
-from shoal.patterns.call import ended
-from shoal.patterns.deadline import within
-from shoal.patterns.how import How
-from shoal.patterns.outcome import Cancelled, Outcome
+from shoal.errors import Refused, TimedOut
+from shoal.patterns.options import How
+from shoal.patterns.outcome import Cancelled, Err, Ok, Outcome
 from shoal.patterns.progress import Meter
+from shoal.patterns.retry import again
 from shoal.patterns.slot import Lending, live_below
 from shoal.patterns.source import Call, Source, each, size_of
 
 T = TypeVar("T")
+
+
+class within:
+    """Cancel the block after *seconds*, and raise what *late* makes when it has ended; `None` is for ever."""
+
+    def __init__(self, seconds: float | None, late: Callable[[], TimedOut]) -> None:
+        self._clock = asyncio.timeout(seconds)
+        self._late = late
+
+    async def __aenter__(self) -> None:
+        await self._clock.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._clock.__aexit__(kind, error, trace)
+        except TimeoutError as passed:  # only the clock's own: one of the block is not raised by its exit
+            raise self._late() from passed
+
+
+async def timeout(call: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """Run *call* for at most *seconds*; it has been cancelled and has ended when `TimedOut` is raised."""
+    async with within(seconds, lambda: TimedOut("the timeout", seconds)):
+        return await call()
+
+
+async def run_to_outcome(call: Call[T], how: How[T], index: int, started: Callable[[], None]) -> Outcome[T]:
+    """Run *call* as *how* says and tell how it ended; only a cancellation from outside passes through."""
+    attempt = partial(_once, call, how, started)
+    try:
+        async with within(how.seconds_left(), how.lateness):
+            return Ok(await (attempt() if how.retry is None else again(attempt, how.retry)), index)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return Cancelled(index)
+    except Exception as error:
+        return Err(error, index)
+
+
+async def _once(call: Call[T], how: How[T], started: Callable[[], None]) -> T:
+    async with how.slot():
+        started()
+        async with within(how.timeout, how.overtime):
+            value = await call()
+    if how.accept is not None and not how.accept(value):
+        raise Refused(value)
+    return value
 
 
 class Flow(Generic[T]):
@@ -76,7 +127,7 @@ class Flow(Generic[T]):
 
     async def __anext__(self) -> Outcome[T]:
         while not self._landed:
-            if not await self.stirred():
+            if not await self.wait_for_change():
                 raise StopAsyncIteration
         outcome = self._landed.popleft()
         self._delivered += 1
@@ -88,7 +139,7 @@ class Flow(Generic[T]):
         """Say whether an outcome can be taken without waiting."""
         return bool(self._landed)
 
-    async def stirred(self) -> bool:
+    async def wait_for_change(self) -> bool:
         """Wait until a call has started or ended, or say that all are over; raise what the source raised."""
         while not self._landed and not self.starts:
             if self._feeder.done() and not self._running:
@@ -120,16 +171,16 @@ class Flow(Generic[T]):
 
     def _begin(self, call: Call[T]) -> None:
         index, self._begun = self._begun, self._begun + 1
-        task = self._group.create_task(ended(call, self._how, index, partial(self._started, index)))
+        task = self._group.create_task(run_to_outcome(call, self._how, index, partial(self._note_start, index)))
         self._running.add(task)
-        task.add_done_callback(partial(self._ended, index))
+        task.add_done_callback(partial(self._note_end, index))
 
-    def _started(self, index: int) -> None:
+    def _note_start(self, index: int) -> None:
         if self.starts is not None:
             self.starts.append(index)
             self._news.set()
 
-    def _ended(self, index: int, task: asyncio.Task[Outcome[T]]) -> None:
+    def _note_end(self, index: int, task: asyncio.Task[Outcome[T]]) -> None:
         """Land its outcome; this also runs for a task that was cancelled before it began."""
         self._running.discard(task)
         self._news.set()

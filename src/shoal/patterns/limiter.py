@@ -24,9 +24,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from shoal.errors import BadInput
-from shoal.patterns.line import Line
-from shoal.patterns.loan import Loan, Waiter, returned
-from shoal.patterns.slot import Slot
+from shoal.patterns.slot import Line, Loan, Slot, Waiter, return_slot
 
 DEFAULT_MAX_CONCURRENT = 10
 
@@ -108,7 +106,7 @@ class Limiter:
         self._leave(waiter, served=True)
         self._active += new
         if waiter.loan is not None:
-            waiter.loan.granted(waiter)
+            waiter.loan.note_grant(waiter)
         waiter.granted.set_result(None)
 
     def free(self) -> None:
@@ -119,7 +117,7 @@ class Limiter:
     def _serve(self) -> None:
         while self._active < self._max and (first := self.next_of(self._line)):
             try:
-                reason = self._asked()
+                reason = self._describe_waiting()
             except Exception as error:
                 self._leave(first, served=True)
                 first.granted.set_exception(error)
@@ -138,7 +136,7 @@ class Limiter:
             self._leave(first, served=False)
         return None
 
-    def _asked(self) -> str | None:
+    def _describe_waiting(self) -> str | None:
         reason = None if self._admit is None else self._admit()
         if reason != self._reason:
             self._reason = reason
@@ -164,7 +162,7 @@ class Limiter:
         if waiter.regains and waiter.loan is not None:
             waiter.loan.attach()
         else:
-            returned(self, waiter.loan)
+            return_slot(self, waiter.loan)
 
 
 _of_the_process = Limiter(DEFAULT_MAX_CONCURRENT)

@@ -14,20 +14,21 @@ from shoal.patterns.slot import Lending, holds_slot, live_below
 
 A = TypeVar("A")
 
-Make: TypeAlias = Callable[[], Awaitable[A] | AbstractAsyncContextManager[A]]
+Make: TypeAlias = Callable[..., Awaitable[A] | AbstractAsyncContextManager[A]]
 
 _held: ContextVar[frozenset[int]] = ContextVar(
     "held", default=frozenset()
 )  # pools that the running call has an agent of
 
 
-class Kept(Generic[A]):
+class PooledAgent(Generic[A]):
     """One agent, from its making to its closing; both happen in the same task."""
 
     agent: A
     task: asyncio.Task[None]
 
-    def __init__(self) -> None:
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name
         self.ready = asyncio.Event()
         self.retired = asyncio.Event()
         self.ended = asyncio.Event()
@@ -44,11 +45,12 @@ class Kept(Generic[A]):
 
 
 class AgentPool(Generic[A]):
-    """At most *size* agents, made by *make* when they are needed and kept warm; use it with `async with`.
+    """At most *size* agents, made by *make* when they are needed and kept warm; closed by `cleanup` or `async with`.
 
-    *make* is an async function, or gives an async context manager; an agent of the former is closed by *close*, or by
-    its own `cleanup`, `aclose` or `close`. An agent is closed after *max_uses*, when *healthy* says no or raises, when
-    the block that used it raised or was cancelled, and when the pool is left, which warns of what closing raised.
+    *make* is an async function, or gives an async context manager; it is told the name that an agent was asked for by,
+    where it takes one. An agent of the former is closed by *close*, or by its own `cleanup`, `aclose` or `close`. An
+    agent is closed after *max_uses*, when *healthy* says no or raises, when the block that used it raised or was
+    cancelled, and when the pool is left, which warns of what closing raised.
 
     Who uses `agent()` holds a slot of the limiter, so whoever has an agent can go on, and then so can those that wait.
     Asking a pool for an agent while using one of the same pool is refused: it could wait for itself for ever.
@@ -58,7 +60,7 @@ class AgentPool(Generic[A]):
         self,
         make: Make[A],
         *,
-        size: int,
+        size: int = 10,
         max_uses: int | None = None,
         healthy: Callable[[A], bool | Awaitable[bool]] | None = None,
         close: Callable[[A], Awaitable[None] | None] | None = None,
@@ -67,26 +69,53 @@ class AgentPool(Generic[A]):
         if size < 1 or (max_uses is not None and max_uses < 1):
             raise BadInput("size and max_uses of a pool must be at least 1")
         self._make = make
+        self._size = size
         self._max_uses = max_uses
         self._healthy = healthy
         self._close = close
         self._limiter = limiter or default_limiter()
         # Guards the number of agents: held by each that is out, being made or being closed; idle ones hold none.
         self._places = asyncio.Semaphore(size)
-        self._idle: list[Kept[A]] = []
-        self._all: set[Kept[A]] = set()
+        self._idle: list[PooledAgent[A]] = []
+        self._named: dict[str, PooledAgent[A]] = {}
+        self._all: set[PooledAgent[A]] = set()
         self._is_open = False
+        self._is_entered = False
+        self._is_over = False  # its `async with` was left
         self._trouble: list[Exception] = []
 
     async def __aenter__(self) -> Self:
-        self._group = asyncio.TaskGroup()
-        await self._group.__aenter__()
-        self._is_open = True
+        self._is_over = False
+        if not self._is_open:
+            await self._open()
+        self._is_entered = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._is_entered, self._is_over = False, True
+        if self._is_open:
+            await self._closed()
+
+    async def _open(self) -> None:
+        if self._is_over:
+            raise BadInput("this pool was left: use it inside its `async with`")
+        group = asyncio.TaskGroup()
+        await group.__aenter__()
+        self._group, self._is_open = group, True
+
+    async def _ensure_open(self) -> None:
+        """Open it, or give back the place that was taken."""
+        try:
+            if not self._is_open:
+                await self._open()
+        except BaseException:
+            self._places.release()
+            raise
+
+    async def _closed(self) -> None:
         self._is_open = False
         self._idle.clear()
+        self._named.clear()
         for kept in self._all:
             kept.retire()
         # Told of no error: it would wrap the one that is under way.
@@ -99,7 +128,7 @@ class AgentPool(Generic[A]):
     async def agent(self) -> AsyncIterator[A]:
         """Lend an agent for the block, waiting for one and for a slot where the caller holds none."""
         async with nullcontext() if holds_slot() else self._limiter.slot():
-            kept = await self._taken()
+            kept = await self._take()
             held = _held.get()
             _held.set(held | {id(self)})
             failed = True
@@ -110,23 +139,38 @@ class AgentPool(Generic[A]):
                 _held.set(held)
                 self._give_back(kept, failed=failed)
 
-    async def get_agent(self) -> A:
-        """Wait for an agent, to be given back with `release`; it comes without a slot, so prefer `agent()`."""
-        return (await self._taken()).agent
+    async def get_agent(self, name: str | None = None) -> A:
+        """Wait for an agent, to be given back with `release`; it comes without a slot, so prefer `agent()`.
+
+        By a *name* it is the same agent each time, shared by all who ask for it, and stays until `cleanup`.
+        """
+        return (await self._take() if name is None else await self._by_name(name)).agent
 
     async def release(self, agent: A, *, failed: bool = False) -> None:
         """Give back an agent that `get_agent` gave; a *failed* one is closed."""
         for kept in self._all - set(self._idle):
+            if kept.name is not None and kept.ready.is_set() and kept.agent is agent:
+                return  # it stays with its name
             if kept.ready.is_set() and kept.agent is agent:
                 self._give_back(kept, failed=failed)
                 return
         raise BadInput(f"{agent!r} is not out of this pool")
 
     async def cleanup(self) -> None:
-        """Close the agents that are idle and wait for that; those that are out are closed when they come back."""
+        """Close the agents that are idle or named and wait for that; others are closed when they come back.
+
+        Outside of `async with` it closes all of them, as leaving that block does.
+        """
+        if not self._is_entered:
+            if self._is_open:
+                await self._closed()
+            return
         for kept in self._all:
             kept.is_old = True
-        closing: list[Kept[A]] = []
+        closing = list(self._named.values())
+        self._named.clear()
+        for kept in closing:
+            kept.retire()
         while self._idle and not self._places.locked():
             await self._places.acquire()  # at once; the closing holds it
             closing.append(self._idle.pop())
@@ -136,7 +180,7 @@ class AgentPool(Generic[A]):
             for kept in closing:
                 await kept.ended.wait()
 
-    async def _taken(self) -> Kept[A]:
+    async def _take(self) -> PooledAgent[A]:
         if id(self) in _held.get():
             raise BadInput(
                 "a call that uses an agent of a pool cannot wait for another of the same pool: make a second pool"
@@ -144,7 +188,7 @@ class AgentPool(Generic[A]):
         with Lending() as lending:
             while True:
                 await self._places.acquire()
-                kept = self._next(lending)
+                kept = await self._next(lending)
                 try:
                     if await self._is_fit(kept):
                         kept.uses += 1
@@ -154,25 +198,50 @@ class AgentPool(Generic[A]):
                     raise
                 kept.retire()
 
-    def _next(self, lending: Lending) -> Kept[A]:
-        if not self._is_open:
-            self._places.release()
-            raise BadInput("this pool is not open: use it inside its `async with`")
-        kept = self._idle.pop() if self._idle else self._begun(lending)
+    async def _next(self, lending: Lending) -> PooledAgent[A]:
+        await self._ensure_open()
+        kept = self._idle.pop() if self._idle else self._begin(lending)
         kept.has_place = True
         return kept
 
-    def _begun(self, lending: Lending) -> Kept[A]:
-        kept: Kept[A] = Kept()
-        self._all.add(kept)
-        kept.task = self._group.create_task(self._keep(kept, lending))
-        kept.task.add_done_callback(lambda _: self._ended(kept))
+    async def _by_name(self, name: str) -> PooledAgent[A]:
+        """Give the agent of that name, made once however many ask at the same time."""
+        if name not in self._named:
+            if len(self._named) >= self._size:
+                raise BadInput(f"the pool has room for {self._size} agents, all of them named; give it a larger `size`")
+            with Lending() as lending:
+                await self._places.acquire()
+                if name in self._named:  # somebody else was quicker
+                    self._places.release()
+                else:
+                    self._named[name] = await self._begun_by(name, lending)
+        kept = self._named[name]
+        with Lending():
+            await kept.ready.wait()
+        if kept.error is not None:
+            if self._named.get(name) is kept:
+                del self._named[name]
+            raise kept.error
+        kept.uses += 1
         return kept
 
-    async def _keep(self, kept: Kept[A], lending: Lending) -> None:
+    async def _begun_by(self, name: str, lending: Lending) -> PooledAgent[A]:
+        await self._ensure_open()
+        kept = self._begin(lending, name)
+        kept.has_place = True
+        return kept
+
+    def _begin(self, lending: Lending, name: str | None = None) -> PooledAgent[A]:
+        kept: PooledAgent[A] = PooledAgent(name)
+        self._all.add(kept)
+        kept.task = self._group.create_task(self._keep(kept, lending))
+        kept.task.add_done_callback(lambda _: self._free_place(kept))
+        return kept
+
+    async def _keep(self, kept: PooledAgent[A], lending: Lending) -> None:
         live_below(lending.below)
         try:
-            async with self._made() as kept.agent:
+            async with self._made(kept.name) as kept.agent:
                 kept.ready.set()
                 await kept.retired.wait()
         except Exception as error:
@@ -181,7 +250,7 @@ class AgentPool(Generic[A]):
             else:
                 kept.error = error
 
-    def _ended(self, kept: Kept[A]) -> None:
+    def _free_place(self, kept: PooledAgent[A]) -> None:
         """Free its place; this also runs for one that was cancelled before it began."""
         self._all.discard(kept)
         if not kept.ready.is_set():
@@ -192,8 +261,8 @@ class AgentPool(Generic[A]):
             self._places.release()
 
     @asynccontextmanager
-    async def _made(self) -> AsyncIterator[A]:
-        made = self._make()
+    async def _made(self, name: str | None) -> AsyncIterator[A]:
+        made = self._make(name) if _wants_name(self._make, name) else self._make()
         if isinstance(made, AbstractAsyncContextManager):
             async with made as agent:
                 yield agent
@@ -202,11 +271,11 @@ class AgentPool(Generic[A]):
         try:
             yield agent
         finally:
-            closing = self._close(agent) if self._close else _closed_by_itself(agent)
+            closing = self._close(agent) if self._close else _close_agent(agent)
             if inspect.isawaitable(closing):
                 await closing
 
-    async def _is_fit(self, kept: Kept[A]) -> bool:
+    async def _is_fit(self, kept: PooledAgent[A]) -> bool:
         await kept.ready.wait()
         if kept.error is not None:
             raise kept.error
@@ -218,7 +287,7 @@ class AgentPool(Generic[A]):
         except Exception:
             return False
 
-    def _give_back(self, kept: Kept[A], *, failed: bool) -> None:
+    def _give_back(self, kept: PooledAgent[A], *, failed: bool) -> None:
         if failed or kept.is_old or not self._is_open or kept.uses == self._max_uses:
             kept.retire()
             return
@@ -227,7 +296,18 @@ class AgentPool(Generic[A]):
         self._places.release()
 
 
-def _closed_by_itself(agent: object) -> object:
+def _wants_name(make: Callable[..., object], name: str | None) -> bool:
+    """Say whether *make* is to be told a name: where it needs one, or takes one and there is one."""
+    try:
+        first = next(iter(inspect.signature(make).parameters.values()), None)
+    except (TypeError, ValueError):  # a builtin may have no signature
+        return False
+    if first is None or first.kind is first.KEYWORD_ONLY or first.kind is first.VAR_KEYWORD:
+        return False
+    return name is not None or (first.default is first.empty and first.kind is not first.VAR_POSITIONAL)
+
+
+def _close_agent(agent: object) -> object:
     for name in ("cleanup", "aclose", "close"):
         if (close := getattr(agent, name, None)) is not None:
             return close()

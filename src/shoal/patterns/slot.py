@@ -1,12 +1,153 @@
 """The right of one call to run, and how it is lent while the call waits for others."""
 
+import asyncio
+import math
+from collections import OrderedDict
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Self
-
-from shoal.patterns.loan import Loan, returned
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from shoal.patterns.limiter import Limiter
+
+
+class Waits(Protocol):
+    """Somebody in a line: the higher priority first, and runs take turns within a priority."""
+
+    priority: float
+    run: str
+
+
+W = TypeVar("W", bound=Waits)
+
+
+class Line(Generic[W]):
+    """A line that can be left from any place in constant time."""
+
+    def __init__(self) -> None:
+        self._runs: dict[float, OrderedDict[str, OrderedDict[W, None]]] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def first(self) -> W:
+        """Give who is next, without taking it out."""
+        runs = self._runs[max(self._runs)]
+        return next(iter(next(iter(runs.values()))))
+
+    def add(self, waiter: W) -> None:
+        """Put *waiter* behind those of its own run."""
+        self._runs.setdefault(waiter.priority, OrderedDict()).setdefault(waiter.run, OrderedDict())[waiter] = None
+        self._length += 1
+
+    def remove(self, waiter: W, *, served: bool) -> None:
+        """Take *waiter* out if it is here; when it was *served*, the turn is its run's neighbour's."""
+        runs = self._runs.get(waiter.priority, OrderedDict())
+        if waiter not in runs.get(waiter.run, ()):
+            return
+        del runs[waiter.run][waiter]
+        self._length -= 1
+        if not runs[waiter.run]:
+            del runs[waiter.run]
+        elif served:
+            runs.move_to_end(waiter.run)
+        if not runs:
+            del self._runs[waiter.priority]
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """Who asks for a slot; *regains* when it is a lender that wants to go on."""
+
+    granted: asyncio.Future[None]
+    loan: "Loan | None"
+    priority: float
+    run: str
+    regains: bool = False
+
+
+class Loan:
+    """A slot lent to the calls below it; `attached` while it is theirs, `children` are those that hold one."""
+
+    def __init__(self, slot: "Slot") -> None:
+        self.slot = slot
+        self.line: Line[Waiter] = Line()
+        self.attached = False
+        self.children = 0
+        self._users = 0
+
+    def begin(self) -> None:
+        """Lend the slot, now or together with another pattern that the same call waits for."""
+        self._users += 1
+        self.attach()
+
+    def end(self) -> None:
+        """Give the slot back to its lender: the calls below have ended, so it is here."""
+        self._users -= 1
+        if self._users == 0:
+            self.dissolve()
+
+    def dissolve(self) -> bool:
+        """Give the slot back to its lender if it lies here, and say so."""
+        lies_here = self.attached and self.children == 0
+        if lies_here:
+            self._detach()
+        return lies_here
+
+    async def regain(self) -> None:
+        """Give the lender a slot to go on with although calls below still run."""
+        if self.attached and self._users == 1 and not self.slot.ended:
+            await self.slot.limiter.take(self, math.inf, "", regains=True)
+        self._users -= 1
+
+    def attach(self) -> None:
+        """Take the lender's slot in: a spare one goes to whoever waits, here or anywhere."""
+        if self.slot.loan is not None or self.slot.ended:
+            return
+        self.attached = True
+        self.slot.loan = self
+        if self.children:
+            self.slot.limiter.free()
+        else:
+            self.serve()
+
+    def note_grant(self, waiter: Waiter) -> None:
+        """Note that *waiter* was given a slot."""
+        if waiter.regains:
+            self._detach()
+        else:
+            self.children += 1
+
+    def serve(self) -> None:
+        """Give the slot that lies here to the next call below."""
+        limiter = self.slot.limiter
+        if self.attached and self.children == 0 and (first := limiter.next_of(self.line)):
+            limiter.grant(first, new=False)
+
+    def keep_or_release(self) -> None:
+        """Keep the slot of a call that ended if it was the last one, else let it go."""
+        self.children -= 1
+        if not self.attached or self.children:
+            self.slot.limiter.free()
+        elif self.slot.ended:  # its tasks outlived the lender
+            self._detach()
+            return_slot(self.slot.limiter, self.slot.source)
+        else:
+            self.serve()
+
+    def _detach(self) -> None:
+        self.attached = False
+        self.slot.loan = None
+
+
+def return_slot(limiter: "Limiter", loan: Loan | None) -> None:
+    """Bring a slot back to where it was taken."""
+    if loan is None:
+        limiter.free()
+    else:
+        loan.keep_or_release()
+
 
 _slot: ContextVar["Slot | None"] = ContextVar("slot", default=None)  # what the running call holds
 _loan: ContextVar[Loan | None] = ContextVar("loan", default=None)  # where the running task's calls get their slots
@@ -45,8 +186,8 @@ class Slot:
     async def __aexit__(self, *_: object) -> None:
         self.ended = True
         _slot.set(self._lender)
-        if self.loan is None or self.loan.dissolved():
-            returned(self.limiter, self.source)
+        if self.loan is None or self.loan.dissolve():
+            return_slot(self.limiter, self.source)
         self._end_loan()
 
     def lend(self) -> Loan:
@@ -81,7 +222,7 @@ class Lending:
         if self._loan is not None and self._is_out:
             self._loan.end()
 
-    def paused(self) -> "Pause":
+    def pause(self) -> "Pause":
         """Give the call a slot to go on with for a while; left by an error, it keeps it."""
         return Pause(self)
 

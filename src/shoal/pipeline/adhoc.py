@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from shoal.errors import BadInput
-from shoal.model.assignment import Assignment
 from shoal.model.plan import Plan, Step
+from shoal.model.resolved_task import ResolvedTask
 from shoal.model.rule import Rule
 from shoal.model.task import Task
 from shoal.pipeline.names import LONGEST, slug
@@ -14,7 +14,7 @@ DEFAULT_AT_ONCE = 5
 
 def adhoc(
     tasks: Sequence[Task],
-    assigned: Mapping[tuple[str, str], Assignment],
+    assigned: Mapping[tuple[str, str], ResolvedTask],
     workers: Mapping[str, int],
     rule: Rule | None = None,
 ) -> Plan:
@@ -47,7 +47,7 @@ def _name(task: str, agent: str, *, many: bool) -> str:
 
 def _assert_rule(rule: Rule | None, steps: Sequence[Step]) -> None:
     total = sum(step.workers for step in steps)
-    if rule is not None and rule.needed(total) > total:
+    if rule is not None and rule.required_successes(total) > total:
         raise BadInput(f"a quorum of {rule.wanted} cannot be had of {total} agents")
     if rule is not None and any(step.needs for step in steps):
         raise BadInput("tasks with `deps` go without --pattern: they cannot all run at once")

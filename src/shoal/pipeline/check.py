@@ -4,31 +4,106 @@ The checks read the tree and pass over what has the wrong shape, so that all pro
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from shoal.model.client_names import ACP, CLIENTS, EVERY
-from shoal.model.graph import cycles
-from shoal.model.mind import SCRIPTED
-from shoal.pipeline.artifacts import injection_problems
-from shoal.pipeline.bases import base_problems
-from shoal.pipeline.contract_check import contract_problems
+from shoal.model.agent import ACP, CLIENTS, EVERY, SCRIPTED
+from shoal.model.matrix import cycles
 from shoal.pipeline.fields import Shape, meant
-from shoal.pipeline.gates import gate_problems
-from shoal.pipeline.merging import merging_problems
+from shoal.pipeline.graph_checks import base_problems, has_several_workers, on_conflict_problems
+from shoal.pipeline.keys.artifacts import injection_problems
+from shoal.pipeline.keys.contracts import contract_problems
+from shoal.pipeline.keys.gates import gate_problems
+from shoal.pipeline.keys.merging import merging_problems
+from shoal.pipeline.keys.select import select_problems
+from shoal.pipeline.keys.strategy import matrix_problems
+from shoal.pipeline.keys.vary import vary_problems
 from shoal.pipeline.names import is_name, slug
-from shoal.pipeline.problems import Position, Problem, key, nearest, shown
-from shoal.pipeline.select import select_problems
+from shoal.pipeline.problems import Position, Problem, key, nearest, show_value
 from shoal.pipeline.shape import AgentShape, StepShape
-from shoal.pipeline.step_nodes import NEEDS, given, needed_steps, title
-from shoal.pipeline.strategy import matrix_problems
-from shoal.pipeline.text_names import text_problems
-from shoal.pipeline.tree import Fields, Items, Node, entries, find, items, key_position, text
-from shoal.pipeline.vary import vary_problems
+from shoal.pipeline.shell_check import shell_problems
+from shoal.pipeline.templates.names import text_problems
+from shoal.pipeline.templates.template import BadTemplate, uses
+from shoal.pipeline.templates.texts import Text
+from shoal.pipeline.tree import (
+    NEEDS,
+    Fields,
+    Items,
+    Node,
+    Scalar,
+    entries,
+    find,
+    items,
+    key_position,
+    list_needs,
+    text,
+    title,
+    value_of,
+)
+
+
+def loop_problems(step: Fields, tree: Node, at: Callable[[Position, str], Problem]) -> Iterator[Problem]:
+    """Find a loop of several workers of which nobody says whose work the next round builds on."""
+    if value_of(step, "loop") and has_several_workers(step, tree) and not value_of(step, "select"):
+        what = "each round builds on the one before, and nobody says on which of its several workers"
+        yield at(key_position(step, ["loop"]), f"`loop`: {what}; give it a `select`, or take `concurrency` out")
+
+
+NAMES = frozenset({"input", "run", "step", "steps", "artifacts", "worker", "matrix", "item", "task", "loop", "this"})
+VARIABLE = "hand it over by `env` of the step, and read the variable"
+AGENT_HINT = f"an agent's command is the same for all steps; its prompt is on stdin, or {VARIABLE}"
+SETUP_HINT = "set-up is made once for all agents of a base; use variables of `env`, or a step with `command`"
+BASE_HINT = "`base` is looked up before any step has run; name the step in `needs`, and this one builds on its work"
+VERIFY_HINT = "`verify` is the same for every run; use what is in the repository"
+
+
+def untemplated_problems(tree: Node, name: str) -> Iterator[Problem]:
+    """Find places in texts that nothing is filled into; braces that name nothing of ours are left as they are."""
+    for entry in entries(find(tree, "agents")).values():
+        yield from _problems(find(entry.value, "command"), name, AGENT_HINT)
+        yield from _problems(find(entry.value, "args"), name, AGENT_HINT)
+    yield from _problems(find(tree, "runtime", "merge", "verify"), name, VERIFY_HINT)
+    for owner in _owners(tree):
+        yield from _problems(find(owner, "setup"), name, SETUP_HINT)
+        yield from _problems(find(owner, "base"), name, BASE_HINT)
+
+
+def _owners(tree: Node) -> Iterator[Node | None]:
+    yield find(tree, "runtime")
+    for section in ("agents", "personas"):
+        yield from (entry.value for entry in entries(find(tree, section)).values())
+    yield from items(find(tree, "steps"))
+    for pipeline in items(find(tree, "pipelines")):
+        yield from items(find(pipeline, "steps"))
+
+
+def _problems(node: Node | None, name: str, hint: str) -> Iterator[Problem]:
+    match node:
+        case Scalar(value=str()):
+            yield from _in_text(Text.of(node), name, hint)
+        case Items():
+            for item in node.items:
+                yield from _problems(item, name, hint)
+        case Fields():
+            yield from _problems(find(node, "run"), name, hint)
+        case _:
+            return
+
+
+def _in_text(written: Text, name: str, hint: str) -> Iterator[Problem]:
+    if "{{" not in written.text:
+        return
+    try:
+        found = uses(written.text)
+    except BadTemplate:  # braces of another language
+        return
+    for use in found:
+        if use.path.split(".")[0] in NAMES:
+            yield Problem(name, written.place(use.at), f"{key(use.path)} is not filled in here: {hint}")
 
 
 def meaning_problems(tree: Node, name: str, files: Mapping[str, str]) -> Iterator[Problem]:
     """Find all that is wrong with the meaning of *tree*; *files* are the system prompts beside it, by persona."""
-    check = _Check(tree, name, files)
+    check = _DocumentCheck(tree, name, files)
     yield from check.top()
     yield from check.agents()
     yield from check.personas()
@@ -62,12 +137,17 @@ FOREIGN = {
 CLIENT_FOREIGN = ("script", "script_file", "tools", "budget", "replies")
 
 
+PROMPT_HINT = (
+    'say what the agent is to do, like `prompt: Fix the tests`, or `prompt: "{{ input }}"` for what `--input` says'
+)
+
+
 def foreign_keys(adapter: str) -> tuple[str, ...]:
     """Name the keys that make no sense with *adapter*."""
     return FOREIGN.get(adapter, CLIENT_FOREIGN if adapter in EVERY else ())
 
 
-class _Check:
+class _DocumentCheck:
     """One look over one document."""
 
     def __init__(self, tree: Node, name: str, files: Mapping[str, str]) -> None:
@@ -77,7 +157,7 @@ class _Check:
         pipelines = list(items(find(tree, "pipelines")))
         inside = [step for one in pipelines for step in items(find(one, "steps"))]
         self.known_pipelines = dict.fromkeys(label for one in pipelines if (label := text(find(one, "name"))))
-        self.looped = {label for one in inside if given(one, "loop") and (label := text(find(one, "pipeline")))}
+        self.looped = {label for one in inside if value_of(one, "loop") and (label := text(find(one, "pipeline")))}
         """Those that are done again and again, as a step of another."""
 
     def top(self) -> Iterator[Problem]:
@@ -85,6 +165,7 @@ class _Check:
         yield from self._not_empty(self.tree, "steps")
         yield from self._not_empty(self.tree, "pipelines")
         yield from merging_problems(self.tree, self.name)
+        yield from untemplated_problems(self.tree, self.name)
 
     def agents(self) -> Iterator[Problem]:
         for label, entry in entries(find(self.tree, "agents")).items():
@@ -94,7 +175,7 @@ class _Check:
     def personas(self) -> Iterator[Problem]:
         for label, entry in entries(find(self.tree, "personas")).items():
             yield from self._rule("persona", label, entry.at)
-            yield from self._known(entry.value, "agent", "agents")
+            yield from self._check_known(entry.value, "agent", "agents")
             yield from self._exclusive(entry.value, "system_prompt", "system_prompt_file")
 
     def pipelines(self) -> Iterator[Problem]:
@@ -109,20 +190,20 @@ class _Check:
     def _agent(self, agent: Node) -> Iterator[Problem]:
         adapter = text(find(agent, "adapter"))
         if adapter == "command":
-            yield from self._needed(agent, AgentShape, ("command",), "say what to run")
+            yield from self._check_needed(agent, AgentShape, ("command",), "say what to run")
         if adapter == "scripted":
-            yield from self._needed(agent, AgentShape, ("script", "script_file"), "list its actions")
+            yield from self._check_needed(agent, AgentShape, ("script", "script_file"), "list its actions")
             yield from self._exclusive(agent, "script", "script_file")
         if adapter == "python":
-            yield from self._needed(agent, AgentShape, ("model",), "name one, like anthropic:claude-sonnet-5")
+            yield from self._check_needed(agent, AgentShape, ("model",), "name one, like anthropic:claude-sonnet-5")
             yield from self._replies(agent)
         if adapter == ACP:
-            yield from self._needed(agent, AgentShape, ("command",), "say which agent to run, like [goose, acp]")
+            yield from self._check_needed(agent, AgentShape, ("command",), "say which agent to run, like [goose, acp]")
         for one in foreign_keys(adapter or ""):
             yield from self._foreign(agent, one)
 
     def _replies(self, agent: Node) -> Iterator[Problem]:
-        model, replies = given(agent, "model"), given(agent, "replies")
+        model, replies = value_of(agent, "model"), value_of(agent, "replies")
         is_scripted = text(model) == SCRIPTED
         if model is not None and is_scripted and replies is None:
             yield self._at(model.at, f"`model: {SCRIPTED}` says what it is told to; list its `replies`")
@@ -132,7 +213,7 @@ class _Check:
 
     def _steps(self, steps: Node | None, pipeline: str | None = None) -> Iterator[Problem]:
         found = [one for one in items(steps) if isinstance(one, Fields)]
-        yield from self._names("step", [given(one, "name") or given(one, "id") for one in found])
+        yield from self._names("step", [value_of(one, "name") or value_of(one, "id") for one in found])
         for one in found:
             yield from self._step(one)
         titled = {label: one for one in found if (label := title(one)) is not None}
@@ -143,53 +224,56 @@ class _Check:
         """Find needs that are not there, and steps that wait for each other for ever."""
         waits: dict[str, list[str]] = {}
         for label, step in steps.items():
-            needs = [node for node in needed_steps(step) if text(node) is not None]
+            needs = [node for node in list_needs(step) if text(node) is not None]
             waits[label] = [need for node in needs if (need := text(node)) in steps and need is not None]
             for node in needs:
                 if text(node) not in steps:
                     written, others = str(text(node)), [one for one in steps if one != label]
-                    yield self._at(node.at, f"no step named {shown(written)} to need; {nearest(written, others)}")
+                    yield self._at(node.at, f"no step named {show_value(written)} to need; {nearest(written, others)}")
             yield from base_problems(step, steps, self.tree, self._at)
+            yield from loop_problems(step, self.tree, self._at)
             needed = {need: steps[need] for need in waits[label]}
             yield from injection_problems(step, needed, self._at)
             yield from matrix_problems(step, needed, self._at)
         for cycle in cycles(waits):
-            key_at = next(node for node in needed_steps(steps[cycle[0]]) if text(node) == cycle[1]).at
+            key_at = next(node for node in list_needs(steps[cycle[0]]) if text(node) == cycle[1]).at
             drawn = " → ".join(cycle)
             yield self._at(key_at, f"these steps wait for each other for ever: {drawn}; take one need out")
 
     def _step(self, step: Node) -> Iterator[Problem]:
-        yield from self._needed(step, StepShape, ("name", "id"), "name the step")
+        yield from self._check_needed(step, StepShape, ("name", "id"), "name the step")
         yield from self._exclusive(step, "name", "id")
         for first, second in itertools.combinations(NEEDS, 2):
             yield from self._exclusive(step, first, second)
         yield from self._kind(step)
         yield from self._not_blank(find(step, "prompt"))
         yield from self._not_blank(find(step, "exec", "source"))
-        yield from self._known(step, "agent", "agents")
-        yield from self._known(step, "persona", "personas")
+        yield from self._check_known(step, "agent", "agents")
+        yield from self._check_known(step, "persona", "personas")
         yield from contract_problems(self.tree, step, self.name)
         yield from vary_problems(step, self._at)
         yield from select_problems(step, self._at)
+        yield from shell_problems(step, self.name)
         yield from self._judge(step)
         if isinstance(step, Fields):
             yield from gate_problems(step, self.name)
+            yield from on_conflict_problems(step, self._at)
 
     def _kind(self, step: Node) -> Iterator[Problem]:
         """A step is work for an agent, a plain command, a gate, or a whole pipeline."""
         for first, second in itertools.combinations(KINDS, 2):
             yield from self._exclusive(step, first, second)
-        is_command = given(step, "command") or text(find(step, "exec", "type")) == "command"
-        if given(step, "pipeline"):
+        is_command = value_of(step, "command") or text(find(step, "exec", "type")) == "command"
+        if value_of(step, "pipeline"):
             yield from self._sub_pipeline(step)
-        elif not given(step, "gate"):
-            if given(step, "input"):
+        elif not value_of(step, "gate"):
+            if value_of(step, "input"):
                 yield self._at(key_position(step, ["input"]), "`input` goes with `pipeline` only; remove it")
             if is_command:
                 yield from self._without_agent(step, "command", ("agent", "persona", "max_concurrent_agents", "vary"))
                 return
-            yield from self._needed(step, StepShape, ("prompt", "exec"), "say what the agent is to do")
-            yield from self._needed(step, StepShape, ("persona", "agent"), "name one of yours")
+            yield from self._check_needed(step, StepShape, ("prompt", "exec"), PROMPT_HINT)
+            yield from self._check_needed(step, StepShape, ("persona", "agent"), "name one of yours")
             yield from self._has_agent(step)
 
     def _sub_pipeline(self, step: Node) -> Iterator[Problem]:
@@ -197,12 +281,12 @@ class _Check:
         label = find(step, "pipeline")
         wanted = text(label)
         if label is not None and wanted is not None and wanted not in self.known_pipelines:
-            what = f"no pipeline named {shown(wanted)} in this file"
+            what = f"no pipeline named {show_value(wanted)} in this file"
             yield self._at(label.at, f"{what}; {nearest(wanted, self.known_pipelines)}")
 
     def _without_agent(self, step: Node, kind: str, keys: Iterable[str]) -> Iterator[Problem]:
         for one in keys:
-            if given(step, one):
+            if value_of(step, one):
                 what = f"`{one}` does not go with `{kind}`, which has no agent of its own; remove it"
                 yield self._at(key_position(step, [one]), what)
 
@@ -224,30 +308,30 @@ class _Check:
     def _judge(self, step: Node) -> Iterator[Problem]:
         select = find(step, "select")
         if select is not None:
-            yield from self._known(select, "agent", "agents")
-            yield from self._known(select, "persona", "personas")
+            yield from self._check_known(select, "agent", "agents")
+            yield from self._check_known(select, "persona", "personas")
             yield from self._has_agent(select)
 
     def _has_agent(self, step: Node) -> Iterator[Problem]:
         label = text(find(step, "persona"))
         persona = None if label is None else find(self.tree, "personas", label)
-        if label is not None and persona is not None and not given(step, "agent") and not given(persona, "agent"):
+        if label is not None and persona is not None and not value_of(step, "agent") and not value_of(persona, "agent"):
             what = f"neither the step nor its persona {key(label)} names an agent; add `agent`"
             yield self._at(key_position(step, ["persona"]), what)
 
-    def _needed(self, node: Node, shape: type[Shape], keys: tuple[str, ...], remedy: str) -> Iterator[Problem]:
-        if not isinstance(node, Fields) or any(given(node, one) for one in keys):
+    def _check_needed(self, node: Node, shape: type[Shape], keys: tuple[str, ...], remedy: str) -> Iterator[Problem]:
+        if not isinstance(node, Fields) or any(value_of(node, one) for one in keys):
             return
         if not any(meant(shape, label) in keys for label in node.entries):  # a misspelt one is told where it stands
             yield self._at(node.at, f"{' or '.join(f'`{one}`' for one in keys)} is missing; {remedy}")
 
     def _exclusive(self, node: Node, first: str, second: str) -> Iterator[Problem]:
-        if given(node, first) and given(node, second):
+        if value_of(node, first) and value_of(node, second):
             later = max(key_position(node, [first]), key_position(node, [second]))
             yield self._at(later, f"both `{first}` and `{second}` are given; keep one of them")
 
     def _foreign(self, agent: Node, one: str) -> Iterator[Problem]:
-        if given(agent, one) is not None:
+        if value_of(agent, one) is not None:
             yield self._at(key_position(agent, [one]), f"`{one}` goes with {WHOSE[one]} only; remove it")
 
     def _not_empty(self, node: Node, name: str) -> Iterator[Problem]:
@@ -260,12 +344,12 @@ class _Check:
         if written is not None and words is not None and not words.strip():
             yield self._at(written.at, "the prompt is empty; say what the agent is to do")
 
-    def _known(self, node: Node, name: str, where: str) -> Iterator[Problem]:
+    def _check_known(self, node: Node, name: str, where: str) -> Iterator[Problem]:
         label = find(node, name)
         wanted = text(label)
         known = (*entries(find(self.tree, where)), *(CLIENTS if where == "agents" else ()))
         if label is not None and wanted is not None and wanted not in known:
-            yield self._at(label.at, f"no {name} named {shown(wanted)}; {nearest(wanted, known)}")
+            yield self._at(label.at, f"no {name} named {show_value(wanted)}; {nearest(wanted, known)}")
 
     def _names(self, kind: str, labels: Iterable[Node | None]) -> Iterator[Problem]:
         seen: dict[str, Position] = {}
@@ -275,7 +359,7 @@ class _Check:
                 continue
             yield from self._rule(kind, written, label.at)
             if first := seen.get(written.casefold()):
-                what = f"a second {kind} named {shown(written)}, the first is in line {first.line}; rename one"
+                what = f"a second {kind} named {show_value(written)}, the first is in line {first.line}; rename one"
                 yield self._at(label.at, what)
             seen.setdefault(written.casefold(), label.at)
 
@@ -283,7 +367,7 @@ class _Check:
         if not is_name(label):
             rule = "small letters, digits and dashes, at most 48"
             yield self._at(
-                at, f"{shown(label)} is not a valid {kind} name ({rule}); use `{slug(label, otherwise=kind)}`"
+                at, f"{show_value(label)} is not a valid {kind} name ({rule}); use `{slug(label, otherwise=kind)}`"
             )
 
     def _at(self, at: Position, what: str) -> Problem:

@@ -15,8 +15,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from shoal.pipeline.duration import BadDuration, seconds
-from shoal.pipeline.problems import close, key, nearest, shown
+from shoal.pipeline.keys.duration import BadDuration, seconds
+from shoal.pipeline.problems import close, key, nearest, show_value
 
 UNSUPPORTED = "is not supported yet in this version"
 UNKNOWN_KEY = "unknown_key"
@@ -46,7 +46,7 @@ class Shape(BaseModel):
 @lru_cache(maxsize=256)  # in a large document it is asked of every step
 def meant(shape: type[Shape], name: str) -> str | None:
     """Give the key of *shape* that an unknown *name* was probably to be, if one is near."""
-    known = _known(shape)
+    known = _known_keys(shape)
     return None if name in known else close(name, known)
 
 
@@ -63,7 +63,7 @@ def one_of(what: str, *names: str, later: tuple[str, ...] = ()) -> AfterValidato
             return value
         if value in later:
             raise wrong(f"`{what}: {value}` {UNSUPPORTED}; use {' or '.join(names)}")
-        raise wrong(f"`{what}` cannot be {shown(value)}; {nearest(value, names)}")
+        raise wrong(f"`{what}` cannot be {show_value(value)}; {nearest(value, names)}")
 
     return AfterValidator(check)
 
@@ -75,15 +75,15 @@ def _seconds(value: object) -> float:
         raise wrong(str(error)) from None
 
 
-def worded(value: object) -> object:
+def words_for_booleans(value: object) -> object:
     """Take `true` and `false` in a command, which YAML reads as yes and no, for the programs of those names."""
     if isinstance(value, list):
-        return [worded(word) for word in value]
+        return [words_for_booleans(word) for word in value]
     return str(value).lower() if isinstance(value, bool) else value
 
 
 def _argv(value: object) -> object:
-    value = worded(value)
+    value = words_for_booleans(value)
     if not isinstance(value, str):
         return value
     try:
@@ -128,8 +128,8 @@ def _unknown(shape: type[Shape], name: str) -> str:
         return f"{key(name)} {UNSUPPORTED}; remove it"
     if name == "<<":
         return "merge keys (`<<`) are not read; write the values out"
-    return f"unknown key {key(name)}; {nearest(name, _known(shape))}"
+    return f"unknown key {key(name)}; {nearest(name, _known_keys(shape))}"
 
 
-def _known(shape: type[Shape]) -> list[str]:
+def _known_keys(shape: type[Shape]) -> list[str]:
     return sorted({field.alias or name for name, field in shape.model_fields.items()} | shape.later)

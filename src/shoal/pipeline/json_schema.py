@@ -23,7 +23,7 @@ class BadSchema(BadInput):
         self.path = path
 
 
-def compiled(schema: dict[str, object] | bool) -> Validator:
+def compile_schema(schema: dict[str, object] | bool) -> Validator:
     """Compile *schema*; raise `BadSchema` for one that is malformed, or that refers to what is not in it."""
     try:
         import jsonschema_rs  # 31 ms, which only its users pay for
@@ -48,7 +48,7 @@ def canonical(schema: dict[str, object] | bool) -> str:
         raise BadSchema(str(error)) from None
     if len(text) > MOST_SCHEMA_BYTES:
         raise BadSchema(f"it is larger than {MOST_SCHEMA_BYTES // 1024} KiB")
-    compiled(schema)
+    compile_schema(schema)
     return text
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from shoal.errors import BadInput
 from shoal.pipeline.check import meaning_problems
-from shoal.pipeline.compose import MAX_BYTES, compose
-from shoal.pipeline.contract_check import Schemas
+from shoal.pipeline.keys.contracts import Schemas
+from shoal.pipeline.keys.script import canonical, script
 from shoal.pipeline.problems import BadDocument, Position, Problem
-from shoal.pipeline.script import canonical, script
 from shoal.pipeline.shape import FileShape
 from shoal.pipeline.tree import Fields, Node, entries, find, plain, text
 from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.yaml_reader import MAX_BYTES, compose
 
 MAX_PROMPT_BYTES = 256 * 1024
 
@@ -46,7 +46,7 @@ def load(path: Path) -> Document:
         content = _read(path, MAX_BYTES)
     except BadInput as error:
         raise BadDocument([Problem(name, None, str(error))]) from None
-    return parse(_decoded(content, name), name, read=_beside(path))
+    return parse(_decode(content, name), name, read=beside(path))
 
 
 def parse(content: str, name: str, *, read: Reader | None = None) -> Document:
@@ -107,13 +107,13 @@ class _Beside:
         return found
 
     def _system_prompt(self, file: str, name: str) -> str:
-        words = _decoded(self.read(file, MAX_PROMPT_BYTES), name)
+        words = _decode(self.read(file, MAX_PROMPT_BYTES), name)
         if "\0" in words:
             raise BadDocument([Problem(name, None, "a NUL in the text; take it out")])
         return words
 
     def _script(self, file: str, name: str) -> str:
-        return script(_decoded(self.read(file, MAX_BYTES), name), name)
+        return script(_decode(self.read(file, MAX_BYTES), name), name)
 
 
 def _inline_prompts(shape: FileShape) -> dict[str, str]:
@@ -124,7 +124,7 @@ def _inline_scripts(shape: FileShape) -> dict[str, str]:
     return {name: canonical(agent.script) for name, agent in shape.agents.items() if agent.script is not None}
 
 
-def _decoded(content: bytes, name: str) -> str:
+def _decode(content: bytes, name: str) -> str:
     try:
         return content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -133,7 +133,8 @@ def _decoded(content: bytes, name: str) -> str:
         raise BadDocument([Problem(name, Position(line, column), "not UTF-8; save it as UTF-8")]) from None
 
 
-def _beside(path: Path) -> Reader:
+def beside(path: Path) -> Reader:
+    """Read files by their paths from the folder of *path*."""
     return lambda file, most: _read(path.parent / file, most)
 
 

@@ -1,6 +1,16 @@
 """Names of steps, agents, personas and pipelines: they become branch names and folders."""
 
+import functools
 import re
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from shoal.model.agent import ENTRY_POINTS, EVERY
+from shoal.pipeline.fields import wrong
+from shoal.pipeline.problems import nearest, show_value
 
 PATTERN = r"[a-z0-9][a-z0-9-]{0,47}"
 LONGEST = 48
@@ -17,3 +27,43 @@ def slug(text: str, *, otherwise: str = "step") -> str:
     """Make the nearest name out of any text."""
     dashed = re.sub(r"[^a-z0-9]+", "-", text[:1000].lower()).strip("-")
     return dashed[:LONGEST].rstrip("-") or otherwise
+
+
+OWN_FILE = "shoal.yaml"
+
+
+def own_file(folder: Path) -> Path:
+    """Give the file for who works in *folder*: where it would lie in the folder itself, if there is none.
+
+    Outside of a repository no other folder is looked at: what lies above may be anybody's.
+    """
+    for number, place in enumerate(_places(folder)):
+        if (place / OWN_FILE).is_file():
+            return folder.joinpath(*[".."] * number, OWN_FILE)  # as a person would write it, for messages
+    return folder / OWN_FILE
+
+
+def _places(folder: Path) -> list[Path]:
+    """Name *folder* and those above it in the same repository, the nearest first."""
+    here = folder.resolve()
+    above = [here, *here.parents]
+    top = next((number for number, place in enumerate(above) if (place / ".git").exists()), 0)
+    return above[: top + 1]
+
+
+OWN = ("command", "scripted", "python", *EVERY)
+
+
+@functools.cache  # a file may name thousands, and each look takes milliseconds
+def list_plugin_names() -> tuple[str, ...]:
+    """Name the adapters that other packages bring; they are those that were there when we first looked."""
+    return tuple(sorted({one.name for one in entry_points(group=ENTRY_POINTS)} - {*OWN}))
+
+
+def _adapter(name: str) -> str:
+    if name in OWN or name in list_plugin_names():
+        return name
+    raise wrong(f"`adapter` cannot be {show_value(name)}; {nearest(name, (*OWN, *list_plugin_names()))}")
+
+
+AdapterName = Annotated[str, AfterValidator(_adapter)]

@@ -6,22 +6,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.errors import BadInput, UnknownName
-from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment
-from shoal.model.client_names import CLIENTS
-from shoal.model.conflict_rule import Merging
-from shoal.model.plan import INNER, Approval, Group, Plan, Stage, Step
-from shoal.pipeline.lacking import Input, lacking
+from shoal.model.agent import CLIENTS, AgentSpec
+from shoal.model.conflict_rule import ConflictRule, Merging
+from shoal.model.plan import INNER, Approval, PipelineGroup, Plan, Stage, Step
+from shoal.model.resolved_task import ResolvedTask
+from shoal.pipeline.keys.merging import merging, merging_places
+from shoal.pipeline.keys.toolchains import tool_folders
 from shoal.pipeline.load import Document
-from shoal.pipeline.merging import merging
-from shoal.pipeline.names import slug
-from shoal.pipeline.own_file import OWN_FILE
+from shoal.pipeline.names import OWN_FILE, slug
 from shoal.pipeline.problems import BadDocument, Position, Problem
-from shoal.pipeline.settle import Settling
+from shoal.pipeline.resolve import Settling
 from shoal.pipeline.shape import StepShape
-from shoal.pipeline.template import is_plain
-from shoal.pipeline.texts import texts
-from shoal.pipeline.toolchains import tool_folders
+from shoal.pipeline.templates.missing import Input, lacking
+from shoal.pipeline.templates.template import is_plain
+from shoal.pipeline.templates.texts import texts
 from shoal.pipeline.tree import find, position
 
 STACKED = ("auto", "needs")
@@ -45,10 +43,11 @@ def plan(
     goes without. Raises `UnknownName` for a pipeline that is not there, `BadDocument` for a host variable or an input
     that is not.
     """
-    chosen = _chosen(document, pipeline)
+    chosen = _choose_pipeline(document, pipeline)
     settling = Settling(document=document, environ=environ, notes=[chosen.note] if chosen.note else [])
     steps = _stages(settling, chosen)
     how = merging(document.shape.runtime.merge, document.shape.personas, auto_merge=document.shape.runtime.auto_merge)
+    how = None if how is None else replace(how, places=merging_places(document.tree, document.name))
     settling.resolver(how)
     folders = tool_folders(settling)
     if problems := [*settling.problems, *(() if is_trial else lacking(document, chosen.path, given))]:
@@ -61,8 +60,10 @@ def plan(
         isolation_strategy=runtime.isolation_strategy,
         sandbox=runtime.sandbox,
         cleanup_on_complete=runtime.cleanup_on_complete,
+        keep_database=runtime.keep_database,
         fleet_limits=runtime.fleet_limits,
         toolchains=folders,
+        executable=runtime.executable_config.given(),
         merging=how,
         input=given,
         notes=tuple(dict.fromkeys(settling.notes)),
@@ -82,7 +83,7 @@ def agent(document: Document, name: str, *, environ: Mapping[str, str]) -> Agent
     return spec
 
 
-def resolver(document: Document, name: str, *, environ: Mapping[str, str]) -> Assignment:
+def resolver(document: Document, name: str, *, environ: Mapping[str, str]) -> ResolvedTask:
     """Return who resolves conflicts: a persona of *document*, else an agent, for work that is not in it."""
     personas, agents = document.shape.personas, (*document.shape.agents, *CLIENTS)
     if name not in personas and name not in agents:
@@ -121,18 +122,19 @@ def _stage(settling: Settling, shape: StepShape, path: tuple[str | int, ...], ou
     if shape.gate is not None:
         made = Approval(name=name, gate=shape.gate.given)
     elif shape.pipeline is not None:
-        made = Group(name=name, stages=_inside(settling, shape.pipeline, path, name), input=shape.input)
+        made = PipelineGroup(name=name, stages=_inside(settling, shape.pipeline, path, name), input=shape.input)
     else:
         made = settling.step(shape, path, name)
     node = find(settling.document.tree, *path)
     written = [one.text for one in texts(node)] if node is not None else []
     if isinstance(made, Step):
-        written += _told_to(made.task, *(settling.reviewers[name] for name in made.reviewers))
+        written += _agent_texts(made.task, *(settling.reviewers[name] for name in made.reviewers))
     return replace(
         made,
         needs=tuple(outer + need for need in shape.wanted),
         base=None if shape.base in STACKED or shape.base == "run" else shape.base,
         is_stacked=shape.base in STACKED,
+        on_conflict=ConflictRule(shape.on_conflict),
         is_optional=shape.optional,
         is_template=not all(map(is_plain, written)),
         condition=shape.condition,
@@ -153,14 +155,14 @@ def _inside(settling: Settling, pipeline: str, path: tuple[str | int, ...], oute
     return _stages(settling, inner, f"{outer}{INNER}")
 
 
-def _told_to(*tasks: Assignment) -> Iterator[str]:
+def _agent_texts(*tasks: ResolvedTask) -> Iterator[str]:
     """Give the texts of agents and personas that come with a step."""
     for task in tasks:
         yield task.system_prompt
         yield from (text for name, text in task.env.items() if name not in task.secrets)
 
 
-def _chosen(document: Document, pipeline: str | None) -> _Chosen:
+def _choose_pipeline(document: Document, pipeline: str | None) -> _Chosen:
     found = {one.name: one for one in _pipelines(document)}
     if not found:
         what = "nothing to run: no `steps` and no `pipelines`; add one of them"

@@ -43,7 +43,7 @@ class BadDocument(BadInput):
         super().__init__("\n".join([*map(str, self.problems[:MOST]), *more]))
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """Show a value of the user's on one line, short and without control signs."""
     if isinstance(value, dict):
         return "a mapping"

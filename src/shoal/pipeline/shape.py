@@ -9,12 +9,21 @@ from pydantic import Field
 
 from shoal.model.plan import Loop
 from shoal.model.retry import Retry
-from shoal.pipeline.adapter_names import AdapterName
-from shoal.pipeline.artifacts import InjectArtifacts, OutputArtifacts
-from shoal.pipeline.contracts import Contracted, Words
 from shoal.pipeline.fields import Argv, Duration, NetworkName, Shape, one_of
-from shoal.pipeline.gates import GateField
-from shoal.pipeline.kinds import (
+from shoal.pipeline.keys.artifacts import InjectArtifacts, OutputArtifacts
+from shoal.pipeline.keys.contracts import Contracted, Words
+from shoal.pipeline.keys.executable_config import ExecutableConfigShape
+from shoal.pipeline.keys.gates import GateField
+from shoal.pipeline.keys.merging import BetweenSteps, MergingField
+from shoal.pipeline.keys.permissions import PermissionsShape
+from shoal.pipeline.keys.python_agent import BudgetShape, Replies, Tools
+from shoal.pipeline.keys.script import Action
+from shoal.pipeline.keys.select import SelectShape
+from shoal.pipeline.keys.setup import SetupField
+from shoal.pipeline.keys.strategy import StrategyShape
+from shoal.pipeline.keys.vary import Vary
+from shoal.pipeline.names import AdapterName
+from shoal.pipeline.value_types import (
     ELSEWHERE,
     MISPLACED,
     Condition,
@@ -30,14 +39,6 @@ from shoal.pipeline.kinds import (
     SandboxName,
     ToolFolderName,
 )
-from shoal.pipeline.merging import MergingField
-from shoal.pipeline.mind import BudgetShape, Replies, Tools
-from shoal.pipeline.permissions import PermissionsShape
-from shoal.pipeline.script import Action
-from shoal.pipeline.select import SelectShape
-from shoal.pipeline.setup import SetupField
-from shoal.pipeline.strategy import StrategyShape
-from shoal.pipeline.vary import Vary
 
 DEFAULT_WORKERS = 10
 MOST_ROUNDS = 100
@@ -65,8 +66,12 @@ class RuntimeShape(Shape):
     """Whether good work is merged by itself when the run has ended: short for `merge: auto`."""
     merge: MergingField | None = None
     """How the work of the run is brought together when it has ended; without it, you do it with `shoal merge`."""
+    executable_config: ExecutableConfigShape = Field(default_factory=ExecutableConfigShape)
+    """Which changes count as executable config, beside the table that Shoal has."""
     cleanup_on_complete: bool = True
-    """Whether workspaces are removed when their work is on a branch."""
+    """Whether workspaces are removed when their work is on a branch; else they stay until `shoal clean`."""
+    keep_database: bool = False
+    """Whether an agent's own database is kept beside its results, as the artifact `database`."""
     sandbox: SandboxName = "bubblewrap"
     """The wall around each agent; a weaker one than bubblewrap has to be asked for."""
     network: NetworkName | None = None
@@ -199,8 +204,11 @@ class StepShape(Surroundings, Contracted):
     """Another word for `needs`."""
     base: str = "auto"
     """What it starts from: `auto` or `needs` (the merged work of its needs), `run` (the run's base), or a git ref."""
+    on_conflict: BetweenSteps = "report"
+    """What is done where several needs changed the same lines: `report` fails the step; `ours` keeps the lines of the
+    need that is named first, `theirs` takes those of the one named later."""
     allow_executable_config: bool = False
-    """Whether a client starts with the settings (hooks, servers, addresses) that earlier agents wrote."""
+    """Whether what earlier agents wrote counts: a client's settings (hooks, servers, addresses), set-up's network."""
     optional: bool = False
     """Whether the run, and who needs it, go on when it fails."""
     retry: Retrying = Field(default_factory=Retry)

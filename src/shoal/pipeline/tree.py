@@ -31,7 +31,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TreeEntry:
     """A key with its place, and its value."""
 
     at: Position
@@ -43,7 +43,7 @@ class Fields:
     """A mapping; its keys are always text."""
 
     at: Position
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, TreeEntry]
     height: int
 
 
@@ -94,7 +94,7 @@ def text(node: Node | None) -> str | None:
     return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
 
 
-def entries(node: Node | None) -> Mapping[str, Entry]:
+def entries(node: Node | None) -> Mapping[str, TreeEntry]:
     """Return the entries of a mapping, none of anything else."""
     return node.entries if isinstance(node, Fields) else {}
 
@@ -112,3 +112,23 @@ def _child(node: Node | None, part: str | int) -> Node | None:
             return node.items[part]
         case _:
             return None
+
+
+NEEDS = ("needs", "dependencies", "depends_on")
+
+
+def title(step: Fields) -> str | None:
+    """Return the step's name."""
+    return text(value_of(step, "name") or value_of(step, "id"))
+
+
+def list_needs(step: Fields) -> tuple[Node, ...]:
+    """Return the nodes of the names that it needs."""
+    named = next((node for name in NEEDS if (node := value_of(step, name)) is not None), None)
+    return (named,) if isinstance(named, Scalar) else tuple(items(named))
+
+
+def value_of(node: Node | None, name: str) -> Node | None:
+    """Return the value under *name*, unless it is not there or is null."""
+    found = find(node, name)
+    return None if isinstance(found, Scalar) and found.value is None else found

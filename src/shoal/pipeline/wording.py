@@ -4,7 +4,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from shoal.pipeline.fields import OURS, UNKNOWN_KEY
-from shoal.pipeline.problems import Position, Problem, key, shown
+from shoal.pipeline.problems import Position, Problem, key, show_value
 from shoal.pipeline.tree import Node, key_position, plain, position
 
 _KINDS = {
@@ -51,7 +51,7 @@ def _sentence(details: ErrorDetails) -> str:
         return f"{what} is missing; add it"
     if kind in _BOUNDS:
         limit, words = _BOUNDS[kind]
-        return f"{what} must be {words} {details['ctx'][limit]}, not {shown(value)}"
+        return f"{what} must be {words} {details['ctx'][limit]}, not {show_value(value)}"
     if kind in _KINDS:
         return f"{what} must be {_instead(kind, value)}"
     return f"{what}: {details['msg']}"
@@ -60,7 +60,7 @@ def _sentence(details: ErrorDetails) -> str:
 def _instead(kind: str, value: object) -> str:
     right, _, remedy = _KINDS[kind].partition("; ")
     hint = remedy if isinstance(value, int | float) else ""
-    return f"{right}, not {shown(value)}" + (f"; {hint}" if hint else "")
+    return f"{right}, not {show_value(value)}" + (f"; {hint}" if hint else "")
 
 
 def _subject(loc: tuple[int | str, ...]) -> str:

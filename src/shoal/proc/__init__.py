@@ -1,17 +1,15 @@
 """The only place that starts a process: start, stream, cap and end."""
 
 from shoal.proc.completed import Completed, run, run_into
-from shoal.proc.exit import Exit, pidfd_ended
-from shoal.proc.kept import Budget
-from shoal.proc.lines import Lines, Passages
-from shoal.proc.process import Process, Sink, started
+from shoal.proc.output import Lines, OutputBudget, Passages
+from shoal.proc.process import Exit, Process, Sink, pidfd_ended, started
 from shoal.proc.spawn import Stream
 
 __all__ = [
-    "Budget",
     "Completed",
     "Exit",
     "Lines",
+    "OutputBudget",
     "Passages",
     "Process",
     "Sink",

@@ -8,9 +8,8 @@ from typing import BinaryIO
 
 from shoal.errors import Broken
 from shoal.model.command import Command
-from shoal.proc.exit import Exit
-from shoal.proc.kept import Ends, Head
-from shoal.proc.process import Sink, started
+from shoal.proc.output import Ends, Head
+from shoal.proc.process import Exit, Sink, started
 from shoal.proc.spawn import Stream
 
 STDERR_BYTES = 64 * 1024  # of its head, and as much of its tail

@@ -5,10 +5,11 @@ import os
 import signal
 from pathlib import Path
 
-from shoal.proc.exit import pidfd_ended
+from shoal.proc.process import is_ended, pidfd_ended
 
 LOOKS = 20
 PF_EXITING = 4
+PARENT, FLAGS, BEGAN = 1, 6, 19  # fields of /proc/PID/stat, counted from the state
 
 
 class Namespace:
@@ -18,23 +19,35 @@ class Namespace:
     """
 
     def __init__(self, pid: int, pidfd: int, *, ours: bool) -> None:
-        self._pid = pid
+        self.pid = pid
         self._pidfd = pidfd
         self._ours = ours
 
+    def began(self) -> int | None:
+        """Say when pid 1 began, in ticks since the boot; `None` once it has ended, or is not ours."""
+        began = _field(self.pid, BEGAN)
+        # Seen last: while it lives its number is nobody else's, so what was read is about it.
+        return began if self._ours and not is_ended(self._pidfd) else None
+
     def ask_to_stop(self) -> None:
         """Send TERM to what pid 1 started: the agent itself."""
-        for pid in (_children(self._pid) or ()) if self._ours else ():
+        for pid in (_children(self.pid) or ()) if self._ours else ():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill pid 1, and with it everything."""
-        if self._ours:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._send(signal.SIGKILL)
 
-    async def emptied(self, timeout: float) -> bool:
+    def pause(self) -> None:
+        """Stop the process, until it is resumed."""
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a process that was paused go on."""
+        self._send(signal.SIGCONT)
+
+    async def kill_all(self, timeout: float) -> bool:
         """Kill pid 1 and see that nobody is left; `False` when somebody still is after *timeout*.
 
         Pid 1 is killed in every case: an agent can trace it and make it anything. Once it is exiting it runs nothing
@@ -43,7 +56,7 @@ class Namespace:
         """
         self.kill()
         for _ in range(LOOKS):
-            if self._ours and _is_over(self._pid):
+            if self._ours and _is_over(self.pid):
                 return True
             if await pidfd_ended(self._pidfd, 0.001):
                 return True
@@ -52,6 +65,11 @@ class Namespace:
     def close(self) -> None:
         """Let the pidfd go."""
         os.close(self._pidfd)
+
+    def _send(self, signum: signal.Signals) -> None:
+        if self._ours:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signum)
 
 
 def adopt(pid: int, *, parent: int) -> Namespace | None:
@@ -62,21 +80,20 @@ def adopt(pid: int, *, parent: int) -> Namespace | None:
         return None
     # Seen after the pidfd was taken: a pid that was given to a stranger meanwhile is not a child of *parent*.
     # Then the box is dying with its parent, and is only watched, never signalled.
-    return Namespace(pid, pidfd, ours=_parent(pid) == parent)
+    return Namespace(pid, pidfd, ours=_field(pid, PARENT) == parent)
 
 
 def _is_over(pid: int) -> bool:
     """Say whether a process of one thread is exiting and has no children."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    with contextlib.suppress(OSError):
         threads = os.listdir(f"/proc/{pid}/task")
-        flags = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[6])
-        return threads == [str(pid)] and bool(flags & PF_EXITING) and _children(pid) == []
+        return threads == [str(pid)] and bool((_field(pid, FLAGS) or 0) & PF_EXITING) and _children(pid) == []
     return False
 
 
-def _parent(pid: int) -> int | None:
+def _field(pid: int, at: int) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[at])
     return None
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import select
 import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -10,11 +11,52 @@ from functools import partial
 
 from shoal.errors import Broken
 from shoal.model.command import Command
-from shoal.proc.exit import Exit, exit_of, is_ended
-from shoal.proc.feed import Feed
-from shoal.proc.kept import Head
+from shoal.proc.output import Head
+from shoal.proc.pipes import Feed, Outlet, Tap
 from shoal.proc.spawn import Child, Stream, spawn
-from shoal.proc.tap import Outlet, Tap
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: *code* is `None` when a signal ended it."""
+
+    code: int | None
+    signal: int | None
+
+
+async def pidfd_ended(pidfd: int, timeout: float) -> bool:
+    """Wait until the process behind *pidfd* has ended, and say whether it did in time."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    own = os.dup(pidfd)  # a loop knows one reader per descriptor: two waiters must not share it
+    loop.add_reader(own, ended.set)
+    try:
+        async with asyncio.timeout(timeout):
+            await ended.wait()
+    except TimeoutError:
+        return is_ended(pidfd)
+    finally:
+        loop.remove_reader(own)
+        os.close(own)
+    return True
+
+
+def is_ended(pidfd: int, timeout: float = 0.0) -> bool:
+    """Say whether the process has ended; a *timeout* above 0 blocks the thread."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(timeout * 1000))
+
+
+def exit_of(pidfd: int) -> Exit | None:
+    """Read how a child ended and leave it unreaped, so that its pid and group id stay reserved."""
+    seen = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    if seen is None:
+        return None
+    if seen.si_code == os.CLD_EXITED:
+        return Exit(code=seen.si_status, signal=None)
+    return Exit(code=None, signal=seen.si_status)
+
 
 Sink = Callable[[Stream, bytes], float | None]
 
@@ -83,9 +125,9 @@ class Process:
         """Send TERM to the group, wait *grace* for the process, KILL the group; a second time changes nothing."""
         if not self._gone.is_set():
             self._signal_group(signal.SIGTERM)
-            await self._gone_within(self._grace if grace is None else grace)
+            await self._wait_until_gone(self._grace if grace is None else grace)
         self.kill()
-        if not await self._gone_within(DEATH):
+        if not await self._wait_until_gone(DEATH):
             raise Broken(f"process {self.pid} is still there {DEATH:.0f} s after SIGKILL; the kernel holds it")
         await self._drained.wait()
         return self._verdict()
@@ -181,7 +223,7 @@ class Process:
         assert self._exit is not None, "asked before the exit was seen"  # noqa: S101 - for the type checker
         return self._exit
 
-    async def _gone_within(self, seconds: float) -> bool:
+    async def _wait_until_gone(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._gone.wait()

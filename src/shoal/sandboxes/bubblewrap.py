@@ -1,15 +1,131 @@
 """The wall of namespaces: bubblewrap with one frozen set of flags, looked at from inside before the agent starts."""
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.errors import Unavailable
-from shoal.model.command import Argument, Command, Given, Report
+from shoal.errors import BadInput, Unavailable
+from shoal.model.command import Argument, Command, Given, ReportPipe
 from shoal.model.policy import Layers, Network, Policy
-from shoal.sandboxes import inside
+from shoal.sandboxes import bubblewrap as inside
 from shoal.sandboxes.host import HostRoot
 from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, RootLayers, nul_separated
 from shoal.sandboxes.view import View
+
+SHELL = "/bin/sh"
+
+# Builtins only, so that nothing forks (1 ms); for dash and for bash as sh. Its variables are named so that none can be
+# one of the agent's, which would then be changed for the agent too. Lists come with their length before them, because
+# a name in them may be anything. In the shell's words: $1 token, $2 capability sets, $3 network, and four lists.
+ASSERT = r"""
+_shoal_token=$1 _shoal_caps=$2 _shoal_net=$3
+shift 3
+broken() { printf 'shoal-wall-broken %s %s\n' "$_shoal_token" "$1" >&2; exit 125; }
+there() { [ -e "$1" ] || [ -L "$1" ]; }
+[ "$$" -lt 10 ] || broken 'pid namespace'
+_shoal_seen=
+while read -r _shoal_key _shoal_value; do
+  case $_shoal_key in
+    Cap*) [ "$_shoal_value" = "$_shoal_caps" ] || broken "$_shoal_key $_shoal_value" ;;
+    NoNewPrivs:) [ "$_shoal_value" = 1 ] || broken no_new_privs ;;
+    Seccomp:) [ "$_shoal_value" = 2 ] || broken seccomp ;;
+    *) continue ;;
+  esac
+  _shoal_seen=$_shoal_seen$_shoal_key
+done </proc/self/status
+[ "$_shoal_seen" = CapInh:CapPrm:CapEff:CapBnd:CapAmb:NoNewPrivs:Seccomp: ] || broken /proc/self/status
+for _shoal_value in / /usr /dev /proc/sys/kernel/core_pattern; do
+  [ -w "$_shoal_value" ] && broken "writable $_shoal_value"
+done
+[ -t 0 ] || [ -t 1 ] || [ -t 2 ] && broken terminal
+if [ "$_shoal_net" = none ]; then
+  while read -r _shoal_key _shoal_value; do
+    case $_shoal_key in Inter-* | face | lo:*) ;; *) broken "network $_shoal_key" ;; esac
+  done </proc/net/dev || broken /proc/net/dev
+fi
+_shoal_left=$1; shift
+while [ "$_shoal_left" -gt 0 ]; do
+  there "$1" && broken "hidden $1"
+  _shoal_left=$((_shoal_left - 1)); shift
+done
+_shoal_left=$1; shift
+while [ "$_shoal_left" -gt 0 ]; do
+  _shoal_folder=$1 _shoal_count=$2; shift 2
+  for _shoal_entry in "$_shoal_folder"/* "$_shoal_folder"/.[!.]* "$_shoal_folder"/..?*; do
+    there "$_shoal_entry" || continue
+    _shoal_index=0 _shoal_seen=
+    for _shoal_key; do
+      [ "$_shoal_index" -lt "$_shoal_count" ] || break
+      [ "$_shoal_entry" = "$_shoal_folder/$_shoal_key" ] && _shoal_seen=yes
+      _shoal_index=$((_shoal_index + 1))
+    done
+    [ -n "$_shoal_seen" ] || broken "hidden $_shoal_entry"
+  done
+  shift "$_shoal_count"
+  _shoal_left=$((_shoal_left - 1))
+done
+_shoal_left=$1; shift
+while [ "$_shoal_left" -gt 0 ]; do unset "$1"; _shoal_left=$((_shoal_left - 1)); shift; done
+_shoal_left=$1; shift
+while [ "$_shoal_left" -gt 0 ]; do export "$1"; _shoal_left=$((_shoal_left - 1)); shift; done
+printf 'shoal-wall-ok %s\n' "$_shoal_token" >&2
+exec "$@"
+"""
+
+CAPABILITIES = {"CAP_DAC_READ_SEARCH": 2}
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+LOADER = re.compile(r"LD_\w+|GLIBC_TUNABLES|GCONV_PATH|LOCPATH|ENV|BASH_ENV")
+BY_SHELLS = ("PWD", "OLDPWD", "SHLVL", "_")
+
+
+def argv(command: tuple[Argument, ...], environment: "Environment", policy: Policy, view: View) -> tuple[Argument, ...]:
+    """Begin the box with the script; *command* follows it, whatever it holds."""
+    return (
+        *(SHELL, "-c", ASSERT, "sh", policy.token, capability_set(policy.capabilities), policy.network.value),
+        *_with_count(str(path) for path in view.absent),
+        *(str(len(view.bare)), *(word for bare in view.bare for word in (str(bare.folder), *_with_count(bare.names)))),
+        *_with_count(environment.foreign),
+        *_with_count(f"{name}={value}" for name, value in environment.late.items()),
+        *command,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """An agent's variables, apart by when they are set.
+
+    *early* ones the box begins with. *late* ones would change how the script itself runs (a preloaded library could
+    say the wall's line for it), so they are set last. *foreign* ones nobody asked for: bubblewrap and shells add them.
+    """
+
+    early: Mapping[str, str] = field(repr=False)
+    late: Mapping[str, str] = field(repr=False)
+    foreign: tuple[str, ...]
+
+
+def environment(env: Mapping[str, str]) -> Environment:
+    """Take the variables apart; raise `BadInput` for a name that no shell would pass on."""
+    for name in env:
+        if not NAME.fullmatch(name):
+            raise BadInput(f"{name!r} cannot be the name of a variable: letters, digits and _ only")
+    late = {name: value for name, value in env.items() if LOADER.fullmatch(name)}
+    early = {name: value for name, value in env.items() if name not in late}
+    return Environment(early, late, tuple(name for name in BY_SHELLS if name not in env))
+
+
+def capability_set(names: Iterable[str]) -> str:
+    """Spell a set of capabilities as /proc/self/status does."""
+    unknown = sorted(set(names) - set(CAPABILITIES))
+    if unknown:
+        raise BadInput(f"no box may have {', '.join(unknown)}")
+    return f"{sum(1 << CAPABILITIES[name] for name in set(names)):016x}"
+
+
+def _with_count(words: Iterable[str]) -> tuple[str, ...]:
+    listed = tuple(words)
+    return (str(len(listed)), *listed)
+
 
 FLAGS = (
     *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--disable-userns"),
@@ -30,6 +146,8 @@ APART_AS_USER = ("-Urm",)
 LOOPBACK = "with the host's network, what listens on the host's own addresses can be reached"
 ABSTRACT = "with the host's network, abstract sockets of the host can be reached: this kernel cannot scope them"
 
+DEVICES = "mode and times of the host's device nodes can be changed: no others can be made here (it needs CAP_MKNOD)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bubblewrap:
@@ -49,7 +167,8 @@ class Bubblewrap:
     @property
     def gaps(self) -> tuple[str, ...]:
         """Say what stays open."""
-        return (LOOPBACK,) if self.launcher else (LOOPBACK, ABSTRACT)
+        abstract = () if self.launcher else (ABSTRACT,)
+        return (LOOPBACK, *abstract, *((DEVICES,) if self.root.shares_devices else ()))
 
     def wrap(self, command: Command, policy: Policy) -> Command:
         """Put *command* into a box; raise `BadInput` where the policy contradicts itself."""
@@ -71,7 +190,7 @@ class Bubblewrap:
             # Not in argv, which every user of the host can read, and not in the environment of bubblewrap itself.
             *("--args", Given(nul_separated(("--clearenv", *variables)))),
             *("--seccomp", Given(self.seccomp)),
-            *("--info-fd", Report("info")),
+            *("--info-fd", ReportPipe("info")),
             "--",
             *inside.argv(command.argv, environment, policy, view),
         )
@@ -91,12 +210,12 @@ class Bubblewrap:
 
 def _options(layers: Layers) -> str:
     marks = ("nosuid", "nodev") if isinstance(layers, RootLayers) else ("userxattr",)
-    options = [*marks, "lowerdir=" + ":".join(map(_escaped, layers.lower))]
+    options = [*marks, "lowerdir=" + ":".join(map(_escape_overlay_path, layers.lower))]
     if layers.upper and layers.work:
-        options += [f"upperdir={_escaped(layers.upper)}", f"workdir={_escaped(layers.work)}"]
+        options += [f"upperdir={_escape_overlay_path(layers.upper)}", f"workdir={_escape_overlay_path(layers.work)}"]
     return ",".join(options)
 
 
-def _escaped(path: Path) -> str:
+def _escape_overlay_path(path: Path) -> str:
     """Escape what overlayfs takes for a separator, and the quotes that mount(8) takes out."""
     return "".join(f"\\{sign}" if sign in '\\,:"' else sign for sign in str(path))

@@ -7,7 +7,7 @@ from shoal.errors import Unavailable, UnknownName
 from shoal.model.command import Command
 from shoal.model.policy import Network, Policy
 from shoal.sandboxes.bubblewrap import Bubblewrap
-from shoal.sandboxes.host import TRIAL_TOKEN, Host, Trial
+from shoal.sandboxes.host import TRIAL_TOKEN, SandboxHost, Trial
 from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, Sandbox
 from shoal.sandboxes.landlock import OLDEST_ABI, Landlock
 from shoal.sandboxes.none import NoWall
@@ -25,7 +25,7 @@ NO_NAMESPACES = (
 NO_LANDLOCK = "use Linux 6.2 or later with Landlock among its `lsm=`, or ask for `--sandbox bubblewrap`"
 
 
-def trials(host: Host, name: str | None = None) -> dict[str, Command]:
+def trials(host: SandboxHost, name: str | None = None) -> dict[str, Command]:
     """Give the commands by which it is found out what holds here; with *name*, only those of that wall.
 
     Run them all, in any order, and give the host what came of them: `host.with_trials({name: Trial(...)})`.
@@ -35,14 +35,14 @@ def trials(host: Host, name: str | None = None) -> dict[str, Command]:
     return {key: command for key, command in made.items() if command is not None}
 
 
-def find(name: str, host: Host) -> Sandbox:
+def find(name: str, host: SandboxHost) -> Sandbox:
     """Give the wall of that name; raise `UnknownName`, or `Unavailable` where this host does not have it."""
     if name not in KINDS:
         raise UnknownName("sandbox", name, KINDS)
     return KINDS[name](host)
 
 
-def _bubblewrap(host: Host) -> Bubblewrap:
+def _bubblewrap(host: SandboxHost) -> Bubblewrap:
     if host.bwrap is None:
         raise Unavailable("the bubblewrap wall", "there is no `bwrap` on PATH", NO_BWRAP)
     _filters(host, "bubblewrap")
@@ -51,7 +51,7 @@ def _bubblewrap(host: Host) -> Bubblewrap:
     return _box(host, host.bwrap, has_scope=scope is not None and scope.held)
 
 
-def _landlock(host: Host) -> Landlock:
+def _landlock(host: SandboxHost) -> Landlock:
     filters = _filters(host, "landlock")
     abi = _abi(host.tried.get("abi"))
     if abi < OLDEST_ABI:
@@ -61,34 +61,34 @@ def _landlock(host: Host) -> Landlock:
     return Landlock(launcher=_launcher(host), abi=abi, filters=filters, root=host.root)
 
 
-def _none(host: Host) -> NoWall:
+def _none(host: SandboxHost) -> NoWall:
     return NoWall(launcher=_launcher(host))
 
 
-def _try_bubblewrap(host: Host) -> Command | None:
+def _try_bubblewrap(host: SandboxHost) -> Command | None:
     if host.bwrap is None or host.filters is None:
         return None
     return _box(host, host.bwrap, has_scope=False).wrap(TRUE, Policy(token=TRIAL_TOKEN))
 
 
-def _try_scope(host: Host) -> Command | None:
+def _try_scope(host: SandboxHost) -> Command | None:
     if host.bwrap is None or host.filters is None:
         return None
     return _box(host, host.bwrap, has_scope=True).wrap(TRUE, Policy(token=TRIAL_TOKEN, network=Network.HOST))
 
 
-def _try_landlock(host: Host) -> Command | None:
+def _try_landlock(host: SandboxHost) -> Command | None:
     if host.filters is None:
         return None
     wall = Landlock(launcher=_launcher(host), abi=OLDEST_ABI, filters=host.filters, root=host.root)
     return wall.wrap(TRUE, Policy(token=TRIAL_TOKEN))
 
 
-def _try_abi(host: Host) -> Command:
+def _try_abi(host: SandboxHost) -> Command:
     return Command(argv=(*_launcher(host), "abi"), cwd=OUTSIDE_CWD, env=OUTSIDE_ENV)
 
 
-def _box(host: Host, bwrap: Path, *, has_scope: bool) -> Bubblewrap:
+def _box(host: SandboxHost, bwrap: Path, *, has_scope: bool) -> Bubblewrap:
     return Bubblewrap(
         bwrap=bwrap,
         unshare=host.unshare,
@@ -98,17 +98,17 @@ def _box(host: Host, bwrap: Path, *, has_scope: bool) -> Bubblewrap:
     )
 
 
-def _launcher(host: Host) -> tuple[str, ...]:
+def _launcher(host: SandboxHost) -> tuple[str, ...]:
     return (str(host.python), "-I", "-S", str(LAUNCHER))
 
 
-def _filters(host: Host, wall: str) -> Mapping[Strength, bytes]:
+def _filters(host: SandboxHost, wall: str) -> Mapping[Strength, bytes]:
     if host.filters is None:
         raise Unavailable(f"the {wall} wall", "there is no libseccomp.so.2", NO_LIBSECCOMP)
     return host.filters
 
 
-def _assert_held(host: Host, wall: str, remedy: str) -> None:
+def _assert_held(host: SandboxHost, wall: str, remedy: str) -> None:
     trial = host.tried.get(wall)
     if trial is None:
         raise Unavailable(f"the {wall} wall", "it has not been tried", "run `shoal doctor`")
@@ -121,8 +121,8 @@ def _abi(trial: Trial | None) -> int:
     return int(said) if said.isdigit() else 0
 
 
-KINDS: dict[str, Callable[[Host], Sandbox]] = {"bubblewrap": _bubblewrap, "landlock": _landlock, "none": _none}
-TRIALS: dict[str, Callable[[Host], Command | None]] = {
+KINDS: dict[str, Callable[[SandboxHost], Sandbox]] = {"bubblewrap": _bubblewrap, "landlock": _landlock, "none": _none}
+TRIALS: dict[str, Callable[[SandboxHost], Command | None]] = {
     "bubblewrap": _try_bubblewrap,
     "scope": _try_scope,
     "landlock": _try_landlock,

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ ETC = (
 ETC_PATTERN = "java-*"
 RESOLVER = "resolv.conf"
 SMALL_BYTES = 2**17
+NEEDS_CAPABILITY = ("kcore", "kmsg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class HostRoot:
     It is looked at once and compared as itself, so that what follows from it can be remembered.
 
     *texts* are the small files among *etc*: a copy of a file costs a box nothing, a mount 0.3 ms.
+    *devices* are shown in place of the host's own nodes of the same names, and *shares_devices* says that those could
+    be changed from inside. *closed* are files of the kernel's that only their owner may read, and so nobody in a box.
     """
 
     links: tuple[Link, ...]
@@ -48,6 +52,9 @@ class HostRoot:
     etc: tuple[Path, ...]
     resolver: tuple[Path, ...]
     texts: Mapping[Path, bytes] = field(default_factory=dict, repr=False)
+    devices: tuple[Path, ...] = ()
+    shares_devices: bool = False
+    closed: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +78,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class SandboxHost:
     """Programs, folders and filters that were found, and how the trials went."""
 
     root: HostRoot
@@ -81,17 +88,22 @@ class Host:
     filters: Mapping[Strength, bytes] | None = field(repr=False)
     tried: Mapping[str, Trial] = field(default_factory=dict)
 
-    def with_trials(self, tried: Mapping[str, Trial]) -> "Host":
+    def with_trials(self, tried: Mapping[str, Trial]) -> "SandboxHost":
         """Add the outcome of trials."""
         return replace(self, tried={**self.tried, **tried})
 
 
-def look(search: str) -> Host:
-    """Look at the host; *search* is the PATH on which programs are looked for. Nothing is run."""
-    return Host(
-        root=host_root(Path("/")),
-        bwrap=_found("bwrap", search),
-        unshare=_found("unshare", search),
+def look(search: str, devices: tuple[Path, ...] = ()) -> SandboxHost:
+    """Look at the host; *search* is the PATH on which programs are looked for. Nothing is run.
+
+    *devices* are nodes to show in place of the host's, which have to be made by who owns those.
+    """
+    is_owner = Path("/dev/null").stat().st_uid == os.geteuid()
+    root = host_root(Path("/"))
+    return SandboxHost(
+        root=replace(root, devices=devices, shares_devices=is_owner and not devices, closed=_closed_files()),
+        bwrap=_find_program("bwrap", search),
+        unshare=_find_program("unshare", search),
         python=Path(sys.executable),
         filters=_filters(),
     )
@@ -114,11 +126,21 @@ def host_root(top: Path) -> HostRoot:
     )
 
 
+def _closed_files() -> tuple[Path, ...]:
+    """Find what only its owner may read at the top of `/proc`, if we are that."""
+    names = (name for name in sorted(os.listdir("/proc")) if not name.isdigit() and name not in NEEDS_CAPABILITY)
+    return tuple(path for path in (Path("/proc", name) for name in names) if _is_closed(path.lstat()))
+
+
+def _is_closed(seen: os.stat_result) -> bool:
+    return stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid() and not seen.st_mode & stat.S_IROTH
+
+
 def _is_small(path: Path) -> bool:
     return path.is_file() and path.stat().st_size <= SMALL_BYTES and os.access(path, os.R_OK)
 
 
-def _found(name: str, search: str) -> Path | None:
+def _find_program(name: str, search: str) -> Path | None:
     found = shutil.which(name, path=search)
     return Path(found) if found else None
 

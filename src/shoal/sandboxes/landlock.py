@@ -8,7 +8,7 @@ from shoal.errors import Unavailable
 from shoal.model.command import Command, Given
 from shoal.model.policy import Network, Policy
 from shoal.sandboxes.host import HostRoot
-from shoal.sandboxes.order import launched
+from shoal.sandboxes.order import launch_command
 from shoal.sandboxes.seccomp import Strength
 
 OLDEST_ABI = 3
@@ -25,6 +25,8 @@ GAPS = (
     "mode, times and attributes of the user's own files (for root: of all) can be changed, though not their content",
     "there is no process namespace: what is left of an agent is found and ended one by one",
     "some programs fail: nothing in /tmp and /dev/shm can be written, and with no network no socket can be made",
+    "System V and POSIX queues, shared memory and semaphores by key are refused, and so is the scheduling of other "
+    "processes, an agent's own children included: no namespace would keep them apart from the host's",
 )
 UNSCOPED = "this kernel cannot scope them: signals to the user's other processes, and abstract sockets, are not shut"
 
@@ -54,7 +56,7 @@ class Landlock:
         lists = {"read": read, "write": policy.write, "device": DEVICES, "hidden": policy.hidden}
         program = self.filters[Strength.CUT_OFF if is_cut_off else Strength.CONFINED]
         command = replace(command, env={**WITHOUT_SYSTEM, **command.env})
-        return launched((*self.launcher, "landlock"), command, policy, lists, Given(program))
+        return launch_command((*self.launcher, "landlock"), command, policy, lists, Given(program))
 
 
 def _assert_hidden(policy: Policy, shown: tuple[Path, ...]) -> None:

@@ -48,7 +48,7 @@ DEATH_SECONDS = 0.05  # how long to wait for a killed process before looking for
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Broken(Exception):
+class LauncherError(Exception):
     """The wall does not stand."""
 
 
@@ -64,13 +64,13 @@ def main(argv: list[str]) -> None:
         restrict(0, 0, SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS, [])
         become(command, dict(os.environb))
     elif mode in ("none", "landlock"):
-        order = Order(descriptors[0])
+        order = LaunchOrder(descriptors[0])
         keep(order, descriptors[1], descriptors[2] if mode == "landlock" else None, command)
     else:
         sys.exit(f"launcher: no mode {mode!r}")
 
 
-class Order:
+class LaunchOrder:
     """What was asked for."""
 
     def __init__(self, fd: int) -> None:
@@ -100,7 +100,7 @@ def contents(fd: int) -> bytes:
 # The three processes.
 
 
-def keep(order: Order, info: int, filter_fd: int | None, command: list[str]) -> None:
+def keep(order: LaunchOrder, info: int, filter_fd: int | None, command: list[str]) -> None:
     """Be the keeper: start the reaper, pass TERM on to it, and end as it ends."""
     program = contents(filter_fd) if filter_fd is not None else None
     for number in WATCHED:
@@ -119,12 +119,12 @@ def keep(order: Order, info: int, filter_fd: int | None, command: list[str]) -> 
     except BrokenPipeError:
         os.kill(reaper, signal.SIGKILL)
     os.close(info)
-    status = ended(reaper, lambda: os.kill(reaper, signal.SIGTERM))
+    status = wait_for_child(reaper, lambda: os.kill(reaper, signal.SIGTERM))
     end_all()
     end_as(status)
 
 
-def reap(order: Order, program: bytes | None, command: list[str], keeper: int) -> None:
+def reap(order: LaunchOrder, program: bytes | None, command: list[str], keeper: int) -> None:
     """Be the reaper: start the agent, and when it or the keeper is gone, end all that is left."""
     os.setsid()
     must(libc.prctl(SUBREAPER, 1, 0, 0, 0), "subreaper")
@@ -144,12 +144,12 @@ def reap(order: Order, program: bytes | None, command: list[str], keeper: int) -
 
     if os.getppid() != keeper:
         told()
-    status = ended(agent, told)
+    status = wait_for_child(agent, told)
     end_all()
     end_as(status)
 
 
-def act(order: Order, program: bytes | None, command: list[str], reaper: int) -> None:
+def act(order: LaunchOrder, program: bytes | None, command: list[str], reaper: int) -> None:
     """Be the agent: put the wall on, say that it stands, and become the command."""
     try:
         quietly(os.setpgid, 0, 0)
@@ -162,7 +162,7 @@ def act(order: Order, program: bytes | None, command: list[str], reaper: int) ->
             confine(order, program)
         os.write(2, b"shoal-wall-ok %s\n" % order.token)
         become(command, order.env)
-    except (Broken, OSError) as error:
+    except (LauncherError, OSError) as error:
         os.write(2, b"shoal-wall-broken %s %s\n" % (order.token, str(error).encode(errors="replace")))
     finally:
         os._exit(EXIT_BROKEN)
@@ -199,18 +199,18 @@ def candidates(program: bytes, search: bytes) -> list[bytes]:
     return [os.path.join(folder, program) for folder in search.split(b":")]  # noqa: PTH118
 
 
-def ended(child: int, told: "Callable[[], None]") -> int:
+def wait_for_child(child: int, told: "Callable[[], None]") -> int:
     """Wait for *child*, burying orphans on the way; *told* is called for each signal that asks to stop."""
     while True:
         if signal.sigwait(WATCHED) != signal.SIGCHLD:
             told()
             continue
-        while (found := reaped(os.WNOHANG)) and found[0]:
+        while (found := reap_child(os.WNOHANG)) and found[0]:
             if found[0] == child:
                 return found[1]
 
 
-def reaped(options: int) -> tuple[int, int] | None:
+def reap_child(options: int) -> tuple[int, int] | None:
     """Bury one child; `None` when there are no children."""
     try:
         return os.waitpid(-1, options)
@@ -224,20 +224,20 @@ def end_all() -> None:
     while has_children() and (found := {pid: top for pid, top in descendants().items() if pid not in beyond}):
         # Stopped first: what is stopped cannot fork while we look for the others.
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            beyond |= {pid for pid, parent in found.items() if not signalled(pid, parent, number)}
+            beyond |= {pid for pid, parent in found.items() if not send_signal(pid, parent, number)}
         if found.keys() - beyond:
             signal.sigtimedwait({signal.SIGCHLD}, DEATH_SECONDS)
 
 
 def has_children() -> bool:
     """Bury the dead, and say whether anybody is left: who has no children has no descendants."""
-    while found := reaped(os.WNOHANG):
+    while found := reap_child(os.WNOHANG):
         if not found[0]:
             return True
     return False
 
 
-def signalled(pid: int, parent: int, number: int) -> bool:
+def send_signal(pid: int, parent: int, number: int) -> bool:
     """Send a signal, unless the pid has become another's meanwhile; `False` when we may not."""
     try:
         fd = os.pidfd_open(pid)
@@ -297,11 +297,11 @@ def end_as(status: int) -> None:
 # The wall.
 
 
-def confine(order: Order, program: bytes) -> None:
+def confine(order: LaunchOrder, program: bytes) -> None:
     """Put on no_new_privs, Landlock and seccomp, give up all capabilities, and look whether it holds."""
     version = abi()
     if version < OLDEST_ABI:
-        raise Broken(f"Landlock ABI {version} is older than {OLDEST_ABI}")
+        raise LauncherError(f"Landlock ABI {version} is older than {OLDEST_ABI}")
     must(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     handled = (1 << (16 if version >= 5 else 15)) - 1
     scopes = SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS if version >= SCOPE_ABI else 0
@@ -360,7 +360,7 @@ def install(program: bytes) -> None:
     must(libc.prctl(SET_SECCOMP, 2, ctypes.byref(filter_), 0, 0), "seccomp")
 
 
-def look(order: Order) -> None:
+def look(order: LaunchOrder) -> None:
     """Assert the wall from inside."""
     said = contents(os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC))
     status = dict(line.split(b":\t", 1) for line in said.splitlines() if b":\t" in line)
@@ -369,12 +369,12 @@ def look(order: Order) -> None:
         wanted[b"CapBnd"] = 0
     for name, number in wanted.items():
         if int(status[name], 16) != number:
-            raise Broken(name.decode())
+            raise LauncherError(name.decode())
     for path in (b"/", *order.all(b"hidden")):
         if opens(path):
-            raise Broken(f"hidden {os.fsdecode(path)}")
+            raise LauncherError(f"hidden {os.fsdecode(path)}")
     if order.network == b"none" and libc.socket(2, 1, 0) >= 0:
-        raise Broken("network")
+        raise LauncherError("network")
 
 
 def opens(path: bytes) -> bool:
@@ -389,7 +389,7 @@ def opens(path: bytes) -> bool:
 def must(result: int, what: str) -> int:
     """Raise when a call of the C library failed."""
     if result < 0:
-        raise Broken(f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise LauncherError(f"{what}: {os.strerror(ctypes.get_errno())}")
     return result
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from shoal.model.command import Command
 from shoal.model.policy import Policy
 from shoal.sandboxes.kind import wall_line
-from shoal.sandboxes.order import assert_no_layers, launched
+from shoal.sandboxes.order import assert_no_layers, launch_command
 
 # $1 is the line that the gate waits for.
 SAY = 'echo "$1" >&2; shift; exec "$@"'
@@ -27,7 +27,7 @@ class NoWall:
     def wrap(self, command: Command, policy: Policy) -> Command:
         """Let the launcher run *command* and end what it leaves; where a guard does, a shell is enough, in a tenth."""
         if not policy.is_guarded or not PLAIN.fullmatch(" ".join(command.env)):
-            return launched((*self.launcher, "none"), command, policy, {})
+            return launch_command((*self.launcher, "none"), command, policy, {})
         assert_no_layers(policy)
         line = wall_line(policy.token).decode().rstrip("\n")
         return replace(command, argv=("/bin/sh", "-c", SAY, "sh", line, *command.argv))

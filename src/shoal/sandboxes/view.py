@@ -25,6 +25,7 @@ from shoal.sandboxes.host import HostRoot
 
 MEMORY_BYTES = 2**30
 KERNEL = (Path("/proc"), Path("/dev"))
+NOTHING = "/dev/null"
 MEMORY = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - the box's own
 
 
@@ -33,6 +34,8 @@ class Show(StrEnum):
 
     LINK = "link"
     KERNEL = "kernel"
+    DEVICE = "device"
+    CLOSED = "closed"
     MEMORY = "memory"
     SYSTEM = "system"
     COPY = "copy"
@@ -63,6 +66,10 @@ class Mount:
                 return ("--symlink", self.source, target)
             case Show.KERNEL:
                 return (f"--{self.target.name}", target)
+            case Show.DEVICE:
+                return ("--dev-bind", self.source, target)
+            case Show.CLOSED:  # a node in a mount without devices: nobody can open it
+                return ("--ro-bind", NOTHING, target)
             case Show.MEMORY:
                 return ("--perms", "1777", "--size", str(MEMORY_BYTES), "--tmpfs", target)
             case Show.MASK:
@@ -99,7 +106,7 @@ class View:
         self._placed = dict(shared.placed)
         self._leading = set(shared.leading)
         self._hidden = policy.hidden
-        asked = _asked(policy)
+        asked = _wanted_shows(policy)
         for path in sorted({*asked, *self._masks(asked), *self._frames(asked)}, key=lambda path: path.split("/")):
             self._place(path, asked.get(path, Show.MASK))
         for cover in policy.covers:
@@ -129,7 +136,7 @@ class View:
 
     def _masks(self, asked: Mapping[str, Show]) -> Iterator[str]:
         """Find the folders to empty: seen before the policy's own paths are placed, so by what is asked for."""
-        for path in map(_checked, self._hidden):
+        for path in map(_check_path, self._hidden):
             if path in asked or path in self._placed:
                 raise BadInput(f"{path} is both to be shown in the box and to be hidden from it")
             above = _nearest(path, asked, self._placed)
@@ -157,7 +164,7 @@ class View:
             raise BadInput(f"{path} cannot be shown in a box, which has a {path} of its own")
         if above and above.show in (Show.WRITE, Show.KERNEL, Show.LINK):
             raise BadInput(f"{path} cannot be shown in a box by that name, because it lies below {above.target}")
-        self._put(Mount(Path(path), show, path))
+        self._add_mount(Mount(Path(path), show, path))
 
     def _is_shown(self, path: str, above: Mount | None) -> bool:
         own = self._placed.get(path)
@@ -166,7 +173,7 @@ class View:
         return bool(above and above.show in (Show.LINK, *READ_ONLY))
 
     def _cover(self, source: Path, target: Path, show: Show) -> None:
-        path = _checked(target)
+        path = _check_path(target)
         above = self._above(path)
         is_pointer = above is not None and target == above.target / ".git"
         if above and above.show in (Show.READ, Show.WRITE, Show.COVER) and not is_pointer:
@@ -174,9 +181,9 @@ class View:
         if path in self._leading:
             raise BadInput(f"{target} cannot be covered: the box is to be shown what lies below it")
         self._placed.pop(path, None)
-        self._put(Mount(target, show, str(source)))
+        self._add_mount(Mount(target, show, str(source)))
 
-    def _put(self, mount: Mount) -> None:
+    def _add_mount(self, mount: Mount) -> None:
         path = str(mount.target)
         self._placed[path] = mount
         self._leading.update(_folders_above(path))
@@ -196,23 +203,25 @@ def _everywhere(root: HostRoot, network: Network) -> Shared:
         *(Mount(path, Show.SYSTEM, str(path)) for path in mounted),
         *(Mount(path, Show.COPY, content=text) for path, text in root.texts.items()),
         *(Mount(path, Show.KERNEL) for path in KERNEL),
+        *(Mount(Path("/dev") / path.name, Show.DEVICE, str(path)) for path in root.devices),
+        *(Mount(path, Show.CLOSED) for path in root.closed),
         *(Mount(path, Show.MEMORY) for path in MEMORY),
     )
     placed = {str(mount.target): mount for mount in mounts}
     return Shared(placed, frozenset(folder for path in placed for folder in _folders_above(path)))
 
 
-def _asked(policy: Policy) -> dict[str, Show]:
-    asked = dict.fromkeys(map(_checked, policy.read), Show.READ) | dict.fromkeys(
-        map(_checked, policy.write), Show.WRITE
+def _wanted_shows(policy: Policy) -> dict[str, Show]:
+    asked = dict.fromkeys(map(_check_path, policy.read), Show.READ) | dict.fromkeys(
+        map(_check_path, policy.write), Show.WRITE
     )
     if policy.layers:
         # Layers with an upper may all the same be asked for read-only, with only parts below them to be written.
-        asked.setdefault(_checked(policy.layers.target), Show.WRITE if policy.layers.upper else Show.READ)
+        asked.setdefault(_check_path(policy.layers.target), Show.WRITE if policy.layers.upper else Show.READ)
     return asked
 
 
-def _checked(path: Path) -> str:
+def _check_path(path: Path) -> str:
     if not path.is_absolute() or ".." in path.parts:
         raise BadInput(f"{path} is not a whole path, and what it means in a box cannot be told")
     return str(path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shoal.errors import Broken
 from shoal.model.events import Event, Recorded
-from shoal.store.database import Row
+from shoal.store.database import EventRow
 
 _BATCH = 1000
 _ROW_BYTES = 200
@@ -21,7 +21,7 @@ RIPE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class BacklogBounds:
     """How much may wait; one session alone may fill an eighth of it, so that it cannot silence the others."""
 
     size: int = 64 * 1024 * 1024
@@ -29,11 +29,11 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BacklogEntry:
     """An event with the row that it becomes."""
 
     event: Event
-    row: Row
+    row: EventRow
 
     @property
     def size(self) -> int:
@@ -45,7 +45,7 @@ class Entry:
 class Append:
     """Facts for the ledger, and who waits for their commit."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[BacklogEntry, ...]
     waiter: asyncio.Future[tuple[Recorded, ...]]
 
 
@@ -70,13 +70,13 @@ class Notes:
     """Some of one session's notes: one transaction, and the mark that follows them."""
 
     session: str
-    entries: tuple[Entry, ...]
+    entries: tuple[BacklogEntry, ...]
     mark: Mark | None
 
 
 @dataclass(slots=True)
-class _Line:
-    items: deque[Entry | Mark]
+class _SessionQueue:
+    items: deque[BacklogEntry | Mark]
     since: float
     size: int = 0
 
@@ -84,11 +84,11 @@ class _Line:
 class Backlog:
     """A queue between the loop's thread, which adds, and the writer's, which takes."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: BacklogBounds) -> None:
         self._bounds = bounds
         self._changed = threading.Condition()  # guards all that follows
         self._appends: list[Append] = []
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _SessionQueue] = {}
         self._ripe: dict[str, None] = {}
         self._size = 0
         self._rows = 0
@@ -116,7 +116,7 @@ class Backlog:
             if not self._is_gathering:
                 self._changed.notify()
 
-    def note(self, session: str, entry: Entry) -> None:
+    def note(self, session: str, entry: BacklogEntry) -> None:
         """Add a note of *session*, whether there is room or not."""
         with self._changed:
             line = self._add(session, entry)
@@ -153,9 +153,9 @@ class Backlog:
             session = self._next()
             return self._some_notes(session) if session else None
 
-    def _add(self, session: str, item: Entry | Mark) -> _Line:
+    def _add(self, session: str, item: BacklogEntry | Mark) -> _SessionQueue:
         self._check_open()
-        line = self._lines.setdefault(session, _Line(deque(), time.monotonic()))
+        line = self._lines.setdefault(session, _SessionQueue(deque(), time.monotonic()))
         line.items.append(item)
         return line
 
@@ -206,9 +206,9 @@ class Backlog:
         return Notes(session, entries, mark)
 
 
-def _head(items: deque[Entry | Mark]) -> tuple[tuple[Entry, ...], Mark | None]:
+def _head(items: deque[BacklogEntry | Mark]) -> tuple[tuple[BacklogEntry, ...], Mark | None]:
     """Take up to a batch of notes, and the first mark among them as the end."""
-    entries: list[Entry] = []
+    entries: list[BacklogEntry] = []
     while items and len(entries) < _BATCH:
         item = items.popleft()
         if isinstance(item, Mark):

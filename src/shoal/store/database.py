@@ -13,7 +13,7 @@ from typing import Self
 from shoal import __version__
 from shoal.errors import BadInput, Broken, ShoalError
 from shoal.model.events import Event
-from shoal.store.encode import encode
+from shoal.store.codec import encode
 from shoal.store.lock import locked
 
 SCHEMA = 1
@@ -32,7 +32,7 @@ _INSERT = "INSERT INTO events (at, run, session, kind, body) VALUES (?, ?, ?, ?,
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EventRow:
     """An event as it lies in its table."""
 
     at: float
@@ -64,18 +64,18 @@ class Database:
         self._file: os.stat_result | None = None
         self._refusal: ShoalError | None = None
 
-    def write(self, rows: Sequence[Row]) -> list[int]:
+    def write(self, rows: Sequence[EventRow]) -> list[int]:
         """Write *rows* as one transaction and return their numbers once it is committed."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return self._written(rows)
+                return self._write(rows)
             except sqlite3.OperationalError as error:
                 if attempt == _ATTEMPTS or primary_code(error) != sqlite3.SQLITE_BUSY:
                     raise
                 time.sleep(_PAUSE)
         raise AssertionError("the last attempt returns or raises")
 
-    def write_whole(self, rows: Sequence[Row], mould: "Mould") -> list[int] | None:
+    def write_whole(self, rows: Sequence[EventRow], mould: "Mould") -> list[int] | None:
         """Write a database that holds *rows* and nothing else, at rest from the start; `None` where that cannot be.
 
         It gets its name when it is whole, so it needs no log of its own: a sixth of what opening and leaving one costs.
@@ -84,7 +84,7 @@ class Database:
             return None
         fresh = f"{self._path}.new"
         try:
-            image, numbers = mould.filled(self._path.parent, rows)
+            image, numbers = mould.fill(self._path.parent, rows)
             _write(fresh, image)
             os.link(fresh, self._path)  # never over one that somebody made meanwhile
         except (OSError, sqlite3.Error):  # the usual way may still go, or says what is wrong
@@ -94,7 +94,7 @@ class Database:
                 os.unlink(fresh)  # noqa: PTH108 - half the time of Path.unlink
         return numbers
 
-    def write_last(self, rows: Sequence[Row]) -> list[int] | None:
+    def write_last(self, rows: Sequence[EventRow]) -> list[int] | None:
         """Add *rows* to a database at rest, and leave it at rest; `None` where it is not, or somebody reads it."""
         is_resting = self._connection is None and self._refusal is None and self._path.exists()
         if not is_resting or Path(f"{self._path}-wal").exists():
@@ -132,10 +132,10 @@ class Database:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
-    def _written(self, rows: Sequence[Row]) -> list[int]:
+    def _write(self, rows: Sequence[EventRow]) -> list[int]:
         self.open()
         try:
-            return self._inserted(rows)
+            return self._insert(rows)
         except sqlite3.Error as error:
             if primary_code(error) != sqlite3.SQLITE_BUSY:
                 self.close()
@@ -151,7 +151,7 @@ class Database:
             raise
         self._file = self._path.stat()
 
-    def _inserted(self, rows: Sequence[Row]) -> list[int]:
+    def _insert(self, rows: Sequence[EventRow]) -> list[int]:
         if self._connection is None or not self._is_in_place():
             self.close()
             raise Broken(f"{self._path} was removed or replaced while Shoal wrote to it; what it held is lost")
@@ -187,7 +187,7 @@ def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
         _prepare(path, connection, synchronous)
     except BaseException as error:
         # moved before it is closed: SQLite's close would first rewrite what is left of it, and remove its log
-        kept = _moved_aside(path) if _is_damage(error) else None
+        kept = _move_aside(path) if _is_damage(error) else None
         connection.close()
         if kept is None:
             raise
@@ -223,7 +223,7 @@ class Mould:
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._blank = b""
 
-    def filled(self, place: Path, rows: Sequence[Row]) -> tuple[bytes, list[int]]:
+    def fill(self, place: Path, rows: Sequence[EventRow]) -> tuple[bytes, list[int]]:
         """Give the bytes of a database with *rows*, and their numbers."""
         self._blank = self._blank or _blank(place)
         self._connection.deserialize(self._blank)  # a new one each time: nothing of the last stays in its pages
@@ -254,7 +254,7 @@ def _write(file: str, content: bytes) -> None:
         os.close(fd)
 
 
-def _moved_aside(path: Path) -> Path:
+def _move_aside(path: Path) -> Path:
     number = 1
     while path.with_name(f"{path.name}.corrupt-{number}").exists():
         number += 1
@@ -266,7 +266,7 @@ def _moved_aside(path: Path) -> Path:
     return kept
 
 
-def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[int]:
+def _insert(connection: sqlite3.Connection, rows: Sequence[EventRow]) -> list[int]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         numbers = [_number(connection, row) for row in rows]
@@ -278,7 +278,7 @@ def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[int]:
     return numbers
 
 
-def _number(connection: sqlite3.Connection, row: Row) -> int:
+def _number(connection: sqlite3.Connection, row: EventRow) -> int:
     number = connection.execute(_INSERT, (row.at, row.run, row.session, row.kind, row.body)).lastrowid
     if number is None:
         raise AssertionError("an insert has a row")

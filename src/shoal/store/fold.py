@@ -16,13 +16,11 @@ from shoal.model.events import (
     StepEnded,
     StepStarted,
 )
-from shoal.model.gate import Answer, Verdict
-from shoal.model.merge import Delivery, DeliveryStatus, MergeReport
-from shoal.model.merge_events import DeliveryRecorded, MergeIntended, MergeRecorded
+from shoal.model.gate import GateAnswer, GateVerdict
+from shoal.model.merge import Delivery, DeliveryRecorded, DeliveryStatus, MergeIntended, MergeRecorded, MergeReport
 from shoal.model.overlap import Overlap
-from shoal.model.results import RunReport, StepResult, WorkerResult
+from shoal.model.results import RunReport, StepResult, WorkerResult, sum_usage
 from shoal.model.status import Status
-from shoal.model.usage import summed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +52,8 @@ class GateState:
     seq: int
     """The number of the event that asked: an answer names it."""
     timeout: float | None = None
-    on_timeout: Verdict = Verdict.REJECT
-    answer: Answer | None = None
+    on_timeout: GateVerdict = GateVerdict.REJECT
+    answer: GateAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +91,7 @@ class RunState:
     notes: tuple[str, ...] = ()
     started_at: float = 0.0
     duration_seconds: float = 0.0
+    error: str | None = None
     steps: Mapping[str, StepState] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
     merge: MergeReport | None = None
@@ -141,10 +140,13 @@ def report(run: RunState, now: float | None = None) -> RunReport:
         workspace=run.workspace,
         limits=run.limits,
         notes=run.notes,
-        usage=summed(one.result.usage for step in run.steps.values() for one in step.sessions.values() if one.result),
+        usage=sum_usage(
+            one.result.usage for step in run.steps.values() for one in step.sessions.values() if one.result
+        ),
         merge=run.merge,
         overlaps=run.overlaps,
         earlier=tuple(one for step in run.steps.values() for one in _earlier(step)),
+        error=run.error,
     )
 
 
@@ -183,6 +185,7 @@ def _step_result(step: StepState, now: float | None) -> StepResult:
         selected=ended.selected,
         ranking=ended.ranking,
         rounds=ended.rounds,
+        notes=ended.notes,
         artifacts=ended.artifacts,
     )
 
@@ -222,8 +225,9 @@ class _Draft:
         match recorded.event:
             case RunStarted() as event:
                 self._run_started(event, recorded.at)
-            case RunEnded(run=run, status=status, duration_seconds=seconds):
-                self._runs[run] = replace(self._run(run, recorded.at), status=status, duration_seconds=seconds)
+            case RunEnded(run=run, status=status, duration_seconds=seconds, error=error):
+                known = self._run(run, recorded.at)
+                self._runs[run] = replace(known, status=status, duration_seconds=seconds, error=error)
             case StepStarted() as event:
                 self._step_started(event, recorded)
             case StepEnded(run=run, step=step, status=status) as event:
@@ -242,11 +246,11 @@ class _Draft:
             case MergeIntended(run=run) as event:
                 self._intents[run] = event
             case MergeRecorded(run=run, new=new):
-                self._merged(run, new, recorded.at)
+                self._note_merge(run, new, recorded.at)
             case MergeEnded(run=run, report=told):
                 self._runs[run] = replace(self._run(run, recorded.at), merge=told)
             case DeliveryRecorded() as event:
-                self._delivered(event, recorded.at)
+                self._note_delivery(event, recorded.at)
             case _:  # what an agent does on its way changes no state; neither does what we do not know
                 pass
 
@@ -327,10 +331,10 @@ class _Draft:
     def _gate_answered(self, event: GateAnswered, recorded: Recorded) -> None:
         step = self._step(event.run, event.step, recorded.at)
         gate = step.gate or GateState(message="", opened_at=recorded.at, seq=recorded.seq)
-        answer = Answer(verdict=event.answer, by=event.by, message=event.message)
+        answer = GateAnswer(verdict=event.answer, by=event.by, message=event.message)
         self._steps[event.run, event.step] = replace(step, gate=replace(gate, answer=answer))
 
-    def _merged(self, run: str, new: str, at: float) -> None:
+    def _note_merge(self, run: str, new: str, at: float) -> None:
         """Take a merge for what was intended, until its last word; whoever made it may have been killed before that."""
         intent = self._intents.get(run)
         if intent is None or intent.new != new:
@@ -346,7 +350,7 @@ class _Draft:
         )
         self._runs[run] = replace(self._run(run, at), merge=told)
 
-    def _delivered(self, event: DeliveryRecorded, at: float) -> None:
+    def _note_delivery(self, event: DeliveryRecorded, at: float) -> None:
         made = Delivery(into=event.into, status=DeliveryStatus.DELIVERED, old=event.old, new=event.new)
         run = self._run(event.run, at)
         self._runs[event.run] = replace(run, deliveries={**run.deliveries, event.into: made})

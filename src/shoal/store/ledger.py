@@ -8,22 +8,22 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 from shoal.model.events import Event, Output, Recorded
-from shoal.store.backlog import Append, Backlog, Bounds, Entry, Mark
-from shoal.store.database import Row
+from shoal.store.backlog import Append, Backlog, BacklogBounds, BacklogEntry, Mark
+from shoal.store.database import EventRow
 from shoal.store.paths import StatePaths, component
-from shoal.store.writer import Outcome, Writer
+from shoal.store.writer import WriteOutcome, Writer
 
 Listener = Callable[[Recorded], None]
 
 
 @contextlib.asynccontextmanager
-async def opened(paths: StatePaths, *, bounds: Bounds | None = None) -> AsyncIterator["Ledger"]:
+async def opened(paths: StatePaths, *, bounds: BacklogBounds | None = None) -> AsyncIterator["Ledger"]:
     """Open the ledger, made where there is none; on leaving, all that was noted is committed.
 
     Raises `BadInput` for a ledger of a newer Shoal and `Broken` for a damaged one, which is then moved aside.
     """
     paths.create()
-    ledger = Ledger(paths, bounds or Bounds())
+    ledger = Ledger(paths, bounds or BacklogBounds())
     try:
         await ledger.ready()
         yield ledger
@@ -34,7 +34,7 @@ async def opened(paths: StatePaths, *, bounds: Bounds | None = None) -> AsyncIte
 class Ledger:
     """The door to all state, for the thread of one loop; made by `opened`."""
 
-    def __init__(self, paths: StatePaths, bounds: Bounds) -> None:
+    def __init__(self, paths: StatePaths, bounds: BacklogBounds) -> None:
         self._loop = asyncio.get_running_loop()
         self._backlog = Backlog(bounds)
         self._writer = Writer(paths, self._backlog, self._tell)
@@ -52,7 +52,7 @@ class Ledger:
 
     async def ready(self) -> None:
         """Wait until the database is open; raise what keeps it from being so."""
-        await self._appended(())
+        await self._append(())
 
     async def append(self, *events: Event) -> tuple[Recorded, ...]:
         """Record *events* in one transaction, in order, and return after its commit.
@@ -61,7 +61,7 @@ class Ledger:
         """
         if not events:
             return ()
-        return await self._appended(tuple(_entry(event) for event in events))
+        return await self._append(tuple(_entry(event) for event in events))
 
     def post(self, event: Event) -> None:
         """Record *event* like `append`, some time soon and without anybody who waits for it."""
@@ -77,17 +77,17 @@ class Ledger:
         """
         session = _session(event)
         component(session)  # a name that is no file name is refused here, not on the thread
-        kept = self._bounded(event) if isinstance(event, Output) else event
+        kept = self._limit_output(event) if isinstance(event, Output) else event
         if kept is not None:
             self._backlog.note(session, _entry(kept))
 
     async def flush(self, session: str) -> None:
         """Return when all that was noted for *session* is committed."""
-        await self._marked(session, is_last=False)
+        await self._mark(session, is_last=False)
 
     async def forget(self, session: str) -> None:
         """Flush and close the database of *session*; a later note opens it again."""
-        await self._marked(session, is_last=True)
+        await self._mark(session, is_last=True)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call *listener* on the loop's thread for every event after its commit, until the returned function is called.
@@ -107,19 +107,19 @@ class Ledger:
         finally:
             self._thread.join()
 
-    async def _appended(self, entries: tuple[Entry, ...]) -> tuple[Recorded, ...]:
+    async def _append(self, entries: tuple[BacklogEntry, ...]) -> tuple[Recorded, ...]:
         waiter: asyncio.Future[tuple[Recorded, ...]] = self._loop.create_future()
         self._backlog.append(Append(entries, waiter))
         return await waiter
 
-    async def _marked(self, session: str, *, is_last: bool) -> None:
+    async def _mark(self, session: str, *, is_last: bool) -> None:
         component(session)
         self._own_up(session)
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._backlog.mark(session, Mark(waiter, is_last))
         await waiter
 
-    def _bounded(self, output: Output) -> Output | None:
+    def _limit_output(self, output: Output) -> Output | None:
         """Give *output* with what is missing before it, or add it to what is missing."""
         before = self._dropped.pop(output.session, None)
         missing = output.dropped + (before.dropped if before else 0)
@@ -141,14 +141,14 @@ class Ledger:
         finally:
             self._call(self._ended.set)
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: WriteOutcome) -> None:
         self._call(lambda: self._deliver(outcome))
 
     def _call(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(callback)
 
-    def _deliver(self, outcome: Outcome) -> None:
+    def _deliver(self, outcome: WriteOutcome) -> None:
         # waiters wake up in the loop's next turn, so listeners have heard of an event before its writer goes on
         for answer in outcome.answers:
             answer()
@@ -168,8 +168,8 @@ class Ledger:
             self._listeners.remove(listener)
 
 
-def _entry(event: Event) -> Entry:
-    return Entry(event, Row.of(event, time.time()))
+def _entry(event: Event) -> BacklogEntry:
+    return BacklogEntry(event, EventRow.of(event, time.time()))
 
 
 def _session(event: Event) -> str:

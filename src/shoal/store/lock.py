@@ -18,7 +18,7 @@ def locked(path: Path, *, shared: bool = False, timeout: float) -> Iterator[None
     """Hold the lock at *path*, alone or with other sharers; raise `Broken` when it does not come free in time."""
     with contextlib.ExitStack() as stack:
         for pause in _pauses(path, timeout):
-            if _taken(path, stack, shared=shared):
+            if _take(path, stack, shared=shared):
                 break
             time.sleep(pause)
         yield
@@ -29,7 +29,7 @@ async def held(path: Path, *, shared: bool = False, timeout: float) -> AsyncIter
     """Hold the lock at *path* as `locked` does, without keeping the loop from its work meanwhile."""
     with contextlib.ExitStack() as stack:
         for pause in _pauses(path, timeout):
-            if _taken(path, stack, shared=shared):
+            if _take(path, stack, shared=shared):
                 break
             await asyncio.sleep(pause)
         yield
@@ -45,7 +45,7 @@ def is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not _flocked(descriptor, path, shared=False)
+        return not _flock(descriptor, path, shared=False)
     finally:
         os.close(descriptor)
 
@@ -63,11 +63,11 @@ def _pauses(path: Path, timeout: float) -> Iterator[float]:
     )
 
 
-def _taken(path: Path, stack: contextlib.ExitStack, *, shared: bool) -> bool:
+def _take(path: Path, stack: contextlib.ExitStack, *, shared: bool) -> bool:
     """Take the lock for as long as *stack* lasts, if it is free."""
     descriptor = _descriptor(path)
     try:
-        if _flocked(descriptor, path, shared=shared) and _is_still_at(path, descriptor):
+        if _flock(descriptor, path, shared=shared) and _is_still_at(path, descriptor):
             stack.callback(os.close, descriptor)
             return True
     except BaseException:
@@ -84,7 +84,7 @@ def _descriptor(path: Path) -> int:
         raise Broken(f"the lock {path} cannot be opened: {error.strerror}") from error
 
 
-def _flocked(descriptor: int, path: Path, *, shared: bool) -> bool:
+def _flock(descriptor: int, path: Path, *, shared: bool) -> bool:
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

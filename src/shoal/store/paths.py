@@ -48,6 +48,11 @@ class StatePaths:
         return self.root / "base"
 
     @functools.cached_property
+    def objects(self) -> Path:
+        """The folder of the objects that sandboxes may read, for each base."""
+        return self.root / "objects"
+
+    @functools.cached_property
     def setups(self) -> Path:
         """The folder of what set-up commands made, to be shared."""
         return self.root / "setup"
@@ -115,6 +120,7 @@ class StatePaths:
             self.workspaces,
             self.boxes,
             self.bases,
+            self.objects,
             self.locks,
             self.pool,
             self.results,

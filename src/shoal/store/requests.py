@@ -4,6 +4,7 @@ A request is there whole or not at all, and it stays until what came of it is re
 any moment neither loses nor doubles it.
 """
 
+import asyncio
 import contextlib
 import dataclasses
 import json
@@ -13,12 +14,12 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import get_type_hints
 
 from shoal.errors import BadInput, Broken
-from shoal.model.gate import Verdict
+from shoal.model.gate import GateVerdict
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 
@@ -35,7 +36,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ControlRequest:
     """What somebody asks of a run, for instance to take an answer."""
 
     kind: str
@@ -59,7 +60,7 @@ class Request:
 class Mail:
     """What lies in a run's folder: requests in the order in which they came, and why other files are none."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[ControlRequest, ...]
     strange: Mapping[str, str]
 
 
@@ -71,7 +72,7 @@ def user_name() -> str:
         return f"user {os.getuid()}"
 
 
-def made(paths: StatePaths, run: str) -> None:
+def make_folder(paths: StatePaths, run: str) -> None:
     """Make the folder of *run*, for this user only; raise `OSError` where it cannot be, or where a link is."""
     paths.requests.mkdir(mode=0o700, exist_ok=True)
     paths.requests_of(run).mkdir(mode=0o700, exist_ok=True)
@@ -79,23 +80,23 @@ def made(paths: StatePaths, run: str) -> None:
         return
 
 
-def post(paths: StatePaths, request: Request) -> None:
+def post(paths: StatePaths, request: ControlRequest) -> None:
     """Leave *request* for its run; raise `BadInput` where it is too long, or where nobody takes requests."""
     if len(request.message) > MOST_SIGNS:
         raise BadInput(f"the message has {len(request.message)} signs, more than {MOST_SIGNS}; make it shorter")
     content = json.dumps(dataclasses.asdict(request)).encode()
     try:
         with _opened(paths, request.run) as folder:
-            _written(folder, request.file, content)
+            _write(folder, request.file, content)
     except (FileNotFoundError, NotADirectoryError):
         raise BadInput(f"{request.run} takes no requests: it waits for nothing, or has ended") from None
     except OSError as error:
         raise Broken(f"the request could not be left for {request.run}: {error.strerror}") from error
 
 
-def posted(paths: StatePaths, run: str) -> Mail:
+def read_posted(paths: StatePaths, run: str) -> Mail:
     """Read what was left for *run*; nothing is changed, and nothing raises but what `OSError` says of the folder."""
-    requests: list[Request] = []
+    requests: list[ControlRequest] = []
     strange: dict[str, str] = {}
     with _opened(paths, run) as folder:
         # A name with a dot in front is a file that is still being written, or never was to its end.
@@ -105,14 +106,14 @@ def posted(paths: StatePaths, run: str) -> Mail:
         strange |= dict.fromkeys(others[:MOST_STRANGE], "its name is not one of ours")
         for name in ours[:MOST_REQUESTS]:
             match _read(folder, name, run):
-                case Request() as request:
+                case ControlRequest() as request:
                     requests.append(request)
                 case str(why):
                     strange[name] = why
     return Mail(tuple(requests), strange)
 
 
-def withdraw(paths: StatePaths, *requests: Request) -> None:
+def withdraw(paths: StatePaths, *requests: ControlRequest) -> None:
     """Remove *requests*, as far as they are still there."""
     for request in requests:
         with contextlib.suppress(FileNotFoundError), _opened(paths, request.run) as folder:
@@ -152,7 +153,7 @@ def _opened(paths: StatePaths, run: str) -> Iterator[int]:
         os.close(folder)
 
 
-def _written(folder: int, name: str, content: bytes) -> None:
+def _write(folder: int, name: str, content: bytes) -> None:
     draft = f".{name}"
     try:
         with os.fdopen(os.open(draft, _WRITE, 0o600, dir_fd=folder), "wb") as file:
@@ -168,7 +169,7 @@ def _written(folder: int, name: str, content: bytes) -> None:
     os.fsync(folder)
 
 
-def _read(folder: int, name: str, run: str) -> Request | str:
+def _read(folder: int, name: str, run: str) -> ControlRequest | str:
     """Read one file, or say why it is no request."""
     try:
         content = _content(folder, name)
@@ -177,7 +178,7 @@ def _read(folder: int, name: str, run: str) -> Request | str:
     if content is None:
         return f"it is no plain file of at most {MOST_BYTES} bytes"
     try:
-        request = _made(json.loads(content))
+        request = _make_request(json.loads(content))
         is_whole = (request.file, request.run) == (name, run)
     except (ValueError, TypeError, ArithmeticError, RecursionError):
         return "it does not read as a request"
@@ -192,20 +193,101 @@ def _content(folder: int, name: str) -> bytes | None:
     return content if len(content) <= MOST_BYTES else None
 
 
-def _made(value: object) -> Request:
+def _make_request(value: object) -> ControlRequest:
     """Make a request of JSON; fields of a newer Shoal are dropped, and those that are needed must be there."""
     if not isinstance(value, dict) or "id" not in value or "at" not in value:
         raise TypeError("no request")
-    fields = {name: value[name] for name in get_type_hints(Request) if name in value}
-    for name, kind in get_type_hints(Request).items():
+    fields = {name: value[name] for name in get_type_hints(ControlRequest) if name in value}
+    for name, kind in get_type_hints(ControlRequest).items():
         if name in fields and type(fields[name]) is not kind:
             raise TypeError(name)
-    return Request(**fields)
+    return ControlRequest(**fields)
 
 
-def _refusal(request: Request) -> str | None:
+def _refusal(request: ControlRequest) -> str | None:
     if request.kind not in KINDS:
         return f"it asks for {request.kind[:40]!r}, which this Shoal does not know"
-    if request.answer not in tuple(Verdict):
+    if request.answer not in tuple(GateVerdict):
         return f"it answers {request.answer[:40]!r}, neither approve nor reject"
     return None if len(request.message) <= MOST_SIGNS else f"its message has more than {MOST_SIGNS} signs"
+
+
+POLL_SECONDS = 0.2
+SETTLED_SECONDS = 2.0  # longer than a tick of any file system's clock
+
+Fits = Callable[[ControlRequest], bool]
+Tell = Callable[[str, str], None]
+"""Take the name of a file that is no request, and why."""
+
+
+class RequestDoor:
+    """Where the owner of a run hears what others ask: it looks only while somebody waits for something."""
+
+    def __init__(self, paths: StatePaths, run: str, tell: Tell = lambda name, why: None) -> None:
+        self._paths = paths
+        self._run = run
+        self._tell = tell
+        self._told: set[str] = set()
+        self._mail: tuple[ControlRequest, ...] = ()
+        self._seen: int | None = None
+        self._looked = float("-inf")
+
+    def open(self) -> None:
+        """Make the folder, without which nobody can ask for anything: before anybody is told that he may."""
+        try:
+            make_folder(self._paths, self._run)
+        except OSError as error:
+            raise Broken(f"{self._paths.requests_of(self._run)} cannot be made: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Take no more requests, and remove those that nobody waits for."""
+        forget(self._paths, self._run)
+
+    async def first(self, fits: Fits) -> ControlRequest:
+        """Wait for a request that *fits*; it stays in its file until it is settled."""
+        while (found := self._find(fits)) is None:  # noqa: ASYNC110 - what we wait for is another process
+            await asyncio.sleep(POLL_SECONDS)
+        return found
+
+    def now(self, fits: Fits) -> ControlRequest | None:
+        """Look at once for a request that *fits*: it may have come in the last moment."""
+        self._looked = float("-inf")
+        return self._find(fits)
+
+    def settle(self, fits: Fits) -> None:
+        """Remove all requests that *fit*, when what came of the first is recorded."""
+        settled = [request for request in self._mail if fits(request)]
+        self._mail = tuple(request for request in self._mail if not fits(request))
+        with contextlib.suppress(OSError):  # what stays is an answer to no question
+            withdraw(self._paths, *settled)
+
+    def _find(self, fits: Fits) -> ControlRequest | None:
+        now = time.monotonic()
+        if now - self._looked >= POLL_SECONDS / 2:  # many may wait at once
+            self._looked = now
+            self._look()
+        return next((request for request in self._mail if fits(request)), None)
+
+    def _look(self) -> None:
+        """Read the folder if it has changed; what cannot be read now is read next time."""
+        try:
+            changed = self._paths.requests_of(self._run).lstat().st_mtime_ns
+            if changed == self._seen:
+                return
+            mail = read_posted(self._paths, self._run)
+        except FileNotFoundError:
+            self.open()
+            return
+        except OSError:
+            return
+        # Two changes within one tick of the clock look like one: only a folder that has come to rest is believed.
+        self._seen = changed if time.time() - changed / 1e9 > SETTLED_SECONDS else None
+        self._mail = mail.requests
+        for name in mail.strange.keys() - self._told:
+            self._told.add(name)
+            self._tell(name, mail.strange[name])
+
+
+def answers(step: str, about: int) -> Fits:
+    """Make the wish for an answer to what *step* asked by the event of the number *about*."""
+    return lambda request: (request.kind, request.step, request.about) == ("answer", step, about)

@@ -10,8 +10,8 @@ from typing import TypeVar, assert_never
 
 from shoal.errors import BadInput, Broken, ShoalError
 from shoal.model.events import Recorded
-from shoal.store.backlog import Append, Appends, Backlog, Entry, Notes
-from shoal.store.database import Database, Mould, Row
+from shoal.store.backlog import Append, Appends, Backlog, BacklogEntry, Notes
+from shoal.store.database import Database, EventRow, Mould
 from shoal.store.paths import StatePaths
 
 _KEPT_OPEN = 64
@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WriteOutcome:
     """What the loop's thread has to do after a transaction: answer waiters, then tell listeners."""
 
     answers: tuple[Callable[[], None], ...]
@@ -29,7 +29,7 @@ class Outcome:
 class Writer:
     """Everything that happens on the writer's thread."""
 
-    def __init__(self, paths: StatePaths, backlog: Backlog, tell: Callable[[Outcome], None]) -> None:
+    def __init__(self, paths: StatePaths, backlog: Backlog, tell: Callable[[WriteOutcome], None]) -> None:
         self._backlog = backlog
         self._tell = tell
         self._ledger = Database(paths.ledger, synchronous="FULL", lock=paths.locks / "ledger.lock")
@@ -41,42 +41,42 @@ class Writer:
     def work(self) -> None:
         """Write until the backlog is closed and empty, then leave every database at rest."""
         try:
-            while (job := self._backlog.take()) is not None:
-                self._tell(self._done(job))
+            while (worker := self._backlog.take()) is not None:
+                self._tell(self._run_job(worker))
         finally:
             self._shelf.rest_all()
             with contextlib.suppress(ShoalError):  # closed all the same, and nothing is lost
                 self._ledger.rest()
 
-    def _done(self, job: Appends | Notes) -> Outcome:
-        match job:
+    def _run_job(self, worker: Appends | Notes) -> WriteOutcome:
+        match worker:
             case Appends(appends):
-                return self._appended(appends)
+                return self._append(appends)
             case Notes():
-                return self._noted(job)
+                return self._note(worker)
             case _:
-                assert_never(job)
+                assert_never(worker)
 
-    def _appended(self, appends: Sequence[Append]) -> Outcome:
+    def _append(self, appends: Sequence[Append]) -> WriteOutcome:
         entries = [entry for append in appends for entry in append.entries]
         try:
-            recorded = _recorded(entries, self._ledger.write([entry.row for entry in entries]))
+            recorded = _to_recorded(entries, self._ledger.write([entry.row for entry in entries]))
         except Exception as error:
-            return Outcome(tuple(partial(_refuse, append.waiter, error) for append in appends), ())
+            return WriteOutcome(tuple(partial(_refuse, append.waiter, error) for append in appends), ())
         self.commits += bool(entries)
-        return Outcome(tuple(_shares(appends, recorded)), recorded)
+        return WriteOutcome(tuple(_shares(appends, recorded)), recorded)
 
-    def _noted(self, notes: Notes) -> Outcome:
+    def _note(self, notes: Notes) -> WriteOutcome:
         recorded: tuple[Recorded, ...] = ()
         try:
             if notes.entries:
-                recorded = _recorded(notes.entries, self._shelf.write(notes))
+                recorded = _to_recorded(notes.entries, self._shelf.write(notes))
         except Exception as error:
             self._shelf.drop(notes.session)
             self._failures.setdefault(notes.session, error)
-        return Outcome(self._marked(notes), recorded)
+        return WriteOutcome(self._mark(notes), recorded)
 
-    def _marked(self, notes: Notes) -> tuple[Callable[[], None], ...]:
+    def _mark(self, notes: Notes) -> tuple[Callable[[], None], ...]:
         if notes.mark is None:
             return ()
         if notes.mark.is_last:
@@ -101,19 +101,19 @@ class _Shelf:
     def write(self, notes: Notes) -> list[int]:
         """Write notes; a session's first, and its last, need no open database if they come alone."""
         rows = [entry.row for entry in notes.entries]
-        return self._written_at_rest(notes, rows) or self._database(notes.session).write(rows)
+        return self._write_at_rest(notes, rows) or self._database(notes.session).write(rows)
 
-    def _written_at_rest(self, notes: Notes, rows: list[Row]) -> list[int] | None:
+    def _write_at_rest(self, notes: Notes, rows: list[EventRow]) -> list[int] | None:
         is_flushed = notes.mark is not None and not notes.mark.is_last  # who waits for them has more to say
         if notes.session in self._open or is_flushed:
             return None
-        database = self._made(notes.session)
+        database = self._make(notes.session)
         self._mould = self._mould or Mould()  # made on the writer's own thread
         return database.write_whole(rows, self._mould) or (database.write_last(rows) if notes.mark else None)
 
     def _database(self, session: str) -> Database:
         if session not in self._open:
-            self._open[session] = self._made(session)
+            self._open[session] = self._make(session)
         self._open.move_to_end(session)
         if len(self._open) > _KEPT_OPEN:
             self._rest_one(last=False)
@@ -125,7 +125,7 @@ class _Shelf:
 
     def rest(self, session: str) -> None:
         if session in self._open or self._is_restless(session):
-            database = self._open.pop(session, None) or self._made(session)
+            database = self._open.pop(session, None) or self._make(session)
             database.open()
             database.rest()
 
@@ -144,11 +144,11 @@ class _Shelf:
         with contextlib.suppress(ShoalError):  # closed all the same, and nothing is lost
             self._open.popitem(last=last)[1].rest()
 
-    def _made(self, session: str) -> Database:
+    def _make(self, session: str) -> Database:
         return Database(self._paths.session_db(session), synchronous="NORMAL", lock=self._paths.locks / "sessions.lock")
 
 
-def _recorded(entries: Sequence[Entry], numbers: Sequence[int]) -> tuple[Recorded, ...]:
+def _to_recorded(entries: Sequence[BacklogEntry], numbers: Sequence[int]) -> tuple[Recorded, ...]:
     return tuple(Recorded(number, entry.row.at, entry.event) for entry, number in zip(entries, numbers, strict=True))
 
 
@@ -170,12 +170,12 @@ def _answer(waiter: Future[Answer], answer: Answer) -> None:
 def _refuse(waiter: Future[Answer], error: Exception) -> None:
     """Fail *waiter* with an error of its own: one exception raised in many tasks would mix their tracebacks."""
     if not waiter.done():
-        told = _told(error)
+        told = _to_shoal_error(error)
         told.__cause__ = error
         waiter.set_exception(told)
 
 
-def _told(error: Exception) -> ShoalError:
+def _to_shoal_error(error: Exception) -> ShoalError:
     if isinstance(error, BadInput):
         return BadInput(str(error))
     if isinstance(error, Broken):

@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
-from shoal.adapters.kind import Adapter, Invocation, Place, Reader
+from shoal.adapters.kind import Adapter, Invocation, Reader, SessionPaths
 from shoal.errors import Unavailable
 from shoal.model.activity import Activity
 from shoal.model.agent import AgentSpec
-from shoal.model.assignment import Assignment
+from shoal.model.resolved_task import ResolvedTask
 
-PLACE = Place(
+PLACE = SessionPaths(
     home=Path("/box/own/home"), inputs=Path("/box/input"), workspace=Path("/repo/.shoal/workspaces/r/s/worker_0")
 )
 PROMPT = "Write the word ärger into a file.\nThen stop."
@@ -76,44 +76,44 @@ class AdapterContract:
 
     def test_the_same_task_gives_the_same_command(self) -> None:
         """It remembers nothing, and takes nothing from chance or the clock."""
-        assert self._made() == self._made()
+        assert self._make_invocation() == self._make_invocation()
 
     def test_it_touches_nothing(self) -> None:
         """It runs no program, opens no connection and changes no file."""
         with _watched() as effects:
-            self._made()
+            self._make_invocation()
             self.adapter.reader()
         assert effects == []
 
     def test_the_prompt_reaches_the_client(self) -> None:
         """It is in stdin, in an argument, in a file of its home, or in the prompt's own file that is named."""
-        made = self._made()
+        made = self._make_invocation()
         assert _reaches(made, PROMPT, PLACE.prompt_file)
 
     def test_a_long_prompt_is_no_argument(self) -> None:
         """The kernel refuses an argument of 128 KiB; a system prompt may be refused in words."""
         try:
-            made = self._made(prompt=LONG, system_prompt=LONG)
+            made = self._make_invocation(prompt=LONG, system_prompt=LONG)
         except Unavailable:
-            made = self._made(prompt=LONG)
+            made = self._make_invocation(prompt=LONG)
         assert all(len(word.encode()) < LONGEST_WORD for word in made.argv)
         assert all(len(value.encode()) < LONGEST_WORD for value in made.env.values())
 
     def test_the_system_prompt_reaches_the_client(self) -> None:
         """The persona and the hint of how many helpers it may start are in it."""
         if self.takes_system_prompt:
-            assert _reaches(self._made(), PERSONA, PLACE.system_prompt_file)
+            assert _reaches(self._make_invocation(), PERSONA, PLACE.system_prompt_file)
 
     def test_a_model_is_named_where_one_is_asked_for(self) -> None:
         """It reaches the client, and is not there where nobody asks."""
         if self.takes_model:
-            asked = self._made(spec=replace(self.spec, model="model-of-mine"))
+            asked = self._make_invocation(spec=replace(self.spec, model="model-of-mine"))
             assert _reaches(asked, "model-of-mine", Path("/nowhere"))
-            assert not _reaches(self._made(), "model-of-mine", Path("/nowhere"))
+            assert not _reaches(self._make_invocation(), "model-of-mine", Path("/nowhere"))
 
     def test_its_files_stay_in_the_private_home(self) -> None:
         """They are named from the home's top and never leave it."""
-        for name in self._made().home:
+        for name in self._make_invocation().home:
             path = PurePosixPath(name)
             assert not path.is_absolute()
             assert ".." not in path.parts
@@ -147,8 +147,10 @@ class AdapterContract:
             assert reader.verdict(0, "") is None
             _assert_sane(reader)
 
-    def _made(self, prompt: str = PROMPT, system_prompt: str = PERSONA, spec: AgentSpec | None = None) -> Invocation:
-        task = Assignment(name="t", prompt=prompt, system_prompt=system_prompt, agent=spec or self.spec)
+    def _make_invocation(
+        self, prompt: str = PROMPT, system_prompt: str = PERSONA, spec: AgentSpec | None = None
+    ) -> Invocation:
+        task = ResolvedTask(name="t", prompt=prompt, system_prompt=system_prompt, agent=spec or self.spec)
         return self.adapter.invocation(task, PLACE)
 
 
@@ -172,7 +174,7 @@ def _assert_sane(reader: Reader) -> None:
 _effects: list[list[str]] = []
 
 
-def _audited(event: str, arguments: tuple[object, ...]) -> None:
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
     if _effects and event.startswith(EFFECTS):
         _effects[-1].append(f"{event} {arguments!r:.100}")
 
@@ -184,7 +186,7 @@ _hooked: list[bool] = []
 def _watched() -> Iterator[list[str]]:
     """Note what touches the world; a hook of the interpreter's stays for ever, so there is only one."""
     if not _hooked:
-        sys.addaudithook(_audited)
+        sys.addaudithook(_audit)
         _hooked.append(True)
     _effects.append([])
     try:

@@ -6,38 +6,53 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator
+import shutil
+import stat
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.git.checkout import check_out
+from shoal.git.closure import OnGather
+from shoal.git.gitdir import write_gitdir
 from shoal.git.lock import repository_locked
+from shoal.git.run import git
 from shoal.model.repository import Base, Repository
-from shoal.workspaces.remove import removed
+from shoal.workspaces.objects import objects_ready, stores_beside
+from shoal.workspaces.remove import remove_all
 
 BUDGET_BYTES = 10 * 2**30
 
 
 @contextlib.asynccontextmanager
 async def base_ready(
-    repository: Repository, commit: str, bases: Path, *, budget: int = BUDGET_BYTES
+    repository: Repository, commit: str, bases: Path, *, budget: int = BUDGET_BYTES, on_gather: OnGather | None = None
 ) -> AsyncIterator[Base]:
     """Hold the checkout of *commit*, made now if it is not there; while held, nobody removes it."""
     folder = bases / f"{commit}-{settings_digest(repository)}"
     async with repository_locked(repository.git):
         if not (folder / "ready").exists():
-            await _made(repository, commit, folder)
-        hold = held_base(folder)
+            await _make(repository, commit, folder)
+        hold = hold_base(folder)
     try:
         os.utime(folder / "ready")
         await _evict(repository, bases, budget)
-        noted = noted_base(folder)
+        noted = read_base_note(folder)
         tree, index = folder / "tree", folder / "index"
-        yield Base(commit=commit, tree=tree, index=index, files=noted["files"], bytes=noted["bytes"])
+        async with objects_ready(repository, commit, stores_beside(bases), on_gather=on_gather) as objects:
+            yield Base(
+                commit=commit,
+                tree=tree,
+                objects=objects,
+                index=index,
+                files=noted["files"],
+                bytes=noted["bytes"],
+            )
     finally:
         os.close(hold)
 
 
-async def _made(repository: Repository, commit: str, folder: Path) -> None:
+async def _make(repository: Repository, commit: str, folder: Path) -> None:
     """Build aside and rename into place, so that a base is whole or absent."""
     aside = folder.with_name(f"making-{secrets.token_hex(4)}")
     tree = aside / "tree"
@@ -46,7 +61,7 @@ async def _made(repository: Repository, commit: str, folder: Path) -> None:
     # The gitdir pointer of each agent is laid over this empty file, so the agent's own layer stays empty.
     (tree / ".git").touch()
     write_note(aside, tree, files=files)
-    await removed(folder, aside / "git")
+    await remove_all(folder, aside / "git")
     aside.rename(folder)
 
 
@@ -61,7 +76,7 @@ def settings_digest(repository: Repository) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def held_base(folder: Path, mode: int = fcntl.LOCK_SH) -> int:
+def hold_base(folder: Path, mode: int = fcntl.LOCK_SH) -> int:
     """Hold a base against being removed, by the returned descriptor."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -72,7 +87,7 @@ def held_base(folder: Path, mode: int = fcntl.LOCK_SH) -> int:
     return fd
 
 
-def noted_base(folder: Path) -> dict[str, int]:
+def read_base_note(folder: Path) -> dict[str, int]:
     """Read what was noted when the base was made."""
     noted: dict[str, int] = json.loads((folder / "ready").read_text())
     return noted
@@ -93,29 +108,29 @@ def _bytes(tree: Path) -> int:
 async def _evict(repository: Repository, bases: Path, budget: int) -> None:
     """Remove the longest unused bases until the rest is within the budget; bases in use stay."""
     ready = sorted(bases.glob("*/ready"), key=lambda path: path.stat().st_mtime)
-    total = sum(noted_base(path.parent)["bytes"] for path in ready)
+    total = sum(read_base_note(path.parent)["bytes"] for path in ready)
     for path in ready:
         if total <= budget:
             return
-        total -= await evicted(repository, path.parent)
+        total -= await evict_base(repository, path.parent)
 
 
-async def evicted(repository: Repository, folder: Path) -> int:
+async def evict_base(repository: Repository, folder: Path) -> int:
     """Remove one base, unless it is in use, and return how many bytes it took."""
     async with repository_locked(repository.git):
-        return await _evicted(folder)
+        return await _evict_bases(folder)
 
 
-async def _evicted(folder: Path) -> int:
+async def _evict_bases(folder: Path) -> int:
     try:
-        hold = held_base(folder, fcntl.LOCK_EX)
+        hold = hold_base(folder, fcntl.LOCK_EX)
     except (BlockingIOError, FileNotFoundError):
         return 0
     try:
-        size = noted_base(folder)["bytes"]
+        size = read_base_note(folder)["bytes"]
         aside = folder.with_name(f"gone-{secrets.token_hex(4)}")
         folder.rename(aside)
-        await removed(aside)
+        await remove_all(aside)
     finally:
         os.close(hold)
     return size
@@ -126,4 +141,101 @@ async def swept(repository: Repository, bases: Path) -> None:
     async with repository_locked(repository.git):
         left = [*bases.glob("making-*"), *bases.glob("gone-*")]
         if left:
-            await removed(*left)
+            await remove_all(*left)
+
+
+WHITEOUT = os.makedev(0, 0)
+"""How overlayfs marks what a layer takes away; any user may make one since Linux 5.8."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """What a commit has otherwise than the base, and what it has no more."""
+
+    changed: tuple[bytes, ...]
+    gone: tuple[bytes, ...]
+
+
+@contextlib.asynccontextmanager
+async def delta_ready(
+    repository: Repository, commit: str, over: Base, bases: Path, *, on_gather: OnGather | None = None
+) -> AsyncIterator[Base]:
+    """Hold a layer that turns *over*, a whole checkout, into *commit*; made now if it is not there."""
+    folder = bases / f"{commit}-{settings_digest(repository)}-over-{over.commit[:12]}"
+    async with repository_locked(repository.git):
+        if not (folder / "ready").exists():
+            await _make_delta(repository, commit, over, folder)
+        hold = hold_base(folder)
+    try:
+        os.utime(folder / "ready")
+        note = read_base_note(folder)
+        tree, index = folder / "tree", folder / "index"
+        async with objects_ready(repository, commit, stores_beside(bases), on_gather=on_gather) as objects:
+            yield Base(
+                commit=commit,
+                tree=tree,
+                objects=objects,
+                below=over.trees,
+                over=over,
+                index=index,
+                files=note["files"],
+                bytes=over.bytes + note["bytes"],
+            )
+    finally:
+        os.close(hold)
+
+
+async def _make_delta(repository: Repository, commit: str, over: Base, folder: Path) -> None:
+    """Build aside and rename into place, so that a layer is whole or absent."""
+    aside = folder.with_name(f"making-{secrets.token_hex(4)}")
+    tree, index, shadow = aside / "tree", aside / "index", aside / "git"
+    tree.mkdir(parents=True)
+    shutil.copyfile(over.index, index)
+    write_gitdir(shadow, repository, head=commit, refs={}, index=None, lenders=repository.lenders, loose_stat=False)
+    env = {"GIT_WORK_TREE": str(tree), "GIT_INDEX_FILE": str(index)}
+    difference = await _difference(shadow, over.commit, commit)
+    # Of one tree: entries that stay as they are keep their stat data, which is that of the layer below.
+    await git(shadow, "read-tree", "-m", commit, env=env)
+    names = (await git(shadow, "ls-files", "-z", env=env, limit=2**30)).stdout.split(b"\0")[:-1]
+    changed = b"".join(name + b"\0" for name in difference.changed)
+    await git(shadow, "checkout-index", "-u", "-z", "--stdin", env=env, stdin=changed)
+    _whiten(tree, difference.gone, set(_folders(names)))
+    write_note(aside, tree, files=len(names))
+    await remove_all(folder, shadow)
+    aside.rename(folder)
+
+
+async def _difference(shadow: Path, base: str, commit: str) -> _Difference:
+    wanted = ("-r", "-z", "--name-status", "--no-renames", "--ignore-submodules=all")
+    done = await git(shadow, "diff-tree", *wanted, base, commit, limit=2**30)
+    words = done.stdout.split(b"\0")[:-1]
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    changed = tuple(path for kind, path in pairs if kind != b"D")
+    return _Difference(changed, tuple(path for kind, path in pairs if kind == b"D"))
+
+
+def _whiten(tree: Path, gone: tuple[bytes, ...], folders: set[bytes]) -> None:
+    """Hide what is gone: a folder as a whole where the commit has nothing in it any more."""
+    for top in {_topmost(path, folders) for path in gone}:
+        place = os.fsencode(tree) + b"/" + top
+        if os.path.lexists(place):
+            continue  # a file where a folder was hides it already
+        os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120 - names are bytes
+        if not stat.S_ISLNK(os.lstat(os.path.dirname(place)).st_mode):  # noqa: PTH120
+            os.mknod(place, stat.S_IFCHR | 0o600, WHITEOUT)
+
+
+def _topmost(path: bytes, folders: set[bytes]) -> bytes:
+    while (above := os.path.dirname(path)) and above not in folders:  # noqa: PTH120
+        path = above
+    return path
+
+
+def _folders(names: list[bytes]) -> Iterator[bytes]:
+    seen: set[bytes] = set()
+    for name in names:
+        above = os.path.dirname(name)  # noqa: PTH120
+        while above and above not in seen:
+            seen.add(above)
+            yield above
+            above = os.path.dirname(above)  # noqa: PTH120

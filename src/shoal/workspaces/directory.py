@@ -8,8 +8,8 @@ from pathlib import Path
 from shoal import proc
 from shoal.errors import Broken
 from shoal.model.command import Command
-from shoal.workspaces.kind import Order, Workspace
-from shoal.workspaces.remove import removed
+from shoal.workspaces.kind import Workspace, WorkspaceOrder
+from shoal.workspaces.remove import remove_all
 
 TIMEOUT = 600.0
 
@@ -23,19 +23,19 @@ class Directory:
         return "directory"
 
     @contextlib.asynccontextmanager
-    async def opened(self, order: Order) -> AsyncIterator[Workspace]:
+    async def open(self, order: WorkspaceOrder) -> AsyncIterator[Workspace]:
         """Copy the base's files to the workspace."""
         order.path.mkdir(parents=True, exist_ok=True)
         workspace = Workspace(path=order.path, index=order.base.index, changes=order.path)
         try:
-            await _copied(order.base.tree, order.path)
+            await _copy(order.base.tree, order.path)
             yield workspace
         finally:
             if not workspace.keep and not order.has_own_disk:
-                await removed(order.path)
+                await remove_all(order.path)
 
 
-async def _copied(source: Path, target: Path) -> None:
+async def _copy(source: Path, target: Path) -> None:
     argv = ("cp", "-a", "--reflink=auto", "--", f"{source}/.", str(target))
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
     done = await proc.run(Command(argv=argv, cwd=Path("/"), env=env), timeout=TIMEOUT)

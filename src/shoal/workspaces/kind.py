@@ -10,7 +10,7 @@ from shoal.model.repository import Base, Repository
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class WorkspaceOrder:
     """A workspace that is wanted: at *path*, with everything private to it in the folder *box*."""
 
     repository: Repository
@@ -76,5 +76,5 @@ class Kind(Protocol):
     def name(self) -> str:
         """The value of `isolation_strategy`."""
 
-    def opened(self, order: Order) -> AbstractAsyncContextManager[Workspace]:
+    def open(self, order: WorkspaceOrder) -> AbstractAsyncContextManager[Workspace]:
         """Make the workspace, and undo it on leaving unless it is to be kept."""

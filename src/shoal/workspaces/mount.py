@@ -28,10 +28,10 @@ IMAGE_OPTIONS = "loop,nosuid,nodev,noatime,noinit_itable"
 
 def mount_overlay(layers: Layers) -> None:
     """Mount *layers* in our own mount namespace; only root can."""
-    lower = ":".join(_escaped(path) for path in layers.lower)
+    lower = ":".join(_escape(path) for path in layers.lower)
     options = f"lowerdir={lower}"
     if layers.upper is not None and layers.work is not None:
-        options += f",upperdir={_escaped(layers.upper)},workdir={_escaped(layers.work)}"
+        options += f",upperdir={_escape(layers.upper)},workdir={_escape(layers.work)}"
     target = os.fsencode(layers.target)
     flags = MS_NOSUID | MS_NODEV
     if _libc().mount(b"overlay", target, b"overlay", flags, os.fsencode(options)) != 0:
@@ -74,7 +74,7 @@ def unmount(target: Path) -> bool:
     raise Broken(f"cannot unmount {target}: {os.strerror(code)}")
 
 
-async def unmounted(target: Path) -> None:
+async def unmount_tree(target: Path) -> None:
     """Take away what is mounted at *target*, while the loop goes on: the kernel waits for all cores, up to 14 ms."""
     try:
         await asyncio.get_running_loop().run_in_executor(_thread(os.getpid()), unmount, target)
@@ -83,13 +83,13 @@ async def unmounted(target: Path) -> None:
         raise
 
 
-def mounted_below(folder: Path) -> list[Path]:
+def list_mounts(folder: Path) -> list[Path]:
     """List what is mounted below *folder*, the deepest first."""
     place = _as_in_table(str(folder))
     with open(TABLE, encoding="utf-8", errors="surrogateescape", newline="\n") as table:  # noqa: PTH123
         targets = [line.split(" ", 2)[1] for line in table if place in line]
     below = f"{place.rstrip('/')}/"
-    found = [Path(_unescaped(target)) for target in targets if target == place or target.startswith(below)]
+    found = [Path(_unescape(target)) for target in targets if target == place or target.startswith(below)]
     return sorted(found, key=lambda path: len(path.parts), reverse=True)
 
 
@@ -98,7 +98,7 @@ def table_version() -> int:
     return _watch(os.getpid()).version()
 
 
-class _Watch:
+class _MountWatch:
     """Knows whether the table has changed without reading it: the kernel says so to who polls."""
 
     def __init__(self) -> None:
@@ -112,8 +112,8 @@ class _Watch:
 
 
 @functools.cache
-def _watch(_pid: int) -> _Watch:
-    return _Watch()
+def _watch(_pid: int) -> _MountWatch:
+    return _MountWatch()
 
 
 async def _run(*argv: str) -> proc.Completed:
@@ -132,7 +132,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _escaped(path: Path) -> str:
+def _escape(path: Path) -> str:
     text = str(path)
     for special in "\\:,":
         text = text.replace(special, "\\" + special)
@@ -149,7 +149,7 @@ def _as_in_table(text: str) -> str:
     return text
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     for sign, code in reversed(_CODES):
         text = text.replace(code, sign)
     return text

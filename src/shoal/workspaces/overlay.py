@@ -8,8 +8,8 @@ from pathlib import Path
 
 from shoal.model.policy import Layers
 from shoal.sandboxes.kind import RootLayers
-from shoal.workspaces.kind import Order, Workspace
-from shoal.workspaces.mount import mount_overlay, unmount, unmounted
+from shoal.workspaces.kind import Workspace, WorkspaceOrder
+from shoal.workspaces.mount import mount_overlay, unmount, unmount_tree
 
 # Every box begins with a copy of the host's table of mounts: 0.07 ms for each, against 5 ms to mount in the box itself.
 MOST_ON_HOST = 32
@@ -32,7 +32,7 @@ class Overlay:
         return "overlay"
 
     @contextlib.asynccontextmanager
-    async def opened(self, order: Order) -> AsyncIterator[Workspace]:
+    async def open(self, order: WorkspaceOrder) -> AsyncIterator[Workspace]:
         """Lay a private upper over the base."""
         upper = order.box / "upper"
         workspace = Workspace(
@@ -74,10 +74,10 @@ async def _mounted(workspace: Workspace) -> AsyncIterator[None]:
     finally:
         if not workspace.stays:
             _on_host["mounts"] -= 1
-            await unmounted(workspace.path)
+            await unmount_tree(workspace.path)
 
 
-def taken_down(path: Path) -> None:
+def unmount_overlay(path: Path) -> None:
     """Unmount what had stayed."""
     _on_host["mounts"] -= 1
     unmount(path)

@@ -45,7 +45,7 @@ async def sized(box: Path, room_bytes: int, path: Path | None = None) -> AsyncIt
     with fresh.open("xb") as image:
         # No more than the host has: the floor of its free space is met first. Tables and reserve take up to 9 %.
         image.truncate(min(room_bytes, _size(box), MOST_BYTES) * 9 // 8 + SPARE_BYTES)
-    await _formatted(fresh)
+    await _format(fresh)
     fresh.rename(box / IMAGE)  # an image by that name is whole
     async with _mounted(box, path):
         yield disk
@@ -142,7 +142,7 @@ async def assert_available(place: Path) -> None:
         raise Unavailable(what, str(error), "load the `loop` module, or say `disk: polled`") from error
 
 
-async def _formatted(image: Path) -> None:
+async def _format(image: Path) -> None:
     env = {"PATH": SYSTEM_PATH, "LC_ALL": "C"}
     done = await proc.run(Command(argv=(*MAKE, str(image)), cwd=Path("/"), env=env), timeout=MAKE_SECONDS)
     if not done.ok:

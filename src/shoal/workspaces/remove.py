@@ -37,7 +37,7 @@ class Trash:
                 os.rename(path, target)  # noqa: PTH104
         self._thrown.set()
 
-    async def emptied(self) -> None:
+    async def empty(self) -> None:
         """Remove all that lies here now, also what an earlier Shoal left."""
         self._thrown.clear()
         there = list(self._folder.iterdir()) if self._folder.is_dir() else []
@@ -45,23 +45,32 @@ class Trash:
         # What cannot be removed now is tried again by the next Shoal; no verdict depends on it.
         with contextlib.suppress(Broken, TimeoutError):
             if left:
-                await removed(*left)
+                await remove_all(*left)
 
     async def keep_empty(self) -> None:
         """Remove what is thrown away, for ever."""
         while True:
             await self._thrown.wait()
             await asyncio.sleep(GATHERING_SECONDS)  # one process removes what many sessions threw away
-            await self.emptied()
+            await self.empty()
 
 
-async def removed(*paths: Path) -> None:
+async def remove_all(*paths: Path) -> None:
     """Remove files and trees, never crossing into another file system."""
     if not await _rm(paths):
         # An ordinary user cannot empty a folder of mode 000, though it is theirs.
         await _run("chmod", "-R", "u+rwX", "--", *map(str, paths))
         if not await _rm(paths):
             raise Broken(f"cannot remove {', '.join(map(str, paths))}; something holds it or it is not yours")
+
+
+async def clear_privileges(*paths: Path) -> None:
+    """Take setuid and setgid bits from what an ended agent left: its owner may be root, and the files stay."""
+    there = [str(path) for path in paths if os.path.lexists(path)]
+    chmod = ("-execdir", "chmod", "ug-s", "--", "{}", "+")
+    if there and not await _run("find", "-P", *there, "-xdev", "-type", "f", "-perm", "/6000", *chmod):
+        # A folder of mode 000 keeps an ordinary user's find out, and nobody else gets in either.
+        await _run("chmod", "go-rwx", "--", *there)
 
 
 async def _rm(paths: tuple[Path, ...]) -> bool:

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Hashable
 from pathlib import Path
 
-from shoal.workspaces.mount import mounted_below, unmount
-from shoal.workspaces.overlay import taken_down
+from shoal.workspaces.mount import list_mounts, unmount
+from shoal.workspaces.overlay import unmount_overlay
 
 MOST = 256
 BEGINNING = "spare-"
@@ -34,7 +34,7 @@ class Spares:
         self._count = 0
         self._kept: defaultdict[Hashable, list[tuple[str, Contents]]] = defaultdict(list)
 
-    def put(self, path: Path, use: Hashable, contents: Contents) -> bool:
+    def put_away(self, path: Path, use: Hashable, contents: Contents) -> bool:
         """Put *path* away for the next one that has such a *use*; `False` where there are enough."""
         if self._count >= MOST:
             return False
@@ -60,7 +60,7 @@ class Spares:
         """Let all of them go: the trash is emptied of them, too."""
         for place, _ in itertools.chain.from_iterable(self._kept.values()):
             if os.path.exists(f"{place}/{MOUNTED}"):  # noqa: PTH110
-                taken_down(Path(place, MOUNTED))
+                unmount_overlay(Path(place, MOUNTED))
         self._kept.clear()
         self._count, self._own = MOST, None
         if self._lock >= 0:
@@ -84,7 +84,7 @@ def abandoned(path: Path) -> Path | None:
         lock = _locked(path)
         if lock is not None:
             try:
-                for place in mounted_below(path):
+                for place in list_mounts(path):
                     unmount(place)
                 return path.rename(path.with_name(f"gone-{secrets.token_hex(4)}"))
             finally:

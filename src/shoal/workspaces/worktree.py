@@ -13,8 +13,8 @@ from shoal.git.lock import repository_locked
 from shoal.git.refs import ABSENT, Move, move
 from shoal.git.run import git
 from shoal.model.repository import Repository
-from shoal.workspaces.kind import Order, Workspace
-from shoal.workspaces.remove import removed
+from shoal.workspaces.kind import Workspace, WorkspaceOrder
+from shoal.workspaces.remove import remove_all
 
 # Below this, `git worktree add` (17 ms) is as quick as recycling; at 5,000 files recycling is 10x quicker.
 POOLED_ABOVE_FILES = 500
@@ -32,7 +32,7 @@ class Worktree:
         return "worktree"
 
     @contextlib.asynccontextmanager
-    async def opened(self, order: Order) -> AsyncIterator[Workspace]:
+    async def open(self, order: WorkspaceOrder) -> AsyncIterator[Workspace]:
         """Add a linked worktree, or take a warm one; only the adding is under the lock, not the checkout."""
         admin = await self._linked(order)
         workspace = Workspace(path=order.path, index=admin / "index", changes=order.path)
@@ -52,12 +52,12 @@ class Worktree:
                 with contextlib.suppress(Broken):
                     await self._closed(order, admin, workspace)
 
-    async def _linked(self, order: Order) -> Path:
+    async def _linked(self, order: WorkspaceOrder) -> Path:
         order.path.parent.mkdir(parents=True, exist_ok=True)
         async with repository_locked(order.repository.git):
             return (None if order.has_own_disk else await self._taken(order)) or await _added(order)
 
-    async def _taken(self, order: Order) -> Path | None:
+    async def _taken(self, order: WorkspaceOrder) -> Path | None:
         """Take a warm worktree from the pool: a rename, three small files and a branch."""
         for note in sorted(self.pool.glob("*.json")):
             admin, place = _noted(note), note.with_suffix("")
@@ -72,16 +72,16 @@ class Worktree:
             return admin
         return None
 
-    async def _closed(self, order: Order, admin: Path, workspace: Workspace) -> None:
+    async def _closed(self, order: WorkspaceOrder, admin: Path, workspace: Workspace) -> None:
         async with repository_locked(order.repository.git):
             if workspace.recycled is not None and len(list(self.pool.glob("*.json"))) < POOL_SIZE:
                 await self._pooled(order, admin, workspace.recycled)
                 return
             await _unlinked(order.repository, admin)
         if not order.has_own_disk:
-            await removed(order.path)
+            await remove_all(order.path)
 
-    async def _pooled(self, order: Order, admin: Path, index: Path) -> None:
+    async def _pooled(self, order: WorkspaceOrder, admin: Path, index: Path) -> None:
         place = self.pool / secrets.token_hex(4)
         self.pool.mkdir(exist_ok=True)
         await git(admin, "update-ref", "--no-deref", "HEAD", order.base.commit)
@@ -106,11 +106,11 @@ async def _pointed(pointer: Path, admin: Path) -> None:
     if pointer.is_symlink() or pointer.is_file():
         pointer.unlink()
     else:
-        await removed(pointer)
+        await remove_all(pointer)
     pointer.write_text(f"gitdir: {admin}\n", errors="surrogateescape")
 
 
-async def _added(order: Order) -> Path:
+async def _added(order: WorkspaceOrder) -> Path:
     await git(
         order.repository.git,
         *("worktree", "add", "--quiet", "--no-checkout", "--no-track", "--lock", "--reason", "a Shoal session"),
@@ -121,7 +121,7 @@ async def _added(order: Order) -> Path:
 
 async def _unlinked(repository: Repository, admin: Path) -> None:
     """Forget a linked worktree by removing its admin folder, which no agent could ever see."""
-    await removed(admin)
+    await remove_all(admin)
     with contextlib.suppress(OSError):
         (repository.git / "worktrees").rmdir()
 

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 
-from shoal.cli.output import Paint
-from shoal.cli.plain import plain
-from shoal.cli.program import program
+from shoal.cli.output import Paint, escape, program
 from shoal.cli.render.columns import beginning, seconds
 from shoal.model.events import GateAnswered, GateOpened
-from shoal.model.gate import Answer, Verdict
+from shoal.model.gate import GateAnswer, GateVerdict
 from shoal.store.fold import GateState, RunState
 
 MESSAGE = 400
@@ -18,7 +16,8 @@ def waiting_lines(run: RunState, paint: Paint) -> Iterator[str]:
     """Say which steps of *run* wait for a person, and what that person types."""
     for step in run.waiting:
         if step.gate is not None:
-            told = f"{plain(step.step)} {quoted(step.gate.message)}{_in_time(step.gate.timeout, step.gate.on_timeout)}"
+            deadline = _in_time(step.gate.timeout, step.gate.on_timeout)
+            told = f"{escape(step.step)} {quote_message(step.gate.message)}{deadline}"
             yield f"{paint('waiting for approval:', 'warn')} {told}"
             yield from (f"{INDENT}{line}" for line in _answers(run.run, step.step))
 
@@ -28,21 +27,21 @@ def waiting_document(run: RunState) -> list[dict[str, object]]:
     return [_gate(step.step, step.gate) for step in run.waiting if step.gate is not None]
 
 
-def opened_line(event: GateOpened, indent: str) -> str:
+def gate_opened_line(event: GateOpened, indent: str) -> str:
     """Say that a gate waits, and how to answer it."""
-    told = f"{plain(event.step)} {quoted(event.message)}{_in_time(event.timeout, event.on_timeout)}"
+    told = f"{escape(event.step)} {quote_message(event.message)}{_in_time(event.timeout, event.on_timeout)}"
     return f"\n{indent}".join([f"waiting for approval: {told}; in another terminal:", *_answers(event.run, event.step)])
 
 
-def answered_line(event: GateAnswered) -> str:
+def gate_answered_line(event: GateAnswered) -> str:
     """Say that a gate was answered, by whom and in which words."""
-    answer = Answer(verdict=event.answer, by=event.by, message=event.message)
-    return f"{plain(event.step)} {one_line(answer.told)}"
+    answer = GateAnswer(verdict=event.answer, by=event.by, message=event.message)
+    return f"{escape(event.step)} {one_line(answer.told)}"
 
 
 def how_to_answer(run: str, step: str) -> str:
     """Give the command that answers, as it can be typed."""
-    return f"{program()} approve {plain(run)} {plain(step)}"
+    return f"{program()} approve {escape(run)} {escape(step)}"
 
 
 def _answers(run: str, step: str) -> tuple[str, str]:
@@ -50,7 +49,7 @@ def _answers(run: str, step: str) -> tuple[str, str]:
     return yes, f"{yes} --reject"
 
 
-def quoted(message: str) -> str:
+def quote_message(message: str) -> str:
     """Show what is asked, which may be made of an agent's words, on one line."""
     return f'"{one_line(message)}"'
 
@@ -60,7 +59,7 @@ def one_line(text: str, most: int = MESSAGE) -> str:
     return beginning(" ".join(text.split()), most)
 
 
-def _in_time(timeout: float | None, on_timeout: Verdict) -> str:
+def _in_time(timeout: float | None, on_timeout: GateVerdict) -> str:
     return "" if timeout is None else f" ({on_timeout.done} without an answer in {seconds(timeout)})"
 
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from shoal.cli.output import Paint
-from shoal.cli.plain import plain
+from shoal.cli.output import Paint, escape
 from shoal.model.status import Status
 
 GAP = "  "
@@ -30,14 +29,14 @@ def columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
 
 
-def joined(cells: Iterable[str]) -> str:
+def join_cells(cells: Iterable[str]) -> str:
     """Make one line of padded cells."""
     return GAP.join(cells).rstrip()
 
 
 def heading(cells: Iterable[str], paint: Paint) -> str:
     """Make the first line of a table."""
-    return paint(joined(cells), "dim")
+    return paint(join_cells(cells), "dim")
 
 
 def count(number: int, noun: str) -> str:
@@ -63,7 +62,7 @@ def ago(length: float) -> str:
 
 def beginning(text: str, most: int) -> str:
     """Show the beginning of a text of others, escaped, in at most so many signs."""
-    shown = plain(text)
+    shown = escape(text)
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
@@ -80,4 +79,4 @@ def size(number: int) -> str:
 def some(names: Sequence[str], most: int = SHOWN) -> str:
     """Name the first of them, escaped, and count the rest."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(plain, names[:most])) + more
+    return ", ".join(map(escape, names[:most])) + more

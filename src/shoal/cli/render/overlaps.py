@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from shoal.cli.output import Paint
-from shoal.cli.plain import plain
-from shoal.cli.render.columns import columns, count, heading, joined, some
+from shoal.cli.output import Paint, escape
+from shoal.cli.render.columns import columns, count, heading, join_cells, some
 from shoal.model.overlap import Overlap
 
 INDENT = "  "
@@ -32,7 +31,7 @@ class OverlapLines:
             return f"{self._paint('overlap', 'warn')}  between more sessions; `shoal merge --preview` names them all"
         if self._told > TOLD:
             return None
-        names = f"{plain(one.one)} and {plain(one.other)}"
+        names = f"{escape(one.one)} and {escape(one.other)}"
         return f"{self._paint('overlap', 'warn')}  {names}:\n{self._indent}{verdict(one, self._paint)}"
 
     def _step(self, step: str, one: Overlap) -> str | None:
@@ -56,12 +55,12 @@ def matrix(names: Sequence[str], marks: Mapping[tuple[str, str], str], paint: Pa
     if len(names) > WIDEST:
         return
     rows = [
-        [f"{number} {plain(name)}", *(marks.get((name, other), ".") for other in names)]
+        [f"{number} {escape(name)}", *(marks.get((name, other), ".") for other in names)]
         for number, name in enumerate(names, 1)
     ]
     head, *padded = columns([["", *map(str, range(1, len(names) + 1))], *rows])
     yield heading(head, paint)
-    yield from map(joined, padded)
+    yield from map(join_cells, padded)
 
 
 def overlap_table(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
@@ -79,7 +78,7 @@ def _pairs(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
     if len(names) > 2:
         yield from (f"{INDENT}{line}" for line in matrix(names, marks, paint))
     for one in overlaps[:TOLD]:
-        yield f"{INDENT}{plain(one.one)} and {plain(one.other)}: {verdict(one, paint)}"
+        yield f"{INDENT}{escape(one.one)} and {escape(one.other)}: {verdict(one, paint)}"
     if len(overlaps) > TOLD:
         yield f"{INDENT}… and {count(len(overlaps) - TOLD, 'more pair')}"
 
@@ -87,9 +86,9 @@ def _pairs(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
 def _siblings(step: str, overlaps: Sequence[Overlap]) -> str:
     """Tell of the workers of one step at once: they did the same task, and one of them is enough."""
     files = some(list(dict.fromkeys(path for one in overlaps for path in one.paths)), NAMED)
-    return f"workers of {plain(step)} changed the same files ({files}): they did the same task; `select:` picks one"
+    return f"workers of {escape(step)} changed the same files ({files}): they did the same task; `select:` picks one"
 
 
 def _names(one: Overlap) -> str:
     more = f" and {one.files - NAMED} more" if one.files > NAMED else ""
-    return ", ".join(map(plain, one.paths[:NAMED])) + more
+    return ", ".join(map(escape, one.paths[:NAMED])) + more

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 import typer
 
-from shoal.cli.plain import plain
+from shoal.cli.output import escape
 from shoal.errors import ShoalError
 from shoal.pipeline.problems import BadDocument
 
@@ -29,8 +29,8 @@ ELSEWHERE = {  # what other tools of this field call it
 def sentence(error: ShoalError) -> str:
     """Say an error of ours; those of a document stand alone, as `file:line:column:`, so that editors find them."""
     if isinstance(error, BadDocument):
-        return plain(str(error), keep="\n")  # it bounds itself, by whole problems
-    text = plain(str(error)[:LONGEST], keep="\n")
+        return escape(str(error), keep="\n")  # it bounds itself, by whole problems
+    text = escape(str(error)[:LONGEST], keep="\n")
     return f"shoal: {' '.join(text.split())}"
 
 
@@ -40,16 +40,21 @@ def usage(error: typer.TyperException, words: Sequence[str], commands: Container
     if first in ELSEWHERE:
         return f"shoal: no command {first!r}; {ELSEWHERE[first]}"
     command = f"shoal {first}" if first in commands else "shoal"
-    said = plain(error.format_message()).rstrip(".").replace("Value error, ", "")
+    said = escape(error.format_message()).rstrip(".").replace("Value error, ", "")
     return f"shoal: {said}{'' if said.endswith('?') else ';'} see `{command} --help`"
 
 
 def bug(error: Exception) -> str:
     """Own up to an error that nobody foresaw; SHOAL_DEBUG=1 shows where it came from."""
-    line = f"shoal: this is a bug in Shoal: {type(error).__name__}: {plain(str(error)[:LONGEST])}"
+    line = f"shoal: this is a bug in Shoal: {type(error).__name__}: {escape(str(error)[:LONGEST])}"
     if os.environ.get("SHOAL_DEBUG") == "1":
-        return plain("".join(traceback.format_exception(error)), keep="\n") + line
+        return escape("".join(traceback.format_exception(error)), keep="\n") + line
     return f"{line}; SHOAL_DEBUG=1 shows where"
+
+
+def gathering(commits: int) -> str:
+    """Explain why a run does not start yet."""
+    return f"shoal: preparing the objects of {commits:,} commits for agents to read; this happens once"
 
 
 def stopping() -> str:
@@ -62,6 +67,6 @@ def late() -> str:
     return "shoal: the deadline has passed: the agents are asked to end, and their work is kept"
 
 
-def ended_at_once() -> str:
+def interrupt_line() -> str:
     """Answer the second Ctrl-C, after everything has ended."""
     return "shoal: ended at once; what was not brought in yet is brought in by the next `shoal run` or `shoal clean`"

@@ -39,7 +39,7 @@ async def _serve(given: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     script = None
     if given.script is not None:
-        from shoal.testing.model.files import script_of
+        from shoal.testing.model.scripts import script_of
 
         script = script_of(given.script)
     async with ModelServer(script, host=given.host, port=given.port, log=given.log) as server:

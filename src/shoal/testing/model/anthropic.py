@@ -3,9 +3,19 @@
 import json
 from collections.abc import Iterator
 
-from shoal.testing.model.conversation import Answer, Body, Call, Conversation, Event, Message, text_of, words
-from shoal.testing.model.names import fresh, part
-from shoal.testing.model.names import whole as whole_name
+from shoal.testing.model.conversation import (
+    Body,
+    Conversation,
+    Event,
+    Message,
+    ModelAnswer,
+    ModelCall,
+    fresh,
+    part,
+    text_of,
+    words,
+)
+from shoal.testing.model.conversation import whole as whole_name
 from shoal.testing.model.turns import Fail, Usage
 
 KINDS = {
@@ -46,12 +56,12 @@ def _messages(message: Body) -> Iterator[Message]:
             yield Message("user", block["text"])
 
 
-def whole(answer: Answer) -> Body:
+def whole(answer: ModelAnswer) -> Body:
     """Write an answer as one document."""
     return {**_message(answer), "content": _blocks(answer), "stop_reason": _stop(answer), "usage": _usage(answer.usage)}
 
 
-def events(answer: Answer) -> Iterator[Event]:
+def events(answer: ModelAnswer) -> Iterator[Event]:
     """Write an answer as a stream."""
     yield from (Event(body, body["type"]) for body in _bodies(answer))
 
@@ -67,7 +77,7 @@ def failure(fail: Fail) -> Iterator[Event]:
     yield Event(refusal(fail), "error")
 
 
-def _message(answer: Answer) -> Body:
+def _message(answer: ModelAnswer) -> Body:
     return {
         "id": fresh("msg_"),
         "type": "message",
@@ -89,20 +99,20 @@ def _usage(usage: Usage) -> Body:
     }
 
 
-def _stop(answer: Answer) -> str:
+def _stop(answer: ModelAnswer) -> str:
     return "tool_use" if answer.calls else "end_turn"
 
 
-def _blocks(answer: Answer) -> list[Body]:
+def _blocks(answer: ModelAnswer) -> list[Body]:
     text = [{"type": "text", "text": answer.text}] if answer.text else []
     return [*text, *(_call(call, part(answer.name, index)) for index, call in enumerate(answer.calls))]
 
 
-def _call(call: Call, name: str) -> Body:
+def _call(call: ModelCall, name: str) -> Body:
     return {"type": "tool_use", "id": f"toolu_{name}", "name": call.name, "input": call.arguments}
 
 
-def _bodies(answer: Answer) -> Iterator[Body]:
+def _bodies(answer: ModelAnswer) -> Iterator[Body]:
     yield {"type": "message_start", "message": _message(answer)}
     yield {"type": "ping"}
     for index, block in enumerate(_blocks(answer)):

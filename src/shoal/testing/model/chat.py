@@ -3,9 +3,20 @@
 import time
 from collections.abc import Iterator
 
-from shoal.testing.model.conversation import Answer, Body, Call, Conversation, Event, Message, Role, text_of, words
-from shoal.testing.model.names import fresh, part
-from shoal.testing.model.names import whole as whole_name
+from shoal.testing.model.conversation import (
+    Body,
+    Conversation,
+    Event,
+    Message,
+    ModelAnswer,
+    ModelCall,
+    Role,
+    fresh,
+    part,
+    text_of,
+    words,
+)
+from shoal.testing.model.conversation import whole as whole_name
 from shoal.testing.model.turns import Fail, Usage
 
 ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "result", "function": "result"}
@@ -39,7 +50,7 @@ def _tool(tool: Body) -> tuple[str, Body | None]:
     return tool["function"]["name"], tool["function"].get("parameters") or {}
 
 
-def whole(answer: Answer) -> Body:
+def whole(answer: ModelAnswer) -> Body:
     """Write an answer as one document."""
     message: Body = {"role": "assistant", "content": answer.text or None}
     if answer.calls:
@@ -49,7 +60,7 @@ def whole(answer: Answer) -> Body:
     return {**head, "choices": [choice], "usage": _usage(answer.usage)}
 
 
-def events(answer: Answer) -> Iterator[Event]:
+def events(answer: ModelAnswer) -> Iterator[Event]:
     """Write an answer as a stream."""
     head = _head(answer, "chat.completion.chunk")
     for delta in _deltas(answer):
@@ -71,11 +82,11 @@ def failure(fail: Fail) -> Iterator[Event]:
     yield Event(refusal(fail))
 
 
-def _head(answer: Answer, kind: str) -> Body:
+def _head(answer: ModelAnswer, kind: str) -> Body:
     return {"id": fresh("chatcmpl-"), "object": kind, "created": int(time.time()), "model": answer.model}
 
 
-def _finish(answer: Answer) -> str:
+def _finish(answer: ModelAnswer) -> str:
     return "tool_calls" if answer.calls else "stop"
 
 
@@ -88,17 +99,17 @@ def _usage(usage: Usage) -> Body:
     }
 
 
-def _calls(answer: Answer) -> list[Body]:
+def _calls(answer: ModelAnswer) -> list[Body]:
     return [_call(call, f"call_{part(answer.name, index)}") for index, call in enumerate(answer.calls)]
 
 
-def _call(call: Call, name: str) -> Body:
+def _call(call: ModelCall, name: str) -> Body:
     if call.is_custom:
         return {"id": name, "type": "custom", "custom": {"name": call.name, "input": call.text}}
     return {"id": name, "type": "function", "function": {"name": call.name, "arguments": call.text}}
 
 
-def _deltas(answer: Answer) -> Iterator[Body]:
+def _deltas(answer: ModelAnswer) -> Iterator[Body]:
     yield {"role": "assistant", "content": ""}
     for word in words(answer.text):
         yield {"content": word}

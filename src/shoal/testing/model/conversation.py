@@ -3,12 +3,30 @@
 import hashlib
 import itertools
 import json
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from shoal.testing.model.names import fresh
 from shoal.testing.model.turns import Arguments, Fail, Usage
+
+LENGTH = 22
+
+
+def fresh(prefix: str) -> str:
+    """Make a name that was not given before."""
+    return prefix + uuid.uuid4().hex[:LENGTH]
+
+
+def part(whole: str, index: int) -> str:
+    """Name a part of what is named *whole*."""
+    return f"{whole}{index:02x}"
+
+
+def whole(part: object) -> str:
+    """Give what the name of a part began with, without its prefix."""
+    return str(part).rpartition("_")[2][:LENGTH]
+
 
 Body = dict[str, Any]
 """JSON as it is on the wire: these are parsers, and what clients send has no type."""
@@ -76,7 +94,7 @@ def _lasting(system: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ModelCall:
     """A tool of the client's, and what it is called with."""
 
     name: str
@@ -90,12 +108,12 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ModelAnswer:
     """What the model says and which tools it asks for."""
 
     model: str
     text: str
-    calls: tuple[Call, ...]
+    calls: tuple[ModelCall, ...]
     usage: Usage
     name: str = field(default_factory=lambda: fresh(""))
 
@@ -107,23 +125,23 @@ class Event:
     content: Body | str
     name: str | None = None
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Write it as a server-sent event."""
         name = f"event: {self.name}\n" if self.name else ""
         text = self.content if isinstance(self.content, str) else json.dumps(self.content)
         return f"{name}data: {text}\n\n".encode()
 
 
-class Wire(Protocol):
+class WireFormat(Protocol):
     """A wire format: a module of its own for each."""
 
     def read(self, path: str, body: Body) -> Conversation:
         """Find the conversation in a request."""
 
-    def whole(self, answer: Answer) -> Body:
+    def whole(self, answer: ModelAnswer) -> Body:
         """Write an answer as one document."""
 
-    def events(self, answer: Answer) -> Iterator[Event]:
+    def events(self, answer: ModelAnswer) -> Iterator[Event]:
         """Write an answer as a stream."""
 
     def refusal(self, fail: Fail) -> Body:

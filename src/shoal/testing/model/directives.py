@@ -31,7 +31,7 @@ class Directive:
     def turns(self) -> tuple[Turn, ...]:
         """Give the script that it stands for; a scenario that is not known or not right is refused with 400."""
         try:
-            return tuple(_kept_to(turn, self.keys) for turn in self._plain())
+            return tuple(_with_pace(turn, self.keys) for turn in self._plain())
         except (ValueError, KeyError, TypeError) as error:
             return (Fail(400, f"the directive s:{self.scenario} cannot be read: {error!r}"),)
 
@@ -61,7 +61,7 @@ def _keys(written: str) -> Keys:
     return {name: urllib.parse.unquote(value) for name, value in pairs}
 
 
-def _kept_to(turn: Turn, keys: Keys) -> Turn:
+def _with_pace(turn: Turn, keys: Keys) -> Turn:
     """Give *turn* the pace and the usage that go with any scenario."""
     if not isinstance(turn, Say | Use):
         return turn
@@ -86,7 +86,7 @@ def _shell(keys: Keys, usual: str = DEFAULTS["command"]) -> Use:
     return Use("shell", {"command": keys.get("cmd", usual)}, say="I will run it.")
 
 
-def _done(keys: Keys, usual: str = "Done.") -> Say:
+def _say_done(keys: Keys, usual: str = "Done.") -> Say:
     return Say(keys.get("say", usual))
 
 
@@ -94,17 +94,17 @@ def _refusal(status: int, keys: Keys, *, is_once: bool) -> tuple[Turn, ...]:
     retry_after = float(keys["retry"]) if "retry" in keys else None
     is_streamed = keys.get("stream", "0") == "1"
     fail = Fail(status, keys.get("message", ""), retry_after, int(keys.get("n", 1)), is_streamed=is_streamed)
-    return (fail, _done(keys, "Recovered.")) if is_once else (fail,)
+    return (fail, _say_done(keys, "Recovered.")) if is_once else (fail,)
 
 
 def _edit(keys: Keys) -> tuple[Turn, ...]:
     path = _path(keys)
     change = {"path": path, "old": keys.get("old", DEFAULTS["old"]), "new": keys.get("new", DEFAULTS["new"])}
-    return Use("read", {"path": path}), Use("edit", change), _done(keys)
+    return Use("read", {"path": path}), Use("edit", change), _say_done(keys)
 
 
 def _call(keys: Keys) -> tuple[Turn, ...]:
-    return Use(keys["tool"], json.loads(keys.get("args", "{}")), say="I will call it."), _done(keys)
+    return Use(keys["tool"], json.loads(keys.get("args", "{}")), say="I will call it."), _say_done(keys)
 
 
 def _whole_file(keys: Keys) -> tuple[Turn, ...]:
@@ -122,15 +122,15 @@ def _hang(keys: Keys) -> tuple[Turn, ...]:
 
 
 SCENARIOS: dict[str, Callable[[Keys], tuple[Turn, ...]]] = {
-    "text": lambda keys: (_done(keys, "A plain answer."),),
-    "write": lambda keys: (_write(keys), _done(keys)),
-    "shell": lambda keys: (_shell(keys), _done(keys)),
-    "both": lambda keys: (_write(keys), _shell(keys), _done(keys)),
-    "together": lambda keys: ((_write(keys), _shell(keys)), _done(keys)),
+    "text": lambda keys: (_say_done(keys, "A plain answer."),),
+    "write": lambda keys: (_write(keys), _say_done(keys)),
+    "shell": lambda keys: (_shell(keys), _say_done(keys)),
+    "both": lambda keys: (_write(keys), _shell(keys), _say_done(keys)),
+    "together": lambda keys: ((_write(keys), _shell(keys)), _say_done(keys)),
     "edit": _edit,
-    "sleep": lambda keys: (_shell(keys, f"sleep {keys.get('sec', '30')}; echo slept > slept.txt"), _done(keys)),
+    "sleep": lambda keys: (_shell(keys, f"sleep {keys.get('sec', '30')}; echo slept > slept.txt"), _say_done(keys)),
     "slow": lambda keys: (Delay(0, Say("slow " * 20), between=int(keys.get("ms", 200)) / 1000),),
-    "unknown_tool": lambda keys: (Use("NoSuchTool", {"a": 1}, say="I will call it."), _done(keys)),
+    "unknown_tool": lambda keys: (Use("NoSuchTool", {"a": 1}, say="I will call it."), _say_done(keys)),
     "call": _call,
     "wholefile": _whole_file,
     "overflow": _overflow,

@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from shoal.testing.model.conversation import Answer, Body, Conversation, Event, Message, text_of, words
-from shoal.testing.model.names import fresh
+from shoal.testing.model.conversation import Body, Conversation, Event, Message, ModelAnswer, fresh, text_of, words
 from shoal.testing.model.turns import Fail
 
 STATUSES = {
@@ -62,12 +61,12 @@ def _lower(schema: Any) -> Any:  # noqa: ANN401
             return schema
 
 
-def whole(answer: Answer) -> Body:
+def whole(answer: ModelAnswer) -> Body:
     """Write an answer as one document."""
     return _part(answer, [*([{"text": answer.text}] if answer.text else []), *_calls(answer)], finish="STOP")
 
 
-def events(answer: Answer) -> Iterator[Event]:
+def events(answer: ModelAnswer) -> Iterator[Event]:
     """Write an answer as a stream."""
     for part in [*({"text": word} for word in words(answer.text)), *_calls(answer)]:
         yield Event(_part(answer, [part]))
@@ -97,11 +96,11 @@ def wants_json(body: Body) -> bool:
     return (body.get("generationConfig") or {}).get("responseMimeType") == "application/json"
 
 
-def _calls(answer: Answer) -> list[Body]:
+def _calls(answer: ModelAnswer) -> list[Body]:
     return [{"functionCall": {"name": call.name, "args": call.arguments}} for call in answer.calls]
 
 
-def _part(answer: Answer, parts: list[Body], finish: str | None = None) -> Body:
+def _part(answer: ModelAnswer, parts: list[Body], finish: str | None = None) -> Body:
     candidate: Body = {"content": {"role": "model", "parts": parts}, "index": 0}
     if finish:
         candidate["finishReason"] = finish

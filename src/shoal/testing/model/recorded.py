@@ -72,7 +72,7 @@ class Answered:
     usage: Usage
 
 
-class Recorded:
+class RequestLog:
     """The newest requests and answers: so many, and of so many bytes."""
 
     def __init__(self, most_requests: int = MOST_REQUESTS, most_bytes: int = MOST_BYTES) -> None:
@@ -98,7 +98,7 @@ class Recorded:
     def _is_full(self) -> bool:
         return len(self._requests) > self._most_requests or self._bytes > self._most_bytes
 
-    def answered(self, request: Request, usage: Usage) -> None:
+    def note_answer(self, request: Request, usage: Usage) -> None:
         """Keep what the answer to *request* reported."""
         self.usage += usage
         self._answers.append(Answered(request, usage))

@@ -4,9 +4,19 @@ import time
 from collections.abc import Iterator
 
 from shoal.testing.model import chat
-from shoal.testing.model.conversation import Answer, Body, Call, Conversation, Event, Message, text_of, words
-from shoal.testing.model.names import fresh, part
-from shoal.testing.model.names import whole as whole_name
+from shoal.testing.model.conversation import (
+    Body,
+    Conversation,
+    Event,
+    Message,
+    ModelAnswer,
+    ModelCall,
+    fresh,
+    part,
+    text_of,
+    words,
+)
+from shoal.testing.model.conversation import whole as whole_name
 from shoal.testing.model.turns import Fail, Usage
 
 refusal = chat.refusal
@@ -45,12 +55,12 @@ def _schema(tool: Body) -> Body | None:
     return None if tool["type"] == "custom" else tool.get("parameters") or {}
 
 
-def whole(answer: Answer) -> Body:
+def whole(answer: ModelAnswer) -> Body:
     """Write an answer as one document."""
-    return _done(_response(answer.model), _items(answer), answer.usage)
+    return _final_body(_response(answer.model), _items(answer), answer.usage)
 
 
-def events(answer: Answer) -> Iterator[Event]:
+def events(answer: ModelAnswer) -> Iterator[Event]:
     """Write an answer as a stream."""
     for number, body in enumerate(_bodies(answer)):
         yield Event({**body, "sequence_number": number}, body["type"])
@@ -84,7 +94,7 @@ def _response(model: str) -> Body:
     }
 
 
-def _done(response: Body, items: list[Body], usage: Usage) -> Body:
+def _final_body(response: Body, items: list[Body], usage: Usage) -> Body:
     return {**response, "status": "completed", "output": items, "usage": _usage(usage)}
 
 
@@ -98,7 +108,7 @@ def _usage(usage: Usage) -> Body:
     }
 
 
-def _items(answer: Answer) -> list[Body]:
+def _items(answer: ModelAnswer) -> list[Body]:
     text = {"type": "output_text", "text": answer.text, "annotations": []}
     message = {"id": fresh("msg_"), "type": "message", "role": "assistant", "status": "completed", "content": [text]}
     return [
@@ -107,20 +117,20 @@ def _items(answer: Answer) -> list[Body]:
     ]
 
 
-def _call(call: Call, name: str) -> Body:
+def _call(call: ModelCall, name: str) -> Body:
     body = {"status": "completed", "call_id": f"call_{name}", "name": call.name}
     if call.is_custom:
         return {**body, "id": fresh("ctc_"), "type": "custom_tool_call", "input": call.text}
     return {**body, "id": fresh("fc_"), "type": "function_call", "arguments": call.text}
 
 
-def _bodies(answer: Answer) -> Iterator[Body]:
+def _bodies(answer: ModelAnswer) -> Iterator[Body]:
     response, items = _response(answer.model), _items(answer)
     yield {"type": "response.created", "response": response}
     yield {"type": "response.in_progress", "response": response}
     for index, item in enumerate(items):
         yield from _item(item, index)
-    yield {"type": "response.completed", "response": _done(response, items, answer.usage)}
+    yield {"type": "response.completed", "response": _final_body(response, items, answer.usage)}
 
 
 def _item(item: Body, index: int) -> Iterator[Body]:

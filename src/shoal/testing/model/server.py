@@ -11,14 +11,68 @@ from types import TracebackType
 from typing import Self
 
 from shoal.errors import BadInput
-from shoal.testing.model.asked import asked
-from shoal.testing.model.connection import MOST_HEAD, BadRequest, Connection, Received
-from shoal.testing.model.conversation import Body
-from shoal.testing.model.perform import Performance
-from shoal.testing.model.recorded import Answered, Recorded, Request
-from shoal.testing.model.routes import WIRES, document, protocol
+from shoal.testing.model import anthropic, chat, gemini, responses
+from shoal.testing.model.connection import MOST_HEAD, BadRequest, Connection, Received, TurnPlayer
+from shoal.testing.model.conversation import Body, Conversation, WireFormat
+from shoal.testing.model.recorded import Answered, Request, RequestLog, without_key, without_keys
 from shoal.testing.model.scripts import Player, Script
 from shoal.testing.model.turns import Fail, Usage
+
+WIRES: dict[str, WireFormat] = {"anthropic": anthropic, "chat": chat, "responses": responses, "gemini": gemini}
+ENDS = {
+    "/messages": "anthropic",
+    "/chat/completions": "chat",
+    "/responses": "responses",
+    ":generateContent": "gemini",
+    ":streamGenerateContent": "gemini",
+}
+MODELS = {"object": "list", "data": [{"id": "scripted", "object": "model", "created": 0, "owned_by": "shoal"}]}
+
+
+def protocol(path: str) -> str | None:
+    """Name the wire format of an address that gives answers."""
+    plain = path.partition("?")[0]
+    return next((name for end, name in ENDS.items() if plain.endswith(end)), None)
+
+
+def document(method: str, path: str, length: int) -> Body | None:
+    """Give what lies at an address that gives no answers."""
+    plain = path.partition("?")[0]
+    tokens = max(1, length // 4)
+    if method == "GET":
+        return MODELS if plain.endswith("/models") else None
+    if plain.endswith("/messages/count_tokens"):
+        return {"input_tokens": tokens}
+    if plain.endswith("/input_tokens"):
+        return {"object": "response.input_tokens", "input_tokens": tokens}
+    return {"totalTokens": tokens} if plain.endswith(":countTokens") else None
+
+
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading JSON of the wrong shape comes to."""
+
+
+def read_request(protocol: str, received: Received) -> Request:
+    """Read a request, or raise `BadRequest`: clients send what they like."""
+    try:
+        conversation = WIRES[protocol].read(received.path, json.loads(received.content))
+        _assert_tools(conversation)
+    except UNREADABLE as error:
+        raise BadRequest(400, f"the request cannot be read: {error!r}"[:500]) from None
+    return Request(
+        protocol=protocol,
+        path=without_key(received.path),
+        headers=without_keys(received.headers),
+        raw=received.content,
+        conversation=conversation,
+    )
+
+
+def _assert_tools(conversation: Conversation) -> None:
+    for name, schema in conversation.tools.items():
+        shapes = {} if schema is None else schema.get("properties") or {}
+        if not isinstance(name, str) or not all(isinstance(shape, dict) for shape in shapes.values()):
+            raise TypeError(f"the schema of {name!r} is none")
 
 
 class ModelServer:
@@ -38,7 +92,7 @@ class ModelServer:
         )  # the name has two addresses, a port only one
         self._log = log
         self._player = Player(script)
-        self._recorded = Recorded()
+        self._recorded = RequestLog()
         self._connections: dict[Connection, asyncio.Task[None]] = {}
         self._arrived = asyncio.Event()
         self._is_closed = False
@@ -164,7 +218,7 @@ class ModelServer:
     async def _ask(self, named: str, received: Received, connection: Connection) -> bool:
         wire = WIRES[named]
         try:
-            request = asked(named, received)
+            request = read_request(named, received)
         except BadRequest as error:
             await connection.send(error.status, wire.refusal(Fail(error.status, str(error))))
             return True
@@ -172,7 +226,7 @@ class ModelServer:
         turn = self._player.turn(request)
         if self._log is not None:
             _append(self._log, {"at": request.at, "position": request.position, "turn": repr(turn)[:1000]})
-        return await Performance(request, wire, connection, self._recorded.answered).perform(turn)
+        return await TurnPlayer(request, wire, connection, self._recorded.note_answer).perform(turn)
 
     def _note(self, request: Request) -> None:
         self._recorded.add(request)

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping
 
-from shoal.testing.model.conversation import Body, Call, Tools
+from shoal.testing.model.conversation import Body, ModelCall, Tools
 from shoal.testing.model.turns import Arguments, Use
 
 KINDS = {
@@ -40,18 +40,18 @@ DEFAULTS = {
 }
 
 
-def call(use: Use, tools: Tools) -> Call:
+def call(use: Use, tools: Tools) -> ModelCall:
     """Make the call that *use* means to a client that has *tools*."""
     if use.tool not in KINDS or isinstance(use.arguments, str):
-        return Call(use.tool, use.arguments, is_custom=tools.get(use.tool, {}) is None)
+        return ModelCall(use.tool, use.arguments, is_custom=tools.get(use.tool, {}) is None)
     given = {**DEFAULTS, **use.arguments, **_meant(use)}
-    name = _named(use.tool, tools)
+    name = _find_tool(use.tool, tools)
     if name is not None:
-        return _fitted(use.tool, name, tools[name], given)
-    shell = _named("shell", tools)
+        return _fit_call(use.tool, name, tools[name], given)
+    shell = _find_tool("shell", tools)
     if shell is None:
-        return Call(use.tool, use.arguments)
-    return _fitted("shell", shell, tools[shell], {**given, "command": _by_shell(use.tool, given)})
+        return ModelCall(use.tool, use.arguments)
+    return _fit_call("shell", shell, tools[shell], {**given, "command": _by_shell(use.tool, given)})
 
 
 def _meant(use: Use) -> dict[str, object]:
@@ -62,47 +62,47 @@ def _meant(use: Use) -> dict[str, object]:
     return {meaning: given[names[0]] for meaning, names in known.items() if names}
 
 
-def _named(kind: str, tools: Tools) -> str | None:
+def _find_tool(kind: str, tools: Tools) -> str | None:
     return next((name for name in KINDS[kind].split() if name in tools), None)
 
 
-def _fitted(kind: str, name: str, schema: Body | None, given: Mapping[str, object]) -> Call:
+def _fit_call(kind: str, name: str, schema: Body | None, given: Mapping[str, object]) -> ModelCall:
     if schema is None:
-        return Call(name, _patch(given) if kind == "edit" else str(given[MEANT[kind][0]]), is_custom=True)
-    return Call(name, _arguments(kind, schema, given))
+        return ModelCall(name, _patch(given) if kind == "edit" else str(given[MEANT[kind][0]]), is_custom=True)
+    return ModelCall(name, _arguments(kind, schema, given))
 
 
 def _arguments(kind: str, schema: Body, given: Mapping[str, object]) -> Arguments:
     """Give each property that we know what it means, and each that is required."""
-    required = _listed(schema.get("required"))
+    required = _as_list(schema.get("required"))
     found: dict[str, object] = {}
     for name, shape in (schema.get("properties") or {}).items():
         meaning = next((word for word in MEANT[kind] if name.lower() in WORDS[word].split()), None)
         if meaning is not None:
-            found[name] = _shaped(given[meaning], name, shape)
+            found[name] = _fit_value(given[meaning], name, shape)
         elif name in given and name not in DEFAULTS:
             found[name] = given[name]
         elif name in required:
-            found[name] = _filled(name, shape, kind)
+            found[name] = _fill_value(name, shape, kind)
     return found
 
 
-def _shaped(value: object, name: str, shape: Body) -> object:
+def _fit_value(value: object, name: str, shape: Body) -> object:
     if shape.get("type") != "array":
         return value
     return [value] if name.lower() == "commands" else ["bash", "-lc", value]
 
 
-def _filled(name: str, shape: Body, kind: str) -> object:
-    if choices := _listed(shape.get("enum")):
+def _fill_value(name: str, shape: Body, kind: str) -> object:
+    if choices := _as_list(shape.get("enum")):
         wanted = {"write": "create", "edit": "str_replace", "read": "view"}.get(kind)
         return wanted if wanted in choices else choices[0]
     fillers: dict[str, object] = {"boolean": False, "number": 1000, "integer": 1000, "array": [], "object": {}}
-    kinds = [kind for kind in (*_listed(shape.get("type")), shape.get("type")) if isinstance(kind, str)]
+    kinds = [kind for kind in (*_as_list(shape.get("type")), shape.get("type")) if isinstance(kind, str)]
     return fillers.get(kinds[0] if kinds else "string", f"any {name}")
 
 
-def _listed(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     """Give a list as it is: a schema is what a client sends."""
     return value if isinstance(value, list) else []
 

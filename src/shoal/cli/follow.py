@@ -1,0 +1,128 @@
+"""Following a run to its end, for the commands that start one."""
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from shoal.cli import output
+from shoal.cli.render import trouble
+from shoal.cli.run_output import RunOutput
+from shoal.model.plan import Plan
+from shoal.model.results import RunBroken, RunReport
+from shoal.model.status import Status
+from shoal.runs.prepare import RunRequest
+from shoal.runs.run import run
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupt:
+    """What signals have asked for so far; *stop* is set by the first."""
+
+    def __init__(self, task: asyncio.Task[object] | None) -> None:
+        self.stop = asyncio.Event()
+        self.is_late = False
+        self._task = task
+
+    def request(self) -> None:
+        """Take one signal."""
+        if self.stop.is_set() and self._task is not None:
+            self._task.cancel()
+        elif not self.stop.is_set():
+            self.stop.set()
+            output.print_err(trouble.stopping())
+
+    def be_late(self) -> None:
+        """Stop because the time of the whole is over."""
+        if not self.stop.is_set():
+            self.is_late = True
+            self.stop.set()
+            output.print_err(trouble.late())
+
+
+@contextlib.contextmanager
+def interruptible(deadline: float | None = None) -> Iterator[Interrupt]:
+    """Take the signals for as long as the current task is in here; after *deadline* seconds act as if one came."""
+    interrupt = Interrupt(asyncio.current_task())
+    loop = asyncio.get_running_loop()
+    clock = None if deadline is None else loop.call_later(deadline, interrupt.be_late)
+    # What was ignored from the start (`nohup`) stays ignored: that was asked for.
+    taken = [one for one in SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+    for one in taken:
+        loop.add_signal_handler(one, interrupt.request)
+    try:
+        yield interrupt
+    finally:
+        if clock is not None:
+            clock.cancel()
+        for one in taken:
+            loop.remove_signal_handler(one)
+
+
+SELDOM = 50_000  # objects more than before; some megabytes
+
+
+@contextlib.contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Look for cycles seldom in here: by Python's own measure, a tenth of the time of many short sessions goes there.
+
+    For a program that is ours alone; who runs agents inside of another program decides that for itself.
+    """
+    before = gc.get_threshold()
+    gc.freeze()  # what was imported and planned stays anyhow
+    gc.set_threshold(SELDOM, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+GOOD, NOT_ALL_GOOD, FOR_A_PERSON, LATE, INTERRUPTED = 0, 1, 4, 124, 130
+
+
+async def follow_run(plan: Plan, request: RunRequest, face: RunOutput, deadline: float | None = None) -> int:
+    """Run *plan* with *face* to show it, for at most *deadline* seconds, and return the exit code."""
+    with interruptible(deadline) as interrupt:
+        try:
+            with seldom_collected():
+                report = await run(plan, request, stop=interrupt.stop, listen=face.hear)
+        except asyncio.CancelledError:
+            output.print_err(trouble.interrupt_line())
+            return INTERRUPTED
+        except RunBroken as broken:
+            await face.conclude(broken.report, request.folder)
+            raise broken.cause from None
+        await face.conclude(report, request.folder)
+    return _code(report, interrupt)
+
+
+def make_request(plan: Plan, folder: Path, base: str | None = None, *, approve_all: bool = False) -> RunRequest:
+    """Ask for *plan* to be run on *folder*, in the way it says itself."""
+    return RunRequest(
+        folder=folder,
+        environ=os.environ,
+        name=plan.name,
+        base=base,
+        strategy=plan.isolation_strategy,
+        sandbox=plan.sandbox,
+        cleanup=plan.cleanup_on_complete,
+        keep_database=plan.keep_database,
+        fleet=plan.fleet_limits,
+        approve_all=approve_all,
+        on_gather=lambda commits: output.print_err(trouble.gathering(commits)),
+    )
+
+
+def _code(report: RunReport, interrupt: Interrupt) -> int:
+    if interrupt.is_late:
+        return LATE
+    if interrupt.stop.is_set():
+        return INTERRUPTED
+    if report.status is not Status.SUCCEEDED:
+        return NOT_ALL_GOOD
+    return FOR_A_PERSON if report.merge is not None and report.merge.needs_a_person else GOOD

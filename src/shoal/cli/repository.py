@@ -1,0 +1,88 @@
+"""Where a command works: the repository that it was pointed at, and what is known of its runs."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.errors import BadInput, BadRepository
+from shoal.git.repository import inspect
+from shoal.git.snapshot import hidden_repository
+from shoal.model.repository import Repository
+from shoal.model.status import Status
+from shoal.store.fold import RunState, SessionState, State, StepState, fold
+from shoal.store.lock import is_locked
+from shoal.store.paths import StatePaths
+from shoal.store.reader import events
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryState:
+    """A repository, with its state; *repository* is a hidden one of ours where the folder is no repository."""
+
+    repository: Repository
+    paths: StatePaths
+
+    def state(self) -> State:
+        """Add up what was recorded; what was killed, or ended at once, is `lost`, though nobody could record that."""
+        first = fold(events(self.paths))
+        doubtful = [run for run in first.runs.values() if self._is_dead(run)]
+        if not doubtful:
+            return first
+        # Read again: a run records its end before it lets its lock go, so now the end is there or never will be.
+        second = fold(events(self.paths))
+        names = {run.run for run in doubtful}
+        return State({name: _lost(run) if name in names else run for name, run in second.runs.items()})
+
+    def _is_dead(self, run: RunState) -> bool:
+        return _is_open(run) and not is_locked(self.paths.run_lock(run.run))
+
+
+async def find_place(folder: Path) -> RepositoryState:
+    """Find the repository of *folder*, or the state that a run left in a plain folder."""
+    try:
+        repository = await inspect(folder, os.environ)
+    except BadRepository:
+        paths = StatePaths.of(folder.resolve())
+        hidden = paths.root / "snapshot.git"
+        if not (hidden / "HEAD").is_file():
+            raise
+        return RepositoryState(hidden_repository(folder.resolve(), hidden), paths)
+    return RepositoryState(repository, StatePaths.of(repository.home))
+
+
+def run_of(state: State, session: SessionState) -> RunState:
+    """Find the run that *session* belongs to."""
+    return next(
+        run for run in state.runs.values() if any(session.session in step.sessions for step in run.steps.values())
+    )
+
+
+def no_branch_yet(session: SessionState) -> BadInput:
+    """Say why *session*, which has not ended or was killed, cannot be looked at yet, and what to do."""
+    is_lost = session.status is Status.LOST
+    then = "`shoal clean` brings in what it left" if is_lost else "`shoal logs -f` follows it"
+    return BadInput(f"{session.session} has no branch yet: it is {session.status.value}; {then}")
+
+
+def _is_open(run: RunState) -> bool:
+    """Say whether *run* or an agent of it has no end: one that is ended at once still records its own."""
+    sessions = (session for step in run.steps.values() for session in step.sessions.values())
+    return not run.status.is_ended or not all(session.status.is_ended for session in sessions)
+
+
+def _lost(run: RunState) -> RunState:
+    """Give *run* as what its Shoal, killed or ended at once, left: an agent that had no end is lost."""
+    steps = {name: _lost_step(step) for name, step in run.steps.items()}
+    is_lost = any(one.status is Status.LOST for step in steps.values() for one in step.sessions.values())
+    ended = Status.LOST if is_lost else Status.CANCELLED
+    return replace(run, status=run.status if run.status.is_ended else ended, steps=steps)
+
+
+def _lost_step(step: StepState) -> StepState:
+    sessions = {
+        name: session if session.status.is_ended else replace(session, status=Status.LOST)
+        for name, session in step.sessions.items()
+    }
+    is_lost = any(one.status is Status.LOST for one in sessions.values())
+    ended = Status.LOST if is_lost else Status.CANCELLED
+    return replace(step, status=step.status if step.status.is_ended else ended, sessions=sessions)

@@ -1,0 +1,198 @@
+"""The faces of a run: lines for a person, one JSON document, or a stream of events."""
+
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from shoal.cli import output
+from shoal.cli.json_output import event_line, run_document, text
+from shoal.cli.output import Paint, escape, flat, program
+from shoal.cli.render.approve import gate_answered_line, gate_opened_line
+from shoal.cli.render.columns import beginning, count, seconds, tone
+from shoal.cli.render.overlaps import OverlapLines
+from shoal.cli.render.report import Closing, report_lines, why
+from shoal.cli.repository import find_place
+from shoal.errors import Broken
+from shoal.git.difference import changes
+from shoal.git.snapshot import is_hidden
+from shoal.merge.candidates import INSIDE
+from shoal.model.contract import warnings
+from shoal.model.events import (
+    AgentStarted,
+    Event,
+    GateAnswered,
+    GateOpened,
+    OverlapSeen,
+    Recorded,
+    RequestIgnored,
+    RunStarted,
+    SessionEnded,
+    SessionStarted,
+    Waiting,
+)
+from shoal.model.repository import Repository
+from shoal.model.results import RunReport, WorkerResult
+
+COMMIT = 7  # as git shortens it, and so that the line fits a terminal of 80 signs
+INDENT = " " * 10
+LINE = 80 - len(INDENT) - len("started") - 4  # what a terminal has left for a session and its prompt
+LEAST = 20
+
+
+class ProgressLines:
+    """Tells what happens, dated from the start of the run; what agents say is in their logs."""
+
+    def __init__(self, paint: Paint, *, width: int = 0) -> None:
+        self._paint = paint
+        self._width = width
+        self._began: float | None = None
+        self._last = 0.0
+        self._running: set[str] = set()
+        self._overlaps = OverlapLines(paint, INDENT)
+
+    def line(self, recorded: Recorded) -> str | None:
+        """Say what happened, or nothing where a person need not know."""
+        if self._began is None:
+            self._began = recorded.at
+        words = self._words(recorded.event)
+        if words is None:
+            return None
+        # Sessions date their own events, which may be told a moment later than those of others.
+        self._last = max(self._last, recorded.at - self._began)
+        return f"{self._paint(f'{self._last:7.2f}s', 'dim')}  {words}"
+
+    def _words(self, event: Event) -> str | None:
+        match event:
+            case RunStarted():
+                return self._run_started(event)
+            case Waiting(reason=reason):
+                return f"waiting  {flat(reason)}" if reason else "going on"
+            case GateOpened():
+                return gate_opened_line(event, INDENT)
+            case GateAnswered():
+                return gate_answered_line(event)
+            case RequestIgnored(file=file, why=reason):
+                return f"ignored  a request, {beginning(file, LEAST)}: {escape(reason)}"
+            case SessionStarted(session=session, prompt=prompt):
+                asked = beginning(prompt, max(LEAST, LINE - max(len(session), self._width)))
+                return f"started  {escape(session).ljust(self._width)}  {self._paint(asked, 'dim')}".rstrip()
+            case AgentStarted(session=session):
+                return self._agent_started(session)
+            case OverlapSeen(overlap=overlap):
+                return self._overlaps.line(overlap)
+            case SessionEnded(result=result):
+                return f"ended    {escape(result.session).ljust(self._width)}  {self._result(result)}"
+            case _:
+                return None
+
+    def _agent_started(self, session: str) -> str:
+        """Say that it runs, and for the processes after its agent that its work is checked."""
+        word = "checking" if session in self._running else "running"
+        self._running.add(session)
+        return f"{word:8} {escape(session)}"
+
+    def _run_started(self, event: RunStarted) -> str:
+        where = f"wall {escape(event.wall)}, workspace {escape(event.workspace)}"
+        head = f"run {self._paint(escape(event.run), 'bold')} on {escape(event.base)[:COMMIT]}: {where}"
+        return "\n".join([head, *(f"{INDENT}note: {flat(note)}" for note in event.notes)])
+
+    def _result(self, result: WorkerResult) -> str:
+        status = self._paint(result.status.value, tone(result.status))
+        took = seconds(result.duration_seconds)
+        kept = (
+            "no branch" if result.branch is None else f"{escape(result.branch)}, {count(result.files_changed, 'file')}"
+        )
+        reason = why(result)
+        notes = [f"\n{INDENT}note: {escape(one.splitlines()[0])}" for one in warnings(result.checks)]
+        return f"{status}  {kept}, {took}" + (f"\n{INDENT}why: {reason}" if reason else "") + "".join(notes)
+
+
+class RunOutput(Protocol):
+    """What a run shows of itself."""
+
+    def hear(self, recorded: Recorded) -> None:
+        """Show one event, or nothing; a face never holds up the run."""
+
+    async def conclude(self, report: RunReport, folder: Path) -> None:
+        """Show the end."""
+
+
+class LineOutput:
+    """For a person: a line for each thing that happens, then the report."""
+
+    def __init__(self, *, width: int = 0) -> None:
+        self._progress = ProgressLines(output.paint(), width=width)
+        self._is_read = True
+
+    def hear(self, recorded: Recorded) -> None:
+        """Say what happened, for as long as somebody reads it."""
+        line = self._progress.line(recorded)
+        if line is not None and isinstance(recorded.event, OverlapSeen):
+            output.print_err(line)  # a warning, which belongs beside what is piped
+        elif line is not None and self._is_read:
+            try:
+                output.print_out(line)
+            except (output.Closed, Broken):
+                self._is_read = False  # `shoal run | head -1`: the run itself goes on
+
+    async def conclude(self, report: RunReport, folder: Path) -> None:
+        """Print the report, with the files that several branches changed."""
+        if not self._is_read:
+            return
+        repository = (await find_place(folder)).repository
+        closing = Closing(
+            changed=await _changed_files(report, repository),
+            program=program(),
+            folder=folder,
+            can_merge=not is_hidden(repository),
+        )
+        try:
+            output.print_out("\n".join(report_lines(report, closing, output.paint())))
+        except output.Closed:
+            self._is_read = False
+
+
+class JsonOutput:
+    """For a program: one JSON document on stdout, and the progress on stderr."""
+
+    def __init__(self, *, width: int = 0) -> None:
+        self._progress = ProgressLines(output.paint(sys.stderr), width=width)
+
+    def hear(self, recorded: Recorded) -> None:
+        """Say what happened, beside the document."""
+        if (line := self._progress.line(recorded)) is not None:
+            output.print_err(line)
+
+    async def conclude(self, report: RunReport, folder: Path) -> None:
+        """Print the document."""
+        output.print_out(text(run_document(report)))
+
+
+class EventOutput:
+    """For a program that follows: every event on a line of its own."""
+
+    def __init__(self) -> None:
+        self._is_read = True
+
+    def hear(self, recorded: Recorded) -> None:
+        """Print the event."""
+        if self._is_read:
+            try:
+                output.print_out(event_line(recorded))
+            except (output.Closed, Broken):
+                self._is_read = False
+
+    async def conclude(self, report: RunReport, folder: Path) -> None:
+        """Say nothing: the last event said it."""
+
+
+async def _changed_files(report: RunReport, repository: Repository) -> dict[str, tuple[str, ...]]:
+    # who resolved a conflict changed by that what others had changed before
+    workers = [worker for step in report.steps if INSIDE not in step.step for worker in step.worker_results]
+    found: dict[str, tuple[str, ...]] = {}
+    # What a worker built on is not its own change: steps that stand on each other do not overlap by that.
+    for base in dict.fromkeys(worker.base or report.base for worker in workers):
+        own = [worker for worker in workers if (worker.base or report.base) == base]
+        commits = {worker.branch: worker.commit for worker in own if worker.branch and worker.commit}
+        found |= await changes(repository.git, base, commits)
+    return found

@@ -1,0 +1,227 @@
+"""The work of one session on the bench: read from the repository, and worked on in boxes of its own."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from shoal.adapters.command import CommandAdapter
+from shoal.adapters.kind import Adapter
+from shoal.contracts.committed_files import blob, changes, patch
+from shoal.contracts.workbench import Change, Ran
+from shoal.git.refs import pin
+from shoal.git.snapshot import revert_paths
+from shoal.model.contract import AgentReview
+from shoal.model.events import AgentActed, Event, Output
+from shoal.model.executable import is_read_by_clients
+from shoal.model.repository import Base
+from shoal.model.resolved_task import ResolvedTask
+from shoal.sessions.agent_process import AgentEnd, Ending
+from shoal.sessions.context import RunContext
+from shoal.sessions.open_dir import open_session_dir
+from shoal.sessions.output_log import OutputLog
+from shoal.sessions.policy import network_of
+from shoal.sessions.session_dir import SessionDir
+from shoal.sessions.worker import WorkerSpec
+from shoal.store.paths import StatePaths
+from shoal.workspaces.base import base_ready, delta_ready
+from shoal.workspaces.directory import Directory
+from shoal.workspaces.kind import Workspace
+from shoal.workspaces.overlay import Overlay
+
+Work = Callable[[RunContext, WorkerSpec, Workspace, SessionDir, OutputLog, asyncio.Event], Awaitable[AgentEnd]]
+"""How a job is worked on in its box: a session's own way."""
+
+TAIL_SIGNS = 64 * 1024
+STOPPED = "it was stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewer:
+    """Who reviews: its persona's system prompt, agent and limits, and the adapter that starts it."""
+
+    task: ResolvedTask
+    adapter: Adapter
+
+
+@dataclass(frozen=True, slots=True)
+class _Within(StatePaths):
+    """The places of a repository, but boxes lie inside of that of the session whose work is looked at.
+
+    Whatever a kill leaves of a check is then unmounted and removed with that session, which has not ended before it.
+    """
+
+    inside: Path
+
+    def box(self, session: str) -> Path:
+        del session
+        return self.inside
+
+    @property
+    def workspaces(self) -> Path:
+        return self.inside.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedBench:
+    """What *worker* left as *commit* on the base of *context*; `None` where it changed nothing.
+
+    *box* is the private folder of its session, which must still be there. Told to *stop*, whatever runs is ended. The
+    commands are worked on by *way*, and what is said there goes to the log of the session.
+    """
+
+    context: RunContext
+    worker: WorkerSpec
+    commit: str | None
+    box: Path
+    stop: asyncio.Event
+    way: Callable[[WorkerSpec], Work]
+    reviewers: Mapping[str, Reviewer] = field(default_factory=dict)
+    artifacts: Mapping[str, bytes] = field(default_factory=dict)
+    spent: list[Mapping[str, float]] = field(default_factory=list)
+    """What its reviewers spent on models."""
+    setup_as: WorkerSpec | None = None
+    """The worker whose set-up its checkouts have, where that is not *worker*."""
+    word: str = "contract"
+    """What a command is run for, in the log."""
+
+    def mask(self, text: str) -> str:
+        """Take out what came from the host's environment."""
+        return self.context.mask.text(text)
+
+    async def read(self, path: str, limit: int) -> bytes | None:
+        """Give the beginning of a plain file of the work."""
+        return await blob(self.context.repository.git, self.commit or self.context.base.commit, path, limit)
+
+    async def read_before(self, path: str, limit: int) -> bytes | None:
+        """Give the beginning of a plain file of the base."""
+        return await blob(self.context.repository.git, self.context.base.commit, path, limit)
+
+    async def artifact(self, name: str, limit: int) -> bytes | None:
+        """Give the beginning of what was brought out."""
+        content = self.artifacts.get(name)
+        return None if content is None else content[:limit]
+
+    async def changes(self) -> tuple[Change, ...]:
+        """List the files that differ from the base."""
+        if self.commit is None:
+            return ()
+        return await changes(self.context.repository.git, self.context.base.commit, self.commit)
+
+    async def patch(self, limit: int) -> str:
+        """Give the difference, and say how much of it was left out."""
+        if self.commit is None:
+            return ""
+        return await patch(self.context.repository.git, self.context.base.commit, self.commit, limit)
+
+    async def run(self, command: tuple[str, ...], timeout: float | None) -> Ran:
+        """Run *command* as the worker could have: its network, limits and variables, and the whole work to write in."""
+        task = self.worker.task
+        agent = replace(task.agent, adapter="command", command=command, script=None, mind=None, made=None, timeout=None)
+        worker = replace(
+            self.worker,
+            adapter=CommandAdapter(),
+            function=None,
+            task=replace(
+                task,
+                prompt="",
+                agent=replace(agent, permissions=None),
+                network=network_of(task, self.worker.adapter),
+                permissions=replace(task.permitted, writable=(".",)) if task.has_permissions else None,
+                timeout=timeout,
+            ),
+        )
+        heard = _Heard(self.context.ledger.note)
+        return await self._run_worker(worker, heard, f"{self.word}: {' '.join(command)}")
+
+    async def review(self, contract: AgentReview, prompt: str) -> Ran:
+        """Give *prompt* to the reviewer, behind a wall of its own; only what it says on stdout is its answer."""
+        reviewer = self.reviewers.get(contract.reviewer)
+        if reviewer is None:
+            return Ran(exit_code=None, output="", failure=f"nobody is known as {contract.reviewer}")
+        timeout = contract.timeout if contract.timeout is not None else reviewer.task.timeout
+        task = replace(reviewer.task, prompt=prompt, timeout=timeout)
+        worker = replace(self.worker, adapter=reviewer.adapter, function=None, task=task)
+        there = replace(self, commit=await self._without_orders())
+        return await there._run_worker(worker, None, f"contract: review by {contract.reviewer}")
+
+    async def _without_orders(self) -> str | None:
+        """Give the work as its reviewer sees it: the worker must not have written its settings and instructions."""
+        if self.commit is None:
+            return None
+        context = self.context
+        commit = await revert_paths(context.repository, context.base.commit, self.commit, is_read_by_clients)
+        if commit != self.commit:
+            await pin(context.repository, context.run, commit)
+        return commit
+
+    async def _run_worker(self, worker: WorkerSpec, heard: "_Heard | None", title: str) -> Ran:
+        if self.stop.is_set():
+            return Ran(exit_code=None, output="", failure=STOPPED)
+        context = self.context
+        context.ledger.note(
+            Output(run=context.run, session=worker.session, stream="stderr", text=context.mask.text(title))
+        )
+        words = OutputLog(
+            context.run, worker.session, heard.note if heard else context.ledger.note, context.mask, context.flood
+        )
+        async with self._opened(worker) as (there, workspace, session_dir):
+            ended = await self.way(worker)(there, worker, workspace, session_dir, words, self.stop)
+        output = heard.text if heard and not heard.is_cut else words.output + (words.errors if heard else "")
+        if ended.usage:
+            self.spent.append(ended.usage)
+        return Ran(exit_code=ended.exit.code, output=output, failure=_failure(worker, ended), usage=ended.usage)
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, worker: WorkerSpec) -> AsyncIterator[tuple[RunContext, Workspace, SessionDir]]:
+        """Open a workspace with the work in it; nothing of it is kept."""
+        box = self.box / f"check-{secrets.token_hex(3)}"
+        async with self._base() as base:
+            # A linked worktree would need a branch; a copy does not.
+            kind = self.context.kind if isinstance(self.context.kind, Overlay) else Directory()
+            paths, trusted = _Within(self.context.paths.root, box), self.context.trusted_base
+            there = replace(self.context, base=base, kind=kind, paths=paths, trusted=trusted)
+            ready = open_session_dir(there, worker, box / "tree", stop=self.stop, setup_as=self.setup_as)
+            async with ready as (workspace, session_dir, _):
+                yield there, workspace, session_dir
+
+    def _base(self) -> contextlib.AbstractAsyncContextManager[Base]:
+        context = self.context
+        if self.commit in (None, context.base.commit):
+            return contextlib.nullcontext(context.base)
+        if isinstance(context.kind, Overlay):
+            return delta_ready(context.repository, self.commit, context.base, context.paths.bases)
+        return base_ready(context.repository, self.commit, context.paths.bases)
+
+
+class _Heard:
+    """Listens to what goes to the log, and remembers the end of it as it was said."""
+
+    def __init__(self, note: Callable[[Event], None]) -> None:
+        self._note = note
+        self.text = ""
+        self.is_cut = False
+        """Whether the log took no more: then the end of it is not here."""
+
+    def note(self, event: Output | AgentActed) -> None:
+        if isinstance(event, Output):
+            self._hear(event)
+        self._note(event)
+
+    def _hear(self, event: Output) -> None:
+        self.text = f"{self.text}{event.text}\n"[-TAIL_SIGNS:]
+        self.is_cut = self.is_cut or event.dropped > 0
+
+
+def _failure(worker: WorkerSpec, ended: AgentEnd) -> str | None:
+    if ended.ending is Ending.STOP:
+        return STOPPED
+    if ended.ending is Ending.TIME:
+        return f"it was still running after {worker.seconds:g} s"
+    if ended.ending is Ending.LIMIT:
+        return f"it passed its limit of {ended.limit}"
+    if ended.failure is not None:
+        return ended.failure
+    return None if ended.exit.signal is None else f"it was ended by signal {ended.exit.signal}"

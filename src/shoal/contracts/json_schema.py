@@ -1,0 +1,59 @@
+"""JSON held against a schema by a process of its own, which can be ended: some documents keep a validator for ever."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal import proc
+from shoal.errors import Broken
+from shoal.model.command import Command
+from shoal.pipeline.json_schema import compile_schema
+
+PROGRAM = Path(__file__).with_name("json_schema_program.py")
+SECONDS = 5
+FAULT_BYTES = 2**20
+MOST_FAULTS = 5
+MOST_BYTES = 8 * MOST_FAULTS * FAULT_BYTES  # escaped, a sign has six bytes at most
+REFERENCES = ('"$ref"', '"$dynamicRef"', '"$recursiveRef"')
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """What does not fit, as far as it could be told in time."""
+
+    faults: tuple["Fault", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong: where, and what."""
+
+    path: str
+    message: str
+
+
+async def unfit(schema: str, content: bytes, value: object) -> Unfit | None:
+    """Say in what *content*, read as *value*, does not fit *schema*; `None` where it does."""
+    validator = compile_schema(json.loads(schema))
+    # Only a schema that comes back to itself can be asked the same thing over and over by how deep a document is.
+    if not any(word in schema for word in REFERENCES) and validator.is_valid(value):
+        return None
+    lines = (await _validate(schema, content)).split(b"\n")
+    match lines[0]:
+        case b"fits":
+            return None
+        case b"unfit":
+            return Unfit(tuple(Fault(*json.loads(line)) for line in lines[1:-1]))
+        case _:
+            raise Broken(f"the schema could not be held against it within {SECONDS} s, or took too much memory")
+
+
+async def _validate(schema: str, content: bytes) -> bytes:
+    import jsonschema_rs  # as in `compiled`, which has shown that it is there
+
+    place = str(Path(jsonschema_rs.__file__).parents[1])
+    argv = (sys.executable, "-I", "-S", str(PROGRAM), place, str(SECONDS), str(MOST_FAULTS), str(FAULT_BYTES))
+    asked = json.dumps(json.loads(schema)).encode() + b"\n" + content
+    done = await proc.run(Command(argv=argv, cwd=Path("/"), stdin=asked), timeout=3 * SECONDS, limit=MOST_BYTES)
+    return done.stdout

@@ -1,0 +1,64 @@
+"""The bench that contracts are held against: what was committed, and commands and reviewers set to work on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shoal.model.contract import AgentReview
+
+PLAIN = ("100644", "100755")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """How a command or a reviewer ended; *output* is the end of what it said, *failure* why it was cut off."""
+
+    exit_code: int | None
+    output: str
+    failure: str | None = None
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """What it spent on a model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A file that the work changes; *status* is git's letter, *old_path* another than *path* where it was renamed."""
+
+    status: str
+    path: str
+    old_path: str
+    mode: str
+    old_mode: str
+
+    @property
+    def is_deleted(self) -> bool:
+        """Say whether there is no plain file any more where there was one."""
+        return self.old_mode in PLAIN and self.mode not in PLAIN
+
+
+class Workbench(Protocol):
+    """One worker's work, to be looked at; nothing that is done here changes it."""
+
+    def mask(self, text: str) -> str:
+        """Take secrets out of a text; asked before it is cut, or half of a secret could pass."""
+
+    async def read(self, path: str, limit: int) -> bytes | None:
+        """Give the beginning of a plain file of the work; `None` where there is none, or it is none."""
+
+    async def read_before(self, path: str, limit: int) -> bytes | None:
+        """Give the same of what the work started from."""
+
+    async def artifact(self, name: str, limit: int) -> bytes | None:
+        """Give the beginning of an artifact that the worker left."""
+
+    async def run(self, command: tuple[str, ...], timeout: float | None) -> Ran:
+        """Run *command* behind the worker's wall, on the work; what it changes is thrown away."""
+
+    async def changes(self) -> tuple[Change, ...]:
+        """List the files that the work changes."""
+
+    async def patch(self, limit: int) -> str:
+        """Give the difference as text, cut after so many bytes."""
+
+    async def review(self, contract: AgentReview, prompt: str) -> Ran:
+        """Give *prompt* to the reviewer, with the work to look at."""

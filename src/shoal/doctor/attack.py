@@ -1,0 +1,294 @@
+"""The attacker: tries to get out of the box it is run in, and says in a line for each try what came of it.
+
+Run by path inside the wall (`python -I -S attack.py MARK`), with a plan as JSON on stdin; it imports nothing of ours.
+What it says is only half of the verdict: what it changed, reached or left is looked at on the host.
+"""
+
+import ctypes
+import fcntl
+import functools
+import json
+import os
+import signal
+import socket
+import sys
+import termios
+import time
+from collections.abc import Callable
+from typing import Any
+
+# pathlib takes longer to import than all the rest of this program
+# ruff: noqa: PTH103, PTH104, PTH123
+
+
+CLONE_NEWUSER = 0x10000000
+MNT_DETACH = 2
+PTRACE_SEIZE = 0x4206
+IO_SETUP = {"x86_64": 206, "aarch64": 0}.get(os.uname().machine)
+PATIENCE = 1.0
+LINGER_SECONDS = 20.0
+MOST_BYTES = 4096
+
+Plan = dict[str, Any]
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main() -> None:
+    """Try what the plan names, one after the other, whatever comes of each."""
+    plan = json.load(sys.stdin.buffer)
+    for key in plan["tries"]:
+        said: list[str] = []
+        try:
+            proof = TRIES[key](plan, said)
+        except OSError as error:
+            proof = ""
+            said.append(error.strerror or str(error))
+        line = json.dumps({"key": key, "proof": proof, "said": "; ".join(dict.fromkeys(said))})
+        os.write(1, line.encode() + b"\n")
+
+
+def read_secret(plan: Plan, said: list[str]) -> str:
+    """Read a file of the user's."""
+    return head(plan["secret"])
+
+
+def write_outside(plan: Plan, said: list[str]) -> str:
+    """Write where nothing of the agent's is; in a private /tmp that works, and only the host knows better."""
+    for path in plan["write"]:
+        attempt(said, functools.partial(append, path, plan["mark"]))
+    return ""
+
+
+def see_process(plan: Plan, said: list[str]) -> str:
+    """Read the command of a process of the host's."""
+    return head(f"/proc/{plan['decoy']}/cmdline")
+
+
+def read_environment(plan: Plan, said: list[str]) -> str:
+    """Read the variables of a process of the host's, and say which we have ourselves."""
+    own = "".join(f"{name}={value}\0" for name, value in os.environ.items())
+    theirs = ""
+    try:
+        theirs = head(f"/proc/{plan['decoy']}/environ")
+    except OSError as error:
+        said.append(error.strerror or str(error))
+    return own + theirs
+
+
+def send_signals(plan: Plan, said: list[str]) -> str:
+    """Kill a process of the host's, and signal the one that started us."""
+    attempt(said, lambda: os.kill(plan["decoy"], signal.SIGKILL))
+    attempt(said, lambda: os.kill(plan["coordinator"], signal.SIGURG))  # ignored by who does not wait for it
+    return ""
+
+
+def make_user_namespace(plan: Plan, said: list[str]) -> str:
+    """Become root of a namespace of our own, which is how most of the kernel's holes are reached."""
+    attempt(said, lambda: in_child(lambda: check_call(libc.unshare(CLONE_NEWUSER))))
+    return "" if said else "a user namespace was made"
+
+
+def mount(plan: Plan, said: list[str]) -> str:
+    """Mount something, and take away the mount that covers `.git`."""
+    os.makedirs("mounted", exist_ok=True)
+    target = os.path.abspath("mounted").encode()  # noqa: PTH100
+    mounted = attempt(said, lambda: check_call(libc.mount(b"tmpfs", target, b"tmpfs", 0, None)))
+    bared = attempt(said, lambda: check_call(libc.umount2(b".git", MNT_DETACH)))
+    return " and ".join(word for word, done in (("mounted", mounted), ("unmounted .git", bared)) if done)
+
+
+def trace_parent(plan: Plan, said: list[str]) -> str:
+    """Reach into the process that ends us with the coordinator: the sandbox's first, or the launcher."""
+    parent = os.getppid()
+    traced = attempt(said, lambda: in_child(lambda: check_call(libc.ptrace(PTRACE_SEIZE, parent, None, None))))
+    written = attempt(said, lambda: os.close(os.open(f"/proc/{parent}/mem", os.O_RDWR)))
+    return " and ".join(word for word, done in (("traced", traced), ("opened its memory", written)) if done)
+
+
+def use_up_kernel(plan: Plan, said: list[str]) -> str:
+    """Hold a lease, for which the host would wait, and take of what the kernel counts for the whole machine."""
+    append("leased", "")
+    fd = os.open("leased", os.O_RDONLY)
+    leased = attempt(said, lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))
+    os.close(fd)
+    context = ctypes.c_ulong(0)
+    queued = IO_SETUP is not None and attempt(
+        said, lambda: check_call(libc.syscall(IO_SETUP, 1, ctypes.byref(context)))
+    )
+    return " and ".join(word for word, done in (("leased a file", leased), ("had io_setup", queued)) if done)
+
+
+def connect_tcp(plan: Plan, said: list[str]) -> str:
+    """Reach what listens on the host's loopback, by TCP and by a datagram."""
+    attempt(said, lambda: socket.create_connection(("127.0.0.1", plan["port"]), PATIENCE).close())
+
+    def send() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+            udp.sendto(plan["mark"].encode(), ("127.0.0.1", plan["udp_port"]))
+
+    attempt([], send)  # a datagram is sent also to nobody: only the host knows whether it came
+    return ""
+
+
+def connect_path(plan: Plan, said: list[str]) -> str:
+    """Reach a socket of the host's by its path, as docker's or ssh-agent's is reached."""
+    attempt(said, lambda: connect(plan["socket"]))
+    return ""
+
+
+def connect_abstract(plan: Plan, said: list[str]) -> str:
+    """Reach a socket of the host's that has no path."""
+    attempt(said, lambda: connect("\0" + plan["abstract"]))
+    return ""
+
+
+def gain_privileges(plan: Plan, said: list[str]) -> str:
+    """Look for capabilities or a way to them, and become root."""
+    with open("/proc/self/status") as file:
+        status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    wrong = [f"{name} is {status[name]}" for name in ("CapPrm", "CapEff", "CapAmb") if int(status[name], 16)]
+    wrong += [
+        f"{name} is {status[name]}" for name, good in (("NoNewPrivs", "1"), ("Seccomp", "2")) if status[name] != good
+    ]
+    if os.geteuid() and attempt(said, lambda: in_child(lambda: os.setuid(0))):
+        wrong.append("setuid to root worked")
+    said.append("there are none")
+    return ", ".join(wrong)
+
+
+def type_into_terminal(plan: Plan, said: list[str]) -> str:
+    """Write to a terminal of the user's, and type into it as if it were them."""
+    attempt(said, lambda: type_into(plan["terminal"], plan["mark"]))
+    attempt([], lambda: type_into("/dev/tty", plan["mark"]))
+    return ""
+
+
+def type_into(path: str, text: str) -> None:
+    """Write *text* to a terminal, and push a sign into its input."""
+    terminal = os.open(path, os.O_RDWR | os.O_NOCTTY)
+    try:
+        fcntl.ioctl(terminal, termios.TIOCSTI, b"#")
+    except OSError:
+        os.write(terminal, text.encode())
+    finally:
+        os.close(terminal)
+
+
+def replace_git(plan: Plan, said: list[str]) -> str:
+    """Leave programs where the user's git, or ours, would run them."""
+    run = f"#!/bin/sh\ntouch {plan['canary']}\n"
+    config = f"[core]\n\tfsmonitor = touch {plan['canary']}\n\thooksPath = {os.getcwd()}/planted/hooks\n"  # noqa: PTH109
+    os.makedirs("planted/hooks", exist_ok=True)
+    append("planted/config", config)
+    for hook in ("post-checkout", "reference-transaction", "pre-commit"):
+        append(f"planted/hooks/{hook}", run)
+        os.chmod(f"planted/hooks/{hook}", 0o755)  # noqa: PTH101, S103
+    attempt(said, lambda: os.rename(".git", "old-git"))
+    attempt(said, lambda: append(".git", "gitdir: planted\n"))
+    attempt(said, lambda: append(f"{plan['git']}/config", "# planted\n"))
+    attempt(said, lambda: append(f"{plan['git']}/hooks/pre-push", "#!/bin/sh\n"))
+    return ""
+
+
+def linger(plan: Plan, said: list[str]) -> str:
+    """Leave a process behind: out of our session, without parent, deaf to signals."""
+    ours, theirs = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            stay(theirs)
+        os._exit(0)
+    os.wait()
+    os.close(theirs)
+    os.read(ours, 1)
+    os.close(ours)
+    said.append("it is gone")
+    return ""
+
+
+def stay(tell: int) -> None:
+    """Be that process."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nowhere, fd)
+    os.write(tell, b"1")
+    time.sleep(LINGER_SECONDS)
+    os._exit(0)
+
+
+def attempt(said: list[str], action: Callable[[], object]) -> bool:
+    """Do one thing, and keep why it was refused."""
+    try:
+        action()
+    except OSError as error:
+        said.append(error.strerror or str(error))
+        return False
+    return True
+
+
+def in_child(action: Callable[[], object]) -> None:
+    """Do what would change ourselves in a child."""
+    child = os.fork()
+    if child == 0:
+        code = 0
+        try:
+            action()
+        except OSError as error:
+            code = error.errno or 255
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+def check_call(result: int) -> None:
+    """Raise what a call of the C library failed with."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def head(path: str) -> str:
+    """Read the beginning of a file."""
+    with open(path, "rb") as file:
+        return file.read(MOST_BYTES).decode(errors="replace")
+
+
+def append(path: str, text: str) -> None:
+    """Add to a file, or make it."""
+    with open(path, "a") as file:
+        file.write(text)
+
+
+def connect(address: str) -> None:
+    """Connect to a unix socket."""
+    with socket.socket(socket.AF_UNIX) as one:
+        one.settimeout(PATIENCE)
+        one.connect(address)
+
+
+TRIES: dict[str, Callable[[Plan, list[str]], str]] = {
+    "secret": read_secret,
+    "write": write_outside,
+    "process": see_process,
+    "environment": read_environment,
+    "trace": trace_parent,
+    "kernel": use_up_kernel,
+    "namespace": make_user_namespace,
+    "mount": mount,
+    "tcp": connect_tcp,
+    "socket": connect_path,
+    "abstract": connect_abstract,
+    "privileges": gain_privileges,
+    "terminal": type_into_terminal,
+    "git": replace_git,
+    "signal": send_signals,
+    "linger": linger,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The examination: what this host can hold, tried on a scratch repository that is gone afterwards."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from shoal.doctor.escapes import check_host_network, check_sandbox, had
+from shoal.doctor.host import clients, room, surroundings
+from shoal.doctor.limit_breaches import breach_limits
+from shoal.doctor.scratch import scratch_folder
+from shoal.doctor.targets import README
+from shoal.errors import ShoalError, Unavailable, first_of
+from shoal.git.snapshot import scratch_repository
+from shoal.model.finding import Diagnosis, Finding
+from shoal.runs.prepare import RunRequest, open_context
+from shoal.sandboxes.kind import Sandbox
+from shoal.sessions.context import RunContext
+from shoal.workspaces.overlay import Overlay
+
+WALLS = ("bubblewrap", "landlock")
+FILES = {README: "# Scratch\n"}
+GRACE = 0.5
+WORKSPACE = "workspace"
+NO_OVERLAY = "worktrees are used instead, which start slower; Linux 5.11 and user namespaces would give overlays"
+NO_SCRATCH = "mend that first: walls and limits are tried in a scratch repository"
+
+Tell = Callable[[tuple[Finding, ...]], None]
+Walls = Mapping[str, Sandbox | Unavailable]
+
+
+async def diagnose(folder: Path, environ: Mapping[str, str], tell: Tell = lambda _findings: None) -> Diagnosis:
+    """Try everything, and *tell* the findings of each area as soon as they are there, in a fixed order."""
+    found: list[Finding] = []
+
+    def note(findings: tuple[Finding, ...]) -> None:
+        found.extend(findings)
+        tell(findings)
+
+    try:
+        async with scratch_folder() as scratch, asyncio.TaskGroup() as group:
+            programs = group.create_task(clients(environ.get("PATH", ""), scratch / "client"))
+            note(await surroundings())
+            diagnosis = await _run_checks(scratch, environ, note)
+            note(await room(folder))
+            note(await programs)
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
+    return replace(diagnosis, findings=tuple(found))
+
+
+async def _run_checks(scratch: Path, environ: Mapping[str, str], note: Tell) -> Diagnosis:
+    walls = {name: await had(name) for name in WALLS}
+    standing = next((name for name, one in walls.items() if not isinstance(one, Unavailable)), "none")
+    request = RunRequest(folder=scratch / "repository", environ=environ, name="doctor", sandbox=standing, grace=GRACE)
+    request.folder.mkdir()
+    try:
+        await scratch_repository(request.folder, FILES)
+        async with open_context(request) as context:
+            return await _on(replace(context, cleanup=False), walls, scratch, note)
+    except ShoalError as error:
+        note((_refusal(error),))
+        return Diagnosis(findings=())
+
+
+async def _on(context: RunContext, walls: Walls, scratch: Path, note: Tell) -> Diagnosis:
+    async with asyncio.TaskGroup() as group:
+        breaches = group.create_task(breach_limits(context))
+        stood = []
+        for name, one in walls.items():
+            tried = await check_sandbox(context, name, one, scratch / f"bait-{name}", needed=name == WALLS[0])
+            note(tried.findings)
+            stood += [name] if tried.stood else []
+        if stood:
+            note(await check_host_network(context, scratch / "bait-network"))
+        note((_overlay(context),))
+        limits = await breaches
+        note(limits)
+    are_held = all(one.held for one in limits if one.needed)
+    named = context.enforcer.name if are_held else None
+    return Diagnosis(findings=(), walls=tuple(stood), workspace=context.kind.name, limits=named)
+
+
+def _overlay(context: RunContext) -> Finding:
+    kind = context.kind
+    by = "mounted by Shoal itself" if isinstance(kind, Overlay) and kind.by_host else "mounted in the agent's box"
+    held = isinstance(kind, Overlay)
+    return Finding(
+        area=WORKSPACE,
+        name="overlay",
+        held=held,
+        tried="mount one, edit and delete below it",
+        said=by if held else "neither Shoal nor a box can mount one here",
+        remedy="" if held else NO_OVERLAY,
+    )
+
+
+def _refusal(error: ShoalError) -> Finding:
+    tried = "prepare a scratch repository as for a run"
+    return Finding(
+        area=WORKSPACE, name="scratch", held=False, tried=tried, said=str(error), remedy=NO_SCRATCH, needed=True
+    )

@@ -1,0 +1,321 @@
+"""Live escapes: an attacker is run as an agent would be, and the host looks at what came of each try."""
+
+import contextlib
+import json
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from shoal import proc
+from shoal.adapters.kind import Invocation, SessionPaths
+from shoal.doctor.targets import Bait, laid
+from shoal.errors import ShoalError, Unavailable
+from shoal.model.agent import AgentSpec
+from shoal.model.command import Command
+from shoal.model.finding import Finding
+from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
+from shoal.proc import Stream
+from shoal.proc.output import Head
+from shoal.sandboxes.bubblewrap import Bubblewrap
+from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, Sandbox
+from shoal.sandboxes.landlock import Landlock
+from shoal.sessions.context import RunContext
+from shoal.sessions.host_probe import kind_of_workspace, wall
+from shoal.sessions.open_dir import open_session_dir
+from shoal.sessions.policy import agent_box
+from shoal.sessions.sandboxed import open_sandboxed
+from shoal.sessions.session import FAULTS, import_work
+from shoal.sessions.worker import WorkerSpec
+
+ATTACK = Path(__file__).with_name("attack.py")
+SYSTEM = Path("/usr")  # shown in every box
+SAID_BYTES = 256 * 1024
+NOT_SO_FAR = "the attacker did not get so far"
+
+
+@dataclass(frozen=True, slots=True)
+class Escape:
+    """One way out; by *key* the attacker and the host name what came of it."""
+
+    key: str
+    name: str
+    tried: str
+
+
+ESCAPES = (
+    Escape("secret", "read", "read a secret file outside"),
+    Escape("write", "write", "write to HOME, /tmp and the repository"),
+    Escape("git", "git", "replace .git, plant hooks in both"),
+    Escape("process", "processes", "see another process"),
+    Escape("environment", "environment", "read variables of ours and another's"),
+    Escape("signal", "signals", "kill a process, signal the coordinator"),
+    Escape("linger", "survivors", "leave a daemon behind"),
+    Escape("trace", "tracing", "trace the process that it dies with"),
+    Escape("kernel", "kernel", "lease a file, queue machine-wide requests"),
+    Escape("namespace", "namespaces", "make a user namespace"),
+    Escape("mount", "mounts", "mount a file system, uncover .git"),
+    Escape("privileges", "privileges", "find capabilities, become root"),
+    Escape("terminal", "terminal", "type into a terminal of the host's"),
+    Escape("tcp", "loopback", "reach 127.0.0.1 by TCP and UDP"),
+    Escape("socket", "sockets", "reach a unix socket by its path"),
+    Escape("abstract", "abstract", "reach an abstract unix socket"),
+)
+# What a wall is known not to hold; for these alone it is not called broken.
+KNOWN: Mapping[str, frozenset[str]] = {"landlock": frozenset({"process"})}
+KNOWN_GAP = "a known gap of this wall; the bubblewrap wall holds it"
+BROKEN = "this wall does not hold here: do not run agents behind it, and report it"
+# Of these the attacker can only tell by itself; of all others it has to bring the secret, or the host to see it.
+BY_WORD = frozenset({"namespace", "mount", "privileges", "trace", "kernel"})
+BROUGHT = {
+    "secret": "it was read",
+    "process": "its command was read",
+    "environment": "variables of another process were read",
+}
+SHORTER = {
+    "No such file or directory": "not there",
+    "No such process": "not there",
+    "Permission denied": "denied",
+    "Operation not permitted": "not permitted",
+    "Read-only file system": "read-only",
+    "Device or resource busy": "busy",
+    "Connection refused": "refused",
+    "Invalid argument": "not possible",
+    "Function not implemented": "unknown",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attacker:
+    """The adapter of the attacker: what it is to try is its standard input."""
+
+    plan: Mapping[str, object]
+    network: Network
+    name: str = "attacker"
+    client: None = None
+
+    @property
+    def default_network(self) -> Network:
+        """Return the network that it is tried on."""
+        return self.network
+
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
+        """Run it with our own interpreter; its mark is in its command, so that the host finds what it leaves."""
+        python = Path(sys.executable).resolve()
+        library = () if python.is_relative_to(SYSTEM) else (python, python.parent.parent / "lib")
+        argv = (str(python), "-I", "-S", str(ATTACK), str(self.plan["mark"]))
+        return Invocation(argv=argv, stdin=json.dumps(self.plan).encode(), needs=(ATTACK, *library))
+
+    def reader(self) -> None:
+        """Take its output as plain words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackOutcome:
+    """What came of an attack: what the attacker said of each try, and what the host saw."""
+
+    reports: Mapping[str, "AttackReport"] = field(default_factory=dict)
+    seen: Mapping[str, str] = field(default_factory=dict)
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttackReport:
+    """What the attacker said of one try; *proof* is what it brought out."""
+
+    proof: str
+    said: str
+
+
+async def try_escapes(context: RunContext, folder: Path, *, needed: bool) -> tuple[Finding, ...]:
+    """Try every escape from the wall of *context*; *folder* is where the bait is laid."""
+    async with laid(folder, context.repository.git) as bait:
+        outcome = await run_attacker(context, bait, tuple(one.key for one in ESCAPES), Network.NONE)
+    return tuple(_judge(one, outcome, context.sandbox.name, needed=needed) for one in ESCAPES)
+
+
+async def run_attacker(context: RunContext, bait: Bait, tries: tuple[str, ...], network: Network) -> AttackOutcome:
+    """Run the attacker in a session of *context*, bring in what it wrote as for any agent, and look."""
+    task = ResolvedTask(name="attack", prompt="", agent=AgentSpec(name="attacker", adapter="command"), network=network)
+    attacker = Attacker(bait.plan(tries), network)
+    worker = WorkerSpec(step=f"attack-{secrets.token_hex(2)}", index=0, count=1, task=task, adapter=attacker)
+    said = _AttackOutput()
+    unkept: dict[str, str] = {}
+    trouble = ""
+    try:
+        failure = await _ran(context, worker, said)
+        unkept = {"git": f"its work could not be brought in: {failure}"} if failure and "git" in tries else {}
+    except (ShoalError, OSError, TimeoutError) as error:
+        trouble = str(error) or type(error).__name__
+    reports = said.reports()
+    seen = {
+        **unkept,
+        **_find_leaks(reports, context.environ, said.given),
+        **_collect_proof(reports, bait),
+        **await bait.inspect(),
+    }
+    return AttackOutcome(reports=reports, seen=seen, trouble=trouble or said.complaint or NOT_SO_FAR)
+
+
+async def _ran(context: RunContext, worker: WorkerSpec, said: "_AttackOutput") -> str | None:
+    """Run the attacker to its end and bring its work in; say why that failed."""
+    path = context.paths.workspace(context.run, worker.step, 0)
+    async with open_session_dir(context, worker, path) as (workspace, session_dir, spare):
+        command, policy = agent_box(context, worker, workspace, session_dir)
+        said.given = command.env
+        async with open_sandboxed(context.sandbox, command, policy, sink=said.feed) as box:
+            await box.wait()
+        try:
+            return (await import_work(context, worker, workspace, session_dir, spare)).failure
+        except FAULTS as error:
+            return str(error) or type(error).__name__
+
+
+def _judge(escape: Escape, outcome: AttackOutcome, wall: str, *, needed: bool) -> Finding:
+    report, seen = outcome.reports.get(escape.key), outcome.seen.get(escape.key)
+    is_known = escape.key in KNOWN.get(wall, ())
+    held = report is not None and seen is None
+    said = seen or (_shorter(report.said) if report else outcome.trouble)
+    return Finding(
+        area=wall,
+        name=escape.name,
+        held=held,
+        tried=escape.tried,
+        said=said or "refused",
+        remedy="" if held else KNOWN_GAP if is_known else BROKEN,
+        needed=needed and not is_known,
+    )
+
+
+def _collect_proof(reports: Mapping[str, AttackReport], bait: Bait) -> dict[str, str]:
+    """Say which tries have proof: the secret itself, or the attacker's word where there is none."""
+    told = {key: one.proof for key, one in reports.items() if key in BY_WORD and one.proof}
+    brought = {key: BROUGHT[key] for key, one in reports.items() if key in BROUGHT and bait.secret in one.proof}
+    return told | brought
+
+
+def _find_leaks(
+    reports: Mapping[str, AttackReport], environ: Mapping[str, str], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Say which of our own variables the attacker found in its environment, though they were not given to it."""
+    own = set(reports["environment"].proof.split("\0")) if "environment" in reports else set()
+    leaked = sorted(name for name, value in environ.items() if f"{name}={value}" in own and given.get(name) != value)
+    return {"environment": f"ours were handed on: {', '.join(leaked)}"} if leaked else {}
+
+
+def _shorter(said: str) -> str:
+    """Say in a word what the C library says in a sentence."""
+    return ", ".join(dict.fromkeys(SHORTER.get(part, part) for part in said.split("; ")))
+
+
+class _AttackOutput:
+    """The attacker's words: reports on stdout, one on each line, and complaints on stderr.
+
+    *given* are the variables that it was given.
+    """
+
+    def __init__(self) -> None:
+        self._heads = {stream: Head(SAID_BYTES) for stream in Stream}
+        self.given: Mapping[str, str] = {}
+
+    def feed(self, stream: Stream, data: bytes) -> None:
+        """Take a chunk."""
+        self._heads[stream].feed(data)
+
+    def reports(self) -> dict[str, AttackReport]:
+        """Read what was said; a line that is none of ours is passed over."""
+        found = {}
+        for line in self._heads[Stream.STDOUT].content().splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                words = json.loads(line)
+                found[str(words["key"])] = AttackReport(str(words["proof"]), str(words["said"]))
+        return found
+
+    @property
+    def complaint(self) -> str:
+        """Give the last line of stderr."""
+        lines = self._heads[Stream.STDERR].content().decode(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else ""
+
+
+NETWORK = "network"
+VERSION_SECONDS = 5.0
+NO_SCOPE = "use Linux 6.12 or later, whose Landlock can shut them; or keep agents on `network: none`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walled:
+    """What was found about a wall; it *stood* if nothing but its known gaps was open."""
+
+    findings: tuple[Finding, ...]
+    stood: bool
+
+
+async def had(name: str) -> Sandbox | Unavailable:
+    """Give the wall of that name, or why it cannot be had."""
+    try:
+        return await wall(name)
+    except Unavailable as refused:
+        return refused
+
+
+async def check_sandbox(
+    context: RunContext, name: str, one: Sandbox | Unavailable, folder: Path, *, needed: bool
+) -> Walled:
+    """Try to get out of *one*, in sessions of *context* that stand behind it."""
+    tried = "look at it from inside"
+    if isinstance(one, Unavailable):
+        absent = Finding(
+            area=name, name="wall", held=False, tried=tried, said=one.why, remedy=one.remedy, needed=needed
+        )
+        return Walled(findings=(absent,), stood=False)
+    kind = await kind_of_workspace("auto", one, context.paths)
+    escapes = await try_escapes(replace(context, sandbox=one, kind=kind), folder, needed=needed)
+    up = Finding(area=name, name="wall", held=True, tried=tried, said=await _version(one), needed=needed)
+    gaps = (Finding(area=name, name="not held", held=None, tried="", said=gap) for gap in one.gaps)
+    stood = all(escape.held or escape.remedy == KNOWN_GAP for escape in escapes)
+    return Walled(findings=(up, *escapes, *gaps), stood=stood)
+
+
+async def check_host_network(context: RunContext, folder: Path) -> tuple[Finding, ...]:
+    """Try `network: host`: what it is asked for must work, and what it does not need must stay shut."""
+    async with laid(folder, context.repository.git) as bait:
+        outcome = await run_attacker(context, bait, ("tcp", "abstract"), Network.HOST)
+    is_reached, is_open = "tcp" in outcome.seen, "abstract" in outcome.seen
+    said = "reached, as asked for" if is_reached else outcome.trouble
+    shut = "abstract" in outcome.reports and not is_open
+    return (
+        Finding(
+            area=NETWORK,
+            name="host",
+            held=is_reached,
+            tried="reach 127.0.0.1 with `network: host`",
+            said=said,
+            remedy="" if is_reached else "agents that need a model cannot reach one from here; look at the firewall",
+        ),
+        Finding(
+            area=NETWORK,
+            name="abstract",
+            held=shut,
+            tried="reach an abstract socket with it",
+            said="refused" if shut else outcome.seen.get("abstract", outcome.trouble),
+            remedy="" if shut else NO_SCOPE,
+        ),
+    )
+
+
+async def _version(one: Sandbox) -> str:
+    match one:
+        case Bubblewrap(bwrap=program):
+            command = Command(argv=(str(program), "--version"), cwd=OUTSIDE_CWD, env=OUTSIDE_ENV)
+            try:
+                done = await proc.run(command, timeout=VERSION_SECONDS)
+            except (ShoalError, TimeoutError):
+                return str(program)
+            return f"{done.stdout.decode(errors='replace').strip()}, {program}"
+        case Landlock(abi=abi):
+            return f"Landlock version {abi}"
+        case _:
+            return one.name

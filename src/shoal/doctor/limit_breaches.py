@@ -1,0 +1,209 @@
+"""One breach of each limit, all at once and beside a quiet neighbour: each has to end alone, with its limit named."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from shoal.adapters.command import CommandAdapter as CommandAdapter
+from shoal.errors import first_of
+from shoal.model.agent import AgentSpec
+from shoal.model.finding import Finding
+from shoal.model.limits import ResourceLimits
+from shoal.model.resolved_task import ResolvedTask
+from shoal.sessions.agent_process import Ending, watch_process
+from shoal.sessions.context import RunContext
+from shoal.sessions.open_dir import open_session_dir
+from shoal.sessions.policy import agent_box, session_bounds
+from shoal.sessions.sandboxed import open_sandboxed
+from shoal.sessions.session import FAULTS
+from shoal.sessions.worker import WorkerSpec
+
+AREA = "limits"
+CPU_PERCENT = 20
+CPU_RATIO = 2
+CPU_SLACK = 15  # a quota is given out in tenths of a second, and the start of the box is counted too
+ROOMY: Mapping[str, float] = MappingProxyType({"memory_mb": 512, "time_seconds": 8, "disk_mb": 512, "pids": 256})
+BETTER = "hand a control group with memory, pids and cpu to this user, and the kernel holds them exactly"
+OTHER = "report it: an agent that passes this limit here is not ended by it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """A script that passes one limit and no other."""
+
+    name: str
+    limits: Mapping[str, float]
+    script: str
+    tried: str
+
+
+BREACHES = (
+    Breach(
+        name="memory",
+        limits={"memory_mb": 64},
+        script="head -c 134217728 /dev/zero | tail -c 134217728 | sleep 8",
+        tried="128 MB where 64 are allowed",
+    ),
+    Breach(
+        name="pids",
+        limits={"pids": 20},
+        script="n=0; while [ $n -lt 40 ]; do sleep 8 & n=$((n + 1)); done; wait",
+        tried="40 processes where 20 are allowed",
+    ),
+    Breach(
+        name="disk",
+        limits={"disk_mb": 20},
+        script="head -c 41943040 /dev/zero > big; sleep 8",
+        tried="write 40 MB where 20 are allowed",
+    ),
+    Breach(name="time", limits={"time_seconds": 0.5}, script="sleep 8", tried="run 8 s where 0.5 are allowed"),
+)
+SPINNER = Breach(
+    name="cpu",
+    limits={"time_seconds": 1.2, "cpu_percent": CPU_PERCENT},
+    script="while :; do :; done",
+    tried=f"spin where {CPU_PERCENT} % are allowed",
+)
+# On a busy machine nobody gets much: only beside one that is not held can be told who was.
+FREE = Breach(name="free", limits={"time_seconds": 1.2}, script=SPINNER.script, tried="spin without a quota")
+ALL = (*BREACHES, SPINNER, FREE)
+NEIGHBOUR = Breach(name="neighbour", limits={}, script="sleep 30", tried="work beside all of these")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreachEnd:
+    """How one of them ended."""
+
+    ending: Ending | None
+    limit: str | None
+    seconds: float
+    cpu_seconds: float = 0.0
+    trouble: str = ""
+
+    @property
+    def percent(self) -> float:
+        """Its share of a core."""
+        return 100 * self.cpu_seconds / self.seconds if self.seconds else 0.0
+
+
+async def breach_limits(context: RunContext) -> tuple[Finding, ...]:
+    """Pass every limit at once."""
+    over = asyncio.Event()
+    try:
+        async with asyncio.TaskGroup() as group:
+            beside = group.create_task(_ran(context, NEIGHBOUR, over))
+            async with asyncio.TaskGroup() as inner:
+                ended = {one.name: inner.create_task(_ran(context, one, asyncio.Event())) for one in ALL}
+            over.set()
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
+    found = [_judge(one, ended[one.name].result(), context) for one in BREACHES]
+    return (
+        *_enforcement(context),
+        *found,
+        _judge_cpu(ended[SPINNER.name].result(), ended[FREE.name].result(), context),
+        _judge_neighbour(beside.result()),
+    )
+
+
+async def _ran(context: RunContext, breach: Breach, stop: asyncio.Event) -> BreachEnd:
+    """Run one script as a session would be, and say how it ended; what it wrote is thrown away."""
+    limits = ResourceLimits.of({"cpu_percent": None, **ROOMY, **breach.limits})
+    agent = AgentSpec(name=breach.name, adapter="command", command=("/bin/sh", "-c", breach.script))
+    task = ResolvedTask(name=breach.name, prompt="", agent=agent, limits=limits)
+    worker = WorkerSpec(step=breach.name, index=0, count=1, task=task, adapter=CommandAdapter())
+    try:
+        return await _run_breach(context, worker, stop)
+    except FAULTS as error:
+        return BreachEnd(ending=None, limit=None, seconds=0, trouble=str(error) or type(error).__name__)
+
+
+async def _run_breach(context: RunContext, worker: WorkerSpec, stop: asyncio.Event) -> BreachEnd:
+    path = context.paths.workspace(context.run, worker.step, 0)
+    async with open_session_dir(context, worker, path) as (workspace, session_dir, _before):
+        command, policy = agent_box(context, worker, workspace, session_dir)
+        with context.enforcer.group(worker.session, worker.limits) as group:
+            bounds = session_bounds(context, worker, workspace, session_dir, group)
+            began = time.monotonic()
+            async with open_sandboxed(
+                context.sandbox, command, policy, sink=lambda _stream, _data: None, join=group.wrap
+            ) as box:
+                seen = await watch_process(box, bounds, worker.seconds, stop, context.grace)
+                seconds, spent = time.monotonic() - began, group.usage().cpu_seconds
+        named = "time" if seen.ending is Ending.TIME else seen.limit or bounds.met(failed=seen.exit.code != 0)
+    return BreachEnd(ending=seen.ending, limit=named, seconds=seconds, cpu_seconds=spent or 0.0)
+
+
+def _enforcement(context: RunContext) -> tuple[Finding, ...]:
+    """Say what holds limits here, and what it does not hold or not exactly."""
+    enforcer = context.enforcer
+    held = ", ".join(name for name in ("memory", "cpu", "pids") if name in enforcer.holds)
+    is_exact = enforcer.name != "polling"
+    best = Finding(
+        area=AREA,
+        name="enforcement",
+        held=True if is_exact else None,
+        tried="take the best there is",
+        said=f"{enforcer.name} holds {held}",
+        remedy="" if is_exact else BETTER,
+    )
+    gaps = (Finding(area=AREA, name="not held", held=None, tried="", said=gap) for gap in enforcer.gaps)
+    return (best, *gaps)
+
+
+def _judge(breach: Breach, ended: BreachEnd, context: RunContext) -> Finding:
+    held = ended.limit == breach.name
+    ending = f"ended in {ended.seconds:.1f} s, limit {ended.limit}" if ended.limit else "it was not ended"
+    return Finding(
+        area=AREA,
+        name=breach.name,
+        held=held,
+        tried=breach.tried,
+        said=ended.trouble or ending,
+        remedy="" if held else OTHER if breach.name in context.enforcer.holds | {"time", "disk"} else BETTER,
+        needed=True,
+    )
+
+
+def _judge_cpu(ended: BreachEnd, free: BreachEnd, context: RunContext) -> Finding:
+    used = ended.trouble or f"it had {ended.percent:.0f} %, a free one {free.percent:.0f} %"
+    can_hold = "cpu" in context.enforcer.holds
+    held = is_throttled(ended, free) if can_hold else None
+    why = (
+        ""
+        if held is not None
+        else ", too busy here to tell"
+        if can_hold
+        else f": {context.enforcer.name} does not hold it"
+    )
+    return Finding(
+        area=AREA,
+        name="cpu",
+        held=held,
+        tried=SPINNER.tried,
+        said=used + why,
+        remedy=OTHER if held is False else "",
+        needed=held is not None,
+    )
+
+
+def is_throttled(ended: BreachEnd, free: BreachEnd) -> bool | None:
+    """Say whether one was held to its share; `None` where the machine had no more to give to anybody."""
+    if ended.ending is not Ending.TIME or not ended.percent or ended.percent > CPU_PERCENT + CPU_SLACK:
+        return False
+    return True if free.percent >= CPU_RATIO * ended.percent else None
+
+
+def _judge_neighbour(ended: BreachEnd) -> Finding:
+    held = ended.ending is Ending.STOP and ended.limit is None
+    return Finding(
+        area=AREA,
+        name=NEIGHBOUR.name,
+        held=held,
+        tried=NEIGHBOUR.tried,
+        said="not disturbed" if held else ended.trouble or f"it ended with them, limit {ended.limit}",
+        remedy="" if held else OTHER,
+        needed=True,
+    )

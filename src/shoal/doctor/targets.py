@@ -1,0 +1,245 @@
+"""What is laid out on the host for an attacker to reach: afterwards it tells whether it was reached."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal import proc
+from shoal.doctor.scratch import SHORT, prefix
+from shoal.limits.members import kill_each
+from shoal.model.command import Command
+from shoal.proc.process import is_ended
+from shoal.workspaces.mount import list_mounts, unmount
+
+IDLE = "while :; do sleep 9; done"
+PATIENCE = 1.0
+LOOK = 0.02
+BACKLOG = 16
+LONGEST_SOCKET = 107
+README = "README.md"
+
+
+class Ear:
+    """A socket that waits: whoever connects to it, or sends to it, was heard."""
+
+    def __init__(self, family: int, kind: int, address: str | tuple[str, int]) -> None:
+        self.socket = socket.socket(family, kind)
+        self.socket.setblocking(False)
+        self.socket.bind(address)
+        self._is_stream = kind == socket.SOCK_STREAM
+        if self._is_stream:
+            self.socket.listen(BACKLOG)
+
+    def heard(self) -> bool:
+        """Say whether somebody came."""
+        with contextlib.suppress(BlockingIOError):
+            if self._is_stream:
+                self.socket.accept()[0].close()
+            else:
+                self.socket.recv(1)
+            return True
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bait:
+    """All that is laid out; *secret* is in what must not be read, and *mark* is what the attacker leaves."""
+
+    folder: Path
+    git: Path
+    mark: str
+    secret: str
+    decoy: int
+    decoy_fd: int
+    ears: Mapping[str, tuple[Ear, ...]]
+    terminal: tuple[int, str] | None
+    signals: list[int]
+    before: str
+    """What decides in the repository, as it was."""
+    readme: bytes
+
+    @property
+    def canaries(self) -> tuple[Path, ...]:
+        """The files outside that the attacker tries to make."""
+        shared = (Path.home() if "HOME" in os.environ else self.folder, SHORT, Path("/dev/shm"))  # noqa: S108
+        return tuple(dict.fromkeys(place / f".{self.mark}" for place in (self.folder, *shared)))
+
+    def plan(self, tries: tuple[str, ...]) -> dict[str, object]:
+        """Tell the attacker where everything is, but not what the secret is."""
+        return {
+            "tries": tries,
+            "mark": self.mark,
+            "secret": str(self.folder / "secret"),
+            "write": [str(path) for path in (*self.canaries, self.git.parent / README)],
+            "decoy": self.decoy,
+            "coordinator": os.getpid(),
+            "port": self.ears["tcp"][0].socket.getsockname()[1],
+            "udp_port": self.ears["tcp"][1].socket.getsockname()[1],
+            "socket": self.ears["socket"][0].socket.getsockname(),
+            "abstract": self.mark,
+            "terminal": self.terminal[1] if self.terminal else "/dev/tty",
+            "git": str(self.git),
+            "canary": str(self.folder / "canary"),
+        }
+
+    async def inspect(self) -> dict[str, str]:
+        """Say by the name of the try what the host saw of it, once the attacker's box has ended."""
+        found = dict(self._heard())
+        written = [path for path in self.canaries if path.exists()]
+        if readme(self.git) != self.readme:
+            written.append(self.git.parent)
+        if written:
+            found["write"] = f"written: {', '.join(map(str, written))}"
+        if is_ended(self.decoy_fd):
+            found["signal"] = "a process of the host was killed"
+        elif self.signals:
+            found["signal"] = "this process was signalled"
+        if mounts := [path for path in list_mounts(self.git.parent) if path.name == "mounted"]:
+            found["mount"] = f"mounted: {mounts[0]}"
+        if self._has_terminal_input():
+            found["terminal"] = "something was written to the terminal"
+        if (self.folder / "canary").exists():
+            found["git"] = "a planted program ran on the host"
+        elif fingerprint(self.git) != self.before:
+            found["git"] = "the repository was changed"
+        if not await wait_until_gone(self.mark):
+            found["linger"] = "it still runs after the box has ended"
+        return found
+
+    def _heard(self) -> Iterator[tuple[str, str]]:
+        for name, ears in self.ears.items():
+            if any(ear.heard() for ear in ears):
+                yield name, "reached: the host's listener was connected to"
+
+    def _has_terminal_input(self) -> bool:
+        if self.terminal is None:
+            return False
+        with contextlib.suppress(BlockingIOError):
+            return bool(os.read(self.terminal[0], 64))
+        return False
+
+    def clear(self) -> None:
+        """Remove what an attacker may have left outside of the scratch folder, mounted, or left running."""
+        kill_each(lambda: running(self.mark))
+        for path in self.canaries:
+            path.unlink(missing_ok=True)
+        for path in list_mounts(self.git.parent):
+            if path.name == "mounted":
+                unmount(path)
+
+
+@contextlib.asynccontextmanager
+async def laid(folder: Path, git: Path) -> AsyncIterator[Bait]:
+    """Lay everything out below *folder*; on leaving nothing of it, nor of what was done to it, is left."""
+    mark, secret = f"shoal-doctor-{secrets.token_hex(6)}", secrets.token_hex(12)
+    folder.mkdir()
+    (folder / "secret").write_text(secret)
+    argv = ("/bin/sh", "-c", IDLE, f"decoy-{secret}")
+    decoy = Command(argv=argv, cwd=Path("/"), env={"PATH": "/usr/bin:/bin", "TOKEN": secret})
+    with contextlib.ExitStack() as undo:
+        ears, terminal, signals = _ears(folder, mark, undo), _terminal(undo), _signals(undo)
+        async with proc.started(decoy, sink=lambda _stream, _data: None, grace=0) as process:
+            decoy_fd = os.pidfd_open(process.pid)
+            undo.callback(os.close, decoy_fd)
+            bait = Bait(
+                folder=folder,
+                git=git,
+                mark=mark,
+                secret=secret,
+                decoy=process.pid,
+                decoy_fd=decoy_fd,
+                ears=ears,
+                terminal=terminal,
+                signals=signals,
+                before=fingerprint(git),
+                readme=readme(git),
+            )
+            try:
+                yield bait
+            finally:
+                bait.clear()
+
+
+def fingerprint(git: Path) -> str:
+    """Digest what runs or decides something in a repository: its configuration and its hooks."""
+    digest = hashlib.sha256()
+    for path in (git / "config", git / "HEAD", *sorted((git / "hooks").glob("*"))):
+        digest.update(str(path).encode() + (path.read_bytes() if path.is_file() else b""))
+    return digest.hexdigest()
+
+
+def readme(git: Path) -> bytes:
+    """Read the file of the user's checkout that is to be written."""
+    return (git.parent / README).read_bytes()
+
+
+async def wait_until_gone(mark: str) -> bool:
+    """Say whether nobody with *mark* in its command is left, or will be in a moment."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while running(mark):  # noqa: ASYNC110 - the end of a stranger is no event of ours
+                await asyncio.sleep(LOOK)
+    except TimeoutError:
+        return False
+    return True
+
+
+def running(mark: str) -> list[int]:
+    """Find the processes that have *mark* in their command."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if mark.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
+                    found.append(int(name))
+    return found
+
+
+def _ears(folder: Path, mark: str, undo: contextlib.ExitStack) -> dict[str, tuple[Ear, ...]]:
+    def ear(family: int, kind: int, address: str | tuple[str, int]) -> Ear:
+        made = Ear(family, kind, address)
+        undo.enter_context(made.socket)
+        return made
+
+    path = folder / "ear"
+    if len(os.fsencode(path)) > LONGEST_SOCKET:
+        path = Path(tempfile.mkdtemp(prefix=prefix(), dir=SHORT)) / "ear"
+        undo.callback(shutil.rmtree, path.parent)
+    return {
+        "tcp": (
+            ear(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
+            ear(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
+        ),
+        "socket": (ear(socket.AF_UNIX, socket.SOCK_STREAM, str(path)),),
+        "abstract": (ear(socket.AF_UNIX, socket.SOCK_STREAM, f"\0{mark}"),),
+    }
+
+
+def _terminal(undo: contextlib.ExitStack) -> tuple[int, str] | None:
+    """Open a terminal that stands for the user's; `None` where none can be had."""
+    try:
+        master, slave = os.openpty()
+    except OSError:
+        return None
+    for fd in (master, slave):
+        undo.callback(os.close, fd)
+    os.set_blocking(master, False)
+    return master, os.ttyname(slave)
+
+
+def _signals(undo: contextlib.ExitStack) -> list[int]:
+    """Listen for a signal that nobody else sends us, and that harms nobody."""
+    heard: list[int] = []
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGURG, heard.append, signal.SIGURG)
+    undo.callback(loop.remove_signal_handler, signal.SIGURG)
+    return heard

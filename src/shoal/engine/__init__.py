@@ -1,1 +1,0 @@
-"""Effects composed: one verb per file."""

@@ -1,1 +1,0 @@
-"""Speaking the Agent Client Protocol with an agent behind its wall."""

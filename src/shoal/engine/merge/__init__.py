@@ -1,1 +1,0 @@
-"""Bringing the work of sessions together on one branch, beside every checkout, and delivering it when asked to."""

@@ -1,0 +1,140 @@
+"""Taking a side: where both changed the same lines, those of one of them count; the rest is merged as always.
+
+It is what `git merge -X ours` does, which `merge-tree` has not learnt in the oldest git that we work with.
+"""
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import GitFailed
+from shoal.git.conflicts import Conflicted, IndexEntry
+from shoal.git.merge import MergeRepository
+from shoal.model.conflict_rule import ConflictRule
+from shoal.model.merge import ConflictKind
+
+PLAIN = ("100644", "100755")
+BEFORE, OURS, THEIRS = 1, 2, 3
+BINARY = 255
+"""What `merge-file` ends with for files that are no text."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What a file in conflict becomes."""
+
+    mode: str
+    oid: str
+
+
+def has_sides(found: Conflicted) -> bool:
+    """Say whether all conflicts are in files of which both sides have their own content."""
+    return all(conflict.kind in (ConflictKind.CONTENT, ConflictKind.BINARY) for conflict in found.conflicts)
+
+
+async def merge_favouring(bench: MergeRepository, ours: str, theirs: str, side: ConflictRule) -> str | None:
+    """Merge two commits, *side* winning where they conflict; gives the tree, or `None` where it takes a person.
+
+    Only what both sides have as a plain file has sides to take: not what one of them deleted, renamed or made a link.
+    """
+    asked = ("merge-tree", "--write-tree", "-z", "--no-messages", ours, theirs)
+    tree, *words = (await bench.git(*asked, accept=(0, 1))).stdout.decode(errors="surrogateescape").split("\0")
+    stages: dict[str, dict[int, IndexEntry]] = {}
+    for entry in (_entry(word) for word in words if word):
+        stages.setdefault(entry.path, {})[entry.stage] = entry
+    if not all(_has_sides(one) for one in stages.values()):
+        return None
+    # Beside the bench: what a kill leaves there is removed with it.
+    with tempfile.TemporaryDirectory(prefix="sides-", dir=bench.gitdir.parent) as scratch:
+        chosen = {path: await _choose_side(bench, one, side, Path(scratch)) for path, one in stages.items()}
+    return await _replace_files(bench, tree, chosen)
+
+
+def _entry(word: str) -> IndexEntry:
+    facts, _, path = word.partition("\t")
+    mode, oid, stage = facts.split(" ")
+    return IndexEntry(mode, oid, int(stage), path)
+
+
+def _has_sides(stages: Mapping[int, IndexEntry]) -> bool:
+    return {OURS, THEIRS} <= stages.keys() and all(entry.mode in PLAIN for entry in stages.values())
+
+
+async def _choose_side(
+    bench: MergeRepository, stages: Mapping[int, IndexEntry], side: ConflictRule, scratch: Path
+) -> _Choice:
+    winner = stages[OURS if side is ConflictRule.OURS else THEIRS]
+    files = {stage: scratch / str(stage) for stage in (OURS, BEFORE, THEIRS)}
+    for stage, file in files.items():
+        file.write_bytes(await _content(bench, stages.get(stage)))
+    # The names of the files are ours, and so is the folder: only their bytes are an agent's.
+    asked = ("merge-file", "-p", "-q", f"--{side.value}", *map(str, files.values()))
+    done = await bench.git(*asked, accept=(0, BINARY))
+    if done.exit.code == BINARY or done.dropped:
+        return _Choice(_mode(stages, winner), winner.oid)
+    stored = await bench.git("hash-object", "-w", "--no-filters", "--stdin", stdin=done.stdout)
+    return _Choice(_mode(stages, winner), stored.stdout.decode().strip())
+
+
+def _mode(stages: Mapping[int, IndexEntry], winner: IndexEntry) -> str:
+    """Let the side that changed the mode have its way; if nobody knows who did, the winner."""
+    changed = [
+        stages[one].mode for one in (OURS, THEIRS) if BEFORE in stages and stages[one].mode != stages[BEFORE].mode
+    ]
+    return changed[0] if changed else winner.mode
+
+
+async def _content(bench: MergeRepository, entry: IndexEntry | None) -> bytes:
+    if entry is None:
+        return b""
+    done = await bench.git("cat-file", "blob", entry.oid)
+    if done.dropped:
+        raise GitFailed(("cat-file",), 1, "a file in conflict is too large to be merged")
+    return done.stdout
+
+
+async def _replace_files(bench: MergeRepository, tree: str, chosen: Mapping[str, _Choice]) -> str:
+    """Make *tree* anew, with other files in it, by the index of the bench, which nobody else uses."""
+    await bench.git("read-tree", tree)
+    lines = "".join(f"{one.mode} {one.oid}\t{path}\0" for path, one in chosen.items())
+    await bench.git("update-index", "-z", "--index-info", stdin=lines.encode(errors="surrogateescape"))
+    return (await bench.git("write-tree")).stdout.decode().strip()
+
+
+MARKER = "^(<{7,}|>{7,}|={7}|[|]{7,})([[:space:]]|$)"
+AT_ONCE = 200
+LOOK = ("grep", "-a", "-z", "--no-color", "--no-line-number", "--no-column", "--no-recurse-submodules", "--no-textconv")
+
+
+async def find_markers(
+    bench: MergeRepository, commit: str, paths: Sequence[str], sides: Sequence[str]
+) -> tuple[str, ...]:
+    """Name those of *paths* that have more lines like markers in *commit* than in both *sides* together.
+
+    A line of a text about git, or below a heading, looks like a marker too: what was there before may stay.
+    """
+    had: Counter[tuple[str, str]] = Counter()
+    for side in sides:
+        had += await _markers(bench, side, paths)
+    extra = (await _markers(bench, commit, paths)) - had
+    return tuple(sorted({path for path, _ in extra}))
+
+
+async def _markers(bench: MergeRepository, commit: str, paths: Sequence[str]) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for first in range(0, len(paths), AT_ONCE):
+        some = paths[first : first + AT_ONCE]
+        done = await bench.git(*LOOK, "-E", "-e", MARKER, commit, "--", *some, accept=(0, 1))
+        said = done.stdout.decode(errors="surrogateescape")
+        found.update((name.removeprefix(f"{commit}:"), line) for name, line in _lines(said))
+    return found
+
+
+def _lines(said: str) -> Iterator[tuple[str, str]]:
+    """Take apart `commit:path NUL line`; a path may have line ends in it, and a line may not."""
+    while said:
+        name, _, rest = said.partition("\0")
+        line, _, said = rest.partition("\n")
+        yield name, line

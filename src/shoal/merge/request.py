@@ -1,0 +1,214 @@
+"""Where a merge is done: a repository, its state, and the run whose sessions are brought together."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.errors import BadInput, UnknownName
+from shoal.git.refs import refuse_blocked_names, value
+from shoal.git.repository import inspect
+from shoal.git.snapshot import is_hidden
+from shoal.merge.candidates import Allowed
+from shoal.merge.history import MergeHistory, past
+from shoal.model.conflict_rule import ConflictRule
+from shoal.model.events import MergeEnded
+from shoal.model.merge import Conflict, MergeReport, MergeResult, Strategy
+from shoal.model.repository import Repository
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.results import RunReport, WorkerResult
+from shoal.sessions.context import RunContext
+from shoal.store import ledger
+from shoal.store.fold import RunState, State, fold, report
+from shoal.store.ledger import Ledger
+from shoal.store.lock import held
+from shoal.store.lookup import find_run, find_session
+from shoal.store.paths import StatePaths
+from shoal.store.reader import events
+
+if TYPE_CHECKING:
+    from shoal.steps.attempts import WorkerRunner  # brings in all that sessions need, which few merges do
+
+HEADS = "refs/heads/"
+WAIT_SECONDS = 600.0
+NO_RESOLVER = "a `resolver` goes with `on_conflict` `agent` only"
+
+Verify = Callable[[str], Awaitable[str | None]]
+"""Take a commit that holds the work of several sessions; `None` says that it is good, a text says why not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolving:
+    """What is done with work that conflicts, and with what; told to *stop*, the rest is left as it is."""
+
+    rule: ConflictRule = ConflictRule.REPORT
+    runner: "WorkerRunner | None" = None
+    """What sessions are run with, for `agent` and `redo`."""
+    resolver: ResolvedTask | None = None
+    """Who resolves, for `agent`."""
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def needs_boxes(self) -> bool:
+        """Say whether agents have to work for it."""
+        return self.rule in (ConflictRule.AGENT, ConflictRule.REDO)
+
+
+def conflict_rule(name: str, resolver: object) -> ConflictRule:
+    """Read the name of a rule; only `agent` has a resolver, and needs one."""
+    if name not in set(ConflictRule):
+        raise UnknownName("on_conflict", name, [one.value for one in ConflictRule])
+    if (name == ConflictRule.AGENT) is (resolver is None):
+        raise BadInput("`on_conflict` is `agent` and needs a `resolver`" if resolver is None else NO_RESOLVER)
+    return ConflictRule(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRequest:
+    """What is to be merged, and how."""
+
+    sessions: tuple[str, ...] = ()
+    """In this order; none means all that ended well, those with the fewest conflicts first."""
+    strategy: Strategy = Strategy.REVIEW
+    into: str | None = None
+    is_approved: bool = False
+    """Whether a person approved the delivery, which the strategy `review` waits for."""
+    allow_executable: bool = False
+    allow_secrets: bool = False
+    verify: Verify | None = None
+    width: int = 1
+    """How many verifications run at the same time, at most."""
+    resolving: Resolving = field(default_factory=Resolving)
+
+    @property
+    def allowed(self) -> Allowed:
+        """Give what is merged although a person should have looked at it."""
+        return Allowed(executable=self.allow_executable, secrets=self.allow_secrets)
+
+    @property
+    def waits(self) -> bool:
+        """Say whether the branch to deliver into stays as it is until a person approves."""
+        return self.strategy is Strategy.REVIEW and not self.is_approved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeContext:
+    """Where a merge is done."""
+
+    repository: Repository
+    paths: StatePaths
+    ledger: Ledger
+    report: RunReport
+    """The run whose branch is made; its sessions may come from several runs."""
+
+    @property
+    def run(self) -> str:
+        """The name of the run."""
+        return self.report.run
+
+    @property
+    def branch(self) -> str:
+        """The integration branch."""
+        return f"shoal/{self.run}"
+
+    @property
+    def ref(self) -> str:
+        """The integration branch in full."""
+        return f"{HEADS}{self.branch}"
+
+    async def at(self) -> str:
+        """Say where the integration branch is; empty where it is not."""
+        return await value(self.repository, self.ref) or ""
+
+    def past(self, at: str) -> MergeHistory:
+        """Say what was merged before."""
+        return past(events(self.paths, self.run), at)
+
+
+@contextlib.asynccontextmanager
+async def at_work(merge_context: MergeContext) -> AsyncIterator[None]:
+    """Be the only one who merges this run."""
+    if is_hidden(merge_context.repository):
+        raise BadInput("there is no git repository here to merge into; `shoal diff SESSION | git apply` takes the work")
+    merge_context.paths.create()
+    await refuse_blocked_names(merge_context.repository)
+    async with held(merge_context.paths.locks / f"merge-{merge_context.run}.lock", timeout=WAIT_SECONDS):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def desk_of(
+    repo: Path, environ: Mapping[str, str], context: RunContext | None, workers: Sequence[str], run: str | None = None
+) -> AsyncIterator[MergeContext]:
+    """Open a desk for the run under way, for *run*, or for the one that the last of *workers* belongs to."""
+    if context is not None:
+        own = report(fold(events(context.paths, context.run)).runs[context.run])
+        yield MergeContext(repository=context.repository, paths=context.paths, ledger=context.ledger, report=own)
+        return
+    repository = await inspect(repo, environ)
+    paths = StatePaths.of(repository.home)
+    state = fold(events(paths))
+    chosen = _run(state, workers) if run is None else report(find_run(state, run))
+    async with ledger.opened(paths) as book:
+        yield MergeContext(repository=repository, paths=paths, ledger=book, report=chosen)
+
+
+def find_results(paths: StatePaths, given: Sequence[object]) -> list[WorkerResult]:
+    """Find the result of each session that was *given*, in any of the ways in which a program names one."""
+    return [one if isinstance(one, WorkerResult) else _result(paths, session_name(one)) for one in given]
+
+
+def session_name(given: object) -> str:
+    """Say which session is meant."""
+    name = given if isinstance(given, str) else getattr(given, "session", None)
+    result = getattr(given, "result", None)  # of a session that was held open: its id may have been used before
+    if name is None and isinstance(result, WorkerResult):
+        name = result.session
+    name = name or getattr(given, "session_id", None)
+    if not isinstance(name, str):
+        raise BadInput(f"{given!r:.80} is no session; give a result, a session, or the name of one")
+    return name
+
+
+def _result(paths: StatePaths, word: str) -> WorkerResult:
+    state = find_session(fold(events(paths)), word)
+    if state.result is None:
+        raise BadInput(f"{state.session} has not ended yet; wait for it, then merge it")
+    return state.result
+
+
+def _run(state: State, workers: Sequence[str]) -> RunReport:
+    if not workers:
+        return report(find_run(state))
+    session = find_session(state, workers[-1]).session
+    return next(report(run) for run in state.runs.values() if _has(run, session))
+
+
+def _has(run: RunState, session: str) -> bool:
+    return any(session in step.sessions for step in run.steps.values())
+
+
+MOST_TOLD = 20
+
+
+async def record_merge_ended(merge_context: MergeContext, report: MergeReport) -> MergeReport:
+    """Record how a merge ended, where that is not what was said last; gives *report* back."""
+    last: MergeReport | None = None
+    for recorded in events(merge_context.paths, merge_context.run):
+        if isinstance(recorded.event, MergeEnded):
+            last = recorded.event.report
+    short = replace(report, results=tuple(map(_short, report.results)))
+    if short != last:
+        await merge_context.ledger.append(MergeEnded(run=merge_context.run, report=short))
+    return report
+
+
+def _short(result: MergeResult) -> MergeResult:
+    """Keep what a person would read: a result may name thousands of files."""
+    return replace(result, conflicts=tuple(map(_shorten, result.conflicts[:MOST_TOLD])))
+
+
+def _shorten(conflict: Conflict) -> Conflict:
+    return replace(conflict, paths=conflict.paths[:MOST_TOLD], partners=conflict.partners[:MOST_TOLD])

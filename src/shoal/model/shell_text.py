@@ -1,0 +1,69 @@
+"""A shell's text as values: how it reads each place `{{ … }}`, and the words of its commands."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+MASK = "\0"
+"""What stands for the first character of a place while the text is read; no shell's text contains it."""
+FILL = "\x02"
+"""What stands for the further characters of a place."""
+EXPANSION = "\x01"
+"""What stands in a word for whatever the shell itself puts there."""
+STDIN = "<<"
+"""The text of a word that is no argument, but what the command reads."""
+
+
+class Context(Enum):
+    """Where a place stands."""
+
+    WORD = "unquoted"
+    DOUBLE = "in double quotes"
+    SINGLE = "in single quotes"
+    HERE = "in a here-document"
+    NUMBER = "in arithmetic"
+    COMMENT = "in a comment"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a place is read: its context, or why it is refused."""
+
+    context: Context | None
+    refusal: str = ""
+
+
+@dataclass(slots=True)
+class Word:
+    """A word of a command; *text* has `MASK` for each place, and `EXPANSION` for what the shell puts in."""
+
+    text: str = ""
+    places: list[int] = field(default_factory=list)
+    is_plain: bool = True
+    """Whether nothing of it is quoted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A part of the text that is written differently, so that a place can be filled in."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShellText:
+    """A text as a shell reads it: how each place is read, by where it starts, and the commands that have places."""
+
+    readings: dict[int, Reading]
+    commands: tuple[tuple[Word, ...], ...]
+    edits: tuple[Edit, ...]
+
+
+class Doubt(Exception):
+    """From *since* on, it is not certain how the text is read."""
+
+    def __init__(self, why: str, since: int) -> None:
+        super().__init__(why)
+        self.why = why
+        self.since = since

@@ -1,0 +1,1 @@
+"""The pipeline language as a JSON Schema, for editors."""

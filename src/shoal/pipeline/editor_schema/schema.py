@@ -1,0 +1,227 @@
+"""The language as a JSON Schema, for editors: made from the shapes, and from a table where those cannot say it.
+
+What a key means is the docstring below it in its shape. A validator that takes more, or other things, than the type
+behind it declares them by `json_schema_input_type`, or has an entry in `values.TAKES`. The schema refuses less than
+`shoal validate` does, and never more.
+"""
+
+import ast
+import inspect
+import itertools
+import textwrap
+from collections.abc import Callable, Mapping
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from shoal.pipeline.check import foreign_keys
+from shoal.pipeline.editor_schema.values import NAMED, TAKES
+from shoal.pipeline.keys.script import Action
+from shoal.pipeline.names import PATTERN
+from shoal.pipeline.shape import FileShape
+from shoal.pipeline.tree import NEEDS
+
+Rule = Callable[[JsonSchemaValue], JsonSchemaValue | None]
+"""What is asked of a mapping besides its keys; `None` where it has no such keys."""
+
+
+def _key_present(key: str) -> JsonSchemaValue:
+    return {"required": [key], "properties": {key: {"not": {"type": "null"}}}}
+
+
+def some_of(*keys: str) -> Rule:
+    """Ask for at least one of *keys*, as far as the mapping has them."""
+
+    def rule(made: JsonSchemaValue) -> JsonSchemaValue | None:
+        return {"anyOf": [_key_present(key) for key in keys if key in made["properties"]]}
+
+    return rule
+
+
+def not_both(first: str, second: str) -> Rule:
+    """Refuse two keys that exclude each other."""
+
+    def rule(made: JsonSchemaValue) -> JsonSchemaValue | None:
+        is_there = {first, second} <= set(made["properties"])
+        return {"not": {"allOf": [_key_present(first), _key_present(second)]}} if is_there else None
+
+    return rule
+
+
+def with_adapter(adapter: str, *needed: str) -> Rule:
+    """Ask an agent of *adapter* for one of the keys *needed*, and refuse what goes with other adapters."""
+
+    def rule(made: JsonSchemaValue) -> JsonSchemaValue | None:
+        nothing = {key: {"type": "null"} for key in foreign_keys(adapter) if key in made["properties"]}
+        then: JsonSchemaValue = {"properties": nothing}
+        if needed:
+            then["anyOf"] = [_key_present(key) for key in needed]
+        return {"if": {"required": ["adapter"], "properties": {"adapter": {"const": adapter}}}, "then": then}
+
+    return rule
+
+
+def require_name(*keys: str) -> Rule:
+    """Hold the texts under *keys* to the rule for names."""
+    return lambda made: {"properties": {key: {"pattern": f"^{PATTERN}$"} for key in keys}}
+
+
+def labels(*keys: str) -> Rule:
+    """Hold the keys of the mappings under *keys* to the rule for names."""
+    return lambda made: {"properties": {key: {"propertyNames": {"pattern": f"^{PATTERN}$"}} for key in keys}}
+
+
+def require_items(*keys: str) -> Rule:
+    """Refuse empty lists under *keys*."""
+    return lambda made: {"properties": {key: {"minItems": 1} for key in keys}}
+
+
+def no_matrix_of_workers(made: JsonSchemaValue) -> JsonSchemaValue:
+    """Refuse a matrix and several workers on the same step."""
+    matrix = {"required": ["strategy"], "properties": {"strategy": {"type": "object", "required": ["matrix"]}}}
+    return {"not": {"allOf": [matrix, _key_present("concurrency")]}}
+
+
+def one_verb(made: JsonSchemaValue) -> JsonSchemaValue:
+    """Ask an action for exactly one verb."""
+    return {"oneOf": [_key_present(verb) for verb in Action.verbs]}
+
+
+RULES: Mapping[str, tuple[Rule, ...]] = {
+    "FileShape": (not_both("steps", "pipelines"), require_items("steps", "pipelines"), labels("agents", "personas")),
+    "PipelineShape": (require_name("name"), require_items("steps")),
+    "PersonaShape": (not_both("system_prompt", "system_prompt_file"),),
+    "AgentShape": (
+        with_adapter("command", "command"),
+        with_adapter("scripted", "script", "script_file"),
+        with_adapter("python", "model"),
+        with_adapter("acp", "command"),
+        not_both("script", "script_file"),
+    ),
+    "StepShape": (
+        some_of("name", "id"),
+        not_both("name", "id"),
+        require_name("name", "id"),
+        some_of("prompt", "exec", "command", "gate", "pipeline", "loop"),
+        not_both("prompt", "exec"),
+        *(not_both(first, second) for first, second in zip(NEEDS, NEEDS[1:] + NEEDS[:1], strict=True)),
+        no_matrix_of_workers,
+    ),
+    "Action": (one_verb,),
+}
+
+
+ANY = core_schema.any_schema()
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema() -> JsonSchemaValue:
+    """Make the schema of a whole file."""
+    made = FileShape.model_json_schema(schema_generator=Generator)
+    shapes = {name: _referring(one) for name, one in sorted(made["$defs"].items())}
+    made["$defs"] = {**shapes, **NAMED}
+    return {"$schema": DIALECT, **made}
+
+
+class Generator(GenerateJsonSchema):
+    """Pydantic's generator, told what it cannot know."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        """Leave titles to the mappings: that of a key would only say the key again."""
+        return False
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Add to a shape what its keys mean, and which of them go together."""
+        made = super().model_schema(schema)
+        shape = schema["cls"]
+        made["title"] = shape.__name__.removesuffix("Shape")
+        for name, meaning in meanings(shape).items():
+            made["properties"][name] = {**made["properties"][name], "description": meaning}
+        if rules := [rule for one in RULES.get(shape.__name__, ()) if (rule := one(made)) is not None]:
+            made["allOf"] = rules
+        return made
+
+    def function_plain_schema(self, schema: core_schema.PlainValidatorFunctionSchema) -> JsonSchemaValue:
+        """Look it up: a validator alone says nothing of what it takes."""
+        declared = schema.get("json_schema_input_schema", ANY)["type"] != "any"
+        return _accepted_schema(
+            schema["function"]["function"], super().function_plain_schema(schema), declared=declared
+        )
+
+    def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
+        """Look it up: what comes first may take more than the type behind it."""
+        declared = "json_schema_input_schema" in schema
+        return _accepted_schema(
+            schema["function"]["function"], super().function_before_schema(schema), declared=declared
+        )
+
+    def function_after_schema(self, schema: core_schema.AfterValidatorFunctionSchema) -> JsonSchemaValue:
+        """Name the choices where it is `one_of`; what comes after a type can only take less than it."""
+        made = super().function_after_schema(schema)
+        if (taken := TAKES.get(_validator_name(validator := schema["function"]["function"]))) is not None:
+            return taken(made)
+        names = _choices(validator)
+        return {**made, "enum": list(names)} if names else made
+
+
+def meanings(shape: type[BaseModel]) -> dict[str, str]:
+    """Read what each key of *shape* means from the docstrings below its fields, only when somebody asks.
+
+    Pydantic's own `use_attribute_docstrings` would read the sources at every start, which takes it 20 ms.
+    """
+    found: dict[str, str] = {}
+    for one in reversed(shape.__mro__):
+        if issubclass(one, BaseModel) and one is not BaseModel:
+            found |= _docstrings(one)
+    return {_key(name, field): found[name] for name, field in shape.model_fields.items() if name in found}
+
+
+def _docstrings(shape: type[BaseModel]) -> dict[str, str]:
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(shape))).body
+    lines = body.body if isinstance(body, ast.ClassDef) else []
+    found: dict[str, str] = {}
+    for line, after in itertools.pairwise(lines):
+        match line, after:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(words))):
+                found[name] = " ".join(words.split())
+    return found
+
+
+def _key(name: str, field: FieldInfo) -> str:
+    return field.alias or name
+
+
+def _choices(validator: object) -> tuple[str, ...]:
+    """Give the names that a validator of `one_of` takes, or none where it is another one."""
+    if not inspect.isfunction(validator) or validator.__qualname__ != "one_of.<locals>.check":
+        return ()
+    names: tuple[str, ...] = inspect.getclosurevars(validator).nonlocals["names"]
+    return names
+
+
+def _accepted_schema(validator: Callable[..., object], inner: JsonSchemaValue, *, declared: bool) -> JsonSchemaValue:
+    """Give what *validator* takes; *inner* is that, where it has *declared* it, else what its type takes."""
+    name = _validator_name(validator)
+    if name in TAKES:
+        return TAKES[name](inner)
+    if not declared:
+        raise TypeError(f"nobody says what `{name}` takes: give it a `json_schema_input_type`, or tell `values.TAKES`")
+    return inner
+
+
+def _validator_name(validator: Callable[..., object]) -> str:
+    return f"{validator.__module__.rpartition('.')[2]}.{getattr(validator, '__name__', '')}"
+
+
+def _referring(node: object) -> object:
+    """Put a reference wherever a schema that has a name of its own stands in full."""
+    if isinstance(node, list):
+        return [_referring(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    if (title := str(node.get("title"))) in NAMED:
+        own = {key: value for key, value in node.items() if value != NAMED[title].get(key)}
+        return {"$ref": f"#/$defs/{title}", **own}
+    return {key: _referring(one) for key, one in node.items()}

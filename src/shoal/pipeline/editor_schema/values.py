@@ -1,0 +1,180 @@
+"""What the validators of the shapes take, in JSON Schema, where the type behind one does not say it."""
+
+from collections.abc import Callable, Mapping
+
+from pydantic.json_schema import JsonSchemaValue
+
+from shoal.model.agent import TOOLS
+from shoal.model.limits import DISK, RANGES, SPELLINGS, ResourceLimits
+from shoal.model.retry import LONGEST_WAIT, MOST_ATTEMPTS, POLICIES
+from shoal.model.rule import FAILURE_RULES, MOST_WANTED
+from shoal.pipeline.keys.duration import LONGEST
+from shoal.pipeline.names import OWN, list_plugin_names
+
+Made = Callable[[JsonSchemaValue], JsonSchemaValue]
+"""A schema, out of the one that pydantic made of the type behind a validator."""
+
+VARIABLE = "^(?!SHOAL_)[A-Za-z_][A-Za-z0-9_]*$"
+LIMIT_MEANINGS = {
+    "memory_mb": "Memory in MB (2**20 bytes); an agent that passes it is ended, and its status names the limit.",
+    "cpu_percent": "Share of one core, so 200 is two cores; an agent is throttled to it, never ended.",
+    "time_seconds": "Time by the clock; then the agent is ended and its work kept.",
+    "disk_mb": "What it may add to its workspace and its home, in MB.",
+    "pids": "Processes and threads at once.",
+    "disk": "How `disk_mb` is held: looked at each second, or `exact`, by a file system of that size for each agent.",
+}
+ENV_VALUE: JsonSchemaValue = {
+    "anyOf": [
+        {"type": ["string", "number", "boolean"]},
+        {
+            "type": "object",
+            "properties": {
+                "from": {
+                    "type": "string",
+                    "pattern": "^[A-Za-z_][A-Za-z0-9_]*$",
+                    "description": "The host's variable: its value is masked everywhere.",
+                }
+            },
+            "required": ["from"],
+            "additionalProperties": False,
+        },
+    ]
+}
+TIME: JsonSchemaValue = {
+    "anyOf": [
+        {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST},
+        {"type": "string", "pattern": "^( *[0-9][0-9 ]*[hms])+ *$"},
+    ],
+    "examples": [90, "90s", "10m", "1h30m"],
+}
+ON_FAILURE: JsonSchemaValue = {
+    "anyOf": [
+        {"enum": list(FAILURE_RULES)},
+        {
+            "type": "object",
+            "properties": {"quorum": {"type": "integer", "minimum": 1, "maximum": MOST_WANTED}},
+            "required": ["quorum"],
+            "additionalProperties": False,
+        },
+    ]
+}
+CALL: JsonSchemaValue = {
+    "type": "object",
+    "properties": {
+        tool: {"type": "object", "propertyNames": {"enum": list(arguments)}} for tool, arguments in TOOLS.items()
+    },
+    "additionalProperties": False,
+    "minProperties": 1,
+    "maxProperties": 1,
+}
+REPLY: JsonSchemaValue = {"anyOf": [{"type": "string"}, CALL, {"type": "array", "items": CALL, "minItems": 1}]}
+
+
+WORD: JsonSchemaValue = {"type": ["string", "boolean"]}  # `true` and `false` are programs, too
+COMMAND: JsonSchemaValue = {"anyOf": [{**WORD, "minLength": 1}, {"type": "array", "items": WORD, "minItems": 1}]}
+
+
+def _limit(name: str) -> JsonSchemaValue:
+    kind = "integer" if RANGES[name].is_whole else "number"
+    return {"type": [kind, "null"], "minimum": RANGES[name].lowest, "maximum": RANGES[name].highest}
+
+
+def _limits(title: str, says: str, ways: tuple[str, ...]) -> JsonSchemaValue:
+    usual = ResourceLimits()
+    own = {
+        name: {**_limit(name), "default": getattr(usual, name), "description": LIMIT_MEANINGS[name]} for name in RANGES
+    }
+    others = {
+        other: {**_limit(name), "description": f"Another word for `{name}`."} for other, name in SPELLINGS.items()
+    }
+    disk = {"type": "string", "enum": list(ways), "default": "polled", "description": LIMIT_MEANINGS["disk"]}
+    return {
+        "title": title,
+        "description": says,
+        "type": "object",
+        "properties": {**own, "disk": disk, **others},
+        "additionalProperties": False,
+    }
+
+
+LIMITS = _limits(
+    "Limits",
+    "What one agent may spend; null is no bound. Where no limits are named at all, CPU is a fair share and no quota.",
+    DISK,
+)
+FLEET_LIMITS = _limits("FleetLimits", "What all agents of a run may spend together.", DISK[:1])
+
+
+def _seconds(meaning: str, default: float) -> JsonSchemaValue:
+    return {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "default": default, "description": meaning}
+
+
+RETRY: JsonSchemaValue = {
+    "title": "Retry",
+    "description": "How often an agent that fails is tried again: a number of further attempts, or a mapping.",
+    "anyOf": [
+        {"type": "integer", "minimum": 0, "maximum": MOST_ATTEMPTS - 1},
+        {
+            "type": "object",
+            "properties": {
+                "policy": {
+                    "enum": list(POLICIES),
+                    "default": "none",
+                    "description": "The values to begin with; other keys change them.",
+                },
+                "max_attempts": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": MOST_ATTEMPTS,
+                    "default": 1,
+                    "description": "Attempts in all, the first one included.",
+                },
+                "wait_seconds": _seconds("Time before the second attempt; it doubles from one to the next.", 1),
+                "longest_seconds": _seconds("Time that is waited at most.", 60),
+            },
+            "additionalProperties": False,
+        },
+    ],
+}
+
+
+INPUT: JsonSchemaValue = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+    ]
+}
+
+
+def _or_text(inner: JsonSchemaValue) -> JsonSchemaValue:
+    return {"anyOf": [{"type": "string"}, inner]}
+
+
+def _env(inner: JsonSchemaValue) -> JsonSchemaValue:
+    return {**inner, "propertyNames": {"pattern": VARIABLE}}
+
+
+def _command(inner: JsonSchemaValue) -> JsonSchemaValue:
+    return {"anyOf": [{"type": "string", "minLength": 1}, {**inner, "minItems": 1}]}
+
+
+TAKES: Mapping[str, Made] = {
+    "value_types._limits": lambda inner: LIMITS,
+    "value_types._fleet": lambda inner: FLEET_LIMITS,
+    "value_types._retry": lambda inner: RETRY,
+    "value_types._failure_rule": lambda inner: ON_FAILURE,
+    "value_types._input": lambda inner: INPUT,
+    "value_types._variable": lambda inner: ENV_VALUE,
+    "value_types._check_variable_names": _env,
+    "value_types._names": _or_text,
+    "fields._seconds": lambda inner: TIME,
+    "fields._argv": lambda inner: COMMAND,
+    "script._shell": _command,
+    "python_agent._reply": lambda inner: REPLY,
+    "value_types._per_agent": lambda inner: inner,
+    "names._adapter": lambda inner: {**inner, "enum": [*OWN, *list_plugin_names()]},
+}
+"""By the module and the name of the validator."""
+
+NAMED: Mapping[str, JsonSchemaValue] = {"Limits": LIMITS, "FleetLimits": FLEET_LIMITS, "Retry": RETRY}
+"""Those that are mappings with keys of their own, by their titles."""

@@ -1,0 +1,76 @@
+"""The key `gate`: a step that asks a person, and what cannot be said of such a step."""
+
+from collections.abc import Iterator
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BeforeValidator, model_validator
+
+from shoal.model.gate import Gate, GateVerdict
+from shoal.pipeline.fields import Duration, Shape, one_of, wrong
+from shoal.pipeline.problems import Problem, key, show_value
+from shoal.pipeline.tree import NEEDS, Fields, Scalar, find
+
+EXAMPLE = '`gate: "Ship it?"`'
+MOST_SIGNS = 4000
+OWN_KEYS = frozenset({"name", "id", *NEEDS, "on_conflict", "if", "optional", "gate", "loop"})
+"""What goes with a gate; all else is about agents and their work."""
+
+
+def _question(message: str) -> str:
+    if not message.strip():
+        raise wrong(f"the gate asks nothing; write what a person is to answer, like {EXAMPLE}")
+    if len(message) > MOST_SIGNS:
+        raise wrong(f"the message of a gate has at most {MOST_SIGNS} signs, not {len(message)}; make it shorter")
+    return message
+
+
+class GateShape(Shape):
+    """A question that a person has to answer before the run goes on."""
+
+    type: Annotated[str, one_of("type", "approval")] = "approval"
+    """What kind of gate it is."""
+    message: Annotated[str, AfterValidator(_question)]
+    """The question to a person, who answers by `shoal approve`."""
+    timeout: Duration | None = None
+    """How long an answer is waited for; for ever where nothing is said."""
+    on_timeout: Annotated[str, one_of("on_timeout", *(one.value for one in GateVerdict))] | None = None
+    """What is taken for the answer after that time: `reject`, or `approve`."""
+
+    @model_validator(mode="after")
+    def _has_time(self) -> Self:
+        if self.on_timeout is not None and self.timeout is None:
+            raise wrong("`on_timeout` says what happens after a `timeout`; give it one, like `timeout: 1h`")
+        return self
+
+    @property
+    def given(self) -> Gate:
+        """Give it as a value; its message may still have places to be filled in."""
+        return Gate(
+            message=self.message,
+            timeout=self.timeout,
+            on_timeout=GateVerdict(self.on_timeout or GateVerdict.REJECT),
+        )
+
+
+def _spelt(value: object) -> object:
+    """Take a text alone for the message."""
+    if isinstance(value, str):
+        return {"message": value}
+    if not isinstance(value, dict | GateShape):
+        raise wrong(f"`gate` must be a text or a mapping, like {EXAMPLE}, not {show_value(value)}")
+    return value
+
+
+GateField = Annotated[GateShape, BeforeValidator(_spelt, json_schema_input_type=str | GateShape)]
+
+
+def gate_problems(step: Fields, name: str) -> Iterator[Problem]:
+    """Find what the document *name* says of a *step* with a gate that only makes sense for one with an agent."""
+    gate = find(step, "gate")
+    if gate is None or (isinstance(gate, Scalar) and gate.value is None):
+        return
+    for label, entry in step.entries.items():
+        if label == "timeout":
+            yield Problem(name, entry.at, "the `timeout` of a gate is written inside of it; move it there")
+        elif label not in OWN_KEYS:
+            yield Problem(name, entry.at, f"{key(label)} does not go with `gate`, which has no agent; remove it")

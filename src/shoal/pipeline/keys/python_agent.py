@@ -1,0 +1,73 @@
+"""The keys of an in-process agent: its tools, its budget, and the replies of a model that is scripted."""
+
+import json
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, PlainValidator
+
+from shoal.model.agent import TOOLS, Budget
+from shoal.pipeline.fields import Shape, one_of, wrong
+from shoal.pipeline.problems import key, nearest, show_value
+
+EXAMPLE = "{read: {path: README.md}}"
+
+
+def _reply(value: object) -> object:
+    match value:
+        case str():
+            return value
+        case dict():
+            return _call(value)
+        case [_, *_]:
+            return [_call(one) for one in value]
+        case _:
+            raise wrong(f"a reply is a text, a call like {EXAMPLE} or a list of calls, {_not(value)}")
+
+
+def _call(value: object) -> object:
+    match value:
+        case dict() if len(value) == 1:
+            ((tool, arguments),) = value.items()
+        case _:
+            raise wrong(f"a call is one tool with its arguments, like {EXAMPLE}, {_not(value)}")
+    if tool not in TOOLS:
+        raise wrong(f"no tool named {show_value(tool)}; {nearest(str(tool), TOOLS)}")
+    if not isinstance(arguments, dict):
+        raise wrong(f"the arguments of {key(tool)} must be a mapping, {_not(arguments)}")
+    for name in arguments:
+        if name not in TOOLS[tool]:
+            raise wrong(f"{key(tool)} takes no {key(str(name))}; {nearest(str(name), TOOLS[tool])}")
+    return value
+
+
+def _not(value: object) -> str:
+    return f"not {show_value(value)}"
+
+
+def _once(tools: list[str]) -> list[str]:
+    return list(dict.fromkeys(tools))
+
+
+Tools = Annotated[list[Annotated[str, one_of("tools", *TOOLS)]], AfterValidator(_once)]
+Replies = Annotated[list[Annotated[object, PlainValidator(_reply)]], Field(min_length=1)]
+
+
+class BudgetShape(Shape):
+    """What an in-process agent may spend on its model."""
+
+    turns: Annotated[int, Field(ge=1)] | None = None
+    """Questions to the model."""
+    tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens, in and out together."""
+    dollars: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Dollars, by the list price of the model."""
+
+    @property
+    def given(self) -> Budget:
+        """Give it as a value."""
+        return Budget(turns=self.turns, tokens=self.tokens, dollars=self.dollars)
+
+
+def canonical_replies(replies: list[object]) -> str:
+    """Write replies as JSON: the same ones give the same text."""
+    return json.dumps(replies, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,50 @@
+"""The key `setup`: commands that make a workspace ready, as a text, a list of texts, or a mapping."""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from shoal.model.policy import Network
+from shoal.model.setup import USUAL_SECONDS, Setup
+from shoal.pipeline.fields import Duration, NetworkName, Shape, wrong
+from shoal.pipeline.problems import show_value
+
+EXAMPLE = "`npm ci`"
+
+
+def _commands(value: object) -> object:
+    written = [value] if isinstance(value, str) else value
+    if not isinstance(written, list) or not all(isinstance(one, str) and one.strip() for one in written):
+        raise wrong(f"set-up is a command like {EXAMPLE}, or a list of commands, not {show_value(value)}")
+    return written
+
+
+class SetupShape(Shape):
+    """How a workspace is made ready before its agent is let in."""
+
+    run: Annotated[list[str], BeforeValidator(_commands, json_schema_input_type=str | list[str])]
+    """Commands for the shell, one after the other; the first that fails fails the session."""
+    network: NetworkName | None = None
+    """Which network they are on: `none`, or `host`; that of the agent where nothing is said."""
+    timeout: Duration | None = None
+    """Time for all of them together, in seconds or like `10m`, which is the usual."""
+    each: bool | None = None
+    """Whether they are run for every workspace; without it, only where they name what differs, like `SHOAL_PORT`."""
+
+    def to_setup(self, timeout: float | None) -> Setup:
+        """Give it as a value; *timeout* is what somebody said beside it."""
+        return Setup(
+            commands=tuple(self.run),
+            network=Network(self.network) if self.network else None,
+            timeout=self.timeout or timeout or USUAL_SECONDS,
+            each=self.each,
+        )
+
+
+def _as_mapping(value: object) -> object:
+    return value if isinstance(value, dict) else {"run": _commands(value)}
+
+
+SetupField = Annotated[
+    SetupShape, BeforeValidator(_as_mapping, json_schema_input_type=str | list[str] | SetupShape), Field()
+]

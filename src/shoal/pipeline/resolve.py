@@ -1,0 +1,353 @@
+"""One step of a document as settled work: defaults, nearest-wins, the clamp and the host's variables."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.model.agent import EVERY, TOOLS, WITH_TEMPERATURE, AgentSpec, Mind
+from shoal.model.conflict_rule import Merging
+from shoal.model.contract import TRIAL, AgentReview, Contract, Passes, compliance
+from shoal.model.limits import ResourceLimits
+from shoal.model.matrix import Matrix, expand_matrix
+from shoal.model.permissions import Permissions, effective
+from shoal.model.plan import Step
+from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.rule import Rule
+from shoal.model.setup import Setup
+from shoal.pipeline.keys.python_agent import canonical_replies
+from shoal.pipeline.load import Document
+from shoal.pipeline.problems import Position, Problem, key
+from shoal.pipeline.shape import AgentShape, PersonaShape, RuntimeShape, StepShape, Surroundings
+from shoal.pipeline.tree import Scalar, find, position
+from shoal.pipeline.value_types import FromHost
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedName:
+    """A variable of the host, and where it was asked for."""
+
+    variable: str
+    at: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """Names with their values, and which of them came from the host."""
+
+    values: dict[str, str]
+    taken: dict[str, ReservedName]
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Name those whose values are never shown."""
+        return frozenset(self.taken)
+
+    def under(self, nearer: "Variables") -> "Variables":
+        """Lay *nearer* over these: a literal in place of a secret is a secret no more."""
+        kept = {name: one for name, one in self.taken.items() if name not in nearer.values}
+        return Variables(self.values | nearer.values, kept | nearer.taken)
+
+
+def system_prompt(words: str, compliance: str, sub_agents: int, permissions: Permissions | None) -> str:
+    """Put the sections together in their order: contract compliance, concurrency (seed 001), restrictions."""
+    sections = (
+        words.rstrip(),
+        compliance,
+        _section("Concurrency", _offer(sub_agents)),
+        _section("Restrictions", _restrictions(permissions)),
+    )
+    told = [one for one in sections if one]
+    return words if told == [words.rstrip()] else "\n\n".join(told)
+
+
+def _section(title: str, text: str) -> str:
+    return f"## {title}\n\n{text}" if text else ""
+
+
+def _offer(sub_agents: int) -> str:
+    if sub_agents <= 1:
+        return ""
+    return f"You may spawn up to {sub_agents} concurrent sub-agents or workers for this step."
+
+
+def _restrictions(permissions: Permissions | None) -> str:
+    """Say which tools are out of reach; what the wall holds needs no words."""
+    if permissions is None:
+        return ""
+    lines = []
+    if permissions.allowed_tools is not None:
+        lines.append(f"- Tools that you may use: {', '.join(permissions.allowed_tools) or 'none'}.")
+    if permissions.deny:
+        lines.append(f"- Tools that you may not use: {', '.join(permissions.deny)}.")
+    return "\n".join(lines)
+
+
+MAX_SUB_AGENTS = 10  # what the clients themselves cap at (seed 001)
+PLAIN = "command"
+"""The agent of a step that is a plain command."""
+
+Path = tuple[str | int, ...]
+
+_BRACES = re.compile(r"\{\{|\{%")
+
+
+@dataclass(slots=True, kw_only=True)
+class Settling:
+    """One making of a plan: what it has to say besides the steps gathers here."""
+
+    document: Document
+    environ: Mapping[str, str]
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    reviewers: dict[str, ResolvedTask] = field(default_factory=dict)
+    inside: int = 0
+    """How many steps there are of pipelines inside of others."""
+
+    def refuse(self, path: Path, what: str) -> None:
+        """Note what is wrong with the value at *path*."""
+        self.problems.append(Problem(self.document.name, position(self.document.tree, path), what))
+
+    def step(self, shape: StepShape, path: Path, name: str) -> Step:
+        """Settle a step with work for agents, or a plain command."""
+        own = shape.has_agent
+        persona = self._persona(shape)
+        spec = asking(self.agent(shape.agent or persona.agent or ""), persona) if own else _plain(shape)
+        task = self.assignment(shape, path, persona, spec)
+        self._assert_temperature(shape, path, spec)
+        return Step(
+            name=name,
+            task=task,
+            workers=self._workers(shape, path),
+            on_failure=_on_failure(shape),
+            is_command=not own,
+            artifacts=tuple(one.given for one in shape.output_artifacts),
+            contracts=self.contracts(shape),
+            select=shape.select.given if shape.select else None,
+            trial=_trial(shape),
+            vary=shape.vary,
+            matrix=self._matrix(shape, path),
+            injections=None if shape.inject_artifacts is None else tuple(one.given for one in shape.inject_artifacts),
+            sandbox=shape.sandbox or persona.sandbox or self._agent_shape(spec).sandbox,
+            isolation_strategy=shape.isolation_strategy
+            or persona.isolation_strategy
+            or self._agent_shape(spec).isolation_strategy,
+        )
+
+    def _assert_temperature(self, shape: StepShape, path: Path, spec: AgentSpec) -> None:
+        """Refuse a temperature for a client that takes none: its workers would not differ."""
+        if spec.adapter not in EVERY or spec.adapter in WITH_TEMPERATURE:
+            return
+        rows = [index for index, row in enumerate(shape.vary) if row.temperature is not None]
+        if rows:
+            is_mapping = find(self.document.tree, *path, "vary", "temperature") is not None
+            what = f"Shoal has no way to give {spec.adapter} a temperature, so its workers would not differ by it"
+            known = f"vary `model` or `prompt`, or use an agent that takes one: python, {', '.join(WITH_TEMPERATURE)}"
+            self.refuse((*path, "vary", *(() if is_mapping else (rows[0],)), "temperature"), f"{what}; {known}")
+
+    def contracts(self, shape: StepShape) -> tuple[Contract, ...]:
+        """Settle what its work must meet, and who reviews it."""
+        contracts = shape.to_contracts(self.document.schemas)
+        for one in contracts:
+            if isinstance(one, AgentReview):
+                self._reviewer(one.reviewer, one.persona, one.agent)
+        select = shape.select.given if shape.select else None
+        if select is not None and select.judge is not None:
+            self._reviewer(select.judge, select.persona, select.agent)
+        return contracts
+
+    def _reviewer(self, name: str, persona: str | None, agent: str | None) -> None:
+        shape = StepShape(name="review", persona=persona, agent=agent, prompt="")
+        own = self._persona(shape)
+        spec = asking(self.agent(agent or own.agent or ""), own)
+        self.reviewers[name] = self.assignment(shape, (), own, spec)
+
+    def resolver(self, how: Merging | None) -> None:
+        """Settle who resolves conflicts when the run has ended."""
+        if how is not None and how.resolver is not None:
+            self._reviewer(how.resolver, how.resolver_persona, how.resolver_agent)
+
+    def _matrix(self, shape: StepShape, path: Path) -> Matrix | None:
+        if shape.strategy is None:
+            return None
+        needed = [one for one in self._siblings(path) if one.output_artifacts and one.title in shape.wanted]
+        return shape.strategy.to_matrix({one.title: [made.given for made in one.output_artifacts] for one in needed})
+
+    def _siblings(self, path: Path) -> Sequence[StepShape]:
+        """Give all steps of the pipeline that the step at *path* is of."""
+        shape = self.document.shape
+        if path[0] == "steps" or shape.pipelines is None:
+            return shape.steps or ()
+        return shape.pipelines[int(path[1])].steps
+
+    def assignment(self, shape: StepShape, path: Path, persona: PersonaShape, spec: AgentSpec) -> ResolvedTask:
+        """Settle what one agent is to do, by the nearest word on everything."""
+        variables = self.variables(self._agent_shape(spec), ("agents", spec.name))
+        if shape.persona:
+            variables = variables.under(self.variables(persona, ("personas", shape.persona)))
+        variables = variables.under(self.variables(shape, path))
+        permissions = effective(_permissions(shape), _permissions(persona), spec.permissions)
+        self.assert_permitted(permissions, variables)
+        return ResolvedTask(
+            name=shape.title,
+            prompt=shape.words,
+            agent=spec,
+            system_prompt=self._system_prompt(shape, permissions),
+            network=self._network(shape, persona, spec),
+            timeout=shape.timeout or persona.timeout or spec.timeout,
+            stall_timeout=shape.stall_timeout or persona.stall_timeout or spec.stall_timeout,
+            limits=self._limits(shape, persona, spec),
+            env=variables.values,
+            secrets=variables.secrets,
+            max_concurrent_agents=max(1, min(shape.max_concurrent_agents, MAX_SUB_AGENTS)),
+            expect=shape.expect,
+            allow_executable_config=shape.allow_executable_config,
+            permissions=permissions,
+            retry=shape.retry,
+            setup=self.setup(shape, persona, self._agent_shape(spec)),
+        )
+
+    def agent(self, name: str) -> AgentSpec:
+        """Describe the agent of that name."""
+        shape = self.document.shape.agents.get(name)
+        if shape is None:  # a client needs no description
+            return AgentSpec(name=name, adapter=name, setup=self.setup())
+        variables = self.variables(shape, ("agents", name))
+        return AgentSpec(
+            name=name,
+            adapter=shape.adapter,
+            command=tuple(shape.command or ()),
+            args=tuple(shape.args or ()),
+            refresh_login=shape.refresh_login,
+            model=shape.model if shape.adapter != "python" else None,
+            stall_timeout=shape.stall_timeout,
+            script=self.document.scripts.get(name),
+            network=Network(shape.network) if shape.network else None,
+            env=variables.values,
+            secrets=variables.secrets,
+            timeout=shape.timeout,
+            limits=shape.limits,
+            setup=self.setup(shape),
+            permissions=_permissions(shape),
+            mind=_mind(shape),
+        )
+
+    def assert_permitted(self, permissions: Permissions | None, variables: Variables) -> None:
+        """Find the variables of the host that *permissions* do not list."""
+        listed = permissions.env if permissions else None
+        for one in variables.taken.values() if listed is not None else ():
+            if one.variable not in (listed or ()):
+                what = f"{key(one.variable)} may not be taken from the host; add it to `permissions.env`, or remove it"
+                self.problems.append(Problem(self.document.name, one.at, what))
+
+    def _network(self, step: StepShape, persona: PersonaShape, spec: AgentSpec) -> Network | None:
+        nearest = step.network or persona.network or spec.network or self.document.shape.runtime.network
+        return Network(nearest) if nearest else None
+
+    def setup(self, *nearest: Surroundings) -> Setup | None:
+        """Give the nearest set-up, of *nearest* or else of the whole run."""
+        every: tuple[Surroundings | RuntimeShape, ...] = (*nearest, self.document.shape.runtime)
+        said = next((one.setup for one in every if one.setup is not None), None)
+        timeout = next((one.setup_timeout for one in every if one.setup_timeout is not None), None)
+        return None if said is None else said.to_setup(timeout)
+
+    def _limits(self, step: StepShape, persona: PersonaShape, spec: AgentSpec) -> ResourceLimits | None:
+        return step.limits or persona.limits or spec.limits or self.document.shape.runtime.resource_limits
+
+    def _persona(self, shape: StepShape) -> PersonaShape:
+        return self.document.shape.personas[shape.persona] if shape.persona else PersonaShape()
+
+    def _agent_shape(self, spec: AgentSpec) -> Surroundings:
+        return self.document.shape.agents.get(spec.name) or Surroundings()
+
+    def _workers(self, shape: StepShape, path: Path) -> int:
+        workers = self._cells(shape) if shape.strategy else self._clamp(shape)
+        is_open = shape.strategy is not None and shape.strategy.matrix is None
+        if not is_open and (why := Rule.on_failure(shape.on_failure).why_not(workers)):
+            at = position(self.document.tree, [*path, "on_failure"])
+            self.problems.append(Problem(self.document.name, at, f"{why}; ask for fewer, or for more workers"))
+        return workers
+
+    def _cells(self, shape: StepShape) -> int:
+        """Count the cells of a matrix; one stands for what an artifact will say."""
+        return len(expand_matrix(shape.strategy.matrix)) if shape.strategy and shape.strategy.matrix else 1
+
+    def _clamp(self, shape: StepShape) -> int:
+        most = self.document.shape.runtime.max_concurrent_workers
+        if shape.concurrency > most:
+            self._note(shape, f"concurrency {shape.concurrency} clamped to {most} (runtime.max_concurrent_workers)")
+        return min(shape.concurrency, most)
+
+    def _system_prompt(self, shape: StepShape, permissions: Permissions | None) -> str:
+        words = self.document.system_prompts[shape.persona] if shape.persona else ""
+        offered = min(shape.max_concurrent_agents, MAX_SUB_AGENTS)
+        if shape.max_concurrent_agents > offered:
+            self._note(shape, f"max_concurrent_agents {shape.max_concurrent_agents} capped to {offered}")
+        told = compliance(shape.to_contracts(self.document.schemas)) if shape.has_agent else ""
+        # A schema may hold braces, which are meant as they stand.
+        return system_prompt(words, _BRACES.sub(r"{{ '\g<0>' }}", told), offered, permissions)
+
+    def variables(self, shape: Surroundings, path: Path) -> Variables:
+        """Read the environment that *shape* says."""
+        values = {name: self._value(value, (*path, "env", name)) for name, value in shape.env.items()}
+        taken = {
+            name: ReservedName(value.variable, position(self.document.tree, [*path, "env", name, "from"]))
+            for name, value in shape.env.items()
+            if isinstance(value, FromHost)
+        }
+        return Variables(values, taken)
+
+    def _value(self, value: str | FromHost, path: Path) -> str:
+        if not isinstance(value, FromHost):
+            node = find(self.document.tree, *path)
+            return node.text if isinstance(node, Scalar) else value  # as written: 1.10 stays 1.10
+        if value.variable not in self.environ:
+            what = f"the host has no variable {key(value.variable)}; set it, or write a value here"
+            self.refuse((*path, "from"), what)
+        return self.environ.get(value.variable, "")
+
+    def _note(self, shape: StepShape, what: str) -> None:
+        self.notes.append(f"step {shape.title}: {what}")
+
+
+def asking(spec: AgentSpec, persona: PersonaShape) -> AgentSpec:
+    """Give the agent the model that its persona names."""
+    return spec if persona.model is None else spec.asking(persona.model)
+
+
+def _mind(shape: AgentShape) -> Mind | None:
+    if shape.model is None or shape.adapter != "python":
+        return None
+    return Mind(
+        model=shape.model,
+        tools=tuple(TOOLS) if shape.tools is None else tuple(shape.tools),
+        replies=None if shape.replies is None else canonical_replies(shape.replies),
+        budget=shape.budget.given if shape.budget else None,
+    )
+
+
+def _permissions(shape: Surroundings) -> Permissions | None:
+    return shape.permissions.given if shape.permissions else None
+
+
+def _plain(shape: StepShape) -> AgentSpec:
+    """Describe the agent of a plain command, which no document names."""
+    return AgentSpec(name="", adapter=PLAIN, command=shape.argv)
+
+
+def _on_failure(shape: StepShape) -> str:
+    """Give the rule; of several tries one good one is enough to choose from, and a matrix may say it its own way."""
+    if "on_failure" in shape.model_fields_set:
+        return shape.on_failure
+    if shape.select is not None:
+        return "best_effort"
+    is_patient = shape.strategy is not None and False in (shape.strategy.fail_fast, shape.strategy.fail_fast_dashed)
+    return "best_effort" if is_patient else shape.on_failure
+
+
+def _trial(shape: StepShape) -> Passes | None:
+    select = shape.select
+    if select is None or select.command is None:
+        return None
+    command = select.command if isinstance(select.command, str) else tuple(select.command)
+    return Passes(type=TRIAL, only_warns=True, command=command, timeout=select.timeout)

@@ -1,0 +1,136 @@
+"""Places in the texts of shells: each must be certain to be read as one value, before any agent starts."""
+
+from collections.abc import Iterator
+
+from shoal.model.places import Place, PlacedText, find_places
+from shoal.model.shell import script_index
+from shoal.model.shell_code import CodePlace, code_places
+from shoal.model.shell_reader import read_shell_text
+from shoal.model.shell_text import MASK, Word
+from shoal.pipeline.problems import Position, Problem, key
+from shoal.pipeline.templates.template import BadTemplate, uses
+from shoal.pipeline.templates.texts import Text
+from shoal.pipeline.tree import Items, Node, Scalar, find, items, text, value_of
+
+OURS = ("run", "step", "worker")
+OURS_OF_LOOP = ("round", "max")
+OURS_OF_STEP = (
+    "status", "branch", "commit", "exit_code", "success_count", "fail_count", "cancelled_count", "skipped_count",
+    "total_workers", "selected", "session", "files_changed", "attempts", "duration_seconds", "step",
+)  # fmt: skip
+READ_AS = {
+    "awk": 'ENVIRON["NAME"]', "gawk": 'ENVIRON["NAME"]', "mawk": 'ENVIRON["NAME"]', "nawk": 'ENVIRON["NAME"]',
+    "python": 'os.environ["NAME"]', "pypy": 'os.environ["NAME"]', "node": "process.env.NAME", "bun": "process.env.NAME",
+    "perl": "$ENV{NAME}", "ruby": 'ENV["NAME"]', "php": 'getenv("NAME")', "lua": 'os.getenv("NAME")',
+    "Rscript": 'Sys.getenv("NAME")', "jq": "env.NAME", "yq": "strenv(NAME)", "make": "$$NAME in its recipe",
+}  # fmt: skip
+"""How programs read a variable."""
+AS_SHELL = '"$NAME"'
+
+
+def shell_problems(step: Node, name: str) -> Iterator[Problem]:
+    """Find places in the shell texts and commands of *step* whose values could become more than values."""
+    for node in _commands(step):
+        check = _Check(step, name)
+        yield from check.script(node) if isinstance(node, Scalar) else check.argv(node)
+
+
+def _commands(step: Node) -> Iterator[Scalar | Items]:
+    contracts = [find(step, "contract"), *items(find(step, "contracts"))]
+    source = find(step, "exec", "source") if text(find(step, "exec", "type")) == "command" else None
+    own = (find(step, "command"), source, find(step, "select", "command"))
+    for node in (*own, *(find(contract, "command") for contract in contracts)):
+        if isinstance(node, Items) or text(node) is not None:
+            assert isinstance(node, Scalar | Items)  # noqa: S101 - only a scalar has a text
+            yield node
+
+
+class _Check:
+    """One look at the commands of one step."""
+
+    def __init__(self, step: Node, name: str) -> None:
+        self.name = name
+        self.has_items = value_of(find(step, "strategy"), "items_source") is not None
+
+    def script(self, node: Scalar) -> Iterator[Problem]:
+        written = Text.of(node)
+        placed = find_places(written.text)
+        if placed.statement is not None and "{%" in written.text[placed.statement : placed.statement + 2]:
+            what = "`{% … %}` cannot be used in a shell's text"
+            yield self._problem(
+                written, placed.statement, f"{what}; give it values by `{{{{ … }}}}`, and let the shell decide"
+            )
+        if placed.places:
+            yield from self._places(written, placed)
+
+    def _places(self, written: Text, placed: PlacedText) -> Iterator[Problem]:
+        read = read_shell_text(placed.masked)
+        code = {found.start: found for command in read.commands for found in code_places(command)}
+        for place in placed.places:
+            if refusal := read.readings[place.start].refusal:
+                what = f"it is not certain that a shell reads {key(place.text)} as one value: {refusal}"
+                yield self._problem(written, place.origin, f"{what}; {_by_variable(place.text)}")
+            elif why := self._why_not_code(code.get(place.start), place.text):
+                yield self._problem(written, place.origin, why)
+
+    def argv(self, node: Items) -> Iterator[Problem]:
+        """Look at a list of words: one of them may be a shell's text, others another program's code."""
+        nodes = [one for one in node.items if isinstance(one, Scalar)]
+        script = script_index([str(one.value) for one in nodes])
+        words, places = list[Word](), dict[int, tuple[Scalar, Place]]()
+        for index, one in enumerate(nodes):
+            placed = find_places(str(one.value))
+            word = Word("".join(_masked(placed)))
+            if index != script:
+                for place in placed.places:
+                    word.places.append(len(places))
+                    places[len(places)] = (one, place)
+            words.append(word)
+        if script is not None:
+            yield from self.script(nodes[script])
+        for found in code_places(words):
+            one, place = places[found.start]
+            if why := self._why_not_code(found, place.text):
+                yield self._problem(Text.of(one), place.origin, why)
+
+    def _why_not_code(self, found: CodePlace | None, written: str) -> str | None:
+        """Say why the place cannot be a part of a program's code, or `None`."""
+        if found is None or found.takes(written) or self._is_ours(written):
+            return None
+        if found.program == "[[":
+            return f"`[[ ]]` calculates what is compared by `-eq` and its like, and would run {key(written)}; use `[ ]`"
+        program = key(found.program)
+        what = f"{program} reads this as its own code, and would run what is in {key(written)}"
+        return f"{what}; {_by_variable(written, READ_AS.get(found.program, AS_SHELL))}"
+
+    def _is_ours(self, written: str) -> bool:
+        """Say whether all that a place names is the author's own or Shoal's, and nothing that an agent said."""
+        try:
+            paths = [use.path.split(".") for use in uses(written)]
+        except BadTemplate:
+            return True  # that is told by itself
+        return all(self._is_our_path(*path) for path in paths)
+
+    def _is_our_path(self, root: str, *rest: str) -> bool:
+        if root == "steps":
+            return len(rest) == 2 and rest[1] in OURS_OF_STEP
+        if root == "loop":
+            return rest[:1] in {(field,) for field in OURS_OF_LOOP}
+        return root in OURS or (root == "matrix" and not self.has_items)
+
+    def _problem(self, written: Text, at: int, what: str) -> Problem:
+        before = written.text[:at]
+        place = Position(before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1)
+        return Problem(self.name, written.place(place), what)
+
+
+def _masked(placed: PlacedText) -> Iterator[str]:
+    at = 0
+    for place in placed.places:
+        yield placed.text[at : place.start] + MASK
+        at = place.end
+    yield placed.text[at:]
+
+
+def _by_variable(written: str, read_as: str = AS_SHELL) -> str:
+    return f"hand it over by `env: {{NAME: '{written}'}}`, and write `{read_as}`"

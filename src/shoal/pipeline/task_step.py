@@ -1,0 +1,128 @@
+"""A program's task by the rules of a file: its persona, what it promises, and who reviews it."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.errors import BadInput, UnknownName
+from shoal.model.agent import AgentSpec
+from shoal.model.contract import compliance
+from shoal.model.plan import Role
+from shoal.model.setup import Setup, ToolFolder
+from shoal.pipeline.keys.toolchains import tool_folders
+from shoal.pipeline.load import Document, beside, parse
+from shoal.pipeline.names import own_file
+from shoal.pipeline.problems import BadDocument
+from shoal.pipeline.resolve import MAX_SUB_AGENTS, Settling, asking, system_prompt
+from shoal.pipeline.shape import FileShape, PersonaShape, RuntimeShape
+from shoal.pipeline.templates.template import is_plain
+
+STUB = {"adapter": "command", "command": ["true"]}
+"""Stands for an agent that is known elsewhere."""
+PLACE = "agent-of-the-task"
+
+AgentNamed = Callable[[str], AgentSpec]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonaSources:
+    """Where personas are found: those of the program, and those of the project's own file."""
+
+    folder: Path
+    environ: Mapping[str, str]
+    personas: Mapping[str, Mapping[str, object]]
+    own: Document | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name all personas."""
+        return (*self.personas, *(self.own.shape.personas if self.own else ()))
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Name the agents of the project's file."""
+        return tuple(self.own.shape.agents) if self.own else ()
+
+    def role(
+        self, name: str, persona: str | None, words: str | None, promises: Mapping[str, object], agent: AgentNamed
+    ) -> Role:
+        """Settle the task *name*, whose *persona* may be none, with *words* as its own system prompt."""
+        step = self._step(name, promises)
+        shape = PersonaShape() if persona is None else self._persona(persona)
+        document = self._document(step)
+        spec = asking(agent(shape.agent or ""), shape)
+        settling = Settling(document=document, environ=self.environ)
+        own = (step.shape.steps or [])[0]
+        task = settling.assignment(own, (), shape, spec)
+        contracts = settling.contracts(own)
+        if settling.problems:
+            raise BadDocument(settling.problems)
+        said = words if words is not None else self._words(persona)
+        offered = min(own.max_concurrent_agents, MAX_SUB_AGENTS)
+        told = system_prompt(said, compliance(contracts), offered, task.permissions)
+        artifacts = tuple(one.given for one in own.output_artifacts)
+        return Role(
+            task=replace(task, system_prompt=told),
+            artifacts=artifacts,
+            contracts=contracts,
+            reviewers=settling.reviewers,
+        )
+
+    def surroundings(self, setup: object, toolchains: object) -> tuple[Setup | None, tuple[ToolFolder, ...]]:
+        """Give what workspaces are set up with and which folders of programs all see: said here, else in the file."""
+        given = {"setup": setup, "toolchains": toolchains}
+        runtime = {key: value for key, value in given.items() if value is not None}
+        said = [_parsed({"runtime": runtime}, "coordinator", self.folder)] if runtime else []
+        found = [Settling(document=one, environ=self.environ) for one in (*said, *([self.own] if self.own else []))]
+        folders = next((tools for one in found if (tools := tool_folders(one))), ())
+        ready = next((one.setup() for one in found if one.document.shape.runtime.setup is not None), None)
+        if problems := [problem for one in found for problem in one.problems]:
+            raise BadDocument(problems)
+        return ready, folders
+
+    def _step(self, name: str, promises: Mapping[str, object]) -> Document:
+        """Read what the task promises, as a step of a file; reviewers may be any that the project's file knows."""
+        shape = self.own.shape if self.own else FileShape()
+        agents = {**dict.fromkeys(shape.agents, STUB), PLACE: STUB}
+        personas = {known: {"agent": PLACE} for known in shape.personas}
+        step = {"name": name, "agent": PLACE, "prompt": "-", **promises}
+        return _parsed({"agents": agents, "personas": personas, "steps": [step]}, f"task {name}", self.folder)
+
+    def _document(self, step: Document) -> Document:
+        """Lay the step beside the agents and personas of the project's file, whose `runtime` is not its own."""
+        if self.own is None:
+            return replace(step, shape=step.shape.model_copy(update={"agents": {}, "personas": {}}))
+        shape = self.own.shape.model_copy(update={"runtime": RuntimeShape()})
+        return replace(self.own, shape=shape, schemas={**self.own.schemas, **step.schemas})
+
+    def _persona(self, name: str) -> PersonaShape:
+        if name in self.personas:
+            return self._read(name).shape.personas[name]
+        if self.own is None or name not in self.own.shape.personas:
+            raise UnknownName("persona", name, self.names)
+        return self.own.shape.personas[name]
+
+    def _words(self, name: str | None) -> str:
+        if name is None:
+            return ""
+        document = self._read(name) if name in self.personas or self.own is None else self.own
+        words = document.system_prompts[name]
+        if not is_plain(words):
+            raise BadInput(f"the system prompt of {name!r} has places to fill in, which only a pipeline can")
+        return words
+
+    def _read(self, name: str) -> Document:
+        fields = dict(self.personas[name])
+        agent = fields.pop("agent", None)  # any kind of agent that a task may name; the roster finds it
+        known = {"agents": {agent: STUB}} if isinstance(agent, str) else {}
+        persona = {**fields, "agent": agent} if isinstance(agent, str) else fields
+        return _parsed({**known, "personas": {name: persona}}, f"persona {name}", self.folder)
+
+
+def _parsed(content: Mapping[str, object], name: str, folder: Path) -> Document:
+    try:
+        text = json.dumps(content)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{name} is described by something that is no plain value: {error}") from None
+    return parse(text, name, read=beside(own_file(folder)))

@@ -1,0 +1,1 @@
+"""Templates such as `{{ steps.plan.output }}`: parsed by Jinja, evaluated by us over plain data."""

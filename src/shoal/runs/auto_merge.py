@@ -1,0 +1,113 @@
+"""The end of a run that brings its work together by itself, verified as it lands."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from shoal.adapters.client import this_host
+from shoal.errors import BadInput
+from shoal.git.refs import pin
+from shoal.merge.merge import merge
+from shoal.merge.request import MergeContext, MergeRequest, Resolving, Verify
+from shoal.merge.resolvers import REDO, RESOLVE
+from shoal.merge.verify import Stopped, recorded_worker, setup_worker, verifying
+from shoal.model.conflict_rule import Merging
+from shoal.model.contract import Passes
+from shoal.model.merge import MergeReport
+from shoal.model.plan import Plan
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.results import StepResult
+from shoal.proc.spawn import raise_file_limit
+from shoal.runs.preflight import adapters_for, assert_holdable, assert_installed, mask_of
+from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.recovery import run_swept, sweep
+from shoal.sessions.context import RunContext
+from shoal.steps.admission import Admission, admitting
+from shoal.steps.attempts import WorkerRunner
+from shoal.store.fold import RunState, fold, report
+from shoal.store.reader import events
+
+AT_ONCE = 3
+"""So many verifications run at the same time, at most: all but the first are of what may be asked next."""
+
+
+async def auto_merge(
+    runner: WorkerRunner, how: Merging, stop: asyncio.Event, resolver: ResolvedTask | None = None
+) -> MergeReport | None:
+    """Merge what ended well, as *how* says; `None` when it was stopped before anything was decided."""
+    context = runner.context
+    run = report(fold(events(context.paths, context.run)).runs[context.run])
+    merge_context = MergeContext(repository=context.repository, paths=context.paths, ledger=context.ledger, report=run)
+    request = MergeRequest(
+        strategy=how.strategy,
+        into=how.into,
+        allow_executable=how.allow_executable_config,
+        allow_secrets=how.allow_secrets,
+        resolving=Resolving(rule=how.on_conflict, resolver=resolver, stop=stop),
+    )
+    async with equipped(runner, request, how.verify) as whole:
+        try:
+            return await merge(merge_context, whole)
+        except Stopped:
+            return None
+
+
+@contextlib.asynccontextmanager
+async def equipped(runner: WorkerRunner, request: MergeRequest, verify: Passes | None) -> AsyncIterator[MergeRequest]:
+    """Let a merge have what it needs of boxes: those of *runner*, within its limiter."""
+    limiter, stop = runner.limiter, request.resolving.stop
+    async with verified(runner, verify, stop) as check:
+        width = min(AT_ONCE, limiter.max_concurrent)
+        yield replace(request, verify=check, width=width, resolving=replace(request.resolving, runner=runner))
+
+
+@contextlib.asynccontextmanager
+async def verified(
+    runner: WorkerRunner, command: Passes | None, stop: asyncio.Event | None = None
+) -> AsyncIterator[Verify | None]:
+    """Hold what says of a commit why it is not good; nothing where there is no *command*."""
+    if command is None:
+        yield None
+        return
+    worker = setup_worker(runner)
+    how = verifying(runner.context, command, limiter=runner.limiter, worker=worker, stop=stop)
+    async with how as verifier:
+
+        async def verify(commit: str) -> str | None:
+            found = await verifier(commit)
+            return None if found.ok else found.log
+
+        yield verify
+
+
+def resolving_steps(context: RunContext) -> tuple[StepResult, ...]:
+    """Give the steps that were made to resolve conflicts of the run."""
+    run = report(fold(events(context.paths, context.run)).runs[context.run])
+    return tuple(step for step in run.steps if step.step.endswith((RESOLVE, REDO)))
+
+
+@contextlib.asynccontextmanager
+async def reopened(
+    folder: Path, environ: Mapping[str, str], run: RunState, at_once: int, resolver: ResolvedTask | None = None
+) -> AsyncIterator[WorkerRunner]:
+    """Hold what sessions of *run* are run with, up to *at_once*; whatever they leave is recorded as the run's."""
+    if not run.status.is_ended:
+        raise BadInput(f"{run.run} is not over yet; wait for it with `shoal status`, then merge it")
+    plan = Plan(name=run.name, steps=(), reviewers={} if resolver is None else {"resolver": resolver})
+    host = this_host()
+    adapters_for(plan, host, environ)
+    await assert_installed(plan, host, environ)
+    request = RunRequest(folder=folder, environ=environ, name=run.name, run=run.run, base=run.base)
+    request = replace(request, sandbox=run.wall or request.sandbox)
+    async with open_context(request) as ground:
+        worker = recorded_worker(ground)  # its secrets may come up in what a set-up says
+        secrets = () if worker is None else worker.task.secret_values
+        context = replace(ground, mask=mask_of(plan, host, environ, secrets))
+        await assert_holdable(context, plan, {})
+        await sweep(context)
+        await run_swept(context, context.run)  # what a killed merge of this very run left
+        await pin(context.repository, context.run, context.base.commit)
+        admission = Admission(context.paths.root)
+        yield WorkerRunner(context, admitting(context, admission, min(at_once, raise_file_limit())), admission)

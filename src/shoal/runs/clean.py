@@ -1,0 +1,315 @@
+"""Cleaning up: killed runs are brought in, and what no live run needs is removed, if a ref holds its work."""
+
+import contextlib
+import math
+import time
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from shoal import proc
+from shoal.git.lock import repository_locked
+from shoal.git.repository import dirt
+from shoal.git.run import git
+from shoal.git.snapshot import is_hidden
+from shoal.model.command import Command
+from shoal.model.repository import Repository
+from shoal.model.results import WorkerResult
+from shoal.model.status import Status
+from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.recovery import sweep
+from shoal.sessions.open_dir import prune
+from shoal.store.fold import RunState, fold
+from shoal.store.lock import is_locked
+from shoal.store.paths import StatePaths
+from shoal.store.reader import events
+from shoal.workspaces import base as bases
+from shoal.workspaces import objects
+from shoal.workspaces import setup_layers as setup
+from shoal.workspaces.mount import list_mounts, unmount
+from shoal.workspaces.remove import remove_all
+from shoal.workspaces.worktree import forgotten
+
+DU_SECONDS = 600.0
+TRIAL_SECONDS = 60.0  # longer than any probe of the host takes
+
+
+class Sort(StrEnum):
+    """What kind of thing was found."""
+
+    KILLED = "killed run"
+    LEFTOVER = "leftover"
+    POOL = "warm worktree"
+    BASE = "base checkout"
+    OBJECTS = "object store"
+    SETUP = "set-up"
+    RAW = "raw files"
+    OPENED = "opened worktree"
+    LOG = "log"
+    RESULT = "patch"
+    ARTIFACTS = "artifact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """One thing on disk; what no ref holds, or what a person opened, goes only by force."""
+
+    sort: Sort
+    path: Path
+    size_bytes: int = 0
+
+    @property
+    def needs_force(self) -> bool:
+        """Say whether removing it could lose work."""
+        return self.sort in (Sort.RAW, Sort.OPENED)
+
+    @property
+    def is_record(self) -> bool:
+        """Say whether it is what a session left to be read: that goes by its age, and only when asked for."""
+        return self.sort in (Sort.LOG, Sort.RESULT, Sort.ARTIFACTS)
+
+
+async def leftovers(repository: Repository, paths: StatePaths, older_than: float | None = None) -> list[Leftover]:
+    """Look at everything, at logs and patches only if they are so many seconds old; nothing is changed."""
+    # Listed before the ledger is read: what a new run makes from now on is not in the list, and what is in the
+    # list was announced in the ledger before it was made.
+    entries = [*_children(paths.boxes), *sorted(paths.workspaces.glob("*/*/worker_*"))]
+    noted = [] if older_than is None else _records(paths, time.time() - older_than)
+    found = [*_list_killed(paths), *await _classify(repository, paths, entries), *_list_caches(paths)]
+    sizes = await _sizes(one.path for one in found if one.sort is not Sort.KILLED)
+    sized = [replace(one, size_bytes=sizes.get(one.path, 0)) for one in found]
+    return [*sized, *await _filter_needed(repository, paths, noted)]
+
+
+def records(paths: StatePaths) -> list[Leftover]:
+    """Find the logs and patches of all sessions, of whatever age."""
+    return _records(paths, math.inf)
+
+
+def find_killed_runs(paths: StatePaths) -> list[RunState]:
+    """Find the runs whose owner is dead, the oldest first."""
+    names = {path.stem for path in _locks(paths) if not is_locked(path)}
+    state = fold(events(paths))
+    return [state.runs.get(name) or RunState(run=name) for name in sorted(names)]
+
+
+def _list_killed(paths: StatePaths) -> Iterator[Leftover]:
+    return (Leftover(sort=Sort.KILLED, path=paths.run_lock(run.run)) for run in find_killed_runs(paths))
+
+
+def _list_caches(paths: StatePaths) -> Iterator[Leftover]:
+    yield from (Leftover(sort=Sort.POOL, path=path) for path in _children(paths.pool) if path.is_dir())
+    yield from (Leftover(sort=Sort.BASE, path=path.parent) for path in sorted(paths.bases.glob("*/ready")))
+    yield from (Leftover(sort=Sort.OBJECTS, path=path.parent) for path in sorted(paths.objects.glob("*/ready")))
+    yield from (Leftover(sort=Sort.SETUP, path=path.parent) for path in sorted(paths.setups.glob("*/ready")))
+    yield from (Leftover(sort=Sort.OPENED, path=path) for path in _children(paths.root / "open"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """Who a path belongs to."""
+
+    run: str
+    result: WorkerResult | None
+
+
+async def _classify(repository: Repository, paths: StatePaths, entries: Iterable[Path]) -> list[Leftover]:
+    claims = _claims(paths)
+    busy = {path.stem for path in _locks(paths)}  # live, or killed and still to be brought in
+    sorts = {
+        entry: await _sort(repository, entry, claims.get(entry)) for entry in entries if not _is_of(entry, claims, busy)
+    }
+    return [Leftover(sort=sort, path=entry) for entry, sort in sorts.items() if sort is not None]
+
+
+def _records(paths: StatePaths, before: float) -> list[Leftover]:
+    places = ((Sort.LOG, paths.sessions, ".db"), (Sort.RESULT, paths.results, ".patch"))
+    named = [(sort, path) for sort, folder, end in places for path in _children(folder) if path.name.endswith(end)]
+    named += [(Sort.ARTIFACTS, path) for path in _children(paths.results) if path.is_dir() and not path.is_symlink()]
+    found = []
+    for sort, path in named:
+        with contextlib.suppress(FileNotFoundError):  # another `clean` may be at work
+            seen = path.lstat()
+            # Counted here and not by `du`: there may be more of them than fit into a command.
+            size = (seen.st_blocks + sum(one.lstat().st_blocks for one in _inside(sort, path))) * 512
+            found += [Leftover(sort=sort, path=path, size_bytes=size)] if seen.st_mtime < before else []
+    return found
+
+
+def _inside(sort: Sort, path: Path) -> list[Path]:
+    return _children(path) if sort is Sort.ARTIFACTS else []
+
+
+async def _filter_needed(repository: Repository, paths: StatePaths, noted: Iterable[Leftover]) -> list[Leftover]:
+    """Leave out what a run still needs, and a patch whose work no ref holds."""
+    claims = _claims(paths)
+    busy = {path.stem for path in _locks(paths)}
+    ended = [one for one in noted if not _is_of(paths.box(one.path.stem), claims, busy)]
+    # What a whole step left is named after its run.
+    ended = [one for one in ended if not any(one.path.name.startswith(f"{run}-") for run in busy)]
+    return [one for one in ended if one.sort is not Sort.RESULT or await _has_ref(repository, paths, one, claims)]
+
+
+async def _has_ref(repository: Repository, paths: StatePaths, finding: Leftover, claims: Mapping[Path, _Claim]) -> bool:
+    claim = claims.get(paths.box(finding.path.stem))
+    return claim is not None and await _is_held(repository, claim.result)
+
+
+def _is_of(entry: Path, claims: Mapping[Path, _Claim], runs: Container[str]) -> bool:
+    return entry in claims and claims[entry].run in runs
+
+
+async def _sort(repository: Repository, entry: Path, claim: _Claim | None) -> Sort | None:
+    """Say what *entry* is; `None` for a probe of the host that may be going on."""
+    if claim is not None:
+        return Sort.LEFTOVER if await _is_held(repository, claim.result) else Sort.RAW
+    if not entry.name.startswith("trial-"):
+        return Sort.RAW  # the ledger does not know it: it was lost, or is another's
+    return Sort.LEFTOVER if time.time() - entry.lstat().st_mtime > TRIAL_SECONDS else None
+
+
+def _claims(paths: StatePaths) -> dict[Path, _Claim]:
+    claims: dict[Path, _Claim] = {}
+    for run in fold(events(paths)).runs.values():
+        for session in (one for step in run.steps.values() for one in step.sessions.values()):
+            claims[paths.box(session.session)] = claims[Path(session.workspace)] = _Claim(run.run, session.result)
+    return claims
+
+
+async def _is_held(repository: Repository, result: WorkerResult | None) -> bool:
+    """Say whether a ref holds the work, or there was none; whatever is not sure is not held."""
+    if result is None or result.raw is not None:
+        return False
+    if result.commit is None:
+        return result.status is Status.NO_CHANGES
+    refs = ("for-each-ref", "--count=1", f"--contains={result.commit}")
+    done = await git(repository.git, *refs, accept=(0, 128, 129))
+    return done.ok and bool(done.stdout.strip())
+
+
+def _locks(paths: StatePaths) -> list[Path]:
+    return sorted(paths.runs.glob("*.lock"))
+
+
+def _children(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+async def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
+    # By a process: what an agent left may be nested deeper than we can walk.
+    words = [str(path) for path in paths]
+    if not words:
+        return {}
+    argv = ("du", "--summarize", "--block-size=1", "--one-file-system", "--null", "--", *words)
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
+    done = await proc.run(Command(argv=argv, cwd=Path("/"), env=env), timeout=DU_SECONDS)
+    lines = [line.split("\t", 1) for line in done.stdout.decode(errors="surrogateescape").split("\0")[:-1]]
+    return {Path(path): int(size) for size, path in lines}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaning:
+    """What was done: sessions of killed runs *brought_in*, things *gone*, and things *left* where they are."""
+
+    brought_in: tuple[WorkerResult, ...] = ()
+    gone: tuple[Leftover, ...] = ()
+    left: tuple[Leftover, ...] = ()
+
+    @property
+    def freed_bytes(self) -> int:
+        """Add up what was removed."""
+        return sum(one.size_bytes for one in self.gone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broom:
+    """Where to clean, and whether what no ref holds may go too."""
+
+    folder: Path
+    repository: Repository
+    paths: StatePaths
+    environ: Mapping[str, str] = field(repr=False)
+    force: bool = False
+    older_than: float | None = None
+    """How many seconds old a log or a patch must be to go too; `None` leaves them all."""
+
+
+async def clean(broom: Broom) -> Cleaning:
+    """Bring in the killed runs, then remove what may go."""
+    lost = await _recover_killed_runs(broom)
+    if broom.paths.bases.is_dir():
+        await bases.swept(broom.repository, broom.paths.bases)
+    await objects.swept(broom.paths.objects)
+    seen = await leftovers(broom.repository, broom.paths, broom.older_than)
+    found = [one for one in seen if one.sort is not Sort.KILLED]
+    gone = [one for one in found if (broom.force or not one.needs_force) and await _remove(broom, one)]
+    return Cleaning(brought_in=lost, gone=tuple(gone), left=tuple(one for one in found if one not in gone))
+
+
+async def _recover_killed_runs(broom: Broom) -> tuple[WorkerResult, ...]:
+    """Sweep, behind the wall that the latest killed run had; without a killed run no wall is needed."""
+    killed = find_killed_runs(broom.paths)
+    if not killed:
+        return ()
+    strategy = "directory" if is_hidden(broom.repository) else "auto"
+    request = RunRequest(folder=broom.folder, environ=broom.environ, name="clean", strategy=strategy)
+    async with open_context(replace(request, sandbox=killed[-1].wall or request.sandbox)) as context:
+        return tuple(await sweep(context))
+
+
+async def _remove(broom: Broom, finding: Leftover) -> bool:
+    """Remove one thing; `False` when it turns out to be in use."""
+    match finding.sort:
+        case Sort.LEFTOVER | Sort.RAW:
+            await _workspace_removed(broom, finding.path)
+        case Sort.POOL:
+            await _remove_pooled(broom, finding.path)
+        case Sort.BASE:
+            await bases.evict_base(broom.repository, finding.path)
+            return not finding.path.exists()
+        case Sort.OBJECTS:
+            await objects.evicted(finding.path)
+            return not finding.path.exists()
+        case Sort.SETUP:
+            await setup.evict_setup(finding.path)
+            return not finding.path.exists()
+        case Sort.OPENED:
+            return await _remove_opened(broom, finding.path)
+        case Sort.LOG | Sort.RESULT:
+            _record_removed(finding.path)
+        case Sort.ARTIFACTS:
+            await remove_all(finding.path)
+        case Sort.KILLED:
+            return False
+    return True
+
+
+async def _workspace_removed(broom: Broom, path: Path) -> None:
+    for place in list_mounts(path):
+        unmount(place)
+    await forgotten(broom.repository, path)
+    await remove_all(path)
+    prune(path, broom.paths.workspaces if path.is_relative_to(broom.paths.workspaces) else path.parent)
+
+
+def _record_removed(path: Path) -> None:
+    for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        one.unlink(missing_ok=True)
+
+
+async def _remove_pooled(broom: Broom, path: Path) -> None:
+    async with repository_locked(broom.repository.git):
+        # Without its note no run takes it any more.
+        path.with_suffix(".json").unlink(missing_ok=True)
+    await forgotten(broom.repository, path)
+    await remove_all(path)
+
+
+async def _remove_opened(broom: Broom, path: Path) -> bool:
+    """Take away a worktree that a person opened, unless there is work of theirs in it."""
+    if (path / ".git").is_file() and await dirt(replace(broom.repository, top=path)) > 0:
+        return False
+    await forgotten(broom.repository, path)
+    await remove_all(path)
+    return True

@@ -1,0 +1,132 @@
+"""All of a run's work together, to be looked at: merged beside the repository, and gone when nobody looks any more."""
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import BadInput
+from shoal.git.checkout import check_out
+from shoal.git.commits import Commit
+from shoal.git.conflicts import Clean
+from shoal.git.lock import repository_locked
+from shoal.git.merge import workbench
+from shoal.git.refs import value
+from shoal.git.run import git
+from shoal.merge.candidates import ALL_ALLOWED, counting, lot, order_candidates
+from shoal.merge.preview import preview_merge
+from shoal.model.repository import Repository
+from shoal.model.results import RunReport
+from shoal.store.paths import StatePaths
+from shoal.workspaces.remove import remove_all
+from shoal.workspaces.worktree import admin_of, forgotten
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination:
+    """The work of *sessions* as one commit, which only *gitdir* knows."""
+
+    gitdir: Path
+    base: str
+    commit: str
+    sessions: tuple[str, ...]
+    conflicting: tuple[str, ...]
+    """Sessions that are not in it, because they conflict with those that are."""
+
+
+@contextlib.asynccontextmanager
+async def combination(repository: Repository, report: RunReport) -> AsyncIterator[Combination]:
+    """Merge all that ended well, in the order in which a merge would; nothing is left in the repository."""
+    candidates = lot(await counting(repository, report), allowed=ALL_ALLOWED).candidates
+    line = order_candidates(candidates, await preview_merge(repository, report.run, report.base, candidates))
+    inside: list[str] = []
+    outside: list[str] = []
+    async with workbench(repository) as bench:
+        tip = report.base
+        for one in line:
+            if not await bench.holds(tip, one.source):
+                tried = await bench.try_merge(tip, one.source)
+                if not isinstance(tried, Clean):
+                    outside.append(one.session)
+                    continue
+                tip = bench.commit(Commit(tree=tried.tree, parents=(tip, one.source), message="combined\n"))
+            inside.append(one.session)
+        yield Combination(
+            gitdir=bench.gitdir,
+            base=report.base,
+            commit=tip,
+            sessions=tuple(inside),
+            conflicting=tuple(outside),
+        )
+
+
+HEADS = "refs/heads/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A worktree of a branch, and whether it was made just now."""
+
+    path: Path
+    is_new: bool
+
+
+async def open_branch(repository: Repository, branch: str, path: Path) -> Opened:
+    """Check *branch* out at *path*; where it is open already, say where. The worktree is the person's from then on."""
+    commit = await value(repository, f"{HEADS}{branch}")
+    if commit is None:
+        raise BadInput(f"the branch {branch!r} is gone; it was renamed or deleted")
+    if (place := find_checkout(repository, branch)) is not None:
+        if place.is_dir():
+            return Opened(path=place, is_new=False)
+        await forgotten(repository, place)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise BadInput(f"{path} is in use; name an empty or a new folder with --path")
+    await _check_out(repository, commit, path, await _add_worktree(repository, branch, path))
+    return Opened(path=path, is_new=True)
+
+
+def find_checkout(repository: Repository, branch: str) -> Path | None:
+    """Find the checkout or the linked worktree of the person's that is on *branch*.
+
+    An agent's own workspace, which stays where something could not be kept, is none: what lies there beside the files
+    of the branch, such as the configuration of a nested repository, was never looked at.
+    """
+    wanted = f"ref: {HEADS}{branch}"
+    workspaces = StatePaths.of(repository.home).workspaces
+    if _first_line(repository.git / "HEAD") == wanted:
+        return repository.home
+    for head in (repository.git / "worktrees").glob("*/HEAD"):
+        place = Path(_first_line(head.with_name("gitdir"))).parent
+        if _first_line(head) == wanted and not place.is_relative_to(workspaces):
+            return place
+    return None
+
+
+def _first_line(file: Path) -> str:
+    return file.read_text(errors="surrogateescape").strip()
+
+
+async def _add_worktree(repository: Repository, branch: str, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    async with repository_locked(repository.git):
+        # Not checked out by git: that would run the user's hooks and filters on an agent's files.
+        # Forced, because the agent's own workspace may still be on the branch.
+        add = ("worktree", "add", "--quiet", "--no-checkout", "--force")
+        await git(repository.git, *add, str(path), branch)
+        admin = admin_of(repository, path)
+    if admin is None:
+        raise BadInput(f"git does not know the worktree at {path}; name a folder without a link in its path")
+    return admin
+
+
+async def _check_out(repository: Repository, commit: str, path: Path, admin: Path) -> None:
+    shadow = admin / f"checkout-{secrets.token_hex(3)}"
+    try:
+        await check_out(repository, commit, tree=path, index=admin / "index", shadow=shadow)
+        await remove_all(shadow)
+    except BaseException:
+        await forgotten(repository, path)
+        await remove_all(path)
+        raise

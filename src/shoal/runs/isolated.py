@@ -1,0 +1,298 @@
+"""`IsolatedAgentSession`: one session held open by a program of the host's, as `with` and as `async with`."""
+
+import asyncio
+import contextlib
+import functools
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from types import TracebackType
+from typing import Self
+
+from shoal.adapters.command import CommandAdapter as CommandAdapter
+from shoal.errors import BadInput
+from shoal.model.agent import AgentSpec
+from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
+from shoal.model.limits import ResourceLimits
+from shoal.model.masking import Mask
+from shoal.model.permissions import PermissionManager, Permissions
+from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.results import WorkerResult
+from shoal.model.status import Status
+from shoal.runs.prepare import RunRequest, home_of, open_context
+from shoal.runs.recovery import sweep
+from shoal.sandboxes.kind import Sandbox
+from shoal.sessions.context import RunContext
+from shoal.sessions.host_probe import assert_exact_disk, assert_room, wall
+from shoal.sessions.limit_watch import spelt
+from shoal.sessions.open_dir import open_session_dir
+from shoal.sessions.open_session import CommandResult, OpenSession
+from shoal.sessions.policy import note_grants, resolve_grants
+from shoal.sessions.session import name_short_secrets, started_event
+from shoal.sessions.session_dir import SessionDir
+from shoal.sessions.session_thread import HeldWorkspace, SessionLoop
+from shoal.sessions.worker import WorkerSpec
+from shoal.store.paths import StatePaths
+
+
+class IsolatedAgentSession:
+    """Seed 002's session: a workspace, branch, database and wall of its own; its work is kept on leaving.
+
+    Its workspace can be read and written by the program that holds it open, whoever the user is, so it is a
+    linked worktree unless another strategy is asked for. *secrets* are names of variables to take from the host's
+    environment; their values are masked wherever the session speaks. *permissions* are frozen when it is made. With
+    *keep_database*, the agent's own database is kept beside its results. Where everything will lie is known before it
+    is opened; `with` and `async with` make it.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        base_workspace: Path | str = Path(),
+        *,
+        isolation_strategy: str = "worktree",
+        sandbox: str = "bubblewrap",
+        network: Network | str = Network.NONE,
+        base: str | None = None,
+        limits: ResourceLimits | Mapping[str, object] | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Sequence[str] = (),
+        permissions: Permissions | Mapping[str, object] | None = None,
+        keep_database: bool = False,
+    ) -> None:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,47}", session_id):
+            raise BadInput(f"session id {session_id!r} must be small letters, digits and dashes, 48 at most")
+        self._limits = limits if isinstance(limits, ResourceLimits | None) else ResourceLimits.of(limits)
+        self._ask = RunRequest(
+            folder=Path(base_workspace),
+            environ=dict(os.environ),
+            name=session_id,
+            base=base,
+            strategy=isolation_strategy,
+            sandbox=sandbox,
+            keep_database=keep_database,
+            run=f"{session_id}-{time.strftime('%Y%m%d')}-{token_hex(2)}",
+        )
+        agent = AgentSpec(name=session_id, adapter="command", command=("true",))
+        self._secrets = _host_variables(secrets, os.environ)
+        self._task = ResolvedTask(
+            name=session_id,
+            prompt="",
+            agent=agent,
+            network=Network(network),
+            limits=self._limits,
+            env={**(env or {}), **self._secrets},
+            secrets=frozenset(self._secrets),
+            permissions=_session_permissions(permissions, self._secrets),
+        )
+        self.session_id = session_id
+        self._job = _job(self._task)
+        self._stack: contextlib.AsyncExitStack | None = None
+        self._runner: SessionLoop | None = None
+        self._session: OpenSession | None = None
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        """Open the session for plain code; inside a running loop, use `async with`."""
+        if self._session is not None:
+            raise BadInput(f"session {self.session_id!r} was open already; make a new one")
+        if _is_in_loop():
+            raise BadInput("a loop is running here: open the session by `async with`")
+        self._runner = SessionLoop(self.session_id)
+        try:
+            self._runner.run(self.__aenter__())
+        except BaseException:
+            self._runner.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Keep the work, remove everything else."""
+        with self._loop as runner:
+            runner.run(self.__aexit__(kind, error, trace))
+        self._is_closed = True
+
+    async def __aenter__(self) -> OpenSession:
+        """Open the session."""
+        async with contextlib.AsyncExitStack() as stack:
+            ground = await stack.enter_async_context(open_context(self._ask))
+            context = replace(ground, mask=Mask.of(self._secrets))
+            resolve_grants(context, self._task, CommandAdapter())
+            assert_room(context.paths)
+            if self._task.limits is not None and self._task.limits.is_exact:
+                await assert_exact_disk(context.sandbox, context.paths)
+            await sweep(context)
+            worker = self._job
+            stack.push_async_callback(self._run_ended, context, time.monotonic())
+            path = await _record_intent(context, worker)
+            workspace, session_dir, spare = await stack.enter_async_context(open_session_dir(context, worker, path))
+            if not workspace.is_visible:
+                raise BadInput("an overlay of an ordinary user is seen only in its box; use `worktree` here")
+            self._session = OpenSession(context, worker, workspace, session_dir, spare)
+            note_grants(context, worker)
+            stack.push_async_callback(self._session.close)
+            self._stack = stack.pop_all()
+        return self._session
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Keep the work, remove everything else."""
+        if self._stack is not None:
+            await self._stack.__aexit__(kind, error, trace)
+
+    def run(
+        self, command: str | Sequence[str], *, timeout: float | None = None, stdin: bytes | None = None
+    ) -> CommandResult:
+        """Run *command* behind the session's wall and wait for it."""
+        return self._loop.run(self._opened.run(command, timeout=timeout, stdin=stdin))
+
+    def as_workspace(self) -> HeldWorkspace:
+        """Give what tools of an agent work in, whichever way the session was opened."""
+        return self._opened if self._runner is None else self._runner.lend(self._opened)
+
+    async def _run_ended(self, context: RunContext, began: float) -> None:
+        result = self._session.result if self._session else None
+        status = Status.FAILED if result is None else result.status
+        seconds = round(time.monotonic() - began, 3)
+        over = Status.SUCCEEDED if status.is_good else Status.FAILED
+        step = StepEnded(run=context.run, step=self.session_id, status=over)
+        await context.ledger.append(step, RunEnded(run=context.run, status=over, duration_seconds=seconds))
+
+    @property
+    def workspace(self) -> Path:
+        """The files, readable and writable by this program too, once it is open."""
+        return self._foreseen.workspace if self._session is None else self._session.workspace
+
+    @property
+    def branch(self) -> str:
+        """The branch that holds the work when the session is closed."""
+        return self._job.branch
+
+    @property
+    def db_path(self) -> Path:
+        """The agent's own database."""
+        return self._foreseen.db_path if self._session is None else self._session.db_path
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The wall that is up, or will be; raises `Unavailable` where this host cannot hold it."""
+        return self._foreseen.sandbox if self._session is None else self._session.sandbox
+
+    @property
+    def limits(self) -> ResourceLimits:
+        """What each command in it may spend."""
+        return self._job.limits
+
+    @property
+    def permission_manager(self) -> PermissionManager:
+        """What may be touched."""
+        if self._session is None:
+            return PermissionManager(self.workspace, self._task.permitted)
+        return self._session.permission_manager
+
+    @property
+    def result(self) -> WorkerResult | None:
+        """What came of it, once it is closed; `None` before."""
+        return None if self._session is None else self._session.result
+
+    @functools.cached_property
+    def _foreseen(self) -> "_Foreseen":
+        """Look at the repository, from a thread of its own: whoever asks may have a loop, or none."""
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            return thread.submit(asyncio.run, _foreseen(self._ask, self._job)).result()
+
+    @property
+    def _opened(self) -> OpenSession:
+        if self._session is None:
+            raise BadInput("the session is not open; use it in a `with` or `async with` block")
+        return self._session
+
+    @property
+    def _loop(self) -> SessionLoop:
+        if self._session is None or self._is_closed:
+            raise BadInput("the session is not open; use it in a `with` or `async with` block")
+        if self._runner is None:
+            raise BadInput("the session was opened by `async with`; await what that gave you")
+        return self._runner
+
+
+def _job(task: ResolvedTask) -> WorkerSpec:
+    return WorkerSpec(step=task.name, index=0, count=1, task=task, adapter=CommandAdapter(), database=task.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Foreseen:
+    """Where a session will lie."""
+
+    workspace: Path
+    db_path: Path
+    sandbox: Sandbox
+
+
+async def _foreseen(request: RunRequest, worker: WorkerSpec) -> _Foreseen:
+    paths = StatePaths.of(await home_of(request))
+    box = paths.box(worker.session)
+    disk = box / "disk" if worker.limits.is_exact else box
+    session_dir = SessionDir(box=box, disk=disk, session=worker.session, port=0, database_name=worker.database)
+    return _Foreseen(
+        paths.workspace(str(request.run), worker.step, 0), session_dir.database, await wall(request.sandbox)
+    )
+
+
+def _host_variables(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Take variables from the host by their names."""
+    missing = [name for name in names if name not in environ]
+    if isinstance(names, str) or missing:
+        wrong = f"the host has no variable {missing[0]!r}" if missing else "secrets are a list of names"
+        raise BadInput(f"{wrong}; name variables that are set")
+    return {name: environ[name] for name in names}
+
+
+def _session_permissions(given: Permissions | Mapping[str, object] | None, secrets: Mapping[str, str]) -> Permissions:
+    """Say what is permitted; where no variables are listed, those that were asked for are."""
+    permissions = given if isinstance(given, Permissions) else Permissions.of(given or {})
+    if permissions.env is None:
+        return replace(permissions, env=tuple(secrets))
+    if unlisted := [name for name in secrets if name not in permissions.env]:
+        raise BadInput(f"{unlisted[0]!r} may not be taken from the host; add it to the permissions' `env`")
+    return permissions
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _network_note(worker: WorkerSpec) -> tuple[str, ...]:
+    """Say that its commands reach the network, where they do."""
+    return ("its commands are on the host's network",) if worker.task.network is Network.HOST else ()
+
+
+async def _record_intent(context: RunContext, worker: WorkerSpec) -> Path:
+    """Write the intent, so that a kill leaves something that the next start can bring in."""
+    path = context.paths.workspace(context.run, worker.step, 0)
+    started = RunStarted(
+        run=context.run,
+        name=worker.step,
+        base=context.base.commit,
+        wall=context.sandbox.name,
+        workspace=context.kind.name,
+        owner=os.getpid(),
+        notes=(*_network_note(worker), *context.sandbox.gaps, *name_short_secrets(context.mask)),
+        limits=f"{context.enforcer.name}: {spelt(worker.limits)} each",
+    )
+    step = StepStarted(run=context.run, step=worker.step, workers=1, on_failure="fail_fast")
+    await context.ledger.append(started, step, started_event(context, worker, path))
+    return path

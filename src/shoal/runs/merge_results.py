@@ -1,0 +1,126 @@
+"""Merging for a program: results and sessions brought together, and into a branch of the user's when that is asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from shoal.errors import BadInput, UnknownName
+from shoal.merge.merge import merge
+from shoal.merge.request import MergeRequest, Resolving, conflict_rule, desk_of, find_results, session_name
+from shoal.merge.resolver_prompt import advice
+from shoal.model.conflict_rule import verification
+from shoal.model.merge import Conflict, MergeReport, MergeResult
+from shoal.model.merge import Strategy as MergeStrategy
+from shoal.model.results import WorkerResult
+from shoal.model.task import AgentLike
+from shoal.runs.auto_merge import equipped
+from shoal.runs.isolated import IsolatedAgentSession
+from shoal.runs.program_run import ProgramRun
+from shoal.sessions.open_session import OpenSession
+
+SessionLike = WorkerResult | str | OpenSession | IsolatedAgentSession
+
+
+class ProgramMerge(ProgramRun):
+    """What a coordinator does with work that has ended."""
+
+    _line: str | None = None
+    """The run whose branch takes what is merged session by session, while no run is open."""
+
+    async def merge(
+        self,
+        results: Sequence[SessionLike] | None = None,
+        strategy: str = "review",
+        *,
+        into: str | None = None,
+        allow_executable_config: bool = False,
+        allow_secrets: bool = False,
+        verify: str | Sequence[str] | None = None,
+        on_conflict: str = "report",
+        resolver: AgentLike | None = None,
+    ) -> MergeReport:
+        """Bring the work of *results*, or of the whole run, together on its branch `shoal/<run>`.
+
+        No branch of the user's is moved unless it is named as *into*, and with `review` only by `deliver`. What
+        conflicts stops nobody: see the report. The command *verify* is run behind the wall on the combined work: what
+        makes it fail is put aside. What conflicts is resolved as *on_conflict* says, by the agent *resolver* with
+        `agent`; `redo` does tasks of this run again.
+        """
+        how = Resolving(rule=conflict_rule(on_conflict, resolver))
+        request = MergeRequest(strategy=_strategy(strategy), into=into, allow_secrets=allow_secrets, resolving=how)
+        request = replace(request, allow_executable=allow_executable_config)
+        if results is not None and not results:
+            return await self._merged([], replace(request, into=None))
+        if verify is None and not how.needs_boxes:
+            return await self._merged(results, request)
+        if results is None and not self._is_entered:
+            raise BadInput("the run is over: say which results are to be merged, or merge inside of `async with`")
+        async with self._open() as task_run:
+            if resolver is not None:
+                request = replace(request, resolving=replace(how, resolver=await task_run.resolver(resolver)))
+            async with equipped(task_run.runner, request, None if verify is None else verification(verify)) as whole:
+                return await self._merged(results, whole)
+
+    async def merge_agent_results(
+        self, sessions: Sequence[SessionLike], strategy: str = "review", *, into: str | None = None
+    ) -> list[MergeResult]:
+        """Merge *sessions* in their order (seed 002), and give what became of each; of none, nothing is merged.
+
+        All that a coordinator merges this way comes to stand on one branch, so that each is held against the others,
+        also sessions that were opened one by one. *into* delivers, as in `merge`.
+        """
+        if not sessions:
+            return []
+        request = MergeRequest(strategy=_strategy(strategy), into=into)
+        done = await self._merged(sessions, request, is_ordered=True)
+        self._line = done.run
+        return list(done.results)
+
+    async def merge_agent_work(
+        self, session_id: SessionLike, strategy: str = "review", *, into: str | None = None
+    ) -> MergeResult:
+        """Merge one session (seed 002); the result's fields are also to be had as `result["status"]`."""
+        (result,) = await self.merge_agent_results([session_id], strategy, into=into)
+        return result
+
+    async def deliver(self, into: str, report: MergeReport | None = None) -> MergeReport:
+        """Approve what was merged and bring it *into* a branch of yours: of *report*, else what was merged last."""
+        run = report.run if report is not None else self._line
+        request = MergeRequest(strategy=MergeStrategy.REVIEW, into=into, is_approved=True)
+        request = request if report is None else replace(request, strategy=report.strategy)
+        if run is None and not self._is_entered:
+            raise BadInput("nothing was merged here yet: give the report of `merge`")
+        return await self._merged([], request, run=run)
+
+    def resolve_conflicts(self, conflicts: Sequence[Conflict | Mapping[str, object]]) -> list[str]:
+        """Say what a person is to do about each of *conflicts* (seed 002); nothing is changed."""
+        return advice(conflicts)
+
+    async def _merged(
+        self,
+        given: Sequence[SessionLike] | None,
+        request: MergeRequest,
+        *,
+        is_ordered: bool = False,
+        run: str | None = None,
+    ) -> MergeReport:
+        # A run that was opened for this call alone is not the one that the sessions belong to.
+        context = self._crew.runner.context if self._crew is not None and self._is_entered else None
+        if context is not None and run not in (None, context.run):
+            context = None
+        if given is not None and not given and context is None and run is None:
+            raise BadInput("nothing to merge: give results, or merge inside of `async with`")
+        names = [session_name(one) for one in given or ()]
+        line = run or (self._line if is_ordered else None)
+        async with desk_of(self.repo, self.settings.environ, context, names, line) as merge_context:
+            workers = None if given is None else find_results(merge_context.paths, given)
+            if not is_ordered or workers is None:
+                return await merge(merge_context, request, workers)
+            order = tuple(one.session for one in workers)
+            done = await merge(merge_context, replace(request, sessions=order), workers)
+            return replace(done, results=tuple(done[name] for name in order))
+
+
+def _strategy(name: str) -> MergeStrategy:
+    if name not in set(MergeStrategy):
+        raise UnknownName("strategy", name, [one.value for one in MergeStrategy])
+    return MergeStrategy(name)

@@ -1,0 +1,223 @@
+"""Telling while a run goes on which sessions changed the same files, as soon as the second of two has ended.
+
+What an agent has committed in its box is not looked at: nothing of it is known to be sound before it was imported.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
+from dataclasses import replace
+
+from shoal.git.ancestry import since
+from shoal.git.conflicts import Conflicted, Tried
+from shoal.git.difference import list_touched_files
+from shoal.git.merge import try_pairs
+from shoal.merge.candidates import INSIDE
+from shoal.model.events import OverlapSeen, Recorded, SessionEnded, StepEnded
+from shoal.model.merge import Conflict
+from shoal.model.overlap import Overlap
+from shoal.model.plan import Plan, Step, everything
+from shoal.model.results import WorkerResult
+from shoal.sessions.context import RunContext
+from shoal.sessions.session import FAULTS
+
+MOST_SESSIONS = 2000
+MOST_TOLD = 200
+MOST_FILES = 5000
+"""Of each session so many files are looked at."""
+MOST_FOLDER_SIGNS = 8 * 2**20  # ten times what the folders above so many usual paths have
+MOST_PARTNERS = 20
+SHOWN = 20
+REST_SECONDS = 5.0
+BATCH_SECONDS = 60.0
+
+
+class Overlaps:
+    """What is known of a run's sessions; *found* are the pairs that were told."""
+
+    def __init__(self, context: RunContext, alternatives: Container[str], mask: Callable[[str], str]) -> None:
+        self.found: list[Overlap] = []
+        self._site = context
+        self._mask = mask
+        self._alternatives = alternatives
+        self._rivals: dict[str, dict[int, WorkerResult]] = {}
+        self._news: asyncio.Queue[WorkerResult] = asyncio.Queue()
+        self._ended: dict[str, WorkerResult] = {}
+        self._places = Places()
+
+    def hear(self, recorded: Recorded) -> None:
+        """Take note of work that counts; of workers that are alternatives only the chosen one's does."""
+        match recorded.event:
+            case SessionEnded(step=step) if INSIDE in step:  # a resolver's work holds that of both sides
+                return
+            case SessionEnded(step=step, result=result) if result.commit and result.status.is_good:
+                if step in self._alternatives:
+                    self._rivals.setdefault(step, {})[result.index] = result
+                else:
+                    self._news.put_nowait(result)
+            case StepEnded(step=step, selected=int(index)) if index in self._rivals.get(step, {}):
+                self._news.put_nowait(self._rivals[step][index])
+            case _:
+                return
+
+    async def watch(self) -> None:
+        """Look at what comes, all that has come meanwhile at once, for as long as the bounds allow."""
+        waiting: list[WorkerResult] = []
+        while len(self._ended) < MOST_SESSIONS and len(self.found) < MOST_TOLD:
+            come = await self._come()
+            waiting += come
+            if len(waiting) + len(self._ended) > 1:  # of one alone there is nothing to say
+                with contextlib.suppress(*FAULTS):  # the preview of the merge looks again, and says what is wrong
+                    async with asyncio.timeout(BATCH_SECONDS):
+                        await self._look(waiting)
+                waiting = []
+            self._finish(len(come))
+        while True:  # the rest is left to the preview
+            self._finish(len(await self._come()))
+
+    async def rest(self) -> None:
+        """Wait a little for what has come to be looked at."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REST_SECONDS):
+                await self._news.join()
+
+    async def _come(self) -> list[WorkerResult]:
+        come = [await self._news.get()]
+        while not self._news.empty():
+            come.append(self._news.get_nowait())
+        return come
+
+    def _finish(self, number: int) -> None:
+        for _ in range(number):
+            self._news.task_done()
+
+    async def _look(self, fresh: Sequence[WorkerResult]) -> None:
+        """Find the pairs of *fresh* sessions and known ones that touch the same places, and tell what a merge says."""
+        pairs: list[tuple[str, str]] = []
+        for base in dict.fromkeys(str(one.base) for one in fresh):
+            own = {str(one.commit): one for one in fresh if str(one.base) == base}
+            for commit, paths in (await list_touched_files(self._site.repository, base, list(own))).items():
+                session = own[commit].session
+                self._ended[session] = own[commit]
+                pairs += [(other, session) for other in self._places.add(session, paths[:MOST_FILES])]
+        apart = await self._apart(pairs)
+        tried = await try_pairs(self._site.repository, [self._commits(pair) for pair in apart])
+        for pair, one in zip(apart, tried, strict=True):
+            await self._tell(pair, one)
+
+    async def _apart(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Leave out those that stand on each other: they are one piece of work."""
+        if not pairs:
+            return []
+        commits = list(dict.fromkeys(commit for pair in pairs for commit in self._commits(pair)))
+        ancestry = await since(self._site.repository, [self._site.base.commit], commits)
+        reach = {commit: ancestry.reach([commit]) for commit in commits}
+        sides = {pair: self._commits(pair) for pair in pairs}
+        return [pair for pair, (one, two) in sides.items() if one not in reach[two] and two not in reach[one]]
+
+    def _commits(self, pair: tuple[str, str]) -> tuple[str, str]:
+        one, two = (str(self._ended[session].commit) for session in pair)
+        return one, two
+
+    async def _tell(self, pair: tuple[str, str], tried: Tried) -> None:
+        if len(self.found) >= MOST_TOLD:
+            return
+        conflicts = tried.conflicts if isinstance(tried, Conflicted) else ()
+        shared = self._places.shared_files(*pair) or tuple(
+            dict.fromkeys(path for one in conflicts for path in one.paths)
+        )
+        overlap = Overlap(
+            one=pair[0],
+            other=pair[1],
+            paths=tuple(map(self._mask, shared[:SHOWN])),
+            files=len(shared),
+            conflicts=tuple(_mask(one, self._mask) for one in conflicts[:SHOWN]),
+            step=_common_step(*(self._ended[session] for session in pair)),
+        )
+        self.found.append(overlap)
+        is_last = len(self.found) == MOST_TOLD
+        await self._site.ledger.append(OverlapSeen(run=self._site.run, overlap=overlap, is_last=is_last))
+
+
+class Places:
+    """Which sessions touch which places: a file, or a file where another has a folder."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, list[str]] = {}
+        self._folders: dict[str, list[str]] = {}
+        self._paths: dict[str, frozenset[str]] = {}
+
+    def add(self, session: str, paths: Sequence[str]) -> list[str]:
+        """Add a session, and name those before it that touch the same places."""
+        met: dict[str, None] = {}
+        folders = _folders(paths)
+        for path in paths:
+            met |= dict.fromkeys([*self._files.get(path, ()), *self._folders.get(path, ())])
+        for folder in folders:
+            met |= dict.fromkeys(self._files.get(folder, ()))
+        for path in paths:
+            self._files.setdefault(path, []).append(session)
+        for folder in folders:
+            self._folders.setdefault(folder, []).append(session)
+        self._paths[session] = frozenset(paths)
+        order = {name: number for number, name in enumerate(self._paths)}
+        return sorted(met, key=order.__getitem__)[:MOST_PARTNERS]
+
+    def shared_files(self, one: str, other: str) -> tuple[str, ...]:
+        """Name the files that both changed."""
+        return tuple(sorted(self._paths[one] & self._paths[other]))
+
+
+@contextlib.asynccontextmanager
+async def overlaps_told(
+    context: RunContext, alternatives: Container[str] = (), mask: Callable[[str], str] | None = None
+) -> AsyncIterator[Overlaps]:
+    """Tell of overlaps for as long as this is held; the run waits for nothing of it but a little at its end.
+
+    Of a step among *alternatives* only the chosen worker counts. *mask* takes secrets out of names of files.
+    """
+    overlaps = Overlaps(context, alternatives, mask or context.mask.text)
+    unsubscribe = context.ledger.subscribe(overlaps.hear)
+    error: BaseException | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(overlaps.watch())
+            try:
+                yield overlaps
+                await overlaps.rest()
+            except BaseException as raised:  # carried past the group, which would wrap it
+                error = raised
+            watching.cancel()
+    finally:
+        unsubscribe()
+    if error is not None:
+        raise error
+
+
+def alternatives_of(plan: Plan) -> frozenset[str]:
+    """Name the steps of which only one worker's work will count."""
+    steps = (stage for stage in everything(plan.steps) if isinstance(stage, Step))
+    return frozenset(step.name for step in steps if step.select is not None)
+
+
+def _common_step(one: WorkerResult, other: WorkerResult) -> str | None:
+    """Name the step of two that did the same task: items of a matrix are tasks of their own."""
+    step = one.session.rpartition("-")[0]
+    return step if one.item is None and step == other.session.rpartition("-")[0] else None
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    """Name the folders above *paths*, each once; an agent's may be a thousand deep, and then not all are named."""
+    seen: set[str] = set()
+    left = MOST_FOLDER_SIGNS
+    for path in paths:
+        above = path.rpartition("/")[0]
+        while above and above not in seen and left > 0:
+            seen.add(above)
+            left -= len(above)
+            above = above.rpartition("/")[0]
+    return seen
+
+
+def _mask(conflict: Conflict, mask: Callable[[str], str]) -> Conflict:
+    return replace(conflict, paths=tuple(map(mask, conflict.paths[:SHOWN])), message=mask(conflict.message))

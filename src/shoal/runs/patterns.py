@@ -1,0 +1,296 @@
+"""The patterns of a coordinator: how tasks become sessions that wait for, race or follow each other."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+from shoal.errors import AllFailed, BadInput, QuorumMissed, Refused
+from shoal.model.results import AgentFailed, WorkerResult
+from shoal.model.retry import Retry
+from shoal.model.status import Status
+from shoal.model.task import AgentLike, Task, TaskLike
+from shoal.patterns import (
+    AgentPool,
+    Call,
+    Cancelled,
+    Err,
+    Limiter,
+    Ok,
+    Outcome,
+    Progress,
+    balance,
+    gather,
+    quorum,
+    race,
+    settled,
+    stream,
+)
+from shoal.patterns.balance import Strategy
+from shoal.patterns.progress import Meter
+from shoal.patterns.source import Source
+from shoal.runs.merge_results import ProgramMerge
+from shoal.runs.task_run import TaskRun, run_task_graph
+from shoal.sessions.open_session import OpenSession
+from shoal.sessions.worker import WorkerSpec
+from shoal.steps.attempts import is_good
+from shoal.steps.workers import room_for
+
+Stage = Sequence[TaskLike] | Callable[[list[WorkerResult]], Sequence[TaskLike]]
+OnProgress: TypeAlias = Callable[[Progress], Awaitable[None] | None] | None
+RetryLike: TypeAlias = Retry | int | Mapping[str, object] | None
+
+
+class RunPatterns(ProgramMerge):
+    """Every pattern takes *progress*, told a `Progress` as each task ends, and *retry*, for tasks that have none."""
+
+    async def run_agents(
+        self,
+        tasks: Sequence[TaskLike],
+        *,
+        deadline: float | None = None,
+        progress: OnProgress = None,
+        retry: RetryLike = None,
+    ) -> list[WorkerResult]:
+        """Run *tasks*, each as soon as its `deps` have ended well; all settle, and results are in input order.
+
+        A task whose need did not end well is `skipped`. It starts from the merged work of its needs. After *deadline*
+        seconds what still runs is ended and its work kept; the results say `cancelled`.
+        """
+        async with self._open() as task_run:
+            workers = await task_run.plan_graph(_listed(tasks, retry))
+            meter = Meter(progress, len(workers))
+            try:
+                async with asyncio.timeout(deadline) as clock:
+                    await run_task_graph(
+                        task_run.runner, workers, task_run.runner.run, lambda one: meter.count(_outcome(one))
+                    )
+            except TimeoutError:
+                if not clock.expired():
+                    raise
+            finally:
+                results = await task_run.finish_steps(workers)
+                meter.close()
+            return results
+
+    async def settled(
+        self, tasks: Sequence[TaskLike], *, progress: OnProgress = None, retry: RetryLike = None
+    ) -> list[WorkerResult]:
+        """Run all to their end, whatever becomes of them, and give the results in input order."""
+        async with self._jobs(tasks, retry) as (task_run, workers):
+            return await _all(task_run, workers, progress)
+
+    async def gather(
+        self, tasks: Sequence[TaskLike], *, progress: OnProgress = None, retry: RetryLike = None
+    ) -> list[WorkerResult]:
+        """Run all; the first that does not end well ends the rest, whose work is kept, and raises `AgentFailed`."""
+        async with self._jobs(tasks, retry) as (task_run, workers), _failing():
+            return await gather(_calls(task_run, workers), accept=is_good, limiter=room_for(workers), progress=progress)
+
+    async def race(
+        self, tasks: Sequence[TaskLike], *, progress: OnProgress = None, retry: RetryLike = None
+    ) -> WorkerResult:
+        """Give the first that ends well; the rest is ended and its work kept. Raises `AllFailed` with every cause."""
+        async with self._jobs(tasks, retry) as (task_run, workers), _failing():
+            return await race(_calls(task_run, workers), accept=is_good, limiter=room_for(workers), progress=progress)
+
+    async def quorum(
+        self, tasks: Sequence[TaskLike], n: int, *, progress: OnProgress = None, retry: RetryLike = None
+    ) -> list[WorkerResult]:
+        """Give the first *n* that end well, in input order, and end the rest; raises `QuorumMissed`."""
+        if not 1 <= n <= len(tasks):
+            raise BadInput(f"a quorum of {n} cannot be had of {len(tasks)} tasks")
+        async with self._jobs(tasks, retry) as (task_run, workers), _failing():
+            return await quorum(
+                _calls(task_run, workers), n, accept=is_good, limiter=room_for(workers), progress=progress
+            )
+
+    async def stages(
+        self, *stages: Stage, progress: OnProgress = None, retry: RetryLike = None
+    ) -> list[list[WorkerResult]]:
+        """Run stage after stage, each given the results before it as inputs; one with a failure is the last.
+
+        A stage is a list of tasks, or a function that makes one of the results before it. *progress* counts each
+        stage by itself.
+        """
+        done: list[list[WorkerResult]] = []
+        async with self._open() as task_run:
+            for stage in stages:
+                before = done[-1] if done else []
+                if not all(map(is_good, before)):
+                    break
+                tasks = stage(before) if callable(stage) else [_informed(task, before) for task in stage]
+                async with _recorded(task_run, _listed(tasks, retry)) as workers:
+                    done.append(await _all(task_run, workers, progress))
+        return done
+
+    async def stream(
+        self,
+        tasks: Source[TaskLike],
+        *,
+        ordered: bool = False,
+        limit: int | None = None,
+        progress: OnProgress = None,
+        retry: RetryLike = None,
+    ) -> AsyncGenerator[WorkerResult, None]:
+        """Give results as they come, of a source that may be endless: it is read only as agents become free.
+
+        To leave early, iterate inside of `contextlib.aclosing`, or call `aclose`.
+        """
+        async with self._open() as task_run:
+            window = Limiter(limit or self.max_concurrent)  # the slots are taken by the sessions themselves
+
+            async def perform(task: TaskLike) -> WorkerResult:
+                return await task_run.one(_retried(Task.of(task), retry))
+
+            outcomes = stream(perform, tasks, ordered=ordered, limiter=window, accept=is_good, progress=progress)
+            async with contextlib.aclosing(outcomes):
+                async for outcome in outcomes:
+                    yield _value(outcome)
+
+    async def balance(
+        self,
+        tasks: Sequence[TaskLike],
+        agents: Mapping[str, AgentLike] | Sequence[AgentLike],
+        *,
+        weights: Mapping[str, float] | Sequence[float] | None = None,
+        strategy: Strategy = "least_loaded",
+        progress: OnProgress = None,
+        retry: RetryLike = None,
+    ) -> list[WorkerResult]:
+        """Give each task to the least loaded of *agents*, by their weights, or to each in turn.
+
+        *agents* are a mapping, or a list in which the same agent may stand several times.
+        """
+        async with self._open() as task_run:
+
+            def hand(agent: AgentLike) -> Callable[[TaskLike], Awaitable[WorkerResult]]:
+                return lambda task: task_run.by(agent, _retried(Task.of(task), retry))
+
+            if isinstance(agents, str | bytes):
+                raise BadInput("`agents` of `balance` are a mapping or a list; put this one into brackets")
+            hands = (
+                {name: hand(agent) for name, agent in agents.items()}
+                if isinstance(agents, Mapping)
+                else [hand(agent) for agent in agents]
+            )
+            window = Limiter(self.max_concurrent)
+            outcomes = await balance(
+                tasks, hands, weights=weights, strategy=strategy, limiter=window, accept=is_good, progress=progress
+            )
+            return [_value(outcome) for outcome in outcomes]
+
+    async def spawn_agent(self, agent: AgentLike, task: TaskLike | None = None, /, **more: object) -> WorkerResult:
+        """Run one task by *agent*, which is an agent or a persona (seed 004), as a session of its own.
+
+        Of a mapping and of *more*, whatever is no field of a task is one of its `params`.
+        """
+        said = task if isinstance(task, Mapping) else {} if task is None else Task.of(task).as_fields()
+        given = Task.free({**said, **more})
+        async with self._open() as task_run:
+            return await task_run.by(agent, given)
+
+    def pool(self, size: int | None = None, *, max_uses: int | None = None) -> AgentPool[OpenSession]:
+        """Hold warm sessions, each with a workspace of its own; the work of each is kept when it is let go.
+
+        Use it by `async with`, or call `cleanup` at the end. A session got by a name is named after it.
+        """
+        limiter = self._limiter if self._crew is None else self._crew.runner.limiter
+        return AgentPool(self._held, size=size or self.max_concurrent, max_uses=max_uses, limiter=limiter)
+
+    @contextlib.asynccontextmanager
+    async def _held(self, name: str | None = None) -> AsyncIterator[OpenSession]:
+        async with self._open() as task_run, task_run.held(name or "pool") as session:
+            yield session
+
+    async def run_command(
+        self, command: str | Sequence[str], *, base: str | WorkerResult | None = None, timeout: float | None = None
+    ) -> WorkerResult:
+        """Run a plain command behind the wall, on *base* or on the work of an earlier result; its exit code decides.
+
+        Its workspace is set up as those of agents are: by `setup`, by `shoal.yaml`, or as the repository says.
+        """
+        async with self._open() as task_run:
+            return await task_run.one(Task.command(command, base=base, timeout=timeout))
+
+    @contextlib.asynccontextmanager
+    async def _jobs(
+        self, tasks: Sequence[TaskLike], retry: RetryLike
+    ) -> AsyncIterator[tuple[TaskRun, list[WorkerSpec]]]:
+        async with self._open() as task_run, _recorded(task_run, _listed(tasks, retry)) as workers:
+            yield task_run, workers
+
+
+@contextlib.asynccontextmanager
+async def _recorded(task_run: TaskRun, tasks: Sequence[Task]) -> AsyncIterator[list[WorkerSpec]]:
+    """Make jobs of *tasks*, and record how they ended, however that was."""
+    workers = await task_run.plan_list(tasks)
+    try:
+        yield workers
+    finally:
+        await task_run.finish_steps(workers)
+
+
+@contextlib.asynccontextmanager
+async def _failing() -> AsyncIterator[None]:
+    """Turn what a pattern says of a refused value into what it is here: an agent that failed."""
+    try:
+        yield
+    except Refused as refused:
+        raise _failure(refused) from None
+    except AllFailed as lost:
+        raise AllFailed([_failure(error) for error in lost.errors]) from None
+    except QuorumMissed as missed:
+        raise QuorumMissed(missed.wanted, missed.succeeded, [_failure(error) for error in missed.errors]) from None
+
+
+def _failure(error: Exception) -> Exception:
+    value = error.value if isinstance(error, Refused) else None
+    return AgentFailed(value) if isinstance(value, WorkerResult) else error
+
+
+async def _all(task_run: TaskRun, workers: Sequence[WorkerSpec], progress: OnProgress) -> list[WorkerResult]:
+    outcomes = await settled(_calls(task_run, workers), accept=is_good, limiter=room_for(workers), progress=progress)
+    for outcome in outcomes:
+        if isinstance(outcome, Err) and not isinstance(outcome.error, Refused):
+            raise outcome.error
+    return [task_run.runner.result(worker) for worker in workers]
+
+
+def _calls(task_run: TaskRun, workers: Sequence[WorkerSpec]) -> list[Call[WorkerResult]]:
+    return [partial(task_run.runner.run, worker) for worker in workers]
+
+
+def _value(outcome: Outcome[WorkerResult]) -> WorkerResult:
+    match outcome:
+        case Ok(value):
+            return value
+        case Err(Refused(value=WorkerResult() as value)):
+            return value
+        case Err(error):
+            raise error
+        case _:
+            raise asyncio.CancelledError
+
+
+def _outcome(result: WorkerResult) -> Outcome[WorkerResult]:
+    """Give *result* as patterns count it."""
+    if result.status.is_good:
+        return Ok(result)
+    return Cancelled() if result.status is Status.CANCELLED else Err(AgentFailed(result))
+
+
+def _listed(tasks: Sequence[TaskLike], retry: RetryLike = None) -> list[Task]:
+    if isinstance(tasks, str | bytes | Mapping):
+        raise BadInput("tasks come in a list; put this one into brackets")
+    return [_retried(Task.of(task), retry) for task in tasks]
+
+
+def _retried(task: Task, retry: RetryLike) -> Task:
+    return task if retry is None or task.retry is not None else replace(task, retry=retry)
+
+
+def _informed(task: TaskLike, before: Sequence[WorkerResult]) -> Task:
+    return Task.of(task).given(before)

@@ -1,0 +1,242 @@
+"""Everything about a plan that can be refused before any of its agents starts."""
+
+import importlib
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.adapters.client import AdapterHost
+from shoal.adapters.kind import NOWHERE, Adapter
+from shoal.adapters.registry import adapter_of
+from shoal.errors import BadInput, Unavailable
+from shoal.git.refs import refuse_blocked_steps
+from shoal.git.repository import resolve
+from shoal.git.snapshot import is_hidden
+from shoal.merge.deliver import target
+from shoal.model.agent import ACP
+from shoal.model.command import Command
+from shoal.model.contract import Passes
+from shoal.model.masking import Mask
+from shoal.model.plan import PipelineGroup, Plan, Stage
+from shoal.model.repository import Repository
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.shell import SHELL
+from shoal.sandboxes.kind import Sandbox
+from shoal.sessions.clients import assert_clients
+from shoal.sessions.context import RunContext
+from shoal.sessions.credentials import login_secrets, secrets_of
+from shoal.sessions.host_probe import assert_exact_disk, kind_of_workspace, wall
+from shoal.sessions.policy import assert_grants
+from shoal.sessions.session_dir import SYSTEM_PATH
+from shoal.sessions.toolchain import show_folders, toolchain
+from shoal.steps.workers import Equipment
+from shoal.workspaces.kind import Kind
+
+
+def assert_tool_folders(context: RunContext) -> None:
+    """Refuse a folder that would show what must stay hidden, or that the wall cannot show, where it was written."""
+    for folder in context.toolchains:
+        if hidden := next(_find_revealed(context, folder.path.resolve()), None):
+            raise BadInput(f"{folder.at}: {folder.path} cannot be shown to agents: {hidden} stays hidden from them")
+        policy = context.policy(token="", read=show_folders([folder]).read, write=())
+        try:  # without any effect: better now than when an agent starts
+            context.sandbox.wrap(Command(argv=("true",), cwd=Path("/")), policy)
+        except BadInput as error:
+            raise BadInput(f"{folder.at}: {error}") from None
+
+
+def _find_revealed(context: RunContext, real: Path) -> Iterator[Path]:
+    """Name what would be seen: the checkout as a whole, and anything of git's or of ours."""
+    repository = context.repository
+    yield from (one for one in (repository.top, repository.home) if one.is_relative_to(real))
+    for kept in (repository.git, context.paths.root, *context.hidden):
+        if kept.is_relative_to(real) or real.is_relative_to(kept):
+            yield kept
+
+
+PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+CERTAIN = frozenset({"&&", ">", ">>"})
+"""Of what a shell puts between words: all else could let the whole pass without its first program."""
+SHELL_WORDS = frozenset(
+    {
+        *("alias", "bg", "break", "case", "cd", "command", "continue", "do", "done", "echo", "elif"),
+        *("else", "esac", "eval", "exec", "exit", "export", "false", "fc", "fg", "fi", "for"),
+        *("function", "getopts", "hash", "if", "in", "jobs", "kill", "local", "printf", "pwd", "read"),
+        *("readonly", "return", "select", "set", "shift", "source", "test", "then", "time", "times"),
+        *("trap", "true", "type", "ulimit", "umask", "unalias", "unset", "until", "wait", "while"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """A command of the plan, with the task whose variables it has, and where the user wrote it."""
+
+    where: str
+    words: str | tuple[str, ...]
+    task: ResolvedTask | None = None
+
+    @property
+    def program(self) -> str | None:
+        """The program that has to be there for it to pass; `None` where that is not certain."""
+        if not isinstance(self.words, str):
+            return self.words[0] if PROGRAM.fullmatch(self.words[0]) else None
+        lexer = shlex.shlex(self.words, posix=True, punctuation_chars=True)
+        lexer.whitespace = lexer.whitespace.replace("\n", "")  # a line that fails need not fail the next
+        try:
+            first, *rest = list(lexer) or [""]
+        except ValueError:
+            return None
+        marks = {word for word in rest if not word.strip("();<>|&\n")}
+        is_program = PROGRAM.fullmatch(first) and first not in SHELL_WORDS
+        return first if is_program and marks <= CERTAIN else None
+
+    @property
+    def has_own_path(self) -> bool:
+        return self.task is not None and "PATH" in {**self.task.agent.env, **self.task.env}
+
+
+def assert_programs(context: RunContext, plan: Plan) -> None:
+    """Refuse a plan with a command whose program will not be found where it runs."""
+    host = context.environ.get("PATH", "")
+    shown = os.pathsep.join((*SYSTEM_PATH, *map(str, show_folders(context.toolchains).path)))
+    # Set-up lets the sandbox see the programs that it names itself, which are on the user's PATH.
+    has_setup = context.project.setup is not None or any(task.nearest_setup for task in plan.assignments)
+    for command in _commands(plan):
+        program = command.program
+        if program is None or command.has_own_path or shutil.which(program, path=shown):
+            continue
+        found = shutil.which(program, path=host)
+        if found is None or not (has_setup or isinstance(command.words, tuple)):
+            raise _unavailable(command.where, program, found)
+
+
+def _commands(plan: Plan) -> Iterator[_Command]:
+    for step in plan.working:
+        words = step.task.agent.command
+        if step.is_command and words[: len(SHELL)] == SHELL:
+            yield _Command(f"step {step.name}", words[len(SHELL)], step.task)
+        for contract in (*step.contracts, step.trial):
+            if isinstance(contract, Passes):
+                what = "select" if contract is step.trial else f"contract {contract.type}"
+                yield _Command(f"step {step.name}: {what}", contract.command, step.task)
+    if plan.merging is not None and plan.merging.verify is not None:
+        place = plan.merging.places.get("verify")
+        yield _Command(f"{place}: `verify`" if place else "merge.verify", plan.merging.verify.command)
+
+
+def _unavailable(where: str, program: str, found: str | None) -> Unavailable:
+    what = f"{where}: the program {program!r}"
+    if found is None:
+        return Unavailable(what, "it is not on PATH", "install it, or correct the command")
+    folder = Path(found).parent
+    why = f"it is {found}, and the sandbox shows only the system's programs"
+    return Unavailable(what, why, f"show it with `runtime: {{toolchains: [{folder}]}}`")
+
+
+def adapters_for(plan: Plan, host: AdapterHost, environ: Mapping[str, str]) -> dict[str, Adapter]:
+    """Find the adapter of each step; one whose program is not on this host is refused."""
+    for task in plan.assignments:
+        kind = adapter_of(task.agent, host)
+        argv = kind.invocation(task, NOWHERE).argv
+        if kind.client is None:  # what is missing of a client is told by who knows how it is installed
+            toolchain(argv[0], search=environ.get("PATH", ""), private=())
+        if task.agent.adapter == "python":
+            from shoal.sessions.in_process import assert_agent  # brings in pydantic-ai, which only its users pay for
+
+            assert_agent(task.agent)
+        if task.agent.adapter == ACP:
+            importlib.import_module("shoal.sessions.acp.turn")  # says so where the protocol's SDK is missing
+    return {step.name: adapter_of(step.task.agent, host) for step in plan.working}
+
+
+async def equip_steps(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> dict[str, Equipment]:
+    """Find the wall and the kind of workspace of each step that asks for others than the run's."""
+    walls: dict[str, Sandbox] = {}
+    kinds: dict[tuple[str, str], Kind] = {}
+    found: dict[str, Equipment] = {}
+    for step in plan.working:
+        sandbox, kind = None, None
+        if step.sandbox not in (None, context.sandbox.name):
+            walls[step.sandbox] = sandbox = walls.get(step.sandbox) or await wall(step.sandbox)
+        if step.isolation_strategy is not None or sandbox is not None:
+            strategy, behind = step.isolation_strategy or plan.isolation_strategy, sandbox or context.sandbox
+            key = (strategy, behind.name)
+            kinds[key] = kind = kinds.get(key) or await kind_of_workspace(
+                strategy, behind, context.paths, stays=not context.cleanup
+            )
+        found[step.name] = Equipment(adapter=adapters[step.name], sandbox=sandbox, kind=kind)
+    return found
+
+
+async def with_commits(repository: Repository, stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Resolve what stages start from once, for all of the run; a name that git does not know is refused."""
+    found: list[Stage] = []
+    for stage in stages:
+        if stage.base is not None:
+            stage = replace(stage, base=await _commit(repository, stage.name, stage.base))
+        if isinstance(stage, PipelineGroup):
+            stage = replace(stage, stages=await with_commits(repository, stage.stages))
+        found.append(stage)
+    return tuple(found)
+
+
+async def _commit(repository: Repository, stage: str, base: str) -> str:
+    try:
+        return await resolve(repository, base)
+    except BadInput as error:
+        raise BadInput(f"step {stage}: {error}") from None
+
+
+async def assert_rooted(plan: Plan, repository: Repository) -> None:
+    """Refuse a plan whose branches have no place in *repository*, or that starts from what is not there."""
+    await refuse_blocked_steps(repository, [step.name for step in plan.working])
+    await with_commits(repository, plan.steps)
+    await _assert_deliverable(plan, repository)
+
+
+async def _assert_deliverable(plan: Plan, repository: Repository) -> None:
+    """Refuse a merge at the end that *repository* has no place for."""
+    if plan.merging is None:
+        return
+    if is_hidden(repository):
+        raise BadInput("`runtime.merge` and `auto_merge` need a git repository, and this folder is none; remove them")
+    if plan.merging.into is None:
+        return
+    place = plan.merging.places.get("into")
+    try:
+        await target(repository, plan.merging.into)
+    except BadInput as error:
+        raise BadInput(f"{place}: {error}" if place else str(error)) from None
+
+
+async def assert_holdable(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
+    """Refuse a plan that asks for what cannot be held here."""
+    assert_programs(context, plan)
+    assert_tool_folders(context)
+    assert_grants(context, plan, adapters)
+    if any(task.limits is not None and task.limits.is_exact for task in plan.assignments):
+        await assert_exact_disk(context.sandbox, context.paths)
+
+
+def secret_values(task: ResolvedTask, host: AdapterHost, environ: Mapping[str, str]) -> tuple[Mapping[str, str], ...]:
+    """Give the values that were taken from the host's environment for *task*, by their names: they are secrets."""
+    kind = adapter_of(task.agent, host)
+    return (*task.secret_values, secrets_of(task, kind, environ), login_secrets(kind, environ))
+
+
+def mask_of(
+    plan: Plan, host: AdapterHost, environ: Mapping[str, str], others: Sequence[Mapping[str, str]] = ()
+) -> Mask:
+    """Know all secrets of a plan, and *others*."""
+    return Mask.of(*(values for task in plan.assignments for values in secret_values(task, host, environ)), *others)
+
+
+async def assert_installed(plan: Plan, host: AdapterHost, environ: Mapping[str, str]) -> None:
+    """Refuse a plan of which one agent's client is missing, too old or not logged in."""
+    tasks = [replace(task.agent, env={**task.agent.env, **task.env}) for task in plan.assignments]
+    await assert_clients(((adapter_of(one, host), one) for one in tasks), environ)

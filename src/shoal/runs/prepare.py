@@ -1,0 +1,198 @@
+"""Getting ready: everything that can be refused is refused here, before any agent starts."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.errors import BadInput, Unavailable
+from shoal.git.closure import OnGather
+from shoal.git.refs import pin, refuse_blocked_names, unpin
+from shoal.git.repository import inspect, resolve
+from shoal.git.snapshot import snapshot
+from shoal.limits.choose import choose
+from shoal.limits.guard import guarded
+from shoal.limits.kind import Enforcer
+from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
+from shoal.model.repository import Repository
+from shoal.runs.recovery import list_unfinished
+from shoal.sessions.context import RunContext
+from shoal.sessions.host_probe import kind_of_workspace, wall
+from shoal.sessions.session_dir import User
+from shoal.sessions.setup.project import project_ready
+from shoal.store import ledger
+from shoal.store.lock import held
+from shoal.store.paths import StatePaths
+from shoal.workspaces.base import base_ready
+from shoal.workspaces.remove import Trash
+
+AGENT_UID = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """Where and how to run, as the user asked."""
+
+    folder: Path
+    environ: Mapping[str, str] = field(repr=False)
+    name: str = "run"
+    run: str | None = None
+    """The run to go on with, which has ended; `None` begins one."""
+    base: str | None = None
+    strategy: str = "auto"
+    sandbox: str = "bubblewrap"
+    cleanup: bool = True
+    keep_database: bool = False
+    fleet: ResourceLimits | None = None
+    grace: float = 5.0
+    approve_all: bool = False
+    """Whether every gate is approved as soon as it is reached."""
+    bounds: WorkBounds = WORK_BOUNDS
+    """What Shoal's own work on agents' files may take."""
+    on_gather: OnGather | None = field(default=None, repr=False)
+    """Called when it takes long to gather the objects that agents may read."""
+
+
+Look = Callable[[Repository], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def open_context(request: RunRequest, *, look: Look | None = None) -> AsyncIterator[RunContext]:
+    """Hold all that a run stands on: its lock, its ledger, its pinned and checked-out base, its wall.
+
+    *look* may refuse the repository: before that nothing is written into one.
+    """
+    repository, commit = await _find_repository(request)
+    if look is not None:
+        await look(repository)
+    paths = StatePaths.of(repository.home)
+    paths.create()
+    exclude_state(repository)
+    sandbox = await wall(request.sandbox)
+    enforcer = await _enforcer(request)
+    kind = await kind_of_workspace(request.strategy, sandbox, paths, stays=not request.cleanup)
+    run = request.run or f"{request.name}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
+    async with (
+        ledger.opened(paths) as book,
+        _owned(paths, run),
+        _pinned(repository, paths, run, commit),
+        base_ready(repository, commit, paths.bases, on_gather=request.on_gather) as base,
+        project_ready(repository, base, paths, run) as project,
+        _trash(paths) as trash,
+        guarded(enforcer) as guard,
+    ):
+        with enforcer.hold_shared():
+            yield RunContext(
+                run=run,
+                repository=repository,
+                paths=paths,
+                ledger=book,
+                sandbox=sandbox,
+                kind=kind,
+                base=base,
+                environ=request.environ,
+                trash=trash,
+                project=project,
+                enforcer=enforcer,
+                # Root's agents are nobody special in their box: clients and databases refuse to run as root.
+                user=User(os.getuid() or AGENT_UID, os.getgid() or AGENT_UID),
+                grace=request.grace,
+                cleanup=request.cleanup,
+                keeps_database=request.keep_database,
+                is_guarded=guard.has_groups and sandbox.name == "none",
+                guard=guard,
+                bounds=request.bounds,
+                on_gather=request.on_gather,
+            )
+
+
+async def _enforcer(request: RunRequest) -> Enforcer:
+    """Find what holds limits here; a limit of all agents together is held, or the run does not start."""
+    enforcer = await choose(fleet=request.fleet)
+    if request.fleet is not None and not {"memory", "pids"} <= enforcer.holds_fleet:
+        why = f"{enforcer.name} cannot hold limits of all agents together"
+        raise Unavailable("runtime.fleet_limits", why, "run where a control group can be written, or leave them out")
+    enforcer.sweep()
+    return enforcer
+
+
+@contextlib.asynccontextmanager
+async def _trash(paths: StatePaths) -> AsyncIterator[Trash]:
+    """Empty the trash while the run goes on, and once more at its end."""
+    trash = Trash(paths.root / "trash")
+    error: BaseException | None = None
+    async with asyncio.TaskGroup() as group:
+        emptying = group.create_task(trash.keep_empty())
+        try:
+            yield trash
+        except BaseException as raised:  # carried past the group, which would wrap it
+            error = raised
+        emptying.cancel()
+    trash.spares.close()
+    await trash.empty()
+    if error is not None:
+        raise error
+
+
+async def _find_repository(request: RunRequest) -> tuple[Repository, str]:
+    if request.strategy == "directory" and not _is_in_repository(request.folder):
+        if request.base is not None:
+            raise BadInput(f"{request.folder} is a plain folder, which has no commits: leave --base out")
+        paths = StatePaths.of(request.folder.resolve())
+        paths.create()
+        return await snapshot(request.folder.resolve(), paths.root / "snapshot.git")
+    repository = await inspect(request.folder, request.environ)
+    await refuse_blocked_names(repository)
+    return repository, await resolve(repository, request.base)
+
+
+async def home_of(request: RunRequest) -> Path:
+    """Say below which folder the state of a run lies; nothing is made."""
+    if request.strategy == "directory" and not _is_in_repository(request.folder):
+        return request.folder.resolve()
+    return (await inspect(request.folder, request.environ)).home
+
+
+def _is_in_repository(folder: Path) -> bool:
+    place = folder.resolve()
+    return any((one / ".git").exists() for one in (place, *place.parents))
+
+
+def exclude_state(repository: Repository) -> None:
+    """Keep `.shoal` out of the user's status by the repository's own exclude file, never by a tracked one."""
+    exclude = repository.git / "info" / "exclude"
+    text = exclude.read_text(errors="surrogateescape") if exclude.is_file() else ""
+    if "/.shoal/" not in text.splitlines():
+        exclude.parent.mkdir(exist_ok=True)
+        with exclude.open("a", encoding="utf-8") as file:
+            file.write(("" if text.endswith("\n") or not text else "\n") + "/.shoal/\n")
+
+
+@contextlib.asynccontextmanager
+async def _owned(paths: StatePaths, run: str) -> AsyncIterator[None]:
+    """Hold the run's lock: whoever finds its file unlocked knows that something of the run was not brought in."""
+    lock = paths.run_lock(run)
+    async with held(lock, timeout=5):
+        try:
+            yield
+        finally:
+            if not list_unfinished(paths, run):
+                lock.unlink(missing_ok=True)
+
+
+@contextlib.asynccontextmanager
+async def _pinned(repository: Repository, paths: StatePaths, run: str, commit: str) -> AsyncIterator[None]:
+    """Hold the base by a ref, so that no gc can take its objects away from the agents that borrow them.
+
+    What a second cancel cut off is brought in by the next start, which needs its bases until then.
+    """
+    try:
+        await pin(repository, run, commit)
+        yield
+    finally:
+        if not list_unfinished(paths, run):
+            await unpin(repository, run)

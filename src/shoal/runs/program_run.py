@@ -1,0 +1,149 @@
+"""A run that a program holds open: how it was set up, who uses it, and what is under way."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from shoal.errors import BadInput
+from shoal.model.results import RunReport
+from shoal.model.task import AgentLike
+from shoal.patterns import Limiter
+from shoal.runs.request import Settings
+from shoal.runs.run import Listener
+from shoal.runs.task_run import TaskRun, crewed
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveSession:
+    """A session that runs now."""
+
+    session: str
+    task: str
+    branch: str
+    workspace: Path
+
+
+class ProgramRun:
+    """The run of a coordinator: all calls share it while it is open, and without `async with` each opens its own."""
+
+    def __init__(
+        self,
+        repo: Path | str | int = ".",
+        max_concurrent: int | Path | str | None = None,
+        *,
+        config: Mapping[str, object] | None = None,
+        agent: AgentLike | None = None,
+        agents: Mapping[str, AgentLike] | None = None,
+        personas: Mapping[str, Mapping[str, object]] | None = None,
+        listen: Listener | None = None,
+        limiter: Limiter | None = None,
+        **settings: object,
+    ) -> None:
+        folder, most = _in_order(repo, max_concurrent)
+        given = {**(config or {}), **settings}
+        if most is not None:
+            given = {key: value for key, value in given.items() if key != "max_concurrent_agents"}
+            given["max_concurrent"] = most
+        if "limits" in given:
+            given["resource_limits"] = given.pop("limits")
+        self.settings = Settings(agent=agent, agents=agents or {}, personas=personas or {}).under(given)
+        self.repo = folder
+        self._listen = listen
+        self._limiter = limiter
+        self._crew: TaskRun | None = None
+        self._stack = contextlib.AsyncExitStack()
+        self._users = 0
+        self._opening = asyncio.Lock()  # guards the opening of the run, which all calls of a time share
+        self._is_entered = False
+
+    @property
+    def max_concurrent(self) -> int:
+        """How many agents run at once."""
+        return self.settings.max_concurrent
+
+    async def __aenter__(self) -> Self:
+        """Begin the run: its wall, its base and its ledger are the same for all tasks."""
+        if self._is_entered:
+            raise BadInput("this coordinator is open already; make another one")
+        self._is_entered = True
+        try:
+            await self._join()
+        except BaseException:
+            self._is_entered = False
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the run, or leave that to the last call that still goes on; the work of each session is kept."""
+        self._is_entered = False
+        await self._leave(kind, error, trace)
+
+    @property
+    def active_sessions(self) -> dict[str, ActiveSession]:
+        """The sessions that run now, by their names."""
+        if self._crew is None:
+            return {}
+        context = self._crew.runner.context
+        return {
+            name: ActiveSession(
+                name, worker.step, worker.branch, context.paths.workspace(context.run, worker.step, worker.index)
+            )
+            for name, worker in self._crew.runner.active.items()
+        }
+
+    @property
+    def report(self) -> RunReport:
+        """What came of the run so far."""
+        if self._crew is None:
+            raise BadInput("the coordinator is not open; use it in an `async with` block")
+        return self._crew.report()
+
+    @contextlib.asynccontextmanager
+    async def _open(self) -> AsyncIterator[TaskRun]:
+        task_run = await self._join()
+        try:
+            yield task_run
+        finally:
+            await self._leave(*sys.exc_info())
+
+    async def _join(self) -> TaskRun:
+        """Use the run that is open, or begin one."""
+        if self._users == 0:
+            self._opening = asyncio.Lock()  # the one before may belong to a loop that is closed
+        self._users += 1
+        try:
+            async with self._opening:
+                if self._crew is None:
+                    opening = crewed(self.repo, self.settings, self._listen, self._limiter)
+                    self._crew = await self._stack.enter_async_context(opening)
+                return self._crew
+        except BaseException:
+            self._users -= 1
+            raise
+
+    async def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the run when nobody uses it any more."""
+        self._users -= 1
+        if self._users == 0:
+            stack, self._stack, self._crew = self._stack, contextlib.AsyncExitStack(), None
+            await stack.__aexit__(kind, error, trace)
+
+
+def _in_order(first: Path | str | int, second: int | Path | str | None) -> tuple[Path, int | None]:
+    """Tell the repository from the number, whichever comes first: `AgentCoordinator(5)` is how seed 002 writes it."""
+    if isinstance(first, int):
+        if isinstance(second, int):
+            raise BadInput(f"two numbers, {first} and {second}: give one as `max_concurrent`, and a folder as `repo`")
+        return Path("." if second is None else second), first
+    if second is not None and not isinstance(second, int):
+        raise BadInput(f"max_concurrent must be a whole number of at least 1, not {second!r:.40}")
+    return Path(first), second

@@ -1,0 +1,76 @@
+"""How a coordinator works, from its arguments or from a configuration as seed 002 writes it."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shoal.errors import BadInput, Unavailable, UnknownName
+from shoal.model.limits import ResourceLimits
+from shoal.model.task import AgentLike
+
+MODES = ("process", "thread")
+DATABASES = ("per_agent", "shared")
+SPELLINGS = {"max_concurrent_agents": "max_concurrent", "max_concurrent_workers": "max_concurrent"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What holds for all sessions of a coordinator, unless a task says otherwise."""
+
+    max_concurrent: int = 5
+    isolation_strategy: str = "auto"
+    execution_mode: str = "process"
+    database_strategy: str = "per_agent"
+    resource_limits: ResourceLimits | Mapping[str, object] | None = None
+    fleet_limits: ResourceLimits | Mapping[str, object] | None = None
+    auto_merge: bool = False
+    cleanup_on_complete: bool = True
+    keep_database: bool = False
+    """Whether an agent's own database is kept beside its results, as the artifact `database`."""
+    sandbox: str = "bubblewrap"
+    network: str | None = None
+    setup: object = None
+    """How workspaces are set up, as `runtime.setup` in a file says it; `None` is as the file says."""
+    toolchains: Sequence[str] | None = None
+    """Folders of programs that all agents see, as `runtime.toolchains`."""
+    base: str | None = None
+    name: str = "coordinator"
+    agent: AgentLike | None = None
+    agents: Mapping[str, AgentLike] = field(default_factory=dict)
+    personas: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
+    grace: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Raise for what cannot be meant, and for what is not there yet."""
+        if isinstance(self.max_concurrent, bool) or not isinstance(self.max_concurrent, int) or self.max_concurrent < 1:
+            raise BadInput(f"max_concurrent must be a whole number of at least 1, not {self.max_concurrent!r:.40}")
+        if self.execution_mode not in MODES:
+            raise UnknownName("execution_mode", str(self.execution_mode), MODES)
+        if self.database_strategy not in DATABASES:
+            raise UnknownName("database_strategy", str(self.database_strategy), DATABASES)
+        if self.database_strategy == "shared":
+            raise Unavailable("database_strategy: shared", "it comes later", "use per_agent")
+
+    def under(self, config: Mapping[str, Any] | None) -> "Settings":
+        """Lay *config* over these; every key of seed 002's configuration is known."""
+        known = tuple(self.__slots__)
+        for key in config or {}:
+            if SPELLINGS.get(key, key) not in known:
+                raise UnknownName("key of the configuration", str(key), (*known, *SPELLINGS))
+        return replace(self, **{SPELLINGS.get(key, key): value for key, value in (config or {}).items()})
+
+    @property
+    def limits(self) -> ResourceLimits | None:
+        """What each agent may spend."""
+        return _limits(self.resource_limits)
+
+    @property
+    def fleet(self) -> ResourceLimits | None:
+        """What all agents together may spend."""
+        return _limits(self.fleet_limits)
+
+
+def _limits(given: ResourceLimits | Mapping[str, object] | None) -> ResourceLimits | None:
+    return ResourceLimits.of(given) if isinstance(given, Mapping) else given

@@ -1,0 +1,372 @@
+"""An open run of a program's own: tasks come in over time, and each becomes a job that may start."""
+
+import asyncio
+import contextlib
+import importlib
+import itertools
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.adapters.client import this_host
+from shoal.errors import BadInput
+from shoal.git.refs import assert_unblocked, list_refs, pin
+from shoal.git.repository import resolve
+from shoal.model.conflict_rule import Merging
+from shoal.model.events import Recorded, RunEnded, StepEnded, StepStarted
+from shoal.model.masking import Mask
+from shoal.model.merge import Strategy
+from shoal.model.plan import Plan, Step
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.results import RunReport, WorkerResult
+from shoal.model.setup import ToolFolder
+from shoal.model.status import Status
+from shoal.model.task import AgentLike, Task, TaskLike
+from shoal.patterns.limiter import Limiter, use_limiter
+from shoal.proc.spawn import raise_file_limit
+from shoal.runs.auto_merge import auto_merge
+from shoal.runs.overlaps import overlaps_told
+from shoal.runs.preflight import adapters_for, assert_holdable, assert_installed, secret_values
+from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.recovery import sweep
+from shoal.runs.request import Settings
+from shoal.runs.run import record_start
+from shoal.sessions.context import RunContext
+from shoal.sessions.open_session import OpenSession, held_session, holding
+from shoal.sessions.toolchain import searching
+from shoal.sessions.worker import WorkerSpec
+from shoal.steps.admission import Admission, admitting
+from shoal.steps.attempts import WorkerRunner
+from shoal.steps.dag import Unstacked, in_turn, merge_dependencies
+from shoal.steps.resolve_task import (
+    AgentDirectory,
+    Usual,
+    add_need_results,
+    assert_order,
+    assignment,
+    name_tasks,
+    settle,
+)
+from shoal.store.fold import fold, report
+from shoal.store.reader import events
+
+
+class TaskRun:
+    """The sessions of one coordinator's run."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        settings: Settings,
+        limiter: Limiter,
+        admission: Admission,
+        directory: AgentDirectory,
+        usual: Usual,
+    ) -> None:
+        self.settings = settings
+        self.runner = WorkerRunner(context, limiter, admission)
+        self._roster = directory
+        self._usual = usual
+        self._secrets: list[Mapping[str, str]] = []
+        self._workers: Counter[str] = Counter()
+        self._numbers = itertools.count(1)
+        self._ended = self._good = 0
+        self._taken: dict[str, str] | None = None
+
+    def warm(self) -> None:
+        """Load now what settling a task will need, so that the first agent need not wait for it."""
+        described = [self.settings.agent, *self.settings.agents.values()]
+        if any(isinstance(one, Mapping) for one in described):
+            importlib.import_module("shoal.pipeline.plan")
+
+    async def plan_graph(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
+        """Make jobs of tasks that may wait for each other; raise `BadInput` for a wait without end."""
+        known = self._name_tasks(tasks)
+        assert_order(known)
+        return await self._jobs(known)
+
+    async def plan_list(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
+        """Make jobs of tasks that wait for nobody."""
+        for task in tasks:
+            if task.deps:
+                raise BadInput(f"task {task.name or task.prompt!r:.40} has `deps`, which only `run_agents` keeps to")
+        return await self._jobs(self._name_tasks(tasks))
+
+    async def one(self, task: TaskLike) -> WorkerResult:
+        """Run a single task."""
+        (worker,) = await self.plan_list([Task.of(task)])
+        try:
+            return await self.runner.run(worker)
+        finally:
+            await self.finish_steps([worker])
+            self.runner.forget(worker)  # a stream may be endless
+
+    async def by(self, agent: AgentLike, task: TaskLike) -> WorkerResult:
+        """Run a single task by *agent*."""
+        return await self.one(replace(Task.of(task), agent=agent))
+
+    @contextlib.asynccontextmanager
+    async def held(self, step: str) -> AsyncIterator[OpenSession]:
+        """Open a session that waits for commands, named after *step*."""
+        context = self.runner.context
+        index = self._index(step)
+        if index == 0:
+            await context.ledger.append(StepStarted(run=context.run, step=step, workers=1, on_failure="best_effort"))
+        async with held_session(context, holding(step, index, self.settings.limits)) as session:
+            yield session
+
+    async def finish_steps(self, jobs: Sequence[WorkerSpec]) -> list[WorkerResult]:
+        """Record how the steps of *workers* ended, and give their results."""
+        results = [self.runner.result(worker) for worker in jobs]
+        self._ended += len(results)
+        self._good += sum(result.status.is_good for result in results)
+        run = self.runner.context.run
+        over = [_step_status(result.status) for result in results]
+        marks = [StepEnded(run=run, step=worker.step, status=one) for worker, one in zip(jobs, over, strict=True)]
+        await self.runner.context.ledger.append(*marks)
+        return results
+
+    def report(self) -> RunReport:
+        """Say what came of the run so far."""
+        context = self.runner.context
+        return report(fold(events(context.paths, context.run)).runs[context.run])
+
+    async def resolver(self, agent: AgentLike) -> ResolvedTask:
+        """Settle who resolves conflicts; whom this host has not is refused."""
+        context = self.runner.context
+        made = assignment(Task(prompt="resolve a conflict", agent=agent, name="resolve"), self._roster, self._usual)
+        plan = Plan(name=self.settings.name, steps=(), reviewers={"resolver": made})
+        adapters_for(plan, this_host(), context.environ)
+        await assert_installed(plan, this_host(), context.environ)
+        await assert_holdable(context, plan, {})
+        self._know_secrets(plan)
+        return made
+
+    def mask(self, text: str) -> str:
+        """Take out of *text* the secrets that are known by now."""
+        return self.runner.context.mask.text(text)
+
+    @property
+    def status(self) -> Status:
+        """How the run ends if it ends now."""
+        if self._good == self._ended:
+            return Status.SUCCEEDED
+        return Status.DEGRADED if self._good else Status.FAILED
+
+    def _name_tasks(self, tasks: Sequence[Task]) -> list[Task]:
+        return name_tasks(tasks, (f"task-{number}" for number in self._numbers))
+
+    async def _jobs(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
+        """Settle each task on its agent, refuse what cannot start, and record the steps; nothing runs yet."""
+        context = self.runner.context
+        roles = [settle(task, self._roster, self._usual) for task in tasks]
+        steps = [
+            Step(name=str(task.name), task=role.task, artifacts=role.artifacts, contracts=role.contracts)
+            for task, role in zip(tasks, roles, strict=True)
+        ]
+        reviewers = {name: one for role in roles for name, one in role.reviewers.items()}
+        plan = Plan(name=self.settings.name, steps=tuple(steps), reviewers=reviewers)
+        adapters = adapters_for(plan, this_host(), context.environ)
+        await assert_installed(plan, this_host(), context.environ)
+        await self._assert_unblocked(step.name for step in steps)
+        await assert_holdable(context, plan, adapters)
+        bases = [await self._base(task) for task in tasks]
+        self._know_secrets(plan)
+        jobs = [
+            WorkerSpec(
+                step=step.name,
+                index=self._index(step.name),
+                count=1,
+                task=step.task,
+                adapter=adapters[step.name],
+                base=base,
+                trusts_base=not task.deps and not isinstance(task.base, WorkerResult),
+                needs=tuple(task.deps),
+                wish=task,
+                function=self._in_thread(task),
+                artifacts=step.artifacts,
+                contracts=step.contracts,
+                reviewers={name: reviewers[name] for name in step.reviewers},
+            )
+            for step, task, base in zip(steps, tasks, bases, strict=True)
+        ]
+        started = (
+            StepStarted(run=context.run, step=worker.step, workers=1, on_failure="best_effort") for worker in jobs
+        )
+        await context.ledger.append(*started)
+        return jobs
+
+    async def _assert_unblocked(self, names: Iterable[str]) -> None:
+        """Refuse names by the branches that were there at first: to list them for each task would cost ever more."""
+        repository = self.runner.context.repository
+        if self._taken is None:
+            self._taken = await list_refs(repository, "refs/heads/agent")
+        assert_unblocked(repository, names, self._taken)
+
+    async def _base(self, task: Task) -> str | None:
+        """Find the commit to build on, and hold it: a slot may be long in coming, and a gc quick."""
+        context = self.runner.context
+        if isinstance(task.base, WorkerResult):
+            commit = task.base.commit or task.base.base  # who changed nothing hands on what it stood on
+        else:
+            commit = None if task.base is None else await resolve(context.repository, task.base)
+        if commit not in (None, context.base.commit):
+            await pin(context.repository, context.run, commit)
+        return commit
+
+    def _in_thread(self, task: Task) -> Callable[..., object] | None:
+        wanted = task.agent if task.agent is not None else self.settings.agent
+        is_function = callable(wanted) and self.settings.execution_mode == "thread"
+        return wanted if is_function and callable(wanted) else None
+
+    def _index(self, step: str) -> int:
+        self._workers[step] += 1
+        return self._workers[step] - 1
+
+    def _know_secrets(self, plan: Plan) -> None:
+        """Mask what came from the host, in all sessions from now on."""
+        every = (secret_values(task, this_host(), self.runner.context.environ) for task in plan.assignments)
+        new = [values for those in every for values in those if values]
+        if new:
+            self._secrets += new
+            self.runner.context = replace(self.runner.context, mask=Mask.of(*self._secrets))
+
+
+@contextlib.asynccontextmanager
+async def crewed(
+    folder: Path,
+    settings: Settings,
+    listen: Callable[[Recorded], None] | None = None,
+    limiter: Limiter | None = None,
+) -> AsyncIterator[TaskRun]:
+    """Open a run for tasks that come in over time; what patterns run inside shares its limit."""
+    began = time.monotonic()
+    directory = AgentDirectory(folder, settings.environ, settings.agent, settings.agents, personas=settings.personas)
+    usual, toolchains = _surroundings(directory, settings)
+    request = _ask(folder, settings)
+    request = replace(request, environ=searching(request.environ, toolchains))
+    async with open_context(request) as ground:
+        context = replace(ground, toolchains=toolchains)
+        if listen is not None:
+            context.ledger.subscribe(listen)
+        await sweep(context)
+        most = min(settings.max_concurrent, raise_file_limit())
+        few = () if most == settings.max_concurrent else (f"{most} agents at a time: more need more open files",)
+        seen = tuple(f"all agents may run what lies in {one.path}" for one in toolchains)
+        await record_start(context, Plan(name=settings.name, steps=(), notes=(*few, *seen)), settings.limits)
+        admission = Admission(context.paths.root)
+        limit = limiter or admitting(context, admission, most)
+        task_run = TaskRun(context, settings, limit, admission, directory, replace(usual, private=context.private))
+        task_run.warm()
+        status: Status | None = Status.FAILED  # of a run that was left by an error
+        try:
+            async with overlaps_told(context, mask=task_run.mask):
+                with use_limiter(limit):
+                    yield task_run
+            status = None
+            if settings.auto_merge:
+                await auto_merge(task_run.runner, Merging(strategy=Strategy.AUTO), asyncio.Event())
+        except asyncio.CancelledError:
+            status = Status.CANCELLED
+            raise
+        finally:
+            took = round(time.monotonic() - began, 3)
+            await context.ledger.append(
+                RunEnded(run=context.run, status=status or task_run.status, duration_seconds=took)
+            )
+
+
+def _surroundings(directory: AgentDirectory, settings: Settings) -> tuple[Usual, tuple[ToolFolder, ...]]:
+    """Say what holds where a task says nothing, and which folders of programs all agents see."""
+    usual = Usual(limits=settings.limits, network=settings.network)
+    is_said = settings.setup is not None or settings.toolchains is not None
+    if not is_said and not directory.has_file:
+        return usual, ()
+    of_file, folders = directory.project.surroundings(None, settings.toolchains)
+    setup = directory.project.surroundings(settings.setup, None)[0] if settings.setup is not None else None
+    return replace(usual, setup=setup, file_setup=of_file), folders
+
+
+def _ask(folder: Path, settings: Settings) -> RunRequest:
+    return RunRequest(
+        folder=folder,
+        environ=settings.environ,
+        name=settings.name,
+        base=settings.base,
+        strategy=settings.isolation_strategy,
+        sandbox=settings.sandbox,
+        cleanup=settings.cleanup_on_complete,
+        keep_database=settings.keep_database,
+        fleet=settings.fleet,
+        grace=settings.grace,
+    )
+
+
+def _step_status(status: Status) -> Status:
+    if status.is_good:
+        return Status.SUCCEEDED
+    return status if status in (Status.CANCELLED, Status.SKIPPED) else Status.FAILED
+
+
+Work = Callable[[WorkerSpec], Awaitable[object]]
+OnEnd = Callable[[WorkerResult], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    result: WorkerResult
+    stood: str | None
+    """The commit that it started from; `None` is the run's base."""
+
+    @property
+    def commit(self) -> str | None:
+        """What is handed on: a need that changed nothing hands on what it stood on itself."""
+        return self.result.commit or self.stood
+
+
+async def run_task_graph(
+    runner: WorkerRunner, jobs: Sequence[WorkerSpec], work: Work, on_end: OnEnd | None = None
+) -> None:
+    """Do *work* for each of *workers*; one whose need did not end well is skipped, and its result says so."""
+    known = {worker.step: worker for worker in jobs}
+
+    async def reported(name: str, ended: Mapping[str, _Ended]) -> _Ended:
+        done = await perform(name, ended)
+        if on_end is not None:
+            await on_end(done.result)
+        return done
+
+    async def perform(name: str, ended: Mapping[str, _Ended]) -> _Ended:
+        worker = known[name]
+        needs = {need: ended[need] for need in worker.needs}
+        if bad := [need for need, one in needs.items() if not one.result.status.is_good]:
+            return _record_skipped(runner, worker, Status.SKIPPED, f"it needs {', '.join(bad)}, which did not end well")
+        try:
+            standing = await _standing(runner, worker, needs)
+        except Unstacked as error:
+            return _record_skipped(runner, worker, Status.FAILED, str(error))
+        await work(standing)
+        return _Ended(runner.result(worker), standing.base)
+
+    await in_turn({worker.step: worker.needs for worker in jobs}, reported)
+
+
+async def _standing(runner: WorkerRunner, worker: WorkerSpec, needs: Mapping[str, _Ended]) -> WorkerSpec:
+    base = worker.base
+    if base is None and worker.is_stacked:
+        base = await merge_dependencies(
+            runner.context, worker.step, worker.needs, [one.commit for one in needs.values() if one.commit]
+        )
+    told = (
+        worker.task
+        if worker.wish is None
+        else add_need_results(worker.task, worker.wish, {need: needs[need].result for need in needs})
+    )
+    return replace(worker, base=base, task=told)
+
+
+def _record_skipped(runner: WorkerRunner, worker: WorkerSpec, status: Status, why: str) -> _Ended:
+    runner.note(worker, worker.result_without_start(status, why))
+    return _Ended(runner.result(worker), None)

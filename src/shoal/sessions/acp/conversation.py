@@ -1,0 +1,239 @@
+"""An agent of the Agent Client Protocol as a member of a run: it stands behind its wall, and its client here."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+
+from shoal.adapters.acp import CLIENT
+from shoal.adapters.events import event
+from shoal.adapters.failure_text import explain_failure, last_line
+from shoal.errors import first_of
+from shoal.model.activity import Act, Activity
+from shoal.model.permissions import Decision, PermissionManager
+from shoal.model.resolved_task import ResolvedTask
+from shoal.sessions.acp.turn import AcpTurn, Lost, TurnAnswer, TurnRefused, one_line
+from shoal.sessions.acp.updates import ToolCall, Updates
+from shoal.sessions.acp.wire import AcpWire, Flooded, is_answer, is_request, is_update
+from shoal.sessions.agent_process import AgentEnd, Ending, Watched, agent_run, watch_process
+from shoal.sessions.context import RunContext
+from shoal.sessions.limit_watch import SessionBounds
+from shoal.sessions.output_log import OutputLog
+from shoal.sessions.policy import note_decision
+from shoal.sessions.sandboxed import SandboxedProcess
+from shoal.sessions.session_dir import SessionDir
+from shoal.sessions.worker import WorkerSpec
+from shoal.workspaces.kind import Workspace
+
+MOST_GARBAGE = 100
+MOST_DECISIONS = 10_000
+"""About the tools of one turn: each is kept in the audit log."""
+LINGER_SECONDS = 1.0
+STOPS = {
+    "max_tokens": "its model ran out of tokens (max_tokens)",
+    "max_turn_requests": "it asked its model as often as it may in one turn (max_turn_requests)",
+    "refusal": "its model refused to go on (refusal)",
+    "cancelled": "it says that it was cancelled, and nobody did that (cancelled)",
+}
+LIES = ("Ran into this error:", "API Error:", "[API Error:")
+"""How the last words begin of agents that say all is well though their model could not be asked."""
+
+
+class AcpConversation:
+    """A reader of what the agent says who also answers; *over* is set when its turn is."""
+
+    def __init__(
+        self, task: ResolvedTask, manager: PermissionManager, words: OutputLog, note: Callable[[Decision], None]
+    ) -> None:
+        permitted = manager.permissions
+        self._has_rules = permitted.allowed_tools is not None or bool(permitted.deny)
+        self._manager = manager
+        self._words = words
+        self._note = note
+        self._decisions = 0
+        self._turn = AcpTurn(task, str(manager.workspace), has_rules=self._has_rules, may=self._may, began=self._began)
+        self._updates = Updates(self._end_if_denied)
+        self._wire: AcpWire | None = None
+        self._garbage = 0
+        self._answer: TurnAnswer | None = None
+        self._failure: str | None = None
+        self._cut: Ending | None = None
+        self.over = asyncio.Event()
+
+    def read(self, line: str) -> Iterable[Activity]:
+        """Take one line: an update is told, anything else of the protocol is for who waits for it."""
+        message = event(line)
+        if message is None:
+            return self._not_understood(line)
+        if is_update(message):
+            match message.get("params"):
+                case {"update": dict(update)}:
+                    return self._updates.read(update)
+        elif self._wire is not None and (is_request(message) or is_answer(message)):
+            self._accept_message(self._wire, dict(message), len(line))
+            return self._answer_request(message)
+        return ()
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether the turn is over."""
+        return self.over.is_set()
+
+    @property
+    def usage(self) -> Mapping[str, float]:
+        """What it says that it spent."""
+        told = self._answer.usage if self._answer else {}
+        return told if self._updates.cost_usd is None else {**told, "cost_usd": self._updates.cost_usd}
+
+    @property
+    def session(self) -> str | None:
+        """The agent's own name for the session."""
+        return self._turn.session
+
+    def verdict(self, exit_code: int | None, errors: str) -> str | None:
+        """Say why it failed: what it did against the protocol or a rule, how its turn ended, or that it left."""
+        if self._failure is not None:
+            return self._failure
+        if self._answer is not None:
+            lied = self._updates.last_words.startswith(LIES)
+            return STOPS.get(self._answer.stop) or (
+                explain_failure(self._updates.last_words, CLIENT.login) if lied else None
+            )
+        how = "it was ended" if exit_code is None else f"it exited with {exit_code}"
+        said = last_line(errors)
+        return f"{how} before its turn was over" + (f": {one_line(said)}" if said else "")
+
+    async def watch(
+        self,
+        box: SandboxedProcess,
+        bounds: SessionBounds,
+        seconds: float | None,
+        stop: asyncio.Event,
+        grace: float,
+        signs: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
+    ) -> Watched:
+        """Speak with the agent in *box* until the first thing that ends it; told to stop, it is asked before."""
+        cuts = {Ending.STOP: self._end_turn_on(Ending.STOP, stop.wait, grace)}
+        if seconds is not None:
+            cuts[Ending.TIME] = self._end_turn_on(Ending.TIME, partial(asyncio.sleep, seconds), grace)
+        every = {**cuts, **signs, Ending.DONE: self._wait_for_exit()}
+        try:
+            async with asyncio.TaskGroup() as group:
+                spoken = group.create_task(self._speak(box))
+                seen = await watch_process(box, bounds, None, asyncio.Event(), grace, every)
+                await self._read_last_answer(spoken)
+        except BaseExceptionGroup as errors:
+            raise first_of(errors) from None
+        if self._cut is not None and seen.ending in (Ending.BY_ITSELF, Ending.DONE):
+            return replace(seen, ending=self._cut)
+        return seen
+
+    async def _speak(self, box: SandboxedProcess) -> None:
+        self._wire = AcpWire(box)
+        try:
+            self._answer = await self._turn.run(self._wire)
+        except TurnRefused as refused:
+            self._fail(str(refused))
+        except Lost:  # it has left, and its exit tells more
+            pass
+        self.over.set()
+        box.close_input()
+
+    async def _read_last_answer(self, spoken: asyncio.Task[None]) -> None:
+        """Hear what an agent said before it left: its last answer may still be on its way to who waits for it."""
+        if self._wire is not None:
+            self._wire.end()
+        await asyncio.wait((spoken,), timeout=LINGER_SECONDS)
+        spoken.cancel()
+        for activity in self._updates.rest():
+            self._words.say(activity.text)
+
+    async def _wait_for_exit(self) -> None:
+        """Give an agent whose turn is over the time to leave; one that failed us has none."""
+        await self.over.wait()
+        if self._failure is None:
+            await asyncio.sleep(LINGER_SECONDS)
+
+    async def _end_turn_on(self, ending: Ending, cause: Callable[[], Awaitable[object]], grace: float) -> None:
+        """Wait for *cause*, and ask the agent to end its turn; whether it does or not, its time is then over."""
+        await cause()
+        self._cut = self._cut or ending
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(grace):
+                await self._turn.cancel()
+                await self.over.wait()
+
+    def _began(self, who: str) -> None:
+        self._words.act(Activity(act=Act.BEGAN, text=who))
+
+    def _answer_request(self, message: Mapping[str, object]) -> Iterable[Activity]:
+        match message:
+            case {"method": "session/request_permission", "params": {"toolCall": dict(told)}}:
+                return self._updates.note_request(told)
+        return ()
+
+    def _may(self, question: Mapping[str, object]) -> bool | None:
+        """Answer whether a tool may be used; `None` where the turn is being ended."""
+        call = self._updates.call(question)
+        if self._cut is not None:
+            return None
+        decision = self._decide(call)
+        if not decision:
+            self._words.act(Activity(act=Act.DENIED, tool=call.names[0], text=decision.rule, call=call.call))
+            self._updates.note_denial(call, f"denied by {decision.rule}")
+        return decision.allowed
+
+    def _end_if_denied(self, call: ToolCall) -> None:
+        """End an agent that used what its rules deny, for it did not ask or did not listen: nothing else holds it."""
+        if not self._has_rules or (call.is_asked and not call.is_over):
+            return
+        decision = self._decide(call)
+        if not decision:
+            how = "though that was denied it" if call.is_asked else "without asking"
+            self._fail(f"it used {decision.subject} {how}, against the rule {decision.rule!r}")
+
+    def _decide(self, call: ToolCall) -> Decision:
+        decision = call.decide(self._manager)
+        self._decisions += 1
+        if self._decisions > MOST_DECISIONS:
+            self._fail(f"it asked for or used tools more than {MOST_DECISIONS} times in one turn")
+        else:
+            self._note(decision)
+        return decision
+
+    def _accept_message(self, wire: AcpWire, message: dict[str, object], signs: int) -> None:
+        try:
+            wire.accept(message, signs)
+        except Flooded:
+            self._fail("it asks and asks, and does not read what it is answered")
+
+    def _not_understood(self, line: str) -> Iterable[Activity]:
+        if not line.strip():
+            return ()
+        self._garbage += 1
+        if self._garbage > MOST_GARBAGE:
+            self._fail(f"it does not speak the Agent Client Protocol on stdout: {one_line(line)}")
+            return ()
+        return (Activity(act=Act.TROUBLE, text=f"no message of the protocol: {line[:200]}"),)
+
+    def _fail(self, why: str) -> None:
+        self._failure = self._failure or why
+        self.over.set()
+        if self._wire is not None:
+            self._wire.end()
+
+
+async def acp_run(
+    context: RunContext,
+    worker: WorkerSpec,
+    workspace: Workspace,
+    session_dir: SessionDir,
+    words: OutputLog,
+    stop: asyncio.Event,
+) -> AgentEnd:
+    """Give the task to the agent in one turn, and answer what it asks by the permissions of the session."""
+    manager = PermissionManager(workspace.path, worker.task.permitted)
+    talk = AcpConversation(worker.task, manager, words, lambda decision: note_decision(context, worker, decision))
+    return await agent_run(context, worker, workspace, session_dir, words, stop, talk)

@@ -1,0 +1,202 @@
+"""One turn with an agent, by the protocol's own SDK: hello, a session, its model and mode, the prompt."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from shoal import __version__
+from shoal.adapters.acp import CLIENT, describe_agent
+from shoal.adapters.events import number, words
+from shoal.adapters.failure_text import LONGEST, explain_failure
+from shoal.errors import Unavailable
+from shoal.model.resolved_task import ResolvedTask
+from shoal.sessions.acp.wire import AcpWire
+
+try:
+    import acp
+    from acp import schema
+    from acp.client.connection import ClientSideConnection
+except ImportError as missing:
+    raise Unavailable(
+        "the adapter acp", "agent-client-protocol is not installed", "run: pip install 'shoal[acp]'"
+    ) from missing
+
+NOT_LOGGED_IN = -32000
+ASKING = ("approve", "default", "ask")
+"""The modes in which agents are known to ask before they use a tool."""
+APPENDS = ("claude-agent-acp", "claude-code-acp")
+"""Agents that take more system prompt with a new session."""
+MOST_OFFERED = 20
+Question = Mapping[str, object]
+
+
+class TurnRefused(Exception):
+    """The agent cannot or will not do what it was asked; the text says why."""
+
+
+class Lost(Exception):
+    """Nothing can be said to the agent, or heard of it, any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnAnswer:
+    """How the turn ended, and what it took."""
+
+    stop: str
+    usage: Mapping[str, float]
+
+
+class AcpTurn:
+    """A turn that is about to be; *may* answers the agent's questions, *began* is told who it is and its model."""
+
+    def __init__(
+        self,
+        task: ResolvedTask,
+        cwd: str,
+        *,
+        has_rules: bool,
+        may: Callable[[Question], bool | None],
+        began: Callable[[str], None],
+    ) -> None:
+        self._task = task
+        self._cwd = cwd
+        self._has_rules = has_rules
+        self._may = may
+        self._began = began
+        self._agent: ClientSideConnection | None = None
+        self.session: str | None = None
+
+    async def run(self, wire: AcpWire) -> TurnAnswer:
+        """Take the turn; raises `Refused` or `Lost`."""
+        # what the agent asks for beside permissions, we have not: neither our files nor our terminals
+        self._agent = acp.connect_to_agent(cast("acp.Client", _Client(self._may)), wire)
+        try:
+            return await self._steps(self._agent)
+        except acp.RequestError as error:
+            raise TurnRefused(_explain_failure(error)) from None
+        except ValidationError as error:
+            raise TurnRefused(f"its answer has no form of the protocol: {one_line(str(error))}") from None
+        except OSError:
+            raise Lost from None
+        finally:
+            await self._agent.close()
+
+    async def cancel(self) -> None:
+        """Ask the agent to end the turn; raises OSError where it does not hear us."""
+        if self._agent is not None and self.session is not None:
+            await self._agent.cancel(session_id=self.session)
+
+    async def _steps(self, agent: ClientSideConnection) -> TurnAnswer:
+        name = await self._hello(agent)
+        is_appended = name.endswith(APPENDS)
+        # a session's extras are the SDK's keyword arguments
+        extras: dict[str, Any] = {"systemPrompt": {"append": self._task.system_prompt}} if is_appended else {}
+        session = await agent.new_session(cwd=self._cwd, mcp_servers=[], **extras)
+        self.session = session.session_id
+        self._began(" ".join(filter(None, (name, await self._model(agent, session)))))
+        if self._has_rules:
+            await self._mode(agent, session)
+        prompt = [acp.text_block(_prompt(self._task, is_appended=is_appended))]
+        ended = await agent.prompt(session_id=session.session_id, prompt=cast("Any", prompt))
+        return TurnAnswer(stop=ended.stop_reason, usage=_usage(ended.usage))
+
+    async def _hello(self, agent: ClientSideConnection) -> str:
+        can = schema.ClientCapabilities(
+            fs=schema.FileSystemCapabilities(read_text_file=False, write_text_file=False), terminal=False
+        )
+        us = schema.Implementation(name="shoal", version=__version__)
+        hello = await agent.initialize(acp.PROTOCOL_VERSION, client_capabilities=can, client_info=us)
+        if hello.protocol_version != acp.PROTOCOL_VERSION:
+            theirs, ours = hello.protocol_version, acp.PROTOCOL_VERSION
+            raise TurnRefused(
+                f"it speaks version {theirs} of the Agent Client Protocol, and Shoal speaks version {ours}"
+            )
+        return hello.agent_info.name[:100] if hello.agent_info else ""
+
+    async def _model(self, agent: ClientSideConnection, session: schema.NewSessionResponse) -> str:
+        """Set the model that was asked for, and say which one it is."""
+        option = next((one for one in session.config_options or () if "model" in (one.category, one.id)), None)
+        asked = self._task.agent.model
+        if asked is None:
+            return words(option.current_value)[:100] if option else ""
+        if option is None:
+            raise TurnRefused(
+                f"its model cannot be set to {asked!r} by the protocol; name it in its command or its `env`"
+            )
+        try:
+            await agent.set_config_option(option.id, session.session_id, asked)
+        except acp.RequestError as error:
+            offered = ", ".join(_values(option)[:MOST_OFFERED])
+            raise TurnRefused(
+                f"its model cannot be set to {asked!r}: {_error_text(error)}; it offers {offered}"
+            ) from None
+        return asked
+
+    async def _mode(self, agent: ClientSideConnection, session: schema.NewSessionResponse) -> None:
+        """Put it into a mode in which it asks, where it has one: rules are held by our answers."""
+        modes = session.modes
+        if modes is None or modes.current_mode_id in ASKING:
+            return
+        offered = {mode.id for mode in modes.available_modes}
+        if mode := next((one for one in ASKING if one in offered), None):
+            await agent.set_session_mode(session_id=session.session_id, mode_id=mode)
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """What the SDK calls when the agent asks; an option is chosen by its kind, for ids are each agent's own."""
+
+    may: Callable[[Question], bool | None]
+
+    async def request_permission(
+        self, session_id: str, tool_call: schema.ToolCallUpdate, options: list[schema.PermissionOption], **_: object
+    ) -> schema.RequestPermissionResponse:
+        allowed = self.may(tool_call.model_dump(mode="json", by_alias=True, exclude_none=True))
+        kinds = {None: (), True: ("allow_once", "allow_always"), False: ("reject_once", "reject_always")}[allowed]
+        chosen = next((one for kind in kinds for one in options if one.kind == kind), None)
+        if chosen is None:
+            return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
+        picked = schema.AllowedOutcome(outcome="selected", option_id=chosen.option_id)
+        return schema.RequestPermissionResponse(outcome=picked)
+
+
+def _prompt(task: ResolvedTask, *, is_appended: bool) -> str:
+    """Put the system prompt before the task, where there is no better way to give it: the protocol has none."""
+    system = task.system_prompt.strip()
+    if not system or is_appended or describe_agent(task.agent.command).system_prompt:
+        return task.prompt
+    return f"# Your instructions, which stand above the task\n\n{system}\n\n# Your task\n\n{task.prompt}"
+
+
+def _usage(used: schema.Usage | None) -> dict[str, float]:
+    if used is None:
+        return {}
+    read = map(number, (used.input_tokens, used.cached_read_tokens, used.cached_write_tokens))
+    return {"input_tokens": sum(read), "output_tokens": number(used.output_tokens)}
+
+
+def _values(option: schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean) -> list[str]:
+    listed = option.options if isinstance(option, schema.SessionConfigOptionSelect) else []
+    groups = [one.options if isinstance(one, schema.SessionConfigSelectGroup) else [one] for one in listed]
+    return [one.value for group in groups for one in group]
+
+
+def _explain_failure(error: acp.RequestError) -> str:
+    if error.code == NOT_LOGGED_IN:
+        return f"it is not logged in: {_error_text(error)}; {CLIENT.login}"
+    return explain_failure(_error_text(error), CLIENT.login)
+
+
+def one_line(text: str) -> str:
+    """Give the beginning of *text* on one line."""
+    return " ".join(text.split())[:LONGEST]
+
+
+def _error_text(error: acp.RequestError) -> str:
+    """Give an error's message, and what it adds to that."""
+    match error.data:
+        case {"details": str(more)} | {"message": str(more)} | str(more):
+            return one_line(f"{error} ({more})")
+    return one_line(str(error))

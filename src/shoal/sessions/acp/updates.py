@@ -1,0 +1,269 @@
+"""A tool call as an agent tells it: what it is called, and what it is about."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.adapters.events import number, words
+from shoal.model.activity import Act, Activity
+from shoal.model.permissions import NOT_LISTED, Decision, PermissionManager
+from shoal.proc import Lines
+
+LONGEST = 256 * 1024
+MOST_PATHS = 100
+COMMANDS = ("command", "cmd", "commands")
+PATHS = ("file_path", "filePath", "path", "absolute_path", "notebook_path")
+OTHERS = ("pattern", "query", "url", "prompt")
+
+EXECUTE = "execute"
+BY_KIND = {
+    "read": ("Read",),
+    "edit": ("Edit", "Write"),
+    "delete": ("Edit", "Write"),
+    "move": ("Edit", "Write"),
+    "search": ("Grep", "Glob"),
+    EXECUTE: ("Bash",),
+    "fetch": ("WebFetch",),
+}
+"""The names that rules have for each of the protocol's kinds of tools."""
+
+BY_NAME = {
+    **dict.fromkeys(("shell", "bash", "terminal", "run_shell_command", "exec_command", "execute_command"), ("Bash",)),
+    **dict.fromkeys(("write", "write_file", "create_file", "write_to_file"), ("Write", "Edit")),
+    **dict.fromkeys(("edit", "replace", "text_editor", "apply_patch", "edit_file"), ("Edit", "Write")),
+    **dict.fromkeys(("read", "read_file", "view", "read_text_file"), ("Read",)),
+    **dict.fromkeys(("grep", "glob", "search_file_content", "find"), ("Grep", "Glob")),
+    **dict.fromkeys(("web_fetch", "webfetch", "fetch"), ("WebFetch",)),
+}
+"""The same for the agents' own names of their tools: some tell every tool as of an other kind."""
+
+_WORD = re.compile(r"[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """What is known so far of one tool call."""
+
+    call: str
+    kind: str = ""
+    own: str = ""
+    """The agent's own name of the tool."""
+    title: str = ""
+    command: str = ""
+    paths: tuple[str, ...] = ()
+    other: str = ""
+    is_told: bool = False
+    is_asked: bool = False
+    is_over: bool = False
+
+    def merge_update(self, told: Mapping[str, object]) -> "ToolCall":
+        """Take over what an update or a question tells of it."""
+        given = told.get("rawInput")
+        values: Mapping[str, object] = given if isinstance(given, dict) else {}
+        return replace(
+            self,
+            kind=_text(told.get("kind")) or self.kind,
+            own=_own(told.get("_meta")) or self.own,
+            title=_text(told.get("title")) or self.title,
+            command=_first(values, COMMANDS) or self.command,
+            paths=tuple(dict.fromkeys(_paths(values, told)))[:MOST_PATHS] or self.paths,
+            other=_first(values, OTHERS) or self.other,
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What rules may call the tool; the first is what people are shown."""
+        titled = _WORD.match(self.title)
+        own = self.own or ("" if self.kind in BY_KIND or titled is None else titled[0])
+        every = (*BY_NAME.get(own.lower(), ()), *BY_KIND.get(self.kind, ()), own)
+        return tuple(dict.fromkeys(filter(None, every))) or ("Tool",)
+
+    @property
+    def is_known(self) -> bool:
+        """Say whether it was told what the tool is used with; the paths of a command are only where it runs."""
+        return bool(self.command or self.other or (self.paths and self.kind != EXECUTE))
+
+    @property
+    def argument(self) -> str:
+        """What it is used with, for people."""
+        if self.command or self.kind == EXECUTE:
+            return self.command or self.title
+        return ", ".join(self.paths) or self.other
+
+    def decide(self, manager: PermissionManager) -> Decision:
+        """Ask for each of its arguments, by all of its names: one that is denied is, and one that is listed will do."""
+        is_command = self.command or self.kind == EXECUTE
+        about = [] if is_command else [_forms(path, manager.workspace) for path in self.paths]
+        answers = [self._ask_manager(manager, forms) for forms in about or [(self.argument,)]]
+        return next((one for one in answers if not one), answers[0])
+
+    def _ask_manager(self, manager: PermissionManager, forms: tuple[str, ...]) -> Decision:
+        answers = [manager.tool_allowed(name, form) for form in forms for name in self.names]
+        denied = (one for one in answers if not one and one.rule != NOT_LISTED)
+        return next(denied, next((one for one in answers if one), answers[0]))
+
+
+def _forms(path: str, workspace: Path) -> tuple[str, ...]:
+    """Spell a path as rules may: from the top of the workspace where it lies in there, and in full."""
+    full = os.path.normpath(workspace / path)
+    top = f"{workspace}/"
+    return (full.removeprefix(top), full) if full.startswith(top) else (full,)
+
+
+def _paths(values: Mapping[str, object], told: Mapping[str, object]) -> Iterator[str]:
+    yield from (_text(values[name]) for name in PATHS if _text(values.get(name)))
+    for key in ("locations", "content"):
+        listed = told.get(key)
+        for one in listed[:MOST_PATHS] if isinstance(listed, list) else ():
+            if isinstance(one, dict) and _text(one.get("path")):
+                yield _text(one["path"])
+
+
+def _first(values: Mapping[str, object], names: tuple[str, ...]) -> str:
+    return next((found for name in names if (found := _spelt(values.get(name)))), "")
+
+
+def _spelt(value: object) -> str:
+    """Give a command as one text; of `sh -c SCRIPT` it is the script that matters."""
+    if not isinstance(value, list):
+        return words(value)[:LONGEST]
+    parts = [words(part) for part in value]
+    is_script = len(parts) == 3 and parts[1] in ("-c", "-lc")
+    return (parts[2] if is_script else " ".join(parts))[:LONGEST]
+
+
+def _own(meta: object) -> str:
+    """Find the tool's name in what agents add to the protocol, each below a key of its own."""
+    for told in meta.values() if isinstance(meta, dict) else ():
+        match told:
+            case {"toolName": str(name)} | {"toolCall": {"toolName": str(name)}}:
+                return name[:100]
+    return ""
+
+
+def _text(value: object) -> str:
+    return value[:LONGEST] if isinstance(value, str) else ""
+
+
+MOST_CALLS = 100
+LINE_BYTES = 2**20
+MOST_PLAN = 50
+RESULT_SIGNS = 500
+
+
+class Updates:
+    """Turns updates into activities; *used* is told each tool call that went well."""
+
+    def __init__(self, used: Callable[[ToolCall], None]) -> None:
+        self._used = used
+        self._calls: dict[str, ToolCall] = {}
+        self._said: list[Activity] = []
+        self._late: list[Activity] = []
+        self._lines = Lines(self._line, cap=LINE_BYTES)
+        self._message: str | None = None
+        self.cost_usd: float | None = None
+        self.last_words = ""
+        """The beginning of the last message."""
+
+    def read(self, update: Mapping[str, object]) -> list[Activity]:
+        """Say what *update* tells; one of a kind that we do not know tells that it is alive."""
+        late, self._late = self._late, []
+        return [*late, *self._read(update)]
+
+    def call(self, told: Mapping[str, object]) -> ToolCall:
+        """Give what is known of the tool call that a question is about."""
+        name = words(told.get("toolCallId"))[:200]
+        return self._keep(self._calls.get(name, ToolCall(call=name)).merge_update(told))
+
+    def rest(self) -> list[Activity]:
+        """End the line that the last message ended in."""
+        self._message = None
+        self._lines.close()
+        return self._take_pending()
+
+    def note_request(self, told: Mapping[str, object]) -> list[Activity]:
+        """Note that we are asked whether a tool call may be: some agents tell of it in no other way before it ends."""
+        call = self.call(told)
+        self._keep(replace(call, is_asked=True, is_told=True))
+        return [*self.rest(), *(() if call.is_told else [_tool(call)])]
+
+    def note_denial(self, call: ToolCall, why: str) -> None:
+        """Let a call be over that may not be, whether the agent says so or not."""
+        self._keep(replace(call, is_over=True))
+        self._late.append(Activity(act=Act.RESULT, tool=call.names[0], text=why, call=call.call, ok=False))
+
+    def _read(self, update: Mapping[str, object]) -> Iterable[Activity]:
+        match update:
+            case {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": str(text)}}:
+                return self._chunk(text, words(update.get("messageId")))
+            case {"sessionUpdate": "tool_call" | "tool_call_update", "toolCallId": str(call)}:
+                return [*self.rest(), *self._tool(call[:200], update)]
+            case {"sessionUpdate": "plan", "entries": list(entries)}:
+                return [*self.rest(), Activity(act=Act.TOOL, tool="Plan", text=_plan(entries))]
+            case {"sessionUpdate": "usage_update", "cost": {"amount": amount, "currency": "USD"}}:
+                self.cost_usd = number(amount)
+        return ()
+
+    def _chunk(self, text: str, message: str) -> list[Activity]:
+        before: list[Activity] = []
+        if message != self._message:
+            before = self.rest()
+            self._message, self.last_words = message, ""
+        self.last_words = (self.last_words + text)[:RESULT_SIGNS]
+        self._lines.feed(text.encode(errors="replace"))
+        return [*before, *self._take_pending()]
+
+    def _tool(self, name: str, update: Mapping[str, object]) -> Iterable[Activity]:
+        call = self._calls.get(name, ToolCall(call=name)).merge_update(update)
+        status = update.get("status")
+        is_over = status in ("completed", "failed")
+        if not call.is_told and (call.is_known or is_over):
+            call = replace(call, is_told=True)
+            yield _tool(call)
+        self._keep(replace(call, is_over=is_over or call.is_over))
+        if is_over and not call.is_over:
+            yield Activity(
+                act=Act.RESULT, tool=call.names[0], text=_result(update), call=name, ok=status == "completed"
+            )
+        if status == "completed":
+            self._used(call)
+
+    def _keep(self, call: ToolCall) -> ToolCall:
+        self._calls[call.call] = call
+        if len(self._calls) > MOST_CALLS:
+            self._calls.pop(next(iter(self._calls)))
+        return call
+
+    def _line(self, text: str, dropped: int) -> None:
+        if dropped:
+            what = f"a line of {len(text) + dropped} bytes was too long to be kept"
+            self._said.append(Activity(act=Act.TROUBLE, text=what))
+        else:
+            self._said.append(Activity(act=Act.SAID, text=text))
+
+    def _take_pending(self) -> list[Activity]:
+        said, self._said = self._said, []
+        return said
+
+
+def _tool(call: ToolCall) -> Activity:
+    return Activity(act=Act.TOOL, tool=call.names[0], text=call.argument, call=call.call)
+
+
+def _plan(entries: list[object]) -> str:
+    """Spell a plan as a list of what is done and what is not."""
+    marks = {"completed": "x", "in_progress": "-"}
+    known = [entry for entry in entries[:MOST_PLAN] if isinstance(entry, dict)]
+    return "; ".join(f"[{marks.get(words(one.get('status')), ' ')}] {words(one.get('content'))}" for one in known)
+
+
+def _result(update: Mapping[str, object]) -> str:
+    """Give the beginning of what came out of a tool call."""
+    content = update.get("content")
+    for one in content if isinstance(content, list) else ():
+        match one:
+            case {"type": "content", "content": {"text": str(text)}}:
+                return text[:RESULT_SIGNS]
+    return words(update.get("rawOutput"))[:RESULT_SIGNS]

@@ -1,0 +1,92 @@
+"""The messages between us and an agent: bounded, and only what has the protocol's form comes through."""
+
+import asyncio
+import contextlib
+import json
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.sessions.sandboxed import SandboxedProcess
+
+MOST_UNANSWERED = 64
+MOST_UNANSWERED_SIGNS = 32 * 2**20
+Message = Mapping[str, object]
+
+
+class Flooded(Exception):
+    """The agent asks, and does not read what it is answered."""
+
+
+class AcpWire:
+    """What the protocol's SDK takes for a transport; a session's updates do not pass here."""
+
+    def __init__(self, box: SandboxedProcess) -> None:
+        self._box = box
+        self._inbox: deque[dict[str, Any]] = deque()
+        self._more = asyncio.Event()
+        self._unanswered: dict[object, list[int]] = {}  # an agent may call several questions by one name
+        self._waiting = self._signs = 0
+        self._is_ended = False
+
+    def accept(self, message: dict[str, Any], signs: int) -> None:
+        """Take a request of the agent's, or its answer to one of ours; raises `Flooded`."""
+        if "method" in message:
+            self._unanswered.setdefault(message["id"], []).append(signs)
+            self._count(1, signs)
+        if self._waiting > MOST_UNANSWERED or self._signs > MOST_UNANSWERED_SIGNS:
+            raise Flooded
+        self._inbox.append(message)
+        self._more.set()
+
+    def end(self) -> None:
+        """Let nothing more come: whoever waits for an answer is told so."""
+        self._is_ended = True
+        self._more.set()
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Give the next message; `None` at the end."""
+        while not self._inbox and not self._is_ended:
+            self._more.clear()
+            await self._more.wait()
+        return self._inbox.popleft() if self._inbox else None
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Write one message, as fast as the agent reads; an answer that nobody reads any more is no error."""
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        if "method" in message:
+            await self._box.write(line)
+            return
+        with contextlib.suppress(OSError):
+            await self._box.write(line)
+        self._note_answer(message["id"])
+
+    async def close(self) -> None:
+        """End it."""
+        self.end()
+
+    def _note_answer(self, name: object) -> None:
+        if waiting := self._unanswered.get(name):
+            self._count(-1, -waiting.pop(0))
+            if not waiting:
+                del self._unanswered[name]
+
+    def _count(self, questions: int, signs: int) -> None:
+        self._waiting += questions
+        self._signs += signs
+
+
+def is_update(message: Message) -> bool:
+    """Say whether *message* tells what happens in a session."""
+    return message.get("method") == "session/update" and "id" not in message
+
+
+def is_request(message: Message) -> bool:
+    """Say whether *message* wants an answer of ours."""
+    return isinstance(message.get("method"), str) and isinstance(message.get("id"), int | str)
+
+
+def is_answer(message: Message) -> bool:
+    """Say whether *message* is an answer to one of our requests."""
+    is_error = isinstance(message.get("error"), dict)
+    return "method" not in message and type(message.get("id")) is int and (is_error or "result" in message)

@@ -1,0 +1,339 @@
+"""An agent's process behind its wall: started, heard, watched and judged."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from shoal.adapters.events import number
+from shoal.adapters.events import words as text_of
+from shoal.adapters.failure_text import LONGEST
+from shoal.adapters.kind import Reader
+from shoal.errors import first_of
+from shoal.limits.kind import LimitGroup
+from shoal.model.activity import Act, Activity
+from shoal.model.events import AgentEnded, AgentStarted
+from shoal.model.permissions import Decision
+from shoal.proc import Exit
+from shoal.sessions.client_output import ClientOutput
+from shoal.sessions.context import RunContext
+from shoal.sessions.credentials import Laid, furnish, return_logins
+from shoal.sessions.limit_watch import SessionBounds, wait_for_breach
+from shoal.sessions.output_log import OutputLog
+from shoal.sessions.policy import agent_box, note_decision, note_grants, place_of, session_bounds
+from shoal.sessions.sandboxed import SandboxedProcess, open_sandboxed
+from shoal.sessions.session_dir import SessionDir
+from shoal.sessions.worker import WorkerSpec
+from shoal.workspaces.kind import Workspace
+
+
+class Ending(Enum):
+    """What made the agent's process end."""
+
+    BY_ITSELF = "by itself"
+    TIME = "time"
+    STOP = "stop"
+    LIMIT = "limit"
+    DONE = "done"
+    """It told its own end and lingered, and was ended."""
+    STALL = "stall"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEnd:
+    """How an agent ended, and what it had said."""
+
+    ending: Ending
+    exit: Exit
+    words: OutputLog
+    limit: str | None = None
+    failure: str | None = None
+    """Why it could not finish, where there is a better word than its exit code."""
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """What it spent on its model, by the names of a report."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What it used of the machine, by the names of a report."""
+    client_session: str | None = None
+    """The client's own name for the conversation."""
+    is_judged: bool = False
+    """Whether *failure* is the whole verdict, whatever its exit code was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What ended the agent's process, how, and which limit it had passed."""
+
+    ending: Ending
+    exit: Exit
+    limit: str | None = None
+
+
+async def watch_process(
+    box: SandboxedProcess,
+    bounds: SessionBounds,
+    seconds: float | None,
+    stop: asyncio.Event,
+    grace: float,
+    signs: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
+) -> Watched:
+    """Wait for the first of: the agent ends, its time is over, it is told to stop, it passes a limit, one of *signs*.
+
+    What the signs wait for must be awaited nowhere else: it is cancelled here.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            with bounds.floor.watching(bounds.group, bounds.box.parent) as tenant:
+                done = group.create_task(box.wait())
+                told = group.create_task(stop.wait())
+                short = group.create_task(tenant.ended.wait())
+                shown = {ending: group.create_task(_wait_for_signal(sign)) for ending, sign in signs.items()}
+                every: list[asyncio.Task[Any]] = [done, told, short, *shown.values()]
+                began = time.monotonic()
+                # Most of what is short has ended before its first look is due, and is never looked at.
+                first = bounds.pace.seconds if seconds is None else min(seconds, bounds.pace.seconds)
+                early, _ = await asyncio.wait(every, timeout=first, return_when=asyncio.FIRST_COMPLETED)
+                over = None
+                if not early and first != seconds:
+                    every.append(over := group.create_task(wait_for_breach(bounds, began, tenant)))
+                    rest = None if seconds is None else seconds - first
+                    await asyncio.wait(every, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+                sign = next((ending for ending, task in shown.items() if task.done()), None)
+                if tenant.ended.is_set():
+                    done.cancel()
+                    result = Watched(Ending.LIMIT, await box.end(0), "disk")
+                else:
+                    result = await _end(box, done, told, over, grace, sign)
+                for task in every:
+                    task.cancel()
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
+    return result
+
+
+async def _wait_for_signal(sign: Awaitable[object]) -> None:
+    await sign
+
+
+async def _end(
+    box: SandboxedProcess,
+    done: asyncio.Task[Exit],
+    told: asyncio.Task[bool],
+    over: asyncio.Task[str] | None,
+    grace: float,
+    sign: Ending | None,
+) -> Watched:
+    if done.done():
+        return Watched(Ending.BY_ITSELF, await done)
+    done.cancel()  # who is ended before its wall stood was ended: that is not a broken wall
+    if over is not None and over.done():
+        # Who is over a limit gets no grace: it would only spend more.
+        return Watched(Ending.LIMIT, await box.end(0), await over)
+    ending = Ending.STOP if told.done() else sign or Ending.TIME
+    return Watched(ending, await box.end(grace))
+
+
+BUSY = 0.1
+"""Of one processor."""
+MOVING_BYTES = 100_000.0
+"""Read and written in a second."""
+LOOKS = 10
+LONGEST_LOOK = 5.0
+MOST_PIDS = 256
+
+
+async def wait_for_stall(hearing: ClientOutput, group: LimitGroup, seconds: float) -> None:
+    """Return when the client has shown no life for *seconds*.
+
+    A wait that it told us of is no stall, and neither is a tool call: what that may take is bounded by the timeout.
+    """
+    watch = _StallWatch(hearing, group)
+    pause = min(LONGEST_LOOK, seconds / LOOKS)
+    while True:
+        await asyncio.sleep(pause)
+        if watch.is_dead_since(seconds):
+            return
+
+
+@dataclass
+class _StallWatch:
+    hearing: ClientOutput
+    group: LimitGroup
+    alive_at: float = field(default_factory=time.monotonic)
+    _looked_at: float = field(default_factory=time.monotonic)
+    _spent: float = 0.0
+    _moved: int = 0
+
+    def is_dead_since(self, seconds: float) -> bool:
+        now = time.monotonic()
+        if self._is_working(now) or self.hearing.is_using_a_tool or now < self.hearing.waits_until:
+            self.alive_at = now
+        self.alive_at = max(self.alive_at, self.hearing.heard_at)
+        return now - self.alive_at >= seconds
+
+    def _is_working(self, now: float) -> bool:
+        spent, moved = self.group.usage().cpu_seconds or 0.0, sum_io_bytes(self.group.pids())
+        passed, used, more = now - self._looked_at, spent - self._spent, moved - self._moved
+        self._looked_at, self._spent, self._moved = now, spent, moved
+        return used > BUSY * passed or more > MOVING_BYTES * passed
+
+
+def sum_io_bytes(pids: tuple[int, ...]) -> int:
+    """Sum what processes have read and written so far, of those that can be looked at."""
+    moved = 0
+    for pid in pids[:MOST_PIDS]:
+        with contextlib.suppress(OSError, ValueError):
+            counted = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+            moved += int(counted.get("rchar", 0)) + int(counted.get("wchar", 0))
+    return moved
+
+
+LINGER_SECONDS = 2.0
+"""For who has told its own end: time to write its last files; some wait long for hosts that they only report to."""
+STALL_SECONDS = 900.0
+
+
+class Talk(Reader, Protocol):
+    """A reader who also speaks with the agent, and so watches over it in a way of its own."""
+
+    async def watch(
+        self,
+        box: SandboxedProcess,
+        bounds: SessionBounds,
+        seconds: float | None,
+        stop: asyncio.Event,
+        grace: float,
+        signs: Mapping[Ending, Awaitable[object]],
+    ) -> Watched:
+        """Do as `watched` does; that the agent is done is a sign that it adds itself."""
+
+
+async def agent_run(
+    context: RunContext,
+    worker: WorkerSpec,
+    workspace: Workspace,
+    session_dir: SessionDir,
+    words: OutputLog,
+    stop: asyncio.Event,
+    talk: Talk | None = None,
+) -> AgentEnd:
+    """Run the agent's own process to its end, or until something else ends it; *talk* is who speaks with it."""
+    command, policy = agent_box(context, worker, workspace, session_dir)
+    if stop.is_set():  # it was stopped while it waited for its turn
+        return AgentEnd(ending=Ending.STOP, exit=Exit(code=None, signal=None), words=words)
+    note_grants(context, worker)
+    logins = _write_client_files(context, worker, workspace, session_dir)
+    reader = talk or worker.adapter.reader()
+    hearing = None if reader is None else _hearing(context, worker, words, reader)
+    with context.enforcer.group(worker.session, worker.limits) as group:
+        bounds = session_bounds(context, worker, workspace, session_dir, group)
+
+        def on_start(pid: int) -> None:
+            context.ledger.note(AgentStarted(run=context.run, session=worker.session, pid=pid))
+
+        with contextlib.closing(hearing or words) as sink:
+            async with open_sandboxed(
+                context.sandbox,
+                command,
+                policy,
+                sink=sink.feed,
+                join=group.wrap,
+                begun=on_start,
+                gone=group.end_rest,
+                guard=context.guard,
+            ) as box:
+                signs = _signs(worker, hearing, group, is_talk=talk is not None) if hearing else {}
+                watch = talk.watch if talk else watch_process
+                seen = await watch(box, bounds, worker.seconds, stop, context.grace, signs)
+        resources = group.usage().as_resources()  # the group may serve another agent once it is left
+    exit_ = seen.exit
+    await _logins_back(context, worker, session_dir, words, logins)
+    context.ledger.note(AgentEnded(run=context.run, session=worker.session, exit_code=exit_.code, signal=exit_.signal))
+    limit = seen.limit or bounds.met(failed=exit_.code != 0 and seen.ending is not Ending.DONE)
+    ending = Ending.LIMIT if limit and seen.ending is Ending.BY_ITSELF else seen.ending
+    ended = AgentEnd(ending=ending, exit=exit_, words=words, limit=limit, resources=resources)
+    return ended if reader is None else _apply_client_verdict(worker, ended, reader, seen)
+
+
+def _hearing(context: RunContext, worker: WorkerSpec, words: OutputLog, reader: Reader) -> ClientOutput:
+    heartbeat = worker.adapter.client.heartbeat if worker.adapter.client else None
+    return ClientOutput(words, reader, lambda one: _record_denial(context, worker, one), heartbeat)
+
+
+def _write_client_files(
+    context: RunContext, worker: WorkerSpec, workspace: Workspace, session_dir: SessionDir
+) -> dict[str, Laid]:
+    """Lay a client's files and logins into its private home, and give the logins."""
+    if worker.adapter.client is None:
+        return {}
+    files = worker.adapter.invocation(worker.task, place_of(workspace, session_dir)).home
+    return furnish(session_dir.home, files, worker.adapter, context.environ)
+
+
+async def _logins_back(
+    context: RunContext, worker: WorkerSpec, session_dir: SessionDir, words: OutputLog, logins: Mapping[str, Laid]
+) -> None:
+    """Take renewed logins back where the user asked for that; else say so in the session's log."""
+    for told in await return_logins(context, session_dir, logins, is_asked=worker.task.agent.refresh_login):
+        words.act(Activity(act=Act.TROUBLE, text=told))
+
+
+def _signs(
+    worker: WorkerSpec, hearing: ClientOutput, group: LimitGroup, *, is_talk: bool
+) -> dict[Ending, Awaitable[object]]:
+    """Say what else ends a client: it has told its own end and lingers, or it shows no sign of life."""
+    signs: dict[Ending, Awaitable[object]] = {Ending.STALL: wait_for_stall(hearing, group, _patience(worker))}
+    return signs if is_talk else {Ending.DONE: _wait_for_exit(hearing), **signs}
+
+
+async def _wait_for_exit(hearing: ClientOutput) -> None:
+    while True:
+        await hearing.done.wait()
+        await asyncio.sleep(LINGER_SECONDS)
+        if hearing.done.is_set() and time.monotonic() - hearing.heard_at >= LINGER_SECONDS:
+            return
+
+
+def _patience(worker: WorkerSpec) -> float:
+    return worker.task.stall_timeout or STALL_SECONDS
+
+
+def _apply_client_verdict(worker: WorkerSpec, ended: AgentEnd, reader: Reader, seen: Watched) -> AgentEnd:
+    """Believe what the client told of itself, not its exit code."""
+    failure = None
+    if seen.ending in (Ending.BY_ITSELF, Ending.DONE):
+        failure = _verdict(reader, seen.exit.code, ended.words.errors)
+    if seen.ending is Ending.BY_ITSELF and seen.exit.signal is not None and not reader.is_done:
+        failure = failure or f"it was ended by signal {seen.exit.signal}"
+    if seen.ending is Ending.STALL:
+        failure = f"it hung: nothing said and nothing done for {_patience(worker):g} s"
+    if seen.ending is Ending.DONE and failure is None:  # it was only slow to leave
+        ended = replace(ended, exit=Exit(code=0, signal=None))
+    usage, session = _read_usage(reader)
+    return replace(ended, failure=failure, usage=usage, client_session=session, is_judged=True)
+
+
+def _verdict(reader: Reader, exit_code: int | None, errors: str) -> str | None:
+    """Ask for the verdict; a reader that cannot give one, on what an agent made it read, has not found it good."""
+    try:
+        return reader.verdict(exit_code, errors)
+    except Exception as error:
+        return f"what it said cannot be judged: {type(error).__name__}: {error}"[:LONGEST]
+
+
+def _read_usage(reader: Reader) -> tuple[dict[str, float], str | None]:
+    """Give what it spent and how it calls its conversation, as far as that is what it should be."""
+    try:
+        usage = {name: number(value) for name, value in reader.usage.items()}
+        return usage, None if reader.session is None else text_of(reader.session)
+    except Exception:
+        return {}, None
+
+
+def _record_denial(context: RunContext, worker: WorkerSpec, activity: Activity) -> None:
+    what = f"{activity.tool}: {activity.text}" if activity.text else activity.tool
+    note_decision(context, worker, Decision(False, f"the client {worker.adapter.name}", what))

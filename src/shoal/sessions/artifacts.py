@@ -1,0 +1,198 @@
+"""Artifacts brought out: a short box writes the files that an ended agent left, and copies of ours are kept."""
+
+import asyncio
+import importlib.resources
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.errors import Broken, ShoalError
+from shoal.model.artifact import Artifact, Produced, fault
+from shoal.model.command import Command
+from shoal.model.policy import Layers, Policy
+from shoal.proc import Stream
+from shoal.sessions.context import RunContext
+from shoal.sessions.sandboxed import open_sandboxed
+from shoal.sessions.session_dir import SYSTEM_PATH
+from shoal.workspaces.kind import Workspace
+
+SECONDS = 60.0
+MOST_BYTES = 8 * 2**20
+MOST_ALL_BYTES = 32 * 2**20
+MOST_LINE_BYTES = 200
+
+_STATES = {
+    "missing": "is missing",
+    "link": "is a symbolic link, or lies behind one; only plain files are handed on",
+    "blocked": "is missing: a part of its path is no folder",
+    "folder": "is a folder; only plain files are handed on",
+    "special": "is no plain file; only plain files are handed on",
+    "shut": "cannot be read",
+    "large": f"is larger than {MOST_BYTES // 2**20} MiB",
+    "crowded": f"is too much: the artifacts of one agent may have {MOST_ALL_BYTES // 2**20} MiB together",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What an agent left of what was declared; *problems* are those of required artifacts, *notes* of the others."""
+
+    produced: tuple[Produced, ...] = ()
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """What the box said of one path: its *state*, and the *content* of a file."""
+
+    state: str
+    content: bytes = b""
+
+
+async def collect_artifacts(context: RunContext, workspace: Workspace, declared: Sequence[Artifact]) -> Collected:
+    """Read the *declared* files; what is wrong with them is told, and nothing of it is raised.
+
+    The agent must have ended, and its workspace must still be as it left it: so before it is recycled.
+    """
+    if not declared:
+        return Collected()
+    policy = reading(context, workspace.path, workspace.sealing)
+    try:
+        found = await read_files(context, policy, workspace.path, [one.path for one in declared])
+    except TimeoutError:
+        return _unread(declared, f"could not be read within {SECONDS:.0f} s")
+    except (ShoalError, OSError, ValueError) as error:
+        return _unread(declared, f"could not be read: {error}")
+    return await _check_artifacts(declared, found)
+
+
+async def read_files(
+    context: RunContext, policy: Policy, folder: Path, paths: Sequence[str], *, most: int = MOST_BYTES
+) -> list[FoundFile]:
+    """Read files below *folder*, where an ended agent could write, by a short box; links are not followed."""
+    token, all_bytes = secrets.token_hex(16), max(MOST_ALL_BYTES, most)
+    said = _ReaderOutput(all_bytes)
+    async with open_sandboxed(
+        context.sandbox, _command(folder, paths, token, most, all_bytes), policy, sink=said.feed
+    ) as box:
+        async with asyncio.timeout(SECONDS):
+            await box.wait()
+    return answers(bytes(said.stdout), token, len(paths))
+
+
+def answers(said: bytes, token: str, count: int) -> list[FoundFile]:
+    """Take apart what the box wrote about *count* files; raise `ValueError` where it is not whole."""
+    found, at = [], 0
+    for _ in range(count):
+        end = said.find(b"\n", at, at + MOST_LINE_BYTES)
+        words = said[at : max(end, at)].decode(errors="replace").split(" ")
+        # Content comes by its length, and no content can know the token: it was not there before the agent had ended.
+        if len(words) != 3 or words[0] != token or not words[2].isdecimal():
+            raise ValueError("the box did not answer as it should")
+        size = int(words[2]) if words[1] == "file" else 0
+        at = end + 1 + size
+        if at > len(said):
+            raise ValueError("the box ended too early")
+        found.append(FoundFile(words[1], said[at - size : at]))
+    return found
+
+
+def store_artifacts(context: RunContext, session: str, produced: Sequence[Produced]) -> dict[str, str]:
+    """Write copies beside the other results, and give their paths by the artifacts' labels; names are ours alone."""
+    if not produced:
+        return {}
+    folder = context.paths.results / session
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return {one.label: str(_write_atomically(folder / one.file, one.content)) for one in produced}
+
+
+def kept_bytes(context: RunContext, session: str, contents: Mapping[str, bytes]) -> dict[str, str]:
+    """Write files of ours beside the other results, and give their paths by their names."""
+    folder = context.paths.results / session
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return {name: str(_write_atomically(folder / name, content)) for name, content in contents.items()}
+
+
+def read_back(paths: Mapping[str, str], declared: Sequence[Artifact]) -> tuple[Produced, ...]:
+    """Load what was kept of one worker; raise `Broken` for a copy that is gone."""
+    return tuple(_read_back(one, Path(paths[one.name])) for one in declared if one.name in paths)
+
+
+class _ReaderOutput:
+    """Takes what the box writes, and no more than it may."""
+
+    def __init__(self, most: int) -> None:
+        self.stdout = bytearray()
+        self._most = most
+
+    def feed(self, stream: Stream, data: bytes) -> None:
+        if stream is Stream.STDOUT and len(self.stdout) <= self._most + 2**20:
+            self.stdout += data
+
+
+def _command(folder: Path, paths: Sequence[str], token: str, most: int, most_all: int) -> Command:
+    script = importlib.resources.files("shoal.sessions").joinpath("artifacts.sh").read_text()
+    env = {
+        "PATH": ":".join(SYSTEM_PATH),
+        "LC_ALL": "C",
+        "TOKEN": token,
+        "MOST": str(most),
+        "MOST_ALL": str(most_all),
+    }
+    return Command(argv=("/bin/sh", "-c", script, "artifacts", *paths), cwd=folder, env=env)
+
+
+def reading(context: RunContext, folder: Path, layers: Layers | None = None) -> Policy:
+    """Say what a box that only reads below *folder* may see."""
+    policy = context.policy(token=secrets.token_hex(8), read=(folder,), write=(), layers=layers)
+    # As the owner of the files, and able to read what mode 000 hides: as when they are sealed.
+    return replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
+
+
+def _unread(declared: Sequence[Artifact], why: str) -> Collected:
+    return _report_problem([(one, why) for one in declared])
+
+
+async def _check_artifacts(declared: Sequence[Artifact], found: Sequence[FoundFile]) -> Collected:
+    produced, wrong = [], []
+    for artifact, one in zip(declared, found, strict=True):
+        why = fault(artifact, one.content) if one.state == "file" else _STATES.get(one.state, "cannot be read")
+        if why is None:
+            produced.append(Produced(name=artifact.name, type=artifact.type, path=artifact.path, content=one.content))
+        else:
+            wrong.append((artifact, why))
+        await asyncio.sleep(0)  # to read 8 MiB of JSON takes a while, and others are waiting
+    return replace(_report_problem(wrong), produced=tuple(produced))
+
+
+def _report_problem(wrong: Sequence[tuple[Artifact, str]]) -> Collected:
+    sentences = [(one.required, f"artifact {one.name}: {one.path} {why}") for one, why in wrong]
+    return Collected(
+        problems=tuple(text for is_required, text in sentences if is_required),
+        notes=tuple(text for is_required, text in sentences if not is_required),
+    )
+
+
+def _write_atomically(path: Path, content: bytes) -> Path:
+    """Write aside and rename: a copy is whole, or there is none."""
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(3)}.new")
+    aside.write_bytes(content)
+    return aside.replace(path)
+
+
+def _read_back(artifact: Artifact, path: Path) -> Produced:
+    try:
+        with open(path, "rb", opener=_not_through_links) as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise Broken(f"artifact {artifact.name} was kept as {path}, which cannot be read: {error.strerror}") from error
+    if (why := fault(artifact, content)) or len(content) > MOST_BYTES:
+        raise Broken(f"artifact {artifact.name} was kept as {path}, which was changed since: it {why or 'has grown'}")
+    return Produced(name=artifact.name, type=artifact.type, path=artifact.path, content=content)
+
+
+def _not_through_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,0 +1,106 @@
+"""Hearing a client: its lines become what it did, in its log and for who watches over it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+from shoal.adapters.events import NAME_SIGNS, plain
+from shoal.adapters.kind import Reader
+from shoal.model.activity import Act, Activity
+from shoal.proc import Lines, Stream
+from shoal.sessions.output_log import OutputLog
+
+LINE_BYTES = 8 * 2**20
+LONGEST_WAIT = 3600.0
+"""Seconds that a client may say it waits for its model, and is believed."""
+MOST_CALLS = 1000
+MOST_DENIALS = 1000
+"""That are told to who keeps the audit log; the session's own log has a bound of its own."""
+
+
+class ClientOutput:
+    """A sink that has a reader for stdout; *done* is set while the client has told its own end.
+
+    Lines of stderr that hold *heartbeat* are signs of life, and are not kept.
+    """
+
+    def __init__(
+        self, words: OutputLog, reader: Reader, denied: Callable[[Activity], None], heartbeat: str | None = None
+    ) -> None:
+        self._words = words
+        self._reader = reader
+        self._denied = denied
+        self._hum = heartbeat
+        self._lines = Lines(self._line, cap=LINE_BYTES)
+        self._errors = Lines(self._error, cap=LINE_BYTES)
+        self._calls: set[str] = set()
+        self._said: list[str] = []
+        self._denials = 0
+        self.done = asyncio.Event()
+        self.heard_at = time.monotonic()
+        self.waits_until = 0.0
+
+    @property
+    def is_using_a_tool(self) -> bool:
+        """Say whether a tool call is under way: the client has nothing to say until it ends."""
+        return bool(self._calls)
+
+    def feed(self, stream: Stream, data: bytes) -> float:
+        """Take a chunk, and say for how many seconds no more is wanted."""
+        self.heard_at = time.monotonic()
+        if stream is Stream.STDERR and self._hum is None:
+            return self._words.feed(stream, data)
+        (self._errors if stream is Stream.STDERR else self._lines).feed(data)
+        self._tell()
+        return self._words.rest(stream, data)
+
+    def close(self) -> None:
+        """Read the unfinished last line, and end the log."""
+        self._lines.close()
+        self._errors.close()
+        self._tell()
+        self._words.close()
+
+    def _line(self, text: str, dropped: int) -> None:
+        if dropped:
+            text, what = "", f"a line of {len(text) + dropped} bytes was too long to be read"
+            self._take(Activity(act=Act.TROUBLE, text=what))
+        for activity in self._read(text):
+            self._take(activity)
+        if self._reader.is_done:
+            self.done.set()
+        else:  # what ran in the background may wake it again
+            self.done.clear()
+
+    def _error(self, text: str, dropped: int) -> None:
+        if self._hum is not None and self._hum not in text:
+            self._words.feed(Stream.STDERR, f"{text}\n".encode(errors="replace"))
+
+    def _read(self, text: str) -> Iterable[Activity]:
+        try:
+            return list(self._reader.read(text))
+        except Exception:  # an agent can write what it likes, and a reader may be of another package
+            return plain(text)
+
+    def _take(self, activity: Activity) -> None:
+        match activity.act:
+            case Act.SAID:
+                self._said.append(activity.text)
+                return
+            case Act.TOOL if activity.call and len(self._calls) < MOST_CALLS:
+                self._calls.add(activity.call[:NAME_SIGNS])
+            case Act.RESULT:
+                self._calls.discard(activity.call[:NAME_SIGNS])
+            case Act.RETRY:
+                self.waits_until = time.monotonic() + min(activity.seconds, LONGEST_WAIT)
+            case Act.DENIED if self._denials < MOST_DENIALS:
+                self._denials += 1
+                self._denied(activity)
+        self._tell()
+        self._words.act(activity)
+
+    def _tell(self) -> None:
+        """Say all words of a chunk at once: an event for each line would cost a chatty client minutes."""
+        if self._said:
+            said, self._said = "\n".join(self._said), []
+            self._words.say(said)

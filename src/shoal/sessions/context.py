@@ -1,0 +1,123 @@
+"""What one run stands on: repository, state, wall, kind of workspace and base, all decided before any agent starts."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.git.closure import OnGather
+from shoal.limits.guard import Guard
+from shoal.limits.kind import Enforcer
+from shoal.model.executable import ExecutableRules
+from shoal.model.limits import WORK_BOUNDS, WorkBounds
+from shoal.model.masking import Mask
+from shoal.model.policy import Bind, Layers, Network, Policy
+from shoal.model.repository import Base, Repository
+from shoal.model.setup import Aside, Project, ToolFolder
+from shoal.sandboxes.kind import Sandbox
+from shoal.sessions.disk_floor import Floor
+from shoal.sessions.output_log import Flood
+from shoal.sessions.pace import Pace
+from shoal.sessions.session_dir import User
+from shoal.store.ledger import Ledger
+from shoal.store.paths import StatePaths
+from shoal.workspaces.kind import Kind
+from shoal.workspaces.remove import Trash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """Everything that the sessions of one run have in common."""
+
+    run: str
+    repository: Repository
+    paths: StatePaths
+    ledger: Ledger
+    sandbox: Sandbox
+    kind: Kind
+    base: Base
+    environ: Mapping[str, str]
+    trash: Trash
+    enforcer: Enforcer
+    user: User
+    mask: Mask = field(default_factory=Mask, repr=False)
+    grace: float = 5.0
+    cleanup: bool = True
+    keeps_database: bool = False
+    """Whether an agent's own database is kept beside its results."""
+    is_guarded: bool = False
+    """Whether a process watches that ends all groups of this run when we are killed, and nothing else is needed."""
+    guard: Guard | None = field(default=None, repr=False)
+    """Who ends the sandboxes of agents when we are killed."""
+    base_stays: bool = True
+    """Whether the base is held as long as the run lives, and not for one session alone."""
+    aside: Aside | None = None
+    """What of the base a client goes without."""
+    trusted: Base | None = None
+    """The user's own commit that the base builds on, where the base has work of agents in it."""
+    toolchains: tuple[ToolFolder, ...] = ()
+    """What every box of set-up and agents shows besides, as the user named it."""
+    executable: ExecutableRules = field(default_factory=ExecutableRules)
+    """What the user adds to the table of files that run code, and excepts from it."""
+    project: Project = field(default_factory=Project, repr=False)
+    flood: Flood = field(default_factory=Flood, repr=False)
+    pace: Pace = field(default_factory=Pace, repr=False)
+    floor: Floor = field(default_factory=Floor, repr=False)
+    bounds: WorkBounds = WORK_BOUNDS
+    """What our own work on agents' files may take."""
+    on_gather: OnGather | None = field(default=None, repr=False)
+
+    @property
+    def trusted_base(self) -> Base:
+        """The newest base without work of agents that the user has not let through."""
+        return self.trusted or self.base
+
+    @property
+    def private(self) -> tuple[Path, ...]:
+        """Folders that no toolchain may bring into a box."""
+        return _private(self.repository.top, self.repository.home, self.environ.get("HOME"))
+
+    @property
+    def lenders(self) -> tuple[Path, ...]:
+        """The objects that a sandbox may read: those that the base reaches, and nothing that others bring in."""
+        return (self.base.objects,)
+
+    @property
+    def hidden(self) -> tuple[Path, ...]:
+        """Paths whose presence in a box shows that its wall is broken."""
+        return _hidden(self.repository.git, self.paths.ledger)
+
+    def policy(
+        self,
+        *,
+        token: str,
+        read: tuple[Path, ...],
+        write: tuple[Path, ...],
+        covers: tuple[Bind, ...] = (),
+        layers: Layers | None = None,
+        network: Network = Network.NONE,
+    ) -> Policy:
+        """Say what an agent's box may see, with the objects of the base to borrow."""
+        return Policy(
+            token=token,
+            read=(*self.lenders, *read),
+            write=write,
+            covers=covers,
+            layers=layers,
+            network=network,
+            hidden=self.hidden,
+            uid=self.user.uid,
+            gid=self.user.gid,
+            is_guarded=self.is_guarded,
+        )
+
+
+# Asked for each session, and of the same few: to make a path takes longer than to find it.
+@functools.lru_cache(maxsize=64)
+def _private(top: Path, state: Path, home: str | None) -> tuple[Path, ...]:
+    return (top, state, *((Path(home),) if home else ()))
+
+
+@functools.lru_cache(maxsize=64)
+def _hidden(git: Path, ledger: Path) -> tuple[Path, ...]:
+    return (git / "HEAD", git / "config", git / "objects", ledger)

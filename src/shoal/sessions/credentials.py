@@ -1,0 +1,203 @@
+"""What a client is given of the user's own: the variables and login files that its adapter names, and no others."""
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.adapters.kind import Adapter
+from shoal.errors import ShoalError
+from shoal.model.resolved_task import ResolvedTask
+from shoal.sessions.artifacts import read_files, reading
+from shoal.sessions.context import RunContext
+from shoal.sessions.session_dir import SessionDir, own_folder
+from shoal.store.lock import held
+
+TOKENS = ("token", "expir", "refresh")
+"""Parts of the names of what a refresh changes."""
+LATER = ("expir", "last_refresh")
+SECRET = ("token", "key", "secret", "password")
+
+
+def is_refreshed(old: bytes, new: bytes) -> bool:
+    """Say whether *new* is *old* with other tokens and a later end; whose login it is must be the same."""
+    try:
+        before, after = json.loads(old), json.loads(new)
+        return _is_same(before, after, "") and _later(before, after)
+    except (ValueError, RecursionError, OverflowError):  # of a time that is too great for any clock
+        return False
+
+
+def tokens(content: bytes) -> dict[str, str]:
+    """Give the tokens of a login by their names: they are secrets."""
+    try:
+        return dict(_tokens(json.loads(content), ""))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _tokens(value: object, name: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key in value:
+            yield from _tokens(value[key], str(key))
+    elif isinstance(value, str) and any(part in name.lower() for part in SECRET):
+        yield name, value
+
+
+def _is_same(old: object, new: object, name: str) -> bool:
+    """Compare two values by their form, and by all that is no token."""
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_is_same(old[key], new[key], str(key)) for key in old)
+    return old == new or (not isinstance(old, list) and any(part in name.lower() for part in TOKENS))
+
+
+def _later(old: object, new: object) -> bool:
+    """Say whether a time that is named in both is later in the new one, and none is earlier."""
+    steps = list(_steps(old, new, ""))
+    return max(steps, default=0) > 0 and min(steps, default=0) >= 0
+
+
+def _steps(old: object, new: object, name: str) -> Iterator[int]:
+    """Say of each time whether it went on (1), back (-1) or stayed; texts are those that sort as times do."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old:
+            yield from _steps(old[key], new[key], str(key))
+    elif any(part in name.lower() for part in LATER) and type(old) is type(new):
+        before, after = (f"{one:020.3f}" if isinstance(one, int | float) else str(one) for one in (old, new))
+        yield (after > before) - (after < before)
+
+
+LARGEST_LOGIN = 2**20
+
+
+def client_variables(task: ResolvedTask, adapter: Adapter, environ: Mapping[str, str]) -> dict[str, str]:
+    """Take the variables that the client of *task* is given; permissions that list variables are kept to."""
+    if adapter.client is None:
+        return {}
+    listed = task.permitted.env
+    given = adapter.client.pick_variables(environ)
+    return {name: value for name, value in given.items() if listed is None or name in listed}
+
+
+def secrets_of(task: ResolvedTask, adapter: Adapter, environ: Mapping[str, str]) -> dict[str, str]:
+    """Give those of them that nobody may see."""
+    given = client_variables(task, adapter, environ)
+    keys = adapter.client.keys if adapter.client else ()
+    return {name: value for name, value in given.items() if name in keys}
+
+
+def login_secrets(adapter: Adapter, environ: Mapping[str, str]) -> dict[str, str]:
+    """Give the tokens in the login files that a client is given."""
+    return {name: value for content in _logins(adapter, environ).values() for name, value in tokens(content).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """The content of a login as it was laid into a private home, and when, in nanoseconds."""
+
+    content: bytes = field(repr=False)
+    at: int
+
+
+def furnish(home: Path, files: Mapping[str, bytes], adapter: Adapter, environ: Mapping[str, str]) -> dict[str, Laid]:
+    """Lay an agent's own files into its private home, before it is let in; logins are copies of the user's."""
+    logins = _logins(adapter, environ)
+    for place, content in {**logins, **files}.items():
+        file = home / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as out:
+            out.write(content)
+    return {name: Laid(content, time.time_ns()) for name, content in logins.items() if name not in files}
+
+
+def login_files(adapter: Adapter, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Name the login files that the user has for the adapter's client."""
+    names = adapter.client.logins if adapter.client else ()
+    if not names:
+        return ()
+    home = Path(environ.get("HOME") or "/nowhere")
+    return tuple(home / name for name in names if (home / name).is_file())
+
+
+def _logins(adapter: Adapter, environ: Mapping[str, str]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for file in login_files(adapter, environ):
+        home = Path(environ.get("HOME") or "/nowhere")
+        with contextlib.suppress(OSError), file.open("rb") as opened:
+            found[str(file.relative_to(home))] = opened.read(LARGEST_LOGIN)
+    return found
+
+
+LOCK_SECONDS = 30.0
+LOCK = "logins.lock"
+TOLD = "it renewed its login {name} in its box, and that was not taken back into your home: "
+NOT_ASKED = "say `refresh_login: true` for this agent where a login may be used only once"
+ANOTHER = "it is not the same login with newer tokens"
+MOVED = "yours was changed meanwhile"
+
+
+@contextlib.asynccontextmanager
+async def lock_of_logins() -> AsyncIterator[None]:
+    """Hold what guards the user's login files against every other Shoal of this user."""
+    async with held(own_folder() / LOCK, timeout=LOCK_SECONDS):
+        yield
+
+
+async def return_logins(
+    context: RunContext, session_dir: SessionDir, seeded: Mapping[str, Laid], *, is_asked: bool
+) -> list[str]:
+    """Write renewed logins back where it *is_asked*; gives what a person should know of those that were not."""
+    try:
+        return await _return_logins(context, session_dir, seeded, is_asked=is_asked)
+    except (ShoalError, OSError, ValueError, TimeoutError) as error:  # its work is good all the same
+        return [f"whether it renewed its login cannot be told: {error}"]
+
+
+async def _return_logins(
+    context: RunContext, session_dir: SessionDir, seeded: Mapping[str, Laid], *, is_asked: bool
+) -> list[str]:
+    names = [name for name, laid in seeded.items() if _is_touched(session_dir.home / name, laid)]
+    if not names:
+        return []
+    found = await read_files(context, reading(context, session_dir.home), session_dir.home, names)
+    new = {name: one.content for name, one in zip(names, found, strict=True) if one.state == "file"}
+    changed = {name: content for name, content in new.items() if content != seeded[name].content}
+    reasons = {
+        name: await _return_login(context, name, seeded[name].content, changed[name], is_asked=is_asked)
+        for name in changed
+    }
+    return [TOLD.format(name=f"~/{name}") + why for name, why in reasons.items() if why]
+
+
+def _is_touched(file: Path, laid: Laid) -> bool:
+    """Say whether the file may be another than was laid there, without opening what an agent could write."""
+    try:
+        seen = file.lstat()
+    except OSError:
+        return False
+    return seen.st_size != len(laid.content) or seen.st_mtime_ns > laid.at
+
+
+async def _return_login(context: RunContext, name: str, old: bytes, new: bytes, *, is_asked: bool) -> str | None:
+    """Put one renewed login in the place of the old one, or say why not."""
+    if not is_refreshed(old, new):
+        return ANOTHER
+    if not is_asked:
+        return NOT_ASKED
+    file = (Path(context.environ["HOME"]) / name).resolve()
+    async with lock_of_logins():
+        if not file.is_file() or file.read_bytes() != old:
+            return MOVED
+        with tempfile.NamedTemporaryFile("wb", dir=file.parent, prefix=f".{file.name}.", delete=False) as out:
+            out.write(new)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(out.name).replace(file)  # made with mode 0600
+    return None

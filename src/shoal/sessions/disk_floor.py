@@ -1,0 +1,185 @@
+"""The last of the host's disk: watched apart from any walk, the faster the less is left, for all sessions at once."""
+
+import asyncio
+import contextlib
+import os
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.limits.disk import Room, room
+from shoal.limits.kind import LimitGroup
+
+FASTEST_BYTES, FASTEST_INODES = 8 * 2**30, 800_000  # a second: more than a machine takes, so that no look comes late
+SHORTEST, LONGEST = 0.005, 1.0
+WINDOW_SECONDS = 0.1  # in which the fall is measured
+REACTION_SECONDS = 0.15  # until who was ended writes no more
+NEAR_BYTES = 2**30
+NEAR_INODES = 100_000
+SAMPLE_SECONDS = 0.1
+SETTLE_SECONDS = 0.05
+
+
+class Floor:
+    """Ends who fills the host's disk, before the floor of its free space or inodes is passed."""
+
+    def __init__(self) -> None:
+        self._disks: dict[int, _Disk] = {}
+
+    @contextlib.contextmanager
+    def watching(self, group: LimitGroup, place: Path) -> Iterator["Tenant"]:
+        """Watch the disk of *place* while a session writes there."""
+        device = os.stat(place).st_dev  # noqa: PTH116 - for each session, and half the time of Path.stat
+        disk = self._disks.setdefault(device, _Disk(place))
+        tenant = Tenant(group)
+        disk.enter(tenant)
+        try:
+            yield tenant
+        finally:
+            disk.leave(tenant)
+
+
+class Tenant:
+    """A session that writes on a disk; *ended* is set when it was ended to keep the last of it free."""
+
+    def __init__(self, group: LimitGroup) -> None:
+        self.group = group
+        self.entries = 0
+        """How many files it was last seen to have."""
+        self.ended = asyncio.Event()
+
+    def end(self) -> None:
+        """Kill at once: whoever writes fast has the disk full before a task is woken up."""
+        self.group.kill()
+        self.ended.set()
+
+    def sample(self) -> "_Sample":
+        """Read how much its processes have written, and how long they have run."""
+        written = [_written(pid) for pid in self.group.pids()]
+        return _Sample(
+            stored=sum(one.stored for one in written),
+            written=sum(one.written for one in written),
+            spent=self.group.cpu_seconds() or 0.0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What went to disks, what went anywhere, and the seconds of CPU."""
+
+    stored: int = 0
+    written: int = 0
+    spent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at: float
+    room: Room
+
+
+class _Disk:
+    """One file system, and who writes there."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._tenants: dict[Tenant, _Sample] = {}
+        self._looks: deque[_Look] = deque()
+        self._sampled = 0.0
+        self._not_before = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def enter(self, tenant: Tenant) -> None:
+        """Watch *tenant* too."""
+        self._tenants[tenant] = _Sample()
+        if self._timer is None:
+            self._look()
+
+    def leave(self, tenant: Tenant) -> None:
+        """Watch *tenant* no more."""
+        self._tenants.pop(tenant, None)
+        if not self._tenants and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._looks.clear()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = LONGEST
+        with contextlib.suppress(OSError):  # a network's disk may be away for a while
+            look = _Look(loop.time(), room(self._place))
+            self._looks.append(look)
+            while len(self._looks) > 2 and self._looks[1].at <= look.at - WINDOW_SECONDS:
+                self._looks.popleft()
+            self._judge(look)
+            pause = _pause(look.room)
+        self._timer = loop.call_later(pause, self._look)
+
+    def _judge(self, look: _Look) -> None:
+        """End whoever takes the last of the disk, one at a time: the others may go on when it is gone."""
+        lost_bytes, lost_inodes = self._fall(look)
+        spare = look.room
+        if look.at >= self._not_before:
+            if spare.spare_bytes < lost_bytes * REACTION_SECONDS:
+                self._end_writer(look)
+            elif spare.spare_inodes < lost_inodes * REACTION_SECONDS:
+                self._end_maker(look)
+        is_near = spare.spare_bytes < NEAR_BYTES or spare.spare_inodes < NEAR_INODES
+        if is_near and look.at - self._sampled >= SAMPLE_SECONDS:
+            self._sampled = look.at
+            for tenant in self._tenants:
+                self._tenants[tenant] = tenant.sample()
+
+    def _fall(self, look: _Look) -> tuple[float, float]:
+        """Say how many bytes and inodes the disk loses in a second, and nothing where it is well above its floor."""
+        first = self._looks[0]
+        passed = max(look.at - first.at, WINDOW_SECONDS / 2)
+        fallen_bytes = first.room.free_bytes - look.room.free_bytes
+        fallen_inodes = first.room.free_inodes - look.room.free_inodes
+        return max(0.0, fallen_bytes / passed), max(0.0, fallen_inodes / passed)
+
+    def _grown(self, tenant: Tenant) -> _Sample:
+        """Say what *tenant* has done since the last sample."""
+        now, before = tenant.sample(), self._tenants[tenant]
+        return _Sample(now.stored - before.stored, now.written - before.written, now.spent - before.spent)
+
+    def _end_writer(self, look: _Look) -> None:
+        """End who has stored most of late.
+
+        Not every file system counts what is stored, and space can be taken without a write: once the floor is passed
+        and more goes, it is who has written most anywhere, or else has worked most.
+        """
+        grown = {tenant: self._grown(tenant) for tenant in self._tenants}
+        writer = max(grown, key=lambda one: (grown[one].stored, grown[one].written, grown[one].spent))
+        is_falling = self._looks[0].room.free_bytes > look.room.free_bytes
+        if grown[writer].stored > 0 or (look.room.spare_bytes < 0 and is_falling and grown[writer] != _Sample()):
+            self._end_one(writer, look)
+
+    def _end_maker(self, look: _Look) -> None:
+        """End who has most files of those at work: who sleeps makes none, whatever a walk has counted of it."""
+        spent = {tenant: self._grown(tenant).spent for tenant in self._tenants}
+        if any(spent.values()):
+            self._end_one(max(spent, key=lambda one: (spent[one] > 0, one.entries, spent[one])), look)
+
+    def _end_one(self, tenant: Tenant, look: _Look) -> None:
+        self._not_before = look.at + SETTLE_SECONDS
+        self._looks.clear()
+        self._looks.append(look)
+        if not tenant.ended.is_set():
+            tenant.end()
+        self._tenants.pop(tenant)
+
+
+def _pause(now: Room) -> float:
+    """Wait no longer than the fastest writer would need for half of what may still be taken."""
+    least = min(now.spare_bytes / FASTEST_BYTES, now.spare_inodes / FASTEST_INODES)
+    return min(LONGEST, max(SHORTEST, least))
+
+
+def _written(pid: int) -> _Sample:
+    """Read what a process, with those that it has buried, has written; nothing where it cannot be looked at."""
+    with contextlib.suppress(OSError, ValueError):
+        counted = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+        return _Sample(stored=int(counted.get("write_bytes", 0)), written=int(counted.get("wchar", 0)))
+    return _Sample()

@@ -1,0 +1,147 @@
+"""What one session has on its disk: counted by walks, and exactly where a walk alone cannot be believed."""
+
+import asyncio
+import contextlib
+import functools
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, REST, Room, Used, measure_disk, room
+from shoal.limits.kind import LimitGroup
+from shoal.limits.members import signal_each
+from shoal.proc.namespace import Namespace
+
+# By signals: a frozen group of version 1 cannot be killed, and would outlive a coordinator that is.
+SECONDS = 2.0
+KERNEL_SECONDS = 0.25  # after which who waits in the kernel is believed to stay there
+LOOK_SECONDS = 0.002
+STOPPED = frozenset("TtZX")
+
+
+@contextlib.asynccontextmanager
+async def still(members: Callable[[], Iterable[int]]) -> AsyncIterator[bool]:
+    """Stop all *members* and give whether they all stand still; on leaving, those that we stopped go on.
+
+    Whoever had stopped before stays so. Nobody who has been stopped can wake another or start one.
+    """
+    stopped: set[int] = set()
+    try:
+        yield await _all_stopped(members, stopped)
+    finally:
+        signal_each(functools.partial(_both, stopped, members), Namespace.resume)
+
+
+async def _all_stopped(members: Callable[[], Iterable[int]], stopped: set[int]) -> bool:
+    began = time.monotonic()
+    while moving := [pid for pid in members() if not _is_still(pid, is_waiting_enough=_waited(began, KERNEL_SECONDS))]:
+        if _waited(began, SECONDS):
+            return False
+        stopped.update(moving)
+        signal_each(functools.partial(_both, moving, members), Namespace.pause)
+        await asyncio.sleep(LOOK_SECONDS)
+    return True
+
+
+def _both(some: Iterable[int], members: Callable[[], Iterable[int]]) -> set[int]:
+    return set(some).intersection(members())
+
+
+def _waited(since: float, seconds: float) -> bool:
+    return time.monotonic() - since > seconds
+
+
+def _is_still(pid: int, *, is_waiting_enough: bool) -> bool:
+    """Say whether no thread of a process can run a program's code any more.
+
+    Who waits in the kernel, for a disk or for a child that has its memory, stops before it leaves the kernel.
+    """
+    states = STOPPED | {"D"} if is_waiting_enough else STOPPED
+    with contextlib.suppress(OSError):
+        return all(_state(f"/proc/{pid}/task/{thread}/stat") in states for thread in os.listdir(f"/proc/{pid}/task"))
+    return True  # gone
+
+
+def _state(file: str) -> str:
+    try:
+        return Path(file).read_text(errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+# An honest build removes files while we walk, too. Two walks in a row that lost something are a reason to look closer,
+# and so is a disk that has lost more than the session has left: what a walk has passed can be moved behind it.
+LOST_WALKS = 2
+STILL_PART = 0.05  # of an agent's time, that it may stand still for being counted
+UNSTILL_COUNTS = 3  # so often it may not stand still
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """Where a session writes, and how much it may have there."""
+
+    folders: tuple[Path, ...]
+    most_bytes: int
+    group: LimitGroup
+    unread: Callable[[], Awaitable[int]] | None = None
+    """Counts what lies in those folders though we may not read it, where that can be done."""
+
+
+class DiskUse:
+    """Counts what a session uses; *at_start* is what its disk had free before the session's first byte."""
+
+    def __init__(self, allowed: Allowance, at_start: Room) -> None:
+        self._allowed = allowed
+        self._place = allowed.folders[0]
+        self._room = at_start
+        self._used_bytes = 0
+        self._lost_walks = 0
+        self._unstill = 0
+        self._not_before = 0.0
+        self.entries = 0
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Say whether the last walk lost something on its way."""
+        return self._lost_walks > 0
+
+    async def is_over(self) -> bool:
+        """Count, and say whether it is more than the session may have."""
+        used = await self._walk(REST)
+        self.entries = used.entries
+        if used.bytes > self._allowed.most_bytes:
+            return True
+        self._lost_walks = self._lost_walks + 1 if used.lost else 0
+        if not self._is_suspect() or time.monotonic() < self._not_before:
+            return False
+        return await self._is_over_at_rest()
+
+    def _is_suspect(self) -> bool:
+        """Say whether the session may have more than was seen."""
+        now = room(self._place)
+        taken = self._room.free_bytes - now.free_bytes
+        taken += (self._room.free_inodes - now.free_inodes) * (ENTRY_BYTES + FILE_BYTES)
+        return self._lost_walks >= LOST_WALKS or taken > self._allowed.most_bytes - self._used_bytes
+
+    async def _is_over_at_rest(self) -> bool:
+        began = time.monotonic()
+        async with still(self._allowed.group.pids) as is_still:
+            used = await self._walk(0)
+            now = room(self._place)
+        ended = time.monotonic()
+        self._not_before = ended + (ended - began) / STILL_PART
+        if is_still:
+            self._room, self._used_bytes, self._lost_walks, self._unstill = now, used.bytes, 0, 0
+            return used.bytes > self._allowed.most_bytes
+        self._unstill += 1
+        return self._unstill >= UNSTILL_COUNTS
+
+    async def _walk(self, rest: float) -> Used:
+        allowed = self._allowed
+        used = await measure_disk(*allowed.folders, pids=allowed.group.pids(), most_bytes=allowed.most_bytes, rest=rest)
+        # A folder that its owner may write but not list hides what is in it from an ordinary user.
+        if used.unread and allowed.unread is not None and used.bytes <= allowed.most_bytes:
+            return Used(max(used.bytes, await allowed.unread()), used.entries, lost=used.lost)
+        return used

@@ -1,0 +1,212 @@
+"""What this host can hold: the wall and the kind of workspace, found by trying."""
+
+import asyncio
+import contextlib
+import functools
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from shoal import proc
+from shoal.errors import BadInput, Broken, ShoalError, Unavailable, UnknownName, first_of
+from shoal.limits.disk import free_floor
+from shoal.model.command import Command
+from shoal.model.policy import Layers, Policy
+from shoal.sandboxes.choose import find, trials
+from shoal.sandboxes.host import SandboxHost, Trial, look
+from shoal.sandboxes.kind import Sandbox
+from shoal.sessions.sandboxed import open_sandboxed
+from shoal.store.paths import StatePaths
+from shoal.workspaces.directory import Directory
+from shoal.workspaces.kind import Kind
+from shoal.workspaces.mount import mount_overlay, unmount
+from shoal.workspaces.overlay import Overlay
+from shoal.workspaces.quota import assert_available, unwritten_bytes
+from shoal.workspaces.remove import Trash, remove_all
+from shoal.workspaces.worktree import Worktree
+
+HOST = Path("/dev")
+FOLDER = HOST / "shoal"  # a file system for temporary files may refuse devices, this one never does
+NAMES = ("null", "zero", "full", "random", "urandom", "tty")
+NOBODY = 65534
+MODE = stat.S_IFCHR | 0o666
+
+
+def device_nodes() -> tuple[Path, ...]:
+    """Give nodes that belong to nobody, made once for each boot; none where none are needed or can be made.
+
+    A sandbox of root's has no capabilities, and so cannot change what belongs to somebody else.
+    """
+    if not owns_host_nodes():
+        return ()
+    with contextlib.suppress(OSError):
+        if not _are_whole():
+            _make()
+        return tuple(FOLDER / name for name in NAMES)
+    return ()
+
+
+def owns_host_nodes() -> bool:
+    """Say whether the host's nodes belong to who we are."""
+    return (HOST / "null").stat().st_uid == os.geteuid()
+
+
+def _are_whole() -> bool:
+    def facts(path: Path) -> tuple[int, int, int]:
+        found = path.lstat()
+        return found.st_mode, found.st_uid, found.st_rdev
+
+    with contextlib.suppress(OSError):
+        return all(facts(FOLDER / name) == (MODE, NOBODY, (HOST / name).stat().st_rdev) for name in NAMES)
+    return False
+
+
+def _make() -> None:
+    """Make them aside and rename: another Shoal may do the same, and whoever looks finds all or none."""
+    aside = Path(tempfile.mkdtemp(prefix=".shoal-", dir=HOST))
+    try:
+        for name in NAMES:
+            node = aside / name
+            os.mknod(node, MODE, (HOST / name).stat().st_rdev)
+            node.chmod(0o666)  # mknod heeds the umask
+            os.chown(node, NOBODY, NOBODY)
+        aside.chmod(0o755)
+        if FOLDER.exists():
+            FOLDER.rename(aside / "old")
+        with contextlib.suppress(OSError):  # another Shoal was quicker
+            aside.rename(FOLDER)
+        shutil.rmtree(FOLDER / "old", ignore_errors=True)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    if not _are_whole():
+        raise OSError(f"{FOLDER} is not as it was made")
+
+
+STRATEGIES = ("auto", "overlay", "worktree", "directory")
+MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+TRIAL_SECONDS = 45.0  # some milliseconds, but on a host with a hundred busy processes
+
+
+async def wall(name: str) -> Sandbox:
+    """Give the wall that was asked for by name, after a trial; never another one."""
+    return find(name, await _probe(name))
+
+
+async def _probe(name: str) -> SandboxHost:
+    host = _host()
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = {kind: group.create_task(_trial(command)) for kind, command in trials(host, name).items()}
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
+    return host.with_trials({kind: task.result() for kind, task in tasks.items()})
+
+
+async def _trial(command: Command) -> Trial:
+    try:
+        done = await proc.run(command, timeout=TRIAL_SECONDS)
+    except TimeoutError:
+        raise Broken(f"the wall did not come up within {TRIAL_SECONDS:g} s: is this host too busy?") from None
+    return Trial(code=done.exit.code, stdout=done.stdout, stderr=done.stderr)
+
+
+@functools.cache
+def _host() -> SandboxHost:
+    return look(os.environ.get("PATH", os.defpath), device_nodes())
+
+
+async def kind_of_workspace(strategy: str, sandbox: Sandbox, paths: StatePaths, *, stays: bool = False) -> Kind:
+    """Give the kind that was asked for; `auto` is overlay, and worktree where that is not available.
+
+    One that *stays* when its agent has ended is never an overlay, which is there only while it is mounted.
+    """
+    if strategy not in STRATEGIES:
+        raise UnknownName("isolation_strategy", strategy, STRATEGIES)
+    if stays and strategy == "overlay":
+        why = "an overlay is there only while it is mounted, and `cleanup_on_complete: false` keeps workspaces"
+        raise BadInput(f"{why}; say `isolation_strategy: worktree`, or leave that out")
+    if stays and strategy == "auto":
+        return Worktree(paths.pool)
+    if strategy == "directory":
+        return Directory()
+    overlay = await _overlay(sandbox, paths) if strategy != "worktree" else None
+    if overlay is not None:
+        return overlay
+    if strategy == "overlay":
+        why = "neither the host nor a box can mount one on this file system"
+        raise Unavailable("isolation_strategy overlay", why, "ask for worktree, or auto")
+    return Worktree(paths.pool)
+
+
+def assert_room(paths: StatePaths) -> None:
+    """Raise `Broken` where one more session would take the last of the host's disk."""
+    # What the disk has yet to take lies in memory: where there is room for as much as that, nobody needs to count.
+    if free_floor(paths.root, coming_bytes=MEMORY_BYTES) is None:
+        return
+    if short := free_floor(paths.root, coming_bytes=unwritten_bytes(paths.boxes)):
+        raise Broken(f"{short}; make room, or run `shoal clean`")
+
+
+async def assert_exact_disk(sandbox: Sandbox, paths: StatePaths) -> None:
+    """Try a disk of a size of its own; raise `Unavailable` where no agent could be held to one."""
+    if sandbox.name == "none":
+        why = "without a wall an agent can write on every disk"
+        raise Unavailable("`disk: exact`", why, "use the bubblewrap wall, or say `disk: polled`")
+    place = paths.boxes / f"trial-{secrets.token_hex(4)}"
+    try:
+        await assert_available(place)
+    finally:
+        await remove_all(place)
+
+
+async def _overlay(sandbox: Sandbox, paths: StatePaths) -> Overlay | None:
+    with contextlib.ExitStack() as stack:
+        place = paths.boxes / f"trial-{secrets.token_hex(4)}"
+        layers = stack.enter_context(_trial_layers(place))
+        try:
+            if _host_mounts(layers):
+                return Overlay(by_host=True)
+            return Overlay(by_host=False) if await _box_mounts(sandbox, layers) else None
+        finally:
+            trash = Trash(paths.root / "trash")
+            trash.throw(place)  # at once: a cancel can cut a removal off
+            await trash.empty()
+
+
+@contextlib.contextmanager
+def _trial_layers(place: Path) -> Iterator[Layers]:
+    for name in ("lower", "upper", "work", "target"):
+        (place / name).mkdir(parents=True)
+    (place / "lower" / "file").write_text("trial")
+    yield Layers(lower=(place / "lower",), upper=place / "upper", work=place / "work", target=place / "target")
+
+
+def _host_mounts(layers: Layers) -> bool:
+    if os.geteuid() != 0:
+        return False
+    try:
+        mount_overlay(layers)
+    except Broken:
+        return False
+    unmount(layers.target)
+    return True
+
+
+async def _box_mounts(sandbox: Sandbox, layers: Layers) -> bool:
+    """Try to edit and delete below an overlay that is mounted in a box of its own."""
+    if not sandbox.mounts:
+        return False
+    target = layers.target
+    script = 'echo x > "$1/new" && echo x > "$1/file" && rm "$1/file"'
+    env = {"PATH": "/usr/bin:/bin"}
+    command = Command(argv=("/bin/sh", "-c", script, "sh", str(target)), cwd=target, env=env)
+    policy = Policy(write=(target,), layers=layers, token=secrets.token_hex(8), uid=os.getuid(), gid=os.getgid())
+    try:
+        async with open_sandboxed(sandbox, command, policy, sink=lambda _stream, _data: None) as box:
+            return (await box.wait()).code == 0
+    except ShoalError:
+        return False

@@ -1,0 +1,173 @@
+"""An in-process agent as a member of a run: its model is asked from here, its hands are behind the session's wall."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from shoal.agent import Agent, AgentEvent, AgentLimits, Call, ModelReplied, Reply, ScriptedModel, sandboxed_tools
+from shoal.agent.events import ToolCalled, ToolReturned
+from shoal.errors import AgentCancelled, AgentTimedOut, BadInput, ShoalError, first_of
+from shoal.model.agent import SCRIPTED, TOOLS, AgentSpec, Mind
+from shoal.proc import Exit, Stream
+from shoal.sessions.agent_process import AgentEnd, Ending
+from shoal.sessions.context import RunContext
+from shoal.sessions.open_session import OpenSession
+from shoal.sessions.output_log import OutputLog
+from shoal.sessions.policy import note_grants
+from shoal.sessions.session_dir import SessionDir
+from shoal.sessions.worker import WorkerSpec
+from shoal.workspaces.kind import Workspace
+
+PLACE = (
+    "You work in a private copy of a git repository, by your tools alone. Paths are from its top. What you change "
+    "there is kept as a branch when you give your final answer; nobody can answer questions."
+)
+
+
+async def in_process_run(
+    context: RunContext,
+    worker: WorkerSpec,
+    workspace: Workspace,
+    session_dir: SessionDir,
+    words: OutputLog,
+    stop: asyncio.Event,
+) -> AgentEnd:
+    """Give the task to a fork of the agent, whose tools work behind the session's wall."""
+    note_grants(context, worker)
+    hands = OpenSession(context, worker, workspace, session_dir, None)
+    voice = _AgentEvents(words)
+    try:
+        async with _forked(worker, hands) as fork:
+            fork.subscribe(voice.hear)
+            outcome = await _outcome(fork, worker, stop, context.grace)
+            voice.conclude(outcome)
+            return replace(_session_end(outcome, words), usage=_usage(fork), resources=hands.resources)
+    finally:
+        words.close()
+
+
+def assert_agent(spec: AgentSpec) -> None:
+    """Raise `BadInput` or `Unavailable` where *spec* names no model that this program can ask."""
+    try:
+        _agent(spec)
+    except BadInput as error:
+        raise BadInput(f"agent {spec.name}: {error}") from error
+
+
+def _agent(spec: AgentSpec) -> Agent:
+    if isinstance(spec.made, Agent):
+        return spec.made
+    if spec.mind is None:
+        raise BadInput(f"{spec.made!r:.60} is no agent; give a `shoal.Agent`, or a mapping with `model`")
+    model = spec.mind.model if spec.mind.model != SCRIPTED else _scripted_model(spec.mind)
+    return Agent(model, name=spec.name, limits=_limits(spec.mind))
+
+
+def _limits(mind: Mind) -> AgentLimits:
+    if mind.budget is None:
+        return AgentLimits()
+    turns = {} if mind.budget.turns is None else {"turns": mind.budget.turns}
+    return AgentLimits(tokens=mind.budget.tokens, dollars=mind.budget.dollars, **turns)
+
+
+def _scripted_model(mind: Mind) -> ScriptedModel:
+    """Make the model that gives the replies of a file."""
+    return ScriptedModel([_step(reply) for reply in json.loads(mind.replies or "[]")])
+
+
+def _step(reply: str | dict[str, dict[str, object]] | list[dict[str, dict[str, object]]]) -> str | list[Call]:
+    if isinstance(reply, str):
+        return reply
+    calls = [reply] if isinstance(reply, dict) else reply
+    return [Call(tool, arguments) for call in calls for tool, arguments in call.items()]
+
+
+@contextlib.asynccontextmanager
+async def _forked(worker: WorkerSpec, hands: OpenSession) -> AsyncIterator[Agent]:
+    """Give a fork with hands in the session; what it spends is the base's too."""
+    spec = worker.task.agent
+    base = _agent(spec)
+    wanted = spec.mind.tools if spec.mind else TOOLS
+    setup = base.setup.with_tools([tool for tool in sandboxed_tools(hands) if tool.name in wanted])
+    if spec.mind is not None:
+        setup = replace(setup, system_prompt="\n\n".join(filter(None, (worker.task.system_prompt, PLACE))))
+        if spec.mind.temperature is not None:
+            setup = replace(setup, settings={**setup.settings, "temperature": spec.mind.temperature})
+    async with contextlib.AsyncExitStack() as stack:
+        if spec.made is None:  # whoever made an agent closes its connections
+            await stack.enter_async_context(base)
+        yield stack.enter_context(base.sharing(setup))
+
+
+async def _outcome(fork: Agent, worker: WorkerSpec, stop: asyncio.Event, grace: float) -> Reply | ShoalError:
+    """Ask, until there is an answer, its time is over, or it is told to stop."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(_prompt_agent(fork, worker))
+            told = group.create_task(stop.wait())
+            await asyncio.wait((asked, told), return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                fork.cancel()
+                await asyncio.wait((asked,), timeout=grace)
+            for task in (asked, told):
+                task.cancel()
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
+    return AgentCancelled() if asked.cancelled() else asked.result()
+
+
+async def _prompt_agent(fork: Agent, worker: WorkerSpec) -> Reply | ShoalError:
+    try:
+        return await fork.prompt(worker.task.prompt, timeout=worker.seconds)
+    except ShoalError as error:  # whatever it is, it is this agent's failure, and its work is kept
+        return error
+
+
+def _session_end(outcome: Reply | ShoalError, words: OutputLog) -> AgentEnd:
+    match outcome:
+        case Reply():
+            return AgentEnd(ending=Ending.BY_ITSELF, exit=Exit(0, None), words=words)
+        case AgentCancelled():
+            return AgentEnd(ending=Ending.STOP, exit=Exit(None, None), words=words)
+        case AgentTimedOut():
+            return AgentEnd(ending=Ending.TIME, exit=Exit(None, None), words=words, failure=str(outcome))
+        case _:
+            return AgentEnd(ending=Ending.BY_ITSELF, exit=Exit(1, None), words=words, failure=str(outcome))
+
+
+def _usage(fork: Agent) -> dict[str, float]:
+    used = fork.usage
+    tokens: dict[str, float] = {"input_tokens": used.input_tokens, "output_tokens": used.output_tokens}
+    return tokens if fork.cost is None else {**tokens, "cost_usd": float(fork.cost)}
+
+
+@dataclass
+class _AgentEvents:
+    """Turns what the agent does into words: its texts are its output, its tools are told beside."""
+
+    words: OutputLog
+    text: str = ""
+    """What it said last, which is said again in full if it was its answer."""
+
+    def hear(self, event: AgentEvent) -> None:
+        match event:
+            case ModelReplied(text=text):
+                self._say(Stream.STDOUT, self.text)
+                self.text = text
+            case ToolCalled(tool=tool, arguments=arguments):
+                self._say(Stream.STDERR, f"{tool} {arguments}")
+            case ToolReturned(tool=tool, error=str(error)):
+                self._say(Stream.STDERR, f"{tool} failed: {error}")
+
+    def conclude(self, outcome: Reply | ShoalError) -> None:
+        if isinstance(outcome, Reply):
+            self._say(Stream.STDOUT, outcome.text)
+        else:
+            self._say(Stream.STDOUT, self.text)
+            self._say(Stream.STDERR, str(outcome))
+
+    def _say(self, stream: Stream, text: str) -> None:
+        if text:
+            self.words.feed(stream, f"{text}\n".encode(errors="replace"))

@@ -1,0 +1,313 @@
+"""Keeping an ended agent's work: sealed in a box, taken in as a pack, held by a ref; or its raw files stay."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from shoal.errors import Broken, ShoalError
+from shoal.git.contents import contents
+from shoal.git.gitdir import write_gitdir
+from shoal.git.imports import MAX_BLOB_BYTES, ImportRefused, take
+from shoal.git.refs import ABSENT, Move, move, refusal, value
+from shoal.git.run import git
+from shoal.model.command import Command
+from shoal.model.results import WorkerResult
+from shoal.sessions.context import RunContext
+from shoal.sessions.executable_config import Flags, flag_changes
+from shoal.sessions.sandboxed import git_environment, open_sandboxed
+from shoal.sessions.seal import Seal, Wish, seal_work
+from shoal.sessions.session_dir import SessionDir
+from shoal.workspaces.kind import Workspace
+from shoal.workspaces.objects import objects_ready
+from shoal.workspaces.overlay import is_empty
+
+MOST_OBJECTS = 20_000
+MOST_BYTES = 2**20
+NAMED_AT_MOST = 20
+NAME_CHARS = 300
+
+
+async def find_secrets(context: RunContext, commit: str) -> tuple[str, ...]:
+    """Name the files and commits since the base that have a secret in them; earlier commits of the branch too."""
+    if not context.mask.has_long:
+        return ()
+    wanted = ("rev-list", "--objects", f"--max-count={MOST_OBJECTS}", commit, f"^{context.base.commit}")
+    done = await git(context.repository.git, *wanted, limit=MOST_OBJECTS * 200)
+    rows = [line.partition(b" ") for line in done.stdout.split(b"\n")[:MOST_OBJECTS]]
+    names = {name: path for name, _, path in rows if len(name) == context.repository.digits}  # the last may be cut
+    found: dict[str, None] = {}
+    for name, content in zip(names, await contents(context.repository.git, list(names), limit=MOST_BYTES), strict=True):
+        if content is not None and content.data and (secrets := context.mask.names_in(content.data)):
+            found[f"{_place(name, content.kind, names[name])} ({', '.join(secrets)})"] = None
+    return tuple(context.mask.text(place)[:NAME_CHARS] for place in list(found)[:NAMED_AT_MOST])
+
+
+def _place(name: bytes, kind: str, path: bytes) -> str:
+    if kind == "blob":
+        return path.decode(errors="surrogateescape")
+    return f"{kind} {name.decode()[:12]}"
+
+
+LARGE_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptWork:
+    """Where the work is now: on *branch*, nowhere because there was none, or still raw because of *failure*."""
+
+    branch: str | None = None
+    commit: str | None = None
+    files_changed: int = 0
+    refs: tuple[str, ...] = ()
+    unkept: tuple[str, ...] = ()
+    large: tuple[str, ...] = ()
+    """Of those, what is too large for a branch."""
+    special: tuple[str, ...] = ()
+    unconverted: tuple[str, ...] = ()
+    ignored: int = 0
+    flags: Flags = field(default_factory=Flags)
+    notes: tuple[str, ...] = ()
+    """How it was kept, where that is not as usual."""
+    secrets: tuple[str, ...] = ()
+    failure: str | None = None
+
+    @property
+    def must_stay(self) -> bool:
+        """Say whether some bytes are only in the raw files."""
+        return self.failure is not None or bool(self.unkept)
+
+    @property
+    def too_large(self) -> str | None:
+        """Say which files are not on the branch because of their size."""
+        if not self.large:
+            return None
+        names = ", ".join(self.large[:LARGE_NAMED]) + (", …" if len(self.large) > LARGE_NAMED else "")
+        count = "1 file is" if len(self.large) == 1 else f"{len(self.large)} files are"
+        where = "its raw files have everything, and the branch the rest" if self.commit else "its raw files stay"
+        return f"{count} too large for a branch (over {MAX_BLOB_BYTES // 2**20} MiB): {names}; {where}"
+
+    def on(self, result: WorkerResult, box: Path) -> WorkerResult:
+        """Tell in *result* where the work is; *box* is where its raw files lie if it could not be brought in."""
+        if self is NOTHING:
+            return result
+        return replace(
+            result,
+            branch=self.branch,
+            commit=self.commit,
+            files_changed=self.files_changed,
+            unkept=(*self.unkept, *self.special),
+            unconverted=self.unconverted,
+            ignored=self.ignored,
+            kept_refs=self.refs,
+            executable=self.flags.held,
+            instructions=self.flags.instructions,
+            notes=(*result.notes, *self.notes),
+            secrets=self.secrets,
+            raw=str(box) if self.must_stay else None,
+        )
+
+
+NOTHING = KeptWork()
+"""There was no work."""
+
+
+async def keep_work(
+    context: RunContext,
+    workspace: Workspace,
+    session_dir: SessionDir,
+    *,
+    branch: str,
+    message: str,
+    has_history: bool,
+    litter: tuple[str, ...] = (),
+) -> KeptWork:
+    """Bring the work to a branch; try again without the agent's own history if that is what is unsound."""
+    ref = f"refs/heads/{branch}"
+    here = await value(context.repository, ref) if not workspace.is_overlay else None
+    join = here if here not in (None, context.base.commit) else ""
+    if workspace.is_overlay and not has_history and is_empty(workspace.changes):
+        return NOTHING
+    wish = Wish(message=message, has_history=has_history, join=join or "", litter=litter)
+    async with _able_to_read(context, join) as there:
+        seal = await seal_work(there, workspace, session_dir, wish)
+        result = await _import(there, seal, ref, here)
+        if result.failure and has_history:
+            why = result.failure
+            seal = await seal_work(there, workspace, session_dir, replace(wish, has_history=False))
+            result = await _import(there, replace(seal, squashed=why), ref, here)
+    if result.commit is None and result.failure is None and here == context.base.commit:
+        await move(context.repository, [Move(ref, ABSENT, here)])
+    return result
+
+
+@contextlib.asynccontextmanager
+async def _able_to_read(context: RunContext, join: str | None) -> AsyncIterator[RunContext]:
+    """Lend the seal a commit that the host made in a linked worktree meanwhile, if there is one."""
+    if not join:
+        yield context
+        return
+    async with objects_ready(context.repository, join, context.paths.objects, on_gather=context.on_gather) as objects:
+        yield replace(context, base=replace(context.base, objects=objects))
+
+
+def add_seal_notes(known: KeptWork, seal: Seal) -> KeptWork:
+    """Add what the seal said of single files, and why it failed."""
+    return replace(
+        known,
+        unkept=seal.unkept,
+        large=seal.large,
+        special=seal.special,
+        unconverted=seal.unconverted,
+        ignored=seal.ignored,
+        notes=tuple(_notes(seal)),
+        failure=seal.failure,
+    )
+
+
+def _notes(seal: Seal) -> Iterator[str]:
+    if seal.squashed is not None:
+        kept = "no other change is left" if seal.tip is None else "its files are kept as one commit"
+        yield f"{kept}, without its own history: {seal.squashed}"
+    if seal.is_partial:
+        yield "some of its other branches or stashes were left out: they could not be checked within the bounds"
+    if seal.is_plain:
+        yield (
+            "its .gitignore or .gitattributes files cost too much to follow: files are kept as they are, "
+            "without those that the base ignores"
+        )
+
+
+async def _import(context: RunContext, seal: Seal, ref: str, here: str | None) -> KeptWork:
+    known = add_seal_notes(NOTHING, seal)
+    if seal.failure or seal.tip is None or seal.pack is None:
+        return known
+    taken = await take(
+        context.repository,
+        seal.pack,
+        base=context.base.commit,
+        tips=(seal.tip, *seal.extras),
+        lender=context.base.objects,
+        bounds=context.bounds,
+    )
+    if isinstance(taken, ImportRefused):
+        return replace(known, failure=f"the work was refused: {taken.why}")
+    extras = [f"refs/shoal/kept/{ref.removeprefix('refs/heads/agent/')}/{n}" for n, _ in enumerate(seal.extras)]
+    moves = [Move(name, commit, ABSENT) for name, commit in zip(extras, seal.extras, strict=True)]
+    has_work = seal.tip != context.base.commit
+    if has_work:
+        moves.append(Move(ref, seal.tip, here or ABSENT))
+    if not await move(context.repository, moves):
+        why = await refusal(context.repository, ref, seal.tip)
+        return replace(known, failure=f"{ref} {f'cannot be made: {why}' if why else 'was moved by somebody else'}")
+    return replace(
+        known,
+        branch=ref.removeprefix("refs/heads/") if has_work else None,
+        commit=seal.tip if has_work else None,
+        files_changed=taken.files_changed,
+        refs=tuple(extras),
+        secrets=await find_secrets(context, seal.tip) if has_work else (),
+        flags=await flag_changes(
+            context.repository.git, context.base.commit, seal.tip, taken.paths, context.executable
+        ),
+    )
+
+
+LARGEST_BYTES = 64 * 2**20
+
+
+async def patch(context: RunContext, session: str, work: KeptWork) -> dict[str, str]:
+    """Write the patch beside the other results and name it; other kinds of workspace have a branch instead."""
+    if context.kind.name != "directory" or work.commit is None:
+        return {}
+    options = ("--binary", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=all")
+    done = await git(context.repository.git, "diff", *options, context.base.commit, work.commit, limit=LARGEST_BYTES)
+    if done.dropped:
+        return {}
+    target = context.paths.results / f"{session}.patch"
+    target.write_bytes(done.stdout)
+    return {"patch": str(target)}
+
+
+SECONDS = 120.0
+
+# Whatever was touched since the opening in any way (content, mode, times, flags, attributes: all change the ctime) is
+# made anew. Files first: they are deleted, and git later finds only what is missing.
+CLEAN = """
+set -eu
+find . -xdev -type d ! -perm 755 -exec chmod 00755 {} \\;
+find . -xdev -mindepth 1 ! -path ./.git ! -type d -cnewer "$MARK" -delete
+git clean -ffdxq -e /.git
+"""
+# In a box of its own, after the folders: what is made in a folder inherits from it.
+RESTORE = """
+set -eu
+git read-tree --reset -u "$BASE"
+git update-index -q --refresh
+test -z "$(git status --porcelain --ignored)"
+"""
+
+
+async def recycle(context: RunContext, workspace: Workspace, session_dir: SessionDir) -> Path | None:
+    """Make the workspace pristine and return its index, or `None` when it cannot serve again."""
+    gitdir = session_dir.box / f"recycle-{secrets.token_hex(3)}"
+    write_gitdir(
+        gitdir,
+        context.repository,
+        head=context.base.commit,
+        refs={},
+        index=workspace.index,
+        lenders=context.lenders,
+        loose_stat=False,
+    )
+    try:
+        await _run(context, workspace, session_dir, gitdir, CLEAN)
+        await asyncio.to_thread(renew_folders, workspace.path, session_dir.opened.stat().st_mtime_ns, session_dir.box)
+        await _run(context, workspace, session_dir, gitdir, RESTORE)
+    except (ShoalError, OSError, TimeoutError):
+        return None
+    return gitdir / "index"
+
+
+async def _run(context: RunContext, workspace: Workspace, session_dir: SessionDir, gitdir: Path, script: str) -> None:
+    env = git_environment(gitdir, workspace.path)
+    env |= {"MARK": str(session_dir.opened), "BASE": context.base.commit}
+    command = Command(argv=("/bin/sh", "-c", script, "recycle"), cwd=workspace.path, env=env)
+    policy = context.policy(token=secrets.token_hex(8), read=(session_dir.opened,), write=(workspace.path, gitdir))
+    policy = replace(policy, uid=os.getuid(), gid=os.getgid())
+    async with open_sandboxed(context.sandbox, command, policy, sink=lambda _stream, _data: None) as box:
+        async with asyncio.timeout(SECONDS):
+            done = await box.wait()
+    if done.code != 0:
+        raise Broken("the worktree cannot be made pristine")
+
+
+def renew_folders(top: Path, since: int, aside: Path) -> None:
+    """Put a new folder in the place of each that was touched after *since*, *top* included, with the same entries.
+
+    A folder holds more than can be looked at and set back: special modes, flags, access lists, a version, times.
+    New ones are made in *aside*, from which they inherit nothing of the agent's. Nobody else may be at work in *top*.
+    """
+    for folder in reversed(_touched_folders(str(top), since)):
+        fresh = f"{aside}/fresh-{secrets.token_hex(4)}"
+        os.mkdir(fresh)  # noqa: PTH102 - hundreds of them: a Path takes longer to make than a folder
+        os.chmod(fresh, 0o755)  # noqa: PTH101, S103
+        for name in os.listdir(folder):
+            os.rename(f"{folder}/{name}", f"{fresh}/{name}")  # noqa: PTH104
+        os.rmdir(folder)  # noqa: PTH106
+        os.rename(fresh, folder)  # noqa: PTH104
+
+
+def _touched_folders(top: str, since: int) -> list[str]:
+    """Find them, each before those in it."""
+    found, rest = [], [top]
+    while rest:
+        place = rest.pop()
+        if os.lstat(place).st_ctime_ns >= since:
+            found.append(place)
+        with os.scandir(place) as entries:
+            rest += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return found

@@ -1,0 +1,214 @@
+"""What a session may spend, and the watching of it: the first limit that is passed is named."""
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from shoal.errors import ShoalError
+from shoal.limits.disk import Room, free_floor, room
+from shoal.limits.kind import LimitGroup, ResourceUsage
+from shoal.model.command import Command
+from shoal.model.limits import ResourceLimits
+from shoal.proc import Stream
+from shoal.sessions.context import RunContext
+from shoal.sessions.disk_floor import Floor, Tenant
+from shoal.sessions.disk_use import Allowance, DiskUse
+from shoal.sessions.pace import Pace
+from shoal.sessions.sandboxed import open_sandboxed
+from shoal.sessions.session_dir import SYSTEM_PATH
+from shoal.workspaces.quota import is_full, unwritten_bytes
+
+DISK_SECONDS = 1.0
+# A build may run into its pids now and then. A bomb is who is refused at every look for two seconds, or was refused and
+# stays at its limit for so long: the shells of bash's bomb wait for seconds before they try again.
+PERSISTENT_SECONDS = 1.8
+LEAST_LOOKS = 3
+# Whoever has spent no time has done nothing; looked at all the same once in a while, for what others may have done.
+IDLE_SECONDS = 30.0
+CROWDED = 0.9
+# An agent may read that its disk is full, think, and make room; who has made none for so long will not.
+FULL_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionBounds:
+    """The limits of one session, the group that holds it to them, and where it can write."""
+
+    group: LimitGroup
+    limits: ResourceLimits
+    folders: tuple[Path, ...]
+    box: Path
+    given_bytes: int = 0
+    """What already lay in those folders when the session was opened."""
+    disk: Path | None = None
+    """The disk of its own that holds them, where the limit of disk is exact."""
+    full_seconds: float = FULL_SECONDS
+    unread: Callable[[], Awaitable[int]] | None = None
+    """Counts what lies in those folders though we may not read it, where that can be done."""
+    pace: Pace = field(default_factory=Pace)
+    floor: Floor = field(default_factory=Floor)
+    at_start: Room | None = None
+    """What the host's disk had free before the agent could write."""
+
+    def met(self, *, failed: bool) -> str | None:
+        """Name the limit that an ended agent had met: the kernel's own counters say so, or the disk that it left full.
+
+        Who met the end of its disk and made room again has met nothing; who leaves it full, and says that all is
+        well, may have lost what it wrote last.
+        """
+        breach = self.group.breach()
+        if breach and (breach == "memory" or failed):
+            return breach
+        return "disk" if self.fills_its_disk else None
+
+    def is_crowded(self, usage: ResourceUsage) -> bool:
+        """Say whether it has about as many processes as it may."""
+        most = self.limits.pids
+        return most is not None and usage.pids is not None and usage.pids >= CROWDED * most
+
+    @property
+    def fills_its_disk(self) -> bool:
+        """Say whether the agent has a disk of its own, and has filled it."""
+        return self.disk is not None and is_full(self.disk, self.limits.disk_bytes or 0)
+
+
+async def wait_for_breach(bounds: SessionBounds, since: float, tenant: Tenant | None = None) -> str:
+    """Look until a limit is passed for good, and name it; *since* is when the agent was let in.
+
+    *tenant* is told how many files the session was seen to have.
+    """
+    watch = _LimitWatch(bounds, since, tenant or Tenant(bounds.group))
+    with bounds.pace.watching():
+        while True:
+            with bounds.pace.look():
+                breach = await watch.look(time.monotonic())
+            if breach is not None:
+                return breach
+            await asyncio.sleep(bounds.pace.seconds)
+
+
+class _LimitWatch:
+    """What was seen of one session so far."""
+
+    def __init__(self, bounds: SessionBounds, since: float, tenant: Tenant) -> None:
+        self._bounds = bounds
+        self._tenant = tenant
+        self._use = _disk_use(bounds)
+        self._spent: float | None = None  # at the last look that went through everything
+        self._walked = since
+        self._refused = 0
+        self._pressed: list[float] = []
+        self._full: float | None = None
+
+    async def look(self, now: float) -> str | None:
+        """Look once; an agent that has spent no time since, and was in no trouble, has done nothing."""
+        spent = self._bounds.group.cpu_seconds()
+        is_idle = spent is not None and spent == self._spent and not self._pressed and self._full is None
+        if is_idle and now - self._walked < IDLE_SECONDS:
+            return None
+        breach = self._processes(now) or self._own_disk(now)
+        is_due = now - self._walked >= DISK_SECONDS or (self._use is not None and self._use.is_doubtful)
+        if breach is None and is_due:
+            breach = "disk" if await self._disk_is_full() else None
+            self._spent, self._walked = spent, time.monotonic()
+        return breach
+
+    def _processes(self, now: float) -> str | None:
+        group = self._bounds.group
+        usage = group.usage()
+        refused = usage.forks_refused
+        breach = group.breach()
+        if breach == "memory" or (breach == "pids" and refused is None):
+            return breach
+        if refused is None or not (refused > self._refused or (refused > 0 and self._bounds.is_crowded(usage))):
+            self._pressed = []
+            return None
+        self._refused = refused
+        self._pressed.append(now)
+        is_bomb = len(self._pressed) >= LEAST_LOOKS and now - self._pressed[0] >= PERSISTENT_SECONDS
+        return "pids" if is_bomb else None
+
+    def _own_disk(self, now: float) -> str | None:
+        if not self._bounds.fills_its_disk:
+            self._full = None
+        elif self._full is None:
+            self._full = now
+        return "disk" if self._full is not None and now - self._full > self._bounds.full_seconds else None
+
+    async def _disk_is_full(self) -> bool:
+        bounds = self._bounds
+        if bounds.disk is not None:  # what is in memory still is on no disk that the floor's own watch sees
+            return free_floor(bounds.box, coming_bytes=unwritten_bytes(bounds.box.parent)) is not None
+        if self._use is None:
+            return False
+        is_over = await self._use.is_over()
+        self._tenant.entries = self._use.entries
+        return is_over
+
+
+def _disk_use(bounds: SessionBounds) -> DiskUse | None:
+    """Give what counts a session's files; an exact disk counts by itself."""
+    if bounds.disk is not None or bounds.limits.disk_bytes is None:
+        return None
+    allowed = Allowance(
+        folders=bounds.folders,
+        most_bytes=bounds.limits.disk_bytes + bounds.given_bytes,
+        group=bounds.group,
+        unread=bounds.unread,
+    )
+    return DiskUse(allowed, bounds.at_start or room(bounds.box))
+
+
+def spelt(limits: ResourceLimits) -> str:
+    """Say limits in one line."""
+    cpu = "a fair share of cpu" if limits.cpu_percent is None else f"{limits.cpu_percent:g} % cpu"
+    exactly = " (exact)" if limits.is_exact else ""
+    parts = (
+        "no bound of memory" if limits.memory_mb is None else f"{limits.memory_mb:g} MB memory",
+        cpu,
+        "no bound of time" if limits.time_seconds is None else f"{limits.time_seconds:g} s",
+        "no bound of disk" if limits.disk_mb is None else f"{limits.disk_mb:g} MB disk{exactly}",
+        "no bound of pids" if limits.pids is None else f"{limits.pids} pids",
+    )
+    return ", ".join(parts)
+
+
+SECONDS = 30.0
+
+
+def counter(context: RunContext, folders: tuple[Path, ...]) -> Callable[[], Awaitable[int]] | None:
+    """Give what counts all bytes below *folders*; `None` where no box can read more than we can."""
+    if not context.sandbox.mounts:
+        return None
+
+    async def count() -> int:
+        try:
+            async with asyncio.timeout(SECONDS):
+                return await _count(context, folders)
+        except (ShoalError, OSError, TimeoutError):
+            return 0
+
+    return count
+
+
+async def _count(context: RunContext, folders: tuple[Path, ...]) -> int:
+    said = bytearray()
+
+    def feed(stream: Stream, data: bytes) -> None:
+        if stream is Stream.STDOUT:
+            said.extend(data[:1000])
+
+    words = ("du", "--summarize", "--total", "--block-size=1", "--one-file-system", "--", *map(str, folders))
+    # Only the last line, which is the sum: the others begin with the folders' names.
+    argv = ("/bin/sh", "-c", '"$@" 2>/dev/null | tail -n 1', "sh", *words)
+    env = {"PATH": ":".join(SYSTEM_PATH), "LC_ALL": "C"}
+    policy = context.policy(token=secrets.token_hex(8), read=folders, write=())
+    policy = replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
+    async with open_sandboxed(context.sandbox, Command(argv=argv, cwd=Path("/"), env=env), policy, sink=feed) as box:
+        await box.wait()
+    number = bytes(said).partition(b"\t")[0]
+    return int(number) if number.isdigit() else 0

@@ -1,0 +1,201 @@
+"""All that is private to a session, opened and removed: workspace, gitdir, lease, and a disk if it is asked for."""
+
+import asyncio
+import contextlib
+import functools
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+from shoal.git.gitdir import user_config, write_gitdir, write_refs
+from shoal.sessions.context import RunContext
+from shoal.sessions.host_probe import assert_room
+from shoal.sessions.policy import as_json
+from shoal.sessions.reuse import Spare, gitdir_aside
+from shoal.sessions.session_dir import SessionDir, hold_session_dir
+from shoal.sessions.setup.prepare import Ready, finish_setup, set_up
+from shoal.sessions.start_turns import begun_turn
+from shoal.sessions.worker import WorkerSpec
+from shoal.workspaces.kind import Kind, Workspace, WorkspaceOrder
+from shoal.workspaces.overlay import Overlay
+from shoal.workspaces.quota import settle, sized
+from shoal.workspaces.remove import clear_privileges
+
+
+@contextlib.asynccontextmanager
+async def open_session_dir(
+    context: RunContext,
+    worker: WorkerSpec,
+    path: Path,
+    *,
+    is_seen: bool = True,
+    starts: bool = False,
+    stop: asyncio.Event | None = None,
+    setup_as: WorkerSpec | None = None,
+) -> AsyncIterator[tuple[Workspace, SessionDir, Spare]]:
+    """Open everything private to a session; on leaving it is removed, unless the raw files must stay.
+
+    *is_seen* says that programs on the host are to see the workspace; else only the boxes of the session surely do.
+    *starts* says that its box is started at once: its turn to start begins here.
+    *stop* cuts set-up short, if there is any: then the workspace is without it.
+    *setup_as* is the worker whose set-up it has, where that is not *worker*.
+    """
+    assert_room(context.paths)
+    async with (
+        set_up(context, setup_as or worker, stop) as ready,
+        begun_turn() if starts else contextlib.nullcontext(),
+        _filled(context, worker, path, ready, is_seen=is_seen) as everything,
+    ):
+        yield everything
+
+
+@contextlib.asynccontextmanager
+async def _filled(
+    context: RunContext, worker: WorkerSpec, path: Path, ready: Ready, *, is_seen: bool
+) -> AsyncIterator[tuple[Workspace, SessionDir, Spare]]:
+    box = context.paths.box(worker.session)
+    prompts: dict[str, str | bytes] = {
+        "prompt.md": worker.task.prompt,
+        "system_prompt.md": worker.task.system_prompt,
+        **({"permissions.json": as_json(worker.task.permitted)} if worker.task.has_permissions else {}),
+        **{f"inputs/{name}": text for name, text in worker.task.inputs.items()},
+    }
+    user = context.user if context.sandbox.mounts else None
+    spare = Spare.of(context, worker, box, path, prompts, user)
+    if not spare.take():
+        os.mkdir(box, 0o700)  # noqa: PTH102
+    workspace: Workspace | None = None
+    try:
+        async with _disk(context, worker, box, path) as disk:
+            with hold_session_dir(
+                box, worker.session, prompts, user, disk=disk, database=worker.database, written=spare.written
+            ) as session_dir:
+                _user_config(context, session_dir)
+                order = _order(context, worker, path, disk, ready.trees, is_mounted=spare.is_mounted)
+                async with _kind(context, is_seen=is_seen).open(order) as workspace:
+                    _private_gitdir(context, worker, workspace, session_dir)
+                    if not ready.is_nothing:
+                        spare.use = None  # what is laid into it makes it this session's for good
+                        renew = functools.partial(_make_again, context, worker, workspace, session_dir)
+                        await finish_setup(context, worker, ready, workspace, session_dir, renew)
+                    if worker.limits.is_exact:
+                        settle(disk, worker.limits.disk_bytes or 0)
+                    if workspace.can_recycle or not ready.is_nothing:
+                        _mark(session_dir.opened)
+                    spare.note(workspace)
+                    yield workspace, session_dir, spare
+                    spare.leave(workspace)
+    finally:
+        if workspace is not None and workspace.keep:
+            await clear_privileges(box, path)
+        elif not spare.put_away(workspace):
+            context.trash.throw(box)
+        _clear_folder(context, path)
+
+
+def _kind(context: RunContext, *, is_seen: bool) -> Kind:
+    """Let an overlay be mounted in the boxes alone, where that is enough and the wall can."""
+    if isinstance(context.kind, Overlay) and not is_seen and context.sandbox.mounts:
+        return replace(context.kind, may_hide=True)
+    return context.kind
+
+
+@contextlib.asynccontextmanager
+async def _disk(context: RunContext, worker: WorkerSpec, box: Path, path: Path) -> AsyncIterator[Path]:
+    """Give the folder for all that the agent can write: *box* itself, or a disk of its own where its limit is exact."""
+    if not worker.limits.is_exact:
+        yield box
+        return
+    is_overlay = isinstance(context.kind, Overlay)
+    ours = context.base.index.stat().st_size + (0 if is_overlay else context.base.bytes)
+    async with sized(box, (worker.limits.disk_bytes or 0) + ours, None if is_overlay else path) as disk:
+        yield disk
+
+
+def _order(
+    context: RunContext,
+    worker: WorkerSpec,
+    path: Path,
+    disk: Path,
+    trees: tuple[Path, ...],
+    *,
+    is_mounted: bool = False,
+) -> WorkspaceOrder:
+    return WorkspaceOrder(
+        repository=context.repository,
+        base=context.base,
+        path=path,
+        box=disk,
+        branch=worker.branch,
+        trees=trees,
+        pointer=None if context.sandbox.mounts else _pointer(f"{disk}/git"),
+        is_mounted=is_mounted,
+        has_own_disk=worker.limits.is_exact,
+    )
+
+
+def _private_gitdir(context: RunContext, worker: WorkerSpec, workspace: Workspace, session_dir: SessionDir) -> None:
+    ref = f"refs/heads/{worker.branch}"
+    named = {f"refs/heads/{context.repository.branch}": context.base.commit} if context.repository.branch else {}
+    refs = {ref: context.base.commit, **named}
+    aside = gitdir_aside(session_dir.box)
+    if os.path.exists(aside):  # noqa: PTH110
+        write_refs(aside, head=f"ref: {ref}", refs=refs)
+        os.rename(aside, session_dir.git)  # noqa: PTH104
+    else:
+        head, index = f"ref: {ref}", workspace.index
+        write_gitdir(session_dir.git, context.repository, head=head, refs=refs, index=index, lenders=context.lenders)
+    if not context.sandbox.mounts and not workspace.is_overlay:
+        pointer = workspace.path / ".git"
+        pointer.unlink(missing_ok=True)
+        pointer.write_bytes(_pointer(session_dir.git))
+
+
+def _make_again(context: RunContext, worker: WorkerSpec, workspace: Workspace, session_dir: SessionDir) -> None:
+    """Make the home and the gitdir once more."""
+    session_dir.home.mkdir()
+    _user_config(context, session_dir)
+    _private_gitdir(context, worker, workspace, session_dir)
+
+
+def _pointer(gitdir: Path | str) -> bytes:
+    """Give the text of `.git`: a wall that cannot lay it over that path needs it in the workspace itself."""
+    return f"gitdir: {gitdir}\n".encode(errors="surrogateescape")
+
+
+def _user_config(context: RunContext, session_dir: SessionDir) -> None:
+    """Tell git who commits, so that it works in any other repository that the agent makes, too."""
+    file = f"{session_dir.home}/.gitconfig"
+    if not os.path.exists(file):  # noqa: PTH110
+        Path(file).write_text(user_config(context.repository.identity), errors="surrogateescape")
+
+
+def _mark(file: Path) -> None:
+    """Make *file* and let its time be now."""
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.utime(fd)
+    finally:
+        os.close(fd)
+
+
+def _clear_folder(context: RunContext, path: Path) -> None:
+    """Take the workspace's folder away; thrown where its removal would wait for the box's own mounts to be gone."""
+    with contextlib.suppress(OSError):
+        if isinstance(context.kind, Overlay) and context.sandbox.mounts and not os.listdir(path):
+            context.trash.throw(path)
+    prune(path, context.paths.workspaces)
+
+
+def prune(path: Path, root: Path) -> None:
+    """Remove the workspace's folder and its parents as far as they are empty."""
+    folder, end = str(path), str(root)
+    while folder not in (end, "/"):
+        try:
+            os.rmdir(folder)  # noqa: PTH106
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return
+        folder = folder.rpartition("/")[0] or "/"

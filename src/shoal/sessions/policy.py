@@ -1,0 +1,334 @@
+"""The box of a session's agent: its command, what it may see, what it may spend, and what was decided about it."""
+
+import contextlib
+import json
+import os
+import pwd
+import secrets
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from shoal.adapters.kind import Adapter, SessionPaths
+from shoal.errors import BadInput, Unavailable
+from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, room
+from shoal.limits.kind import LimitGroup
+from shoal.model.command import Command, Live
+from shoal.model.events import PermissionDecided
+from shoal.model.permissions import NO_RULE, NOT_LISTED, Decision, Permissions
+from shoal.model.plan import Plan
+from shoal.model.policy import Bind, Network, Policy
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.setup import with_aliases
+from shoal.sessions.clients import installed_name
+from shoal.sessions.context import RunContext
+from shoal.sessions.credentials import client_variables, secrets_of
+from shoal.sessions.limit_watch import SessionBounds, counter
+from shoal.sessions.session_dir import SYSTEM_PATH, SessionDir
+from shoal.sessions.toolchain import show_folders, toolchain
+from shoal.sessions.worker import WorkerSpec
+from shoal.workspaces.kind import Workspace
+
+# Sockets and devices of the host: to see one is to be able to speak to it, read-only or not.
+ALIVE = tuple(map(Path, ("/dev", "/proc", "/run", "/sys", "/var/run")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What a session's box shows otherwise than usual.
+
+    *outside* is read-only. *parts*, from the workspace's top, are what may be written of it; `None` is all.
+    """
+
+    outside: tuple[Path, ...]
+    parts: tuple[Path, ...] | None
+
+    def read(self, workspace: Path) -> tuple[Path, ...]:
+        """Say what is shown read-only besides."""
+        return self.outside if self.parts is None else (*self.outside, workspace)
+
+    def write(self, workspace: Path) -> tuple[Path, ...]:
+        """Say what of the workspace may be written."""
+        return (workspace,) if self.parts is None else tuple(workspace / part for part in self.parts)
+
+    def assert_real(self, tree: Path) -> None:
+        """Refuse parts that are not in *tree*, and links: each part becomes a mount, and a mount follows them."""
+        for part in self.parts or ():
+            _assert_real((tree,), part)
+
+
+def resolve_grants(context: RunContext, task: ResolvedTask, adapter: Adapter) -> Grant:
+    """Turn the task's permissions into a grant.
+
+    Raises `BadInput` for what cannot be meant, `Unavailable` for what cannot be held here; nothing is ever left out.
+    """
+    permissions = task.permitted
+    network = network_of(task, adapter)
+    _assert_holdable(context, permissions, network)
+    outside = tuple(_outside(context, path) for path in permissions.outside)
+    grant = Grant(outside=outside, parts=_parts(permissions.writable))
+    for path in permissions.writable:  # the needless ones too: who names a path means something by it
+        if path != ".":
+            _assert_real(context.base.trees, Path(os.path.normpath(path)))
+    if outside:
+        # A wall refuses what it cannot show, and does so without any effect: better now than when the agent starts.
+        context.sandbox.wrap(Command(argv=("true",), cwd=Path("/")), context.policy(token="", read=outside, write=()))
+    return grant
+
+
+def decisions_of(context: RunContext, task: ResolvedTask, adapter: Adapter) -> tuple[Decision, ...]:
+    """Say what is decided about the task before it starts."""
+    credentials = frozenset(secrets_of(task, adapter, context.environ))
+    return tuple(_decisions(task, task.permitted, network_of(task, adapter), credentials))
+
+
+def assert_grants(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
+    """Refuse a run of which one step cannot have what it may have, or cannot be held to it."""
+    for step in plan.working:
+        try:
+            resolve_grants(context, step.task, adapters[step.name])
+        except BadInput as error:
+            raise BadInput(f"step {step.name}: {error}") from error
+
+
+def outside_notes(plan: Plan) -> tuple[str, ...]:
+    """Say which agents see something of the host, for every face of the run."""
+    return tuple(
+        f"step {step.name}: may read {path}, outside of its workspace"
+        for step in plan.working
+        for path in step.task.permitted.outside
+    )
+
+
+def network_of(task: ResolvedTask, adapter: Adapter) -> Network:
+    """Say which network an agent is on: the nearest word counts."""
+    return task.network or task.agent.network or adapter.default_network
+
+
+def as_json(permissions: Permissions) -> str:
+    """Write permissions for an agent that is to keep to them; a list that nobody gave is null."""
+    return json.dumps(asdict(permissions), indent=1) + "\n"
+
+
+def _assert_holdable(context: RunContext, permissions: Permissions, network: Network) -> None:
+    if permissions.hosts is not None and network is Network.HOST:
+        why = (
+            "with `network: host` every host can be reached, and a gateway that lets only some through is not there yet"
+        )
+        raise Unavailable("permissions.hosts", why, "use `network: none`, or leave `hosts` out")
+    is_narrow = not _is_all(permissions.writable)
+    if context.sandbox.name == "none" and (is_narrow or permissions.hosts is not None):
+        what = "permissions.writable" if is_narrow else "permissions.hosts"
+        raise Unavailable(what, "without a wall nothing holds it", "use the bubblewrap or the landlock wall")
+
+
+def _outside(context: RunContext, path: str) -> Path:
+    """Check one path of the host that an agent may read."""
+    place = Path(path)
+    if why := _unreadable(context, place):
+        raise BadInput(f"permissions: {path} cannot be made readable: {why}")
+    return place
+
+
+def _unreadable(context: RunContext, place: Path) -> str | None:
+    try:
+        real = Path(os.path.realpath(place, strict=True))
+    except (OSError, ValueError):
+        return "it does not exist, or you may not look at it"
+    if real != place:
+        return f"it leads to {real}; name that"
+    if not stat.S_ISDIR(mode := real.stat().st_mode) and not stat.S_ISREG(mode):
+        return "it is neither a folder nor a plain file"
+    if any(real == home or home.is_relative_to(real) for home in _homes(context)):
+        return "it holds your home; name a folder in it"
+    kept = (*context.hidden, context.paths.root, context.repository.git)
+    if found := next((one for one in kept if _touches(real, one)), None):
+        return f"{found} stays hidden from agents"
+    if found := next((one for one in ALIVE if _touches(real, one)), None):
+        return f"{found} holds sockets or devices of the host"
+    return None
+
+
+def _homes(context: RunContext) -> set[Path]:
+    named = [context.environ.get("HOME", "")]
+    with contextlib.suppress(KeyError):  # a container's user may have no entry
+        named.append(pwd.getpwuid(os.getuid()).pw_dir)
+    return {Path(os.path.realpath(one)) for one in named if one.strip("/")}
+
+
+def _touches(path: Path, other: Path) -> bool:
+    return path.is_relative_to(other) or other.is_relative_to(path)
+
+
+def _is_all(writable: Iterable[str]) -> bool:
+    return any(path == "." or os.path.normpath(path) == "." for path in writable)
+
+
+def _parts(writable: tuple[str, ...]) -> tuple[Path, ...] | None:
+    """Give the paths that may be written; one below another needs no mount of its own."""
+    if _is_all(writable):
+        return None
+    parts = {Path(os.path.normpath(path)) for path in writable}
+    return tuple(sorted(part for part in parts if not parts & set(part.parents)))
+
+
+def _assert_real(trees: tuple[Path, ...], part: Path) -> None:
+    for path in (*reversed(part.parents[:-1]), part):
+        mode = next((mode for tree in trees if (mode := _mode(tree / path))), 0)
+        if not mode or stat.S_ISCHR(mode):  # a layer's mark for what is there no more
+            what = f"permissions: writable {str(part)!r} is not in the base"
+            raise BadInput(f"{what}; commit it first, or name another")
+        if not stat.S_ISDIR(mode) and (path != part or not stat.S_ISREG(mode)):
+            why = f"{str(path)!r} is a link" if stat.S_ISLNK(mode) else f"{str(path)!r} is no folder"
+            raise BadInput(f"permissions: writable {str(part)!r} cannot be opened: {why}; name a real path")
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.lstat().st_mode
+    except (OSError, ValueError):
+        return 0
+
+
+def _decisions(
+    task: ResolvedTask, permissions: Permissions, network: Network, credentials: frozenset[str]
+) -> Iterator[Decision]:
+    """Say what was granted and denied at the start, for the audit log; what is as usual is not worth a word."""
+    yield from (Decision(True, path, f"read {path}") for path in permissions.outside)
+    if not _is_all(permissions.writable):
+        yield from (Decision(True, path, f"write {path}") for path in permissions.writable)
+        yield Decision(False, NOT_LISTED, f"write anything{' else' if permissions.writable else ''} in the workspace")
+    rule = NO_RULE if permissions.env is None else "env"
+    names = task.secrets | task.agent.secrets | credentials
+    yield from (Decision(True, rule, f"env {name}") for name in sorted(names))
+    yield from (Decision(False, f"network: {network}", f"host {host}") for host in permissions.hosts or ())
+    if permissions.allowed_tools is not None or permissions.deny:
+        allowed = "all" if permissions.allowed_tools is None else ", ".join(permissions.allowed_tools) or "none"
+        yield Decision(True, f"allow {allowed}; deny {', '.join(permissions.deny) or 'none'}", "tools")
+
+
+PASSWD, GROUP = Path("/etc/passwd"), Path("/etc/group")
+
+SUBJECT_SIGNS = 2000
+
+
+def agent_box(
+    context: RunContext,
+    worker: WorkerSpec,
+    workspace: Workspace,
+    session_dir: SessionDir,
+    argv: tuple[str, ...] | None = None,
+) -> tuple[Command, Policy]:
+    """Say what runs in the agent's box, and what that box may see; *argv* stands in for the adapter's."""
+    invocation = worker.adapter.invocation(worker.task, place_of(workspace, session_dir))
+    argv = argv or invocation.argv
+    search = context.environ.get("PATH", "")
+    argv = (installed_name(worker.adapter.client, argv[0], search), *argv[1:])
+    tools = toolchain(argv[0], search=search, private=context.private)
+    shown = (*tools.read, *show_folders(context.toolchains).read, *workspace.tools)
+    grant = resolve_grants(context, worker.task, worker.adapter)
+    if workspace.is_visible:
+        grant.assert_real(workspace.path)  # a program of the host's may have put a link there since it was opened
+    covers = _covers(workspace, session_dir, is_writable=grant.parts is None) if context.sandbox.mounts else ()
+    policy = context.policy(
+        token=secrets.token_hex(8),
+        read=(session_dir.inputs, *shown, *invocation.needs, *grant.read(workspace.path)),
+        write=(*grant.write(workspace.path), session_dir.git, session_dir.own),
+        covers=covers,
+        layers=workspace.layers,
+        network=network_of(worker.task, worker.adapter),
+    )
+    env = {
+        **environment(context, worker, workspace, session_dir, tuple(dict.fromkeys((*tools.path, *workspace.search)))),
+        **invocation.env,
+        **client_variables(worker.task, worker.adapter, context.environ),
+        **worker.task.agent.env,
+        **worker.task.env,
+    }
+    stdin = Live() if invocation.is_live else invocation.stdin
+    return Command(argv=argv, cwd=workspace.path, env=env, stdin=stdin), policy
+
+
+def _covers(workspace: Workspace, session_dir: SessionDir, *, is_writable: bool) -> tuple[Bind, ...]:
+    """Say what is laid over files that every box has."""
+    return (
+        Bind(session_dir.inputs / "passwd", PASSWD),
+        Bind(session_dir.inputs / "group", GROUP),
+        Bind(session_dir.inputs / "git", workspace.path / ".git"),
+        *workspace.covers,
+        *_alias(workspace, session_dir, is_writable=is_writable),
+    )
+
+
+def _alias(workspace: Workspace, session_dir: SessionDir, *, is_writable: bool) -> tuple[Bind, ...]:
+    """Show the workspace where set-up knew it too, with the same cover on its `.git`."""
+    if workspace.alias is None:
+        return ()
+    pointer = Bind(session_dir.inputs / "git", workspace.alias / ".git")
+    return (Bind(workspace.path, workspace.alias, is_writable), pointer)
+
+
+def place_of(workspace: Workspace, session_dir: SessionDir) -> SessionPaths:
+    """Say where the agent stands."""
+    return SessionPaths(home=session_dir.home, inputs=session_dir.inputs, workspace=workspace.path)
+
+
+def session_bounds(
+    context: RunContext, worker: WorkerSpec, workspace: Workspace, session_dir: SessionDir, group: LimitGroup
+) -> SessionBounds:
+    """Say what a session is held to; a workspace that is a whole checkout does not count for its base."""
+    given = 0 if workspace.is_overlay else context.base.bytes + context.base.files * (ENTRY_BYTES + FILE_BYTES)
+    folders = (workspace.changes, session_dir.git, session_dir.own)
+    return SessionBounds(
+        group=group,
+        limits=worker.limits,
+        folders=folders,
+        given_bytes=given,
+        box=session_dir.box,
+        disk=session_dir.disk if worker.limits.is_exact else None,
+        pace=context.pace,
+        floor=context.floor,
+        at_start=room(session_dir.box),
+        unread=counter(context, folders),
+    )
+
+
+def note_grants(context: RunContext, worker: WorkerSpec) -> None:
+    """Begin the session's audit log with what was decided before it started."""
+    for decision in decisions_of(context, worker.task, worker.adapter):
+        note_decision(context, worker, decision)
+
+
+def note_decision(context: RunContext, worker: WorkerSpec, decision: Decision) -> None:
+    """Record one decision in the session's own database; masked before it is cut, or half of a secret could pass."""
+    subject, rule = context.mask.text(decision.subject)[:SUBJECT_SIGNS], context.mask.text(decision.rule)
+    context.ledger.note(
+        PermissionDecided(run=context.run, session=worker.session, subject=subject, rule=rule, allowed=decision.allowed)
+    )
+
+
+def environment(
+    context: RunContext, worker: WorkerSpec, workspace: Workspace, session_dir: SessionDir, path: tuple[Path, ...]
+) -> dict[str, str]:
+    """Name the session and what it was given, also in words that scripts written for other tools know."""
+    # Named only where there is something in them.
+    laid = {
+        "SHOAL_INPUTS_DIR": ("inputs", bool(worker.task.inputs)),
+        "SHOAL_PERMISSIONS_FILE": ("permissions.json", worker.task.has_permissions),
+    }
+    named = {
+        **session_dir.environment(),
+        **{name: f"{session_dir.inputs}/{title}" for name, (title, is_given) in laid.items() if is_given},
+        "PATH": ":".join((*map(str, path), *SYSTEM_PATH, *map(str, show_folders(context.toolchains).path))),
+        "SHOAL_RUN": context.run,
+        "SHOAL_STEP": worker.step,
+        "SHOAL_WORKER_INDEX": str(worker.index),
+        "SHOAL_WORKER_COUNT": str(worker.count),
+        "SHOAL_MAX_CONCURRENT_AGENTS": str(worker.task.max_concurrent_agents),
+        "SHOAL_WORKSPACE_PATH": str(workspace.path),
+        "SHOAL_ROOT_PATH": str(context.repository.top),
+        "SHOAL_BRANCH": worker.branch,
+        "CONDUCTOR_DEFAULT_BRANCH": context.repository.branch or "main",
+    }
+    return with_aliases(named)

@@ -1,0 +1,184 @@
+"""Running a command behind a wall: nothing it says counts before the wall was asserted, and nothing survives."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+from shoal import proc
+from shoal.errors import Broken, WallBroken
+from shoal.limits.guard import Guard
+from shoal.model.command import Command
+from shoal.model.policy import Policy
+from shoal.proc import Exit, Process, Sink, Stream
+from shoal.proc.namespace import Namespace, adopt
+from shoal.sandboxes.kind import Sandbox, wall_line
+from shoal.sessions.session_dir import SYSTEM_PATH
+from shoal.sessions.start_turns import taken_turn
+
+Joiner = Callable[[Command], Command]
+Begun = Callable[[int], None]
+"""Is told the pid before anything that the command says."""
+
+START_SECONDS = 30.0
+EMPTY_SECONDS = 20.0
+FIRST_LINE_BYTES = 64 * 1024
+HELD_BYTES = 2 * 2**20  # the largest pipe, and what was read of it before
+
+
+class SandboxCheck:
+    """Passes output on once the first line on stderr has shown that the wall stands."""
+
+    def __init__(self, sandbox: Sandbox, token: str, sink: Sink, opened: Callable[[], None] | None = None) -> None:
+        self._wall = sandbox.name
+        self._expected = wall_line(token)
+        self._sink = sink
+        self._opened = opened
+        self._first = b""
+        self._held = b""
+        self.is_open = False
+
+    def feed(self, stream: Stream, data: bytes) -> float | None:
+        """Take a chunk; before the gate is open, the start of stderr is looked at and stdout is held back.
+
+        Our line is written before anything else, but on a busy host the other pipe may be read first.
+        """
+        if self.is_open:
+            return self._sink(stream, data)
+        if stream is Stream.STDERR:
+            self._first = (self._first + data)[:FIRST_LINE_BYTES]
+            self._try_to_open()
+        else:
+            self._held = (self._held + data)[:HELD_BYTES]
+        return None
+
+    def assert_open(self) -> None:
+        """Raise `WallBroken` with what was said instead."""
+        if not self.is_open:
+            said = self._first.decode(errors="replace").strip()[-400:] or "it said nothing and did not start"
+            raise WallBroken(self._wall, said)
+
+    def _try_to_open(self) -> None:
+        # bubblewrap may warn before our line; no byte of the agent's can come before it.
+        before, found, rest = self._first.partition(self._expected)
+        if found and (not before or before.endswith(b"\n")):
+            self.is_open = True
+            if self._opened is not None:
+                self._opened()
+            for stream, held in ((Stream.STDOUT, self._held), (Stream.STDERR, rest)):
+                if held:
+                    self._sink(stream, held)
+            self._held = b""
+
+
+class SandboxedProcess:
+    """A running command behind its wall."""
+
+    def __init__(self, process: Process, gate: SandboxCheck, namespace: Namespace | None) -> None:
+        self._process = process
+        self._gate = gate
+        self._namespace = namespace
+        self.pid = process.pid
+
+    async def wait(self) -> Exit:
+        """Wait for the main process; raise `WallBroken` if it never got behind the wall."""
+        exit_ = await self._process.wait()
+        self._gate.assert_open()
+        return exit_
+
+    async def end(self, grace: float) -> Exit:
+        """Ask it to stop, and after *grace* make it."""
+        if self._namespace is None:
+            return await self._process.end(grace)
+        if self._gate.is_open:  # before that the agent has not begun: nobody would hear it, and nobody needs time
+            self._namespace.ask_to_stop()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    return await self._process.wait()
+        self._namespace.kill()
+        return await self._process.wait()
+
+    async def write(self, message: bytes) -> None:
+        """Write to its input, which has to be `Live`; raise BrokenPipeError once nobody will read it."""
+        await self._process.write(message)
+
+    def close_input(self) -> None:
+        """Let it read the end of its input."""
+        self._process.close_input()
+
+    async def kill_all(self) -> None:
+        """Kill what is left and see that nobody is there any more."""
+        if self._namespace is None:
+            return
+        if not await self._namespace.kill_all(EMPTY_SECONDS):
+            raise Broken(f"processes of the box of pid {self.pid} cannot be killed; its files stay as they are")
+
+
+@contextlib.asynccontextmanager
+async def open_sandboxed(
+    sandbox: Sandbox,
+    command: Command,
+    policy: Policy,
+    *,
+    sink: Sink,
+    join: Joiner | None = None,
+    begun: Begun | None = None,
+    gone: Callable[[], None] | None = None,
+    guard: Guard | None = None,
+) -> AsyncIterator[SandboxedProcess]:
+    """Start *command* behind *sandbox*, in the group that *join* puts it in before anything else of it runs.
+
+    On leaving, the box has been killed and seen empty; *gone* ends who is left of one without a launcher, and *guard*
+    ends everybody in it when we are killed: give one wherever an agent's own programs run.
+    """
+    async with taken_turn() as turn:
+        gate = SandboxCheck(sandbox, policy.token, sink, turn.end)
+        ended = gone if policy.is_guarded else None
+        async with proc.started(_wrap_command(sandbox, command, policy, join), sink=gate.feed, gone=ended) as process:
+            if begun is not None:
+                begun(process.pid)
+            namespace = await _namespace(process) if sandbox.mounts else None
+            box = SandboxedProcess(process, gate, namespace)
+            try:
+                if guard is not None and namespace is not None:
+                    await guard.watch(namespace)
+                yield box
+            finally:
+                try:
+                    await box.kill_all()
+                finally:
+                    if namespace is not None:
+                        namespace.close()
+
+
+def _wrap_command(sandbox: Sandbox, command: Command, policy: Policy, join: Joiner | None) -> Command:
+    if join is None:  # a guard ends only who is in a group
+        return sandbox.wrap(command, replace(policy, is_guarded=False))
+    return join(sandbox.wrap(command, policy))
+
+
+async def _namespace(process: Process) -> Namespace | None:
+    said = await process.report("info", START_SECONDS)
+    try:
+        pid = int(json.loads(said)["child-pid"])
+    except (ValueError, KeyError, TypeError):
+        return None  # it never came so far as to have a namespace, and its wall never stood
+    return adopt(pid, parent=process.pid)
+
+
+def git_environment(gitdir: Path, tree: Path) -> dict[str, str]:
+    """Name the gitdir, its index and the files it looks at."""
+    return {
+        "PATH": ":".join(SYSTEM_PATH),
+        "HOME": "/nonexistent",
+        "LC_ALL": "C",
+        "GIT_DIR": str(gitdir),
+        "GIT_WORK_TREE": str(tree),
+        "GIT_INDEX_FILE": str(gitdir / "index"),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_ALLOW_PROTOCOL": "",
+    }

@@ -1,0 +1,221 @@
+"""Sealing: a second, short box turns the files that an ended agent left into a commit and a pack."""
+
+import asyncio
+import contextlib
+import functools
+import importlib.resources
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from shoal import proc
+from shoal.git.gitdir import write_gitdir
+from shoal.git.imports import MAX_BLOB_BYTES, MAX_PACK_BYTES
+from shoal.model.command import Command
+from shoal.model.limits import WorkBounds
+from shoal.proc import Stream
+from shoal.sessions.context import RunContext
+from shoal.sessions.sandboxed import git_environment, open_sandboxed
+from shoal.sessions.session_dir import SessionDir
+from shoal.sessions.setup.changes import for_seal
+from shoal.workspaces.kind import Workspace
+
+NAMED_AT_MOST = 50
+MOST_HEADER_BYTES = 4 * 2**20
+MAX_WALK_BYTES = 128 * 2**20  # git's tables of 16 million objects, or one commit or tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """What the box said: the tip and other commits in *pack*, or why there is none."""
+
+    tip: str | None = None
+    extras: tuple[str, ...] = ()
+    pack: Path | None = None
+    unkept: tuple[str, ...] = ()
+    large: tuple[str, ...] = ()
+    """Files, of those that are not kept, that are too large for a branch."""
+    special: tuple[str, ...] = ()
+    """Pipes and sockets, which hold no bytes that could be kept."""
+    unconverted: tuple[str, ...] = ()
+    """What is kept as it lies there, since it is not in the encoding that its attributes name."""
+    ignored: int = 0
+    squashed: str | None = None
+    """Why the agent's own commits are not on its branch; its files are."""
+    is_partial: bool = False
+    """Whether other branches or stashes of its were left out."""
+    is_plain: bool = False
+    """Whether its ignore rules and attributes cost too much to be followed."""
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """How to seal: with the agent's own history or without, and joined with a commit that the host made."""
+
+    message: str
+    has_history: bool
+    join: str = ""
+    litter: tuple[str, ...] = ()
+    """What is no work where nobody tracks it, as git's ignore patterns."""
+
+
+async def seal_work(context: RunContext, workspace: Workspace, session_dir: SessionDir, wish: Wish) -> Seal:
+    """Seal the files; a failure is told, and is never "no changes"."""
+    with _fresh_gitdir(context, workspace, session_dir, wish) as gitdir:
+        command = _command(context, workspace, session_dir, wish, gitdir)
+        policy = context.policy(
+            token=secrets.token_hex(8),
+            read=(workspace.path, workspace.changes, session_dir.git),
+            write=(gitdir,),
+            layers=workspace.sealing,
+        )
+        # As the owner of the files on the host, so that the index's stat data fits; able to read what mode 000 hides.
+        policy = replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
+        pack = session_dir.box / f"pack-{secrets.token_hex(3)}"
+        with pack.open("xb") as spool:
+            said = _SealOutput(spool)
+            try:
+                async with open_sandboxed(context.sandbox, command, policy, sink=said.feed) as box:
+                    async with asyncio.timeout(context.bounds.seal_seconds):
+                        exit_ = await box.wait()
+            except TimeoutError:
+                return Seal(failure=f"sealing took more than {context.bounds.seal_seconds:.0f} s")
+            except _TooMuch as error:  # the box was ended at once
+                return Seal(failure=str(error))
+        return _read(said, exit_, pack)
+
+
+@contextlib.contextmanager
+def _fresh_gitdir(context: RunContext, workspace: Workspace, session_dir: SessionDir, wish: Wish) -> Iterator[Path]:
+    gitdir = session_dir.box / f"seal-{secrets.token_hex(3)}"
+    lenders = (*context.lenders, *((session_dir.git / "objects",) if wish.has_history else ()))
+    write_gitdir(
+        gitdir,
+        context.repository,
+        head=context.base.commit,
+        refs={},
+        index=workspace.index,
+        lenders=lenders,
+        loose_stat=False,
+    )
+    for_seal(session_dir.box, gitdir)
+    (gitdir / "message").write_text(wish.message, errors="replace")
+    if wish.litter:
+        (gitdir / "info").mkdir(exist_ok=True)
+        with (gitdir / "info" / "exclude").open("a") as exclude:  # files of the user's own may be named there already
+            exclude.write("\n".join(wish.litter) + "\n")
+    try:
+        yield gitdir
+    finally:
+        shutil.rmtree(gitdir, ignore_errors=True)
+
+
+def _command(context: RunContext, workspace: Workspace, session_dir: SessionDir, wish: Wish, gitdir: Path) -> Command:
+    who = context.repository.identity
+    env = {
+        **git_environment(gitdir, workspace.path),
+        "GIT_AUTHOR_NAME": who.name,
+        "GIT_AUTHOR_EMAIL": who.email,
+        "GIT_COMMITTER_NAME": who.name,
+        "GIT_COMMITTER_EMAIL": who.email,
+        "WS": str(workspace.path),
+        "CHANGES": str(workspace.changes),
+        "BASE": context.base.commit,
+        "AGENT_GIT": str(session_dir.git) if wish.has_history else "",
+        "JOIN": wish.join,
+        "MAX_KIB": str(MAX_BLOB_BYTES // 1024),
+        "MAX_ALLOC": str(MAX_WALK_BYTES),
+        **_bounds(context.bounds),
+        "HISTORY": _script("seal_history.sh") if wish.has_history else "",
+        "PLAIN": _script("seal_plain.sh"),
+    }
+    return Command(argv=("/bin/sh", "-c", _script("seal.sh"), "seal"), cwd=workspace.path, env=env)
+
+
+def _bounds(bounds: WorkBounds) -> dict[str, str]:
+    """Spell them for the shell, which sets them for each process that it starts."""
+    return {
+        "MEMORY_KIB": str(bounds.seal_memory_mb * 1024),
+        "RULES_CPU": str(bounds.rules_cpu),
+        "ADD_CPU": str(bounds.add_cpu),
+        "HISTORY_SECONDS": f"{bounds.history_seconds:g}",
+        "HISTORY_CPU": str(bounds.history_cpu),
+        "HISTORY_KIB": str(bounds.history_memory_mb * 1024),
+        "UNPACKED": str(bounds.unpacked_mb * 2**20),
+    }
+
+
+@functools.cache
+def _script(name: str) -> str:
+    return importlib.resources.files("shoal.sessions").joinpath(name).read_text()
+
+
+class _TooMuch(Exception):
+    """The box wrote more than is taken."""
+
+
+class _SealOutput:
+    """Takes what the box writes: facts up to the line `pack` in memory, the pack in a file of ours, both bounded."""
+
+    def __init__(self, spool: BinaryIO) -> None:
+        self._spool = spool
+        self.header = b"\n"
+        self.stderr = b""
+        self.packed = 0
+        self.is_packing = False
+
+    def feed(self, stream: Stream, data: bytes) -> None:
+        if stream is Stream.STDERR:
+            self.stderr = (self.stderr + data)[-4096:]
+        elif self.is_packing:
+            self._pack(data)
+        else:
+            # A whole line: the name of a file that could not be kept may end in "pack" too.
+            self.header, found, rest = (self.header + data).partition(b"\npack\n")
+            self.is_packing = bool(found)
+            if len(self.header) > MOST_HEADER_BYTES:
+                raise _TooMuch("sealing failed: too many files could not be kept")
+            self._pack(rest)
+
+    def _pack(self, data: bytes) -> None:
+        self.packed += len(data)
+        if self.packed > MAX_PACK_BYTES:
+            raise _TooMuch(f"its changes make a pack of more than {MAX_PACK_BYTES // 2**20} MiB")
+        self._spool.write(data)
+
+
+def _read(said: _SealOutput, exit_: proc.Exit, pack: Path) -> Seal:
+    # By "\n" alone: an agent's name for a folder may have a U+2028 in it, and a word of ours behind that.
+    lines = [line.partition(" ") for line in said.header.decode(errors="replace").split("\n")]
+    facts = {key: value for key, _, value in lines}
+    seal = Seal(
+        tip=facts.get("tip"),
+        extras=tuple(value for key, _, value in lines if key == "extra"),
+        pack=pack,
+        unkept=_list_names(lines, "unkept"),
+        special=_list_names(lines, "special"),
+        unconverted=_list_names(lines, "unconverted"),
+        large=_list_names(lines, "large"),
+        ignored=int(facts["ignored"]) if facts.get("ignored", "").strip().isdigit() else 0,
+        squashed=facts.get("squashed"),
+        is_partial="dropped" in facts,
+        is_plain="plain" in facts,
+    )
+    return replace(seal, failure=_failure(facts, said, exit_))
+
+
+def _list_names(lines: list[tuple[str, str, str]], wanted: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value for key, _, value in lines if key == wanted))[:NAMED_AT_MOST]
+
+
+def _failure(facts: dict[str, str], said: _SealOutput, exit_: proc.Exit) -> str | None:
+    is_told = ("none" in facts) != (said.is_packing and "tip" in facts)
+    if "failed" in facts or exit_.code != 0 or not is_told:
+        last = said.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing was said"]
+        return f"sealing failed: {facts.get('failed') or last[0]}"
+    return None

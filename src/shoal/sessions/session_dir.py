@@ -1,0 +1,199 @@
+"""What is leased to one session: its folders, ports, database, identity files, and the environment that names them."""
+
+import contextlib
+import fcntl
+import functools
+import itertools
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import Broken
+
+PORTS_PER_SESSION = 10
+FIRST_PORT = 12_000
+BLOCKS = 2_000  # up to 32,000: above that lie the ports that the kernel gives to anybody
+_blocks = itertools.cycle([(os.getpid() * 7 + turn) % BLOCKS for turn in range(BLOCKS)])
+"""Each session tries the one after the last that was had, so that many of them need not try all that are held."""
+
+TMP = "tmp"
+"""Its TMPDIR, on disk; `/tmp` in the box is another, in memory."""
+SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who an agent is in its box."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionDir:
+    """The private folder of a session and what lies in it; without slots, so that each path is made once."""
+
+    box: Path
+    disk: Path
+    """Where all lies that the agent can write: the same folder, or a disk of its own below it."""
+    session: str
+    port: int
+    database_name: str | None = None
+
+    @functools.cached_property
+    def own(self) -> Path:
+        """The folder that the agent may write, and in which all of the following lies."""
+        return self.disk / "own"
+
+    @functools.cached_property
+    def git(self) -> Path:
+        """The agent's own gitdir, a mount by itself: in a folder that the agent may write it could become a link."""
+        return self.disk / "git"
+
+    @functools.cached_property
+    def home(self) -> Path:
+        """Its HOME, with the XDG folders below."""
+        return self.own / "home"
+
+    @functools.cached_property
+    def database(self) -> Path:
+        """Its own SQLite database, which the host never opens."""
+        return self.own / self._database
+
+    @property
+    def _database(self) -> str:
+        return f"data/agent_{self.database_name or self.session}.db"
+
+    @functools.cached_property
+    def inputs(self) -> Path:
+        """What it is given to read: prompts, permissions, and files to lay over others (passwd, group, `.git`)."""
+        return self.box / "input"
+
+    @functools.cached_property
+    def opened(self) -> Path:
+        """A mark whose time is the moment at which the agent was let in."""
+        return self.box / "opened"
+
+    def environment(self) -> dict[str, str]:
+        """Name what is leased, in the words agents and their tools know."""
+        own, home, inputs = str(self.own), str(self.home), str(self.inputs)
+        url = f"sqlite:///{own}/{self._database}"
+        tmp = f"{own}/{TMP}"
+        return {
+            "HOME": home,
+            "TMPDIR": tmp,
+            "XDG_CONFIG_HOME": f"{home}/.config",
+            "XDG_CACHE_HOME": f"{home}/.cache",
+            "XDG_DATA_HOME": f"{home}/.local/share",
+            "XDG_STATE_HOME": f"{home}/.local/state",
+            "XDG_RUNTIME_DIR": tmp,
+            "USER": "agent",
+            "LOGNAME": "agent",
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "SHOAL_PORT": str(self.port),
+            "SHOAL_DATABASE_URL": url,
+            "DATABASE_URL": url,
+            "COMPOSE_PROJECT_NAME": f"shoal-{self.session}",
+            "SHOAL_SESSION": self.session,
+            "SHOAL_PROMPT_FILE": f"{inputs}/prompt.md",
+            "SHOAL_SYSTEM_PROMPT_FILE": f"{inputs}/system_prompt.md",
+        }
+
+
+@contextlib.contextmanager
+def hold_session_dir(
+    box: Path,
+    session: str,
+    prompts: Mapping[str, str | bytes],
+    user: User | None,
+    *,
+    disk: Path,
+    database: str | None = None,
+    written: dict[str, bytes] | None = None,
+) -> Iterator[SessionDir]:
+    """Fill the session's private folder and hold its ports; who made the folder removes it.
+
+    Where it has served before and was left as it was, only what differs from what was *written* then is written.
+    *user* is `None` behind a wall that cannot lay files over others.
+    """
+    with _ports_held() as port:
+        session_dir = SessionDir(box=box, disk=disk, session=session, port=port, database_name=database)
+        own, inputs = str(session_dir.own), str(session_dir.inputs)
+        if not os.path.exists(own):  # noqa: PTH110 - strings here and below, which take half the time
+            for folder in (own, *(f"{own}/{name}" for name in ("home", TMP, "data")), inputs):
+                os.mkdir(folder)  # noqa: PTH102
+        there = {} if written is None else written
+        contents = {
+            **{
+                title: text if isinstance(text, bytes) else text.encode(errors="replace")
+                for title, text in prompts.items()
+            },
+            **(
+                {title: text.encode(errors="surrogateescape") for title, text in _covers(session_dir, user).items()}
+                if user
+                else {}
+            ),
+        }
+        for title, content in contents.items():
+            if there.get(title) != content:
+                if "/" in title:
+                    (session_dir.inputs / title).parent.mkdir(parents=True, exist_ok=True)
+                _write(f"{inputs}/{title}", content)
+        there.update(contents)
+        yield session_dir
+
+
+def _covers(session_dir: SessionDir, user: User) -> dict[str, str]:
+    """Say what a wall lays over files that every box has."""
+    return {
+        "passwd": f"agent:x:{user.uid}:{user.gid}:agent:{session_dir.home}:/bin/sh\n",
+        "group": f"agent:x:{user.gid}:\n",
+        "git": f"gitdir: {session_dir.git}\n",
+    }
+
+
+def _write(file: str, content: bytes) -> None:
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, content)
+        os.ftruncate(fd, len(content))  # afterwards: ext4 writes out at once what was emptied before
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _ports_held() -> Iterator[int]:
+    """Hold a block of ten ports against every other Shoal of this user, by a lock that a kill frees."""
+    folder = _own_folder()
+    for block in itertools.islice(_blocks, BLOCKS):
+        fd = os.open(f"{folder}/{block}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            continue
+        try:
+            yield FIRST_PORT + block * PORTS_PER_SESSION
+        finally:
+            os.close(fd)
+        return
+    raise Broken(f"all {BLOCKS} blocks of ports are leased")
+
+
+def own_folder() -> Path:
+    """Give the folder for what all Shoals of this user share: locks, and nothing else."""
+    return Path(_own_folder())
+
+
+def _own_folder() -> str:
+    folder = f"{tempfile.gettempdir()}/shoal-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)  # noqa: PTH102
+    seen = os.lstat(folder)
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
+        raise Broken(f"{folder} belongs to somebody else; remove it")
+    return folder

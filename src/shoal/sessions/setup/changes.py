@@ -1,0 +1,177 @@
+"""What set-up left in a workspace, told by git from inside a box, so that it is not taken for an agent's work."""
+
+import asyncio
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.errors import SetupFailed
+from shoal.git.gitdir import write_gitdir
+from shoal.model.command import Command
+from shoal.model.policy import Layers
+from shoal.proc import Stream
+from shoal.sessions.context import RunContext
+from shoal.sessions.sandboxed import git_environment, open_sandboxed
+from shoal.workspaces.kind import Workspace
+from shoal.workspaces.overlay import sealing
+
+LEFT = "setup"
+"""The folder in a session's box that says what set-up left."""
+SECONDS = 300.0
+MOST_BYTES = 64 * 2**20
+MOST_SINGLE = 1000
+"""So many new files are passed over one by one by the agent's own git; of more, whole folders are."""
+LINK = b"160000"
+# Written to one pack, because a small file of its own for each new one would take longer than the set-up.
+SCRIPT = """
+git() {
+  command git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.safecrlf=false \\
+    -c advice.addEmbeddedRepo=false "$@"
+}
+git ls-files -o -z --exclude-standard --directory --no-empty-directory && printf '\\0' || exit
+git -c core.bigFileThreshold=1 add -A --ignore-errors -- . ":(top,exclude,literal).shoal" >&2
+[ $? -le 1 ] || exit
+git diff-index --cached --raw -z --no-abbrev --no-renames --ignore-submodules=none "$BASE"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SetupEntry:
+    """A path that is otherwise than in the base: its mode and content now, or none where it is gone."""
+
+    path: bytes
+    mode: bytes
+    object: bytes
+    is_new: bool
+
+    @property
+    def is_gone(self) -> bool:
+        """Say whether set-up took it away."""
+        return not self.mode.strip(b"0")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What set-up left, apart from what git ignores; *tops* are the topmost new files and folders."""
+
+    entries: tuple[SetupEntry, ...]
+    tops: tuple[bytes, ...]
+
+    def write(self, folder: Path) -> None:
+        """Write it as git reads it: `exclude` and `assumed` for the agent's gitdir, the rest for the seal."""
+        folder.mkdir()
+        new = [one.path for one in self.entries if one.is_new]
+        plain = [one for one in self.entries if one.mode != LINK]
+        (folder / "exclude").write_bytes(_patterns(new if len(new) <= MOST_SINGLE else self.tops))
+        (folder / "assumed").write_bytes(b"".join(one.path + b"\0" for one in plain if not one.is_new))
+        laid = ((b"0" if one.is_gone else one.mode) + b" " + one.object + b"\t" + one.path for one in plain)
+        (folder / "laid-index").write_bytes(b"".join(line + b"\0" for line in laid))
+        same = sorted(one.mode + b" " + one.object + b" 0\t" + one.path for one in plain if not one.is_gone)
+        (folder / "laid-same").write_bytes(b"".join(line + b"\0" for line in same))
+        (folder / "laid-gone").write_bytes(b"".join(one.path + b"\0" for one in plain if one.is_gone))
+        links = (b":(top,exclude,literal)" + one.path + b"\0" for one in self.entries if one.mode == LINK)
+        (folder / "laid-links").write_bytes(b"".join(links))
+
+
+async def inspect_setup(context: RunContext, workspace: Workspace, box: Path) -> Left:
+    """Look at a workspace after its set-up; raise `SetupFailed` where that cannot be told."""
+    gitdir = box / f"note-{secrets.token_hex(3)}"
+    write_gitdir(
+        gitdir,
+        context.repository,
+        head=context.base.commit,
+        refs={},
+        index=workspace.index,
+        lenders=context.lenders,
+        loose_stat=False,
+    )
+    env = {**git_environment(gitdir, workspace.path), "BASE": context.base.commit}
+    command = Command(argv=("/bin/sh", "-c", SCRIPT, "note"), cwd=workspace.path, env=env)
+    read = (workspace.path, workspace.changes)
+    policy = context.policy(token=secrets.token_hex(8), read=read, write=(gitdir,), layers=_only_read(workspace))
+    policy = replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
+    said = _SetupOutput()
+    try:
+        async with (
+            open_sandboxed(context.sandbox, command, policy, sink=said.feed) as running,
+            asyncio.timeout(SECONDS),
+        ):
+            done = await running.wait()
+    except TimeoutError:
+        raise SetupFailed("setup failed: what it left could not be told within 5 minutes") from None
+    finally:
+        shutil.rmtree(gitdir, ignore_errors=True)
+    if done.code != 0 or said.is_over:
+        why = "too many new files" if said.is_over else said.stderr.decode(errors="replace").strip()[-300:]
+        raise SetupFailed(f"setup failed: what it left cannot be told: {why}; let git ignore it")
+    return parse_setup_note(said.stdout)
+
+
+def for_seal(box: Path, gitdir: Path) -> None:
+    """Tell a seal what was there before the agent came; nothing where there was no set-up."""
+    left = box / LEFT
+    if not left.is_dir():
+        return
+    for one in left.glob("laid-*"):
+        shutil.copyfile(one, gitdir / one.name)
+    if (left / "laid-links").exists() and (box / "opened").exists():  # its time says since when it is the agent's work
+        shutil.copystat(box / "opened", gitdir / "laid-links")
+    if (left / "included").exists():
+        (gitdir / "info").mkdir(exist_ok=True)
+        shutil.copyfile(left / "included", gitdir / "info" / "exclude")
+
+
+def write_setup_note(layer: Path, box: Path) -> None:
+    """Let the seal of a session on *layer* know what was in it: a file that was only touched is not changed."""
+    same = layer / LEFT / "laid-same"
+    if same.exists() and same.stat().st_size:
+        (box / LEFT).mkdir()
+        (box / LEFT / same.name).hardlink_to(same)
+        (box / LEFT / "laid-gone").touch()  # the seal sees all of the base that the agent itself did not take away
+
+
+def _only_read(workspace: Workspace) -> Layers | None:
+    return None if workspace.layers is None else sealing(workspace.layers)
+
+
+class _SetupOutput:
+    def __init__(self) -> None:
+        self.stdout = b""
+        self.stderr = b""
+        self.is_over = False
+
+    def feed(self, stream: Stream, data: bytes) -> None:
+        if stream is Stream.STDERR:
+            self.stderr = (self.stderr + data)[-4096:]
+        elif len(self.stdout) + len(data) > MOST_BYTES:
+            self.is_over = True
+        else:
+            self.stdout += data
+
+
+def parse_setup_note(said: bytes) -> Left:
+    """Read what the box said: names of the topmost new ones, an empty one, then git's raw records."""
+    tops, _, raw = said.partition(b"\0\0") if not said.startswith(b"\0") else (b"", b"", said[1:])
+    return Left(tuple(_entries(raw)), tuple(name for name in tops.split(b"\0") if name))
+
+
+def _entries(raw: bytes) -> Iterator[SetupEntry]:
+    words = raw.split(b"\0")[:-1]
+    for facts, path in zip(words[::2], words[1::2], strict=True):
+        before, after, _, content, _ = facts.removeprefix(b":").split(b" ")
+        yield SetupEntry(path=path, mode=after, object=content, is_new=not before.strip(b"0"))
+
+
+def _patterns(paths: list[bytes] | tuple[bytes, ...]) -> bytes:
+    return b"".join(pattern(path) + b"\n" for path in paths if b"\n" not in path)
+
+
+def pattern(path: bytes) -> bytes:
+    """Spell one path from the top as a line of an ignore file that matches nothing else."""
+    for sign in (b"\\", b"*", b"?", b"["):
+        path = path.replace(sign, b"\\" + sign)
+    stem = path.rstrip(b" ")
+    return b"/" + stem + b"\\ " * (len(path) - len(stem))

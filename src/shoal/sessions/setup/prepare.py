@@ -1,0 +1,321 @@
+"""Set-up of a workspace: made once and shared as a layer where that can be, else run in the workspace itself."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from shoal.errors import BadInput, SetupFailed
+from shoal.git.gitdir import user_config, write_gitdir
+from shoal.git.refs import ABSENT, Move, move
+from shoal.git.run import git
+from shoal.model.events import Output
+from shoal.model.policy import Layers
+from shoal.model.repository import Base
+from shoal.model.setup import Setup, SetupRecord
+from shoal.sandboxes.kind import RootLayers
+from shoal.sessions.context import RunContext
+from shoal.sessions.policy import network_of
+from shoal.sessions.session_dir import SessionDir, hold_session_dir
+from shoal.sessions.setup.changes import LEFT, inspect_setup, pattern, write_setup_note
+from shoal.sessions.setup.project import root_covers
+from shoal.sessions.setup.sandbox import STREAM, commands_run, tools_of
+from shoal.sessions.toolchain import Toolchain
+from shoal.sessions.worker import WorkerSpec
+from shoal.workspaces.base import settings_digest
+from shoal.workspaces.kind import Workspace
+from shoal.workspaces.overlay import Overlay
+from shoal.workspaces.remove import remove_all
+from shoal.workspaces.setup_layers import TREE, copy_files, is_ready, layer_ready
+
+# What packages are installed by: where one of these changes, set-up is run anew.
+LOCKS = frozenset(
+    {
+        *("package.json", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml", "bun.lock"),
+        *("bun.lockb", "deno.lock", "pyproject.toml", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile", "Pipfile.lock"),
+        *("requirements.txt", "setup.py", "setup.cfg", "environment.yml", "Cargo.toml", "Cargo.lock", "go.mod"),
+        *("go.sum", "Gemfile", "Gemfile.lock", "composer.json", "composer.lock", "mix.exs", "mix.lock", "pubspec.yaml"),
+        *("pubspec.lock", "flake.nix", "flake.lock", ".tool-versions", ".nvmrc", ".node-version", ".python-version"),
+        *("conductor.json", "settings.toml", "worktrees.json", ".gitmodules"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What set-up comes to for one workspace: a *layer* that was made already, or commands to run *inside* of it."""
+
+    layer: Path | None = None
+    trees: tuple[Path, ...] = ()
+    alias: Path | None = None
+    inside: Setup | None = None
+    tools: Toolchain = field(default_factory=lambda: Toolchain((), ()))
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    worker: WorkerSpec | None = None
+    """Whose set-up it is."""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Say whether the workspace is as it is."""
+        return self.layer is None and self.inside is None
+
+
+NOTHING = Ready()
+
+
+def setup_of(context: RunContext, job: WorkerSpec) -> Setup:
+    """Find the nearest word on set-up; the repository's own counts behind a wall, where no document says any."""
+    if (said := job.task.nearest_setup) is not None:
+        return said
+    project = context.project
+    if project.setup is None or context.sandbox.name == "none":
+        return Setup()
+    if project.problem:
+        raise SetupFailed(f"setup failed: {project.problem}")
+    return project.setup
+
+
+def setup_record(context: RunContext, job: WorkerSpec) -> SetupRecord | None:
+    """Write down the set-up of *worker*, for whoever goes on with the run later; `None` where it has none."""
+    try:
+        setup = setup_of(context, job)
+    except SetupFailed:  # said by the session itself
+        return None
+    if not setup.commands:
+        return None
+    task = job.task
+    secrets = task.secrets | task.agent.secrets
+    env = {
+        name: context.mask.text(text) for name, text in {**task.agent.env, **task.env}.items() if name not in secrets
+    }
+    network = network_of(task, job.adapter)
+    setup = replace(setup, network=setup.network or network)
+    return SetupRecord(setup=setup, env=env, secrets=tuple(sorted(secrets)), network=network)
+
+
+@contextlib.asynccontextmanager
+async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event | None) -> AsyncIterator[Ready]:
+    """Make ready what the workspace of *worker* is to begin with; told to stop, it gives what there is."""
+    setup = setup_of(context, job)
+    if context.project.refusal:
+        raise BadInput(context.project.refusal)
+    if not setup.commands and not context.project.included:
+        yield NOTHING
+        return
+    stop = stop or asyncio.Event()
+    if not isinstance(context.kind, Overlay) or not context.sandbox.mounts or (setup.commands and setup.is_each):
+        inside = _with_own_rights(context, job, setup)
+        yield Ready(inside=inside, stop=stop, tools=tools_of(context, inside), worker=job)
+        return
+    key, at, setup = await _layer_of(context, job, setup)
+    if setup.is_confined:
+        _say(context, job, "earlier agents changed what it installs, so it has this agent's own network: none")
+    makers: list[Path] = []
+
+    async def make(aside: Path) -> bool:
+        makers.append(aside)
+        return await _make_layer(at, job, setup, aside, key, stop)
+
+    async with contextlib.AsyncExitStack() as held:
+        try:
+            held_to = (setup.timeout, job.limits)
+            ready = layer_ready(context.paths.setups, key, make, stop, held_to=held_to)
+            layer = await held.enter_async_context(ready)
+        except SetupFailed:
+            if not makers:
+                _say(context, job, "it failed for another session, which this one had waited for")
+            raise
+        if layer is None:
+            yield NOTHING
+            return
+        if setup.commands and not makers:
+            _say(context, job, "made before, and used again")
+        alias, tools = context.paths.setups / "at" / key, tools_of(context, setup)
+        yield Ready(layer=layer, trees=_stack_layers(context.base, at.base, layer), alias=alias, tools=tools, stop=stop)
+
+
+async def finish_setup(
+    context: RunContext,
+    job: WorkerSpec,
+    ready: Ready,
+    workspace: Workspace,
+    session_dir: SessionDir,
+    renew: Callable[[], None],
+) -> None:
+    """Finish an open workspace: run what is to be run inside, and tell its git what is not the agent's work.
+
+    *renew* makes the home and the gitdir again, which are taken away after commands had them.
+    """
+    workspace.covers, workspace.alias = root_covers(context), ready.alias
+    workspace.tools, workspace.search = ready.tools.read, ready.tools.path
+    try:
+        left = (
+            ready.layer / LEFT
+            if ready.layer
+            else await _inside(context, ready.worker or job, ready, workspace, session_dir, renew)
+        )
+    except Exception:
+        await _remove_branch(context, job)
+        raise
+    if (
+        ready.layer and ready.trees[0] == ready.layer / TREE
+    ):  # over it, what earlier steps did may be the same by chance
+        write_setup_note(ready.layer, session_dir.box)
+    included = [pattern(os.fsencode(name)) for name in context.project.included if "\n" not in name]
+    exclude = b"".join(line + b"\n" for line in included)
+    if exclude:
+        (session_dir.box / LEFT).mkdir(exist_ok=True)
+        (session_dir.box / LEFT / "included").write_bytes(exclude)
+    if left is not None:
+        exclude += (left / "exclude").read_bytes()
+        await _assume_unchanged(session_dir.git, left / "assumed")
+    if exclude:
+        (session_dir.git / "info").mkdir(exist_ok=True)
+        (session_dir.git / "info" / "exclude").write_bytes(exclude)
+
+
+async def _inside(
+    context: RunContext,
+    job: WorkerSpec,
+    ready: Ready,
+    workspace: Workspace,
+    session_dir: SessionDir,
+    renew: Callable[[], None],
+) -> Path | None:
+    """Set one workspace up by itself."""
+    setup = ready.inside or Setup()
+    if context.project.files is not None:
+        copy_files(context.project.files, workspace.changes, context.project.included)
+    if not setup.commands:
+        return None
+    await commands_run(context, job, replace(setup, each=True), workspace, session_dir, ready.stop)
+    # We write there next: a link that was left would lead us out of the wall. And its commits are not the agent's.
+    pointer = () if context.sandbox.mounts or workspace.is_overlay else (workspace.path / ".git",)
+    await remove_all(session_dir.git, session_dir.home, *pointer)
+    renew()
+    (await inspect_setup(context, workspace, session_dir.box)).write(session_dir.box / LEFT)
+    return session_dir.box / LEFT
+
+
+async def _remove_branch(context: RunContext, job: WorkerSpec) -> None:
+    """Take the branch of a linked worktree away again, which no agent will ever be on."""
+    if context.kind.name == "worktree":
+        await move(context.repository, [Move(f"refs/heads/{job.branch}", ABSENT, context.base.commit)])
+
+
+async def _assume_unchanged(gitdir: Path, names: Path) -> None:
+    """Let the agent's own git pass over what set-up changed: `git commit -a` would make it the agent's work."""
+    paths = names.read_bytes()
+    if paths:
+        await git(gitdir, "update-index", "--assume-unchanged", "-z", "--stdin", stdin=paths)
+
+
+async def _make_layer(
+    context: RunContext, job: WorkerSpec, setup: Setup, aside: Path, key: str, stop: asyncio.Event
+) -> bool:
+    """Run the commands at a path of their own, over the base, and keep the layer that they wrote."""
+    at, upper, box = context.paths.setups / "at" / key, aside / TREE, aside / "box"
+    for folder in (at, upper, aside / "work", box):
+        folder.mkdir(exist_ok=True)
+    if context.project.files is not None:
+        copy_files(context.project.files, upper, context.project.included)
+    if setup.commands:
+        workspace = _workspace(context, aside, at)
+        with hold_session_dir(box, job.session, {}, context.user, disk=box) as session_dir:
+            (session_dir.home / ".gitconfig").write_text(
+                user_config(context.repository.identity), errors="surrogateescape"
+            )
+            base = context.base
+            write_gitdir(
+                session_dir.git,
+                context.repository,
+                head=base.commit,
+                refs={},
+                index=base.index,
+                lenders=context.lenders,
+            )
+            if not await commands_run(context, job, replace(setup, each=False), workspace, session_dir, stop):
+                return False
+            (await inspect_setup(context, workspace, box)).write(aside / LEFT)
+    else:
+        (aside / LEFT).mkdir()
+        for name in ("exclude", "assumed"):
+            (aside / LEFT / name).touch()
+    await remove_all(box, aside / "work")
+    return True
+
+
+def _workspace(context: RunContext, aside: Path, at: Path) -> Workspace:
+    """Describe the workspace of set-up; only boxes mount it, so that a kill leaves no mount."""
+    kind = RootLayers if isinstance(context.kind, Overlay) and context.kind.by_host else Layers
+    layers = kind(lower=context.base.trees, upper=aside / TREE, work=aside / "work", target=at)
+    return Workspace(path=at, index=context.base.index, changes=aside / TREE, layers=layers)
+
+
+def _stack_layers(base: Base, made_on: Base, layer: Path) -> tuple[Path, ...]:
+    """Lay set-up's layer over the base that it was made on, and below what later steps changed."""
+    above = len(base.trees) - len(made_on.trees)
+    return (*base.trees[:above], layer / TREE, *made_on.trees)
+
+
+async def _layer_of(context: RunContext, job: WorkerSpec, setup: Setup) -> tuple[str, RunContext, Setup]:
+    """Name the layer for *worker*, the site on which it is made, and the commands as they are to be run there.
+
+    It is made on what is the user's, as long as agents have not changed what it installs. One that is made on their
+    work has the agent's own rights, because the commands may run what they wrote; and it is named after that work, so
+    that nobody who does not build on it is given the outcome.
+    """
+    users = replace(context, base=context.trusted_base)
+    key, at = await _users_layer_of(users, job, setup)
+    if context.base.commit == users.base.commit or not await _has_other_locks(context, at.base):
+        return key, at, setup
+    own = _with_own_rights(context, job, setup)
+    return _key(context, job, own, context.base), context, own
+
+
+async def _users_layer_of(context: RunContext, job: WorkerSpec, setup: Setup) -> tuple[str, RunContext]:
+    """Name the layer on a base that is the user's, and the site for it: that of the run, as long as it fits."""
+    ground = context.base.ground
+    key = _key(context, job, setup, ground)
+    is_own = context.base.over is not None and (
+        not is_ready(context.paths.setups, key) or await _has_other_locks(context, ground)
+    )
+    return (_key(context, job, setup, context.base), context) if is_own else (key, replace(context, base=ground))
+
+
+def _with_own_rights(context: RunContext, job: WorkerSpec, setup: Setup) -> Setup:
+    """Let commands have no more than the agent itself on a base with work of agents, unless the user lets them."""
+    if context.base.commit == context.trusted_base.commit or job.task.allow_executable_config:
+        return setup
+    return setup.within(network_of(job.task, job.adapter))
+
+
+def _key(context: RunContext, job: WorkerSpec, setup: Setup, base: Base) -> str:
+    """Name all that the outcome depends on."""
+    by_host = isinstance(context.kind, Overlay) and context.kind.by_host
+    env = {**job.task.agent.env, **job.task.env}
+    network = setup.network or network_of(job.task, job.adapter)
+    tools = tools_of(context, setup)
+    facts = [
+        *(base.commit, settings_digest(context.repository), setup.commands, network, setup.source),
+        *(context.project.digest, str(context.repository.top), by_host, os.getuid(), sorted(env.items())),
+        [str(place) for place in (*tools.read, *tools.path, *(one.path for one in context.toolchains))],
+    ]
+    text = json.dumps(facts)
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+async def _has_other_locks(context: RunContext, other: Base) -> bool:
+    """Say whether the lock files of a step's base differ from those of *other*."""
+    wanted = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=all")
+    done = await git(context.repository.git, *wanted, other.commit, context.base.commit, limit=2**30)
+    paths = done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
+    return any(PurePosixPath(path).name in LOCKS for path in paths)
+
+
+def _say(context: RunContext, job: WorkerSpec, text: str) -> None:
+    context.ledger.note(Output(run=context.run, session=job.session, stream=STREAM, text=text))

@@ -1,0 +1,225 @@
+"""What a repository says about set-up itself: other tools' files in the base, and `.worktreeinclude`."""
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from shoal.adapters.client import this_host
+from shoal.adapters.registry import adapter_of
+from shoal.errors import BadInput
+from shoal.git.repository import list_ignored_files, own_gitdir
+from shoal.git.run import git
+from shoal.model.plan import Plan
+from shoal.model.policy import Bind, Network
+from shoal.model.repository import Base, Repository
+from shoal.model.setup import Project, Setup
+from shoal.sessions.context import RunContext
+from shoal.sessions.policy import network_of
+from shoal.store.lock import is_locked
+from shoal.store.paths import StatePaths
+from shoal.workspaces.overlay import Overlay
+from shoal.workspaces.setup_layers import content, copy_files, digest, is_file
+
+LARGEST = 64 * 1024
+MOST_COMMANDS = 100
+
+Exists = Callable[[str], bool]
+"""Say whether the base has a file of that name."""
+
+
+def setup_in(name: str, content: bytes, exists: Exists) -> Setup | None:
+    """Read the set-up of the file *name*; `None` where it says nothing. Raises `BadInput` for what cannot be meant."""
+    try:
+        said = _toml(content.decode()) if name.endswith(".toml") else json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{name} cannot be read: {str(error)[:200]}; mend it, or say `setup: []` in `runtime`") from None
+    found = KNOWN[name](said if isinstance(said, dict) else {})
+    commands = _texts(name, found)
+    if name == CURSOR and isinstance(found, str):
+        commands = tuple(_script(one, exists) for one in commands)
+    return Setup(commands=commands, source=name) if commands else None
+
+
+def _toml(text: str) -> object:
+    import tomllib  # takes 10 ms, and hardly a repository has such a file
+
+    return tomllib.loads(text)
+
+
+def _conductor(said: Mapping[str, object]) -> object:
+    scripts = said.get("scripts")
+    return scripts.get("setup") if isinstance(scripts, dict) else None
+
+
+def _cursor(said: Mapping[str, object]) -> object:
+    own = said.get("setup-worktree-unix")
+    return said.get("setup-worktree") if own is None else own
+
+
+def _texts(name: str, found: object) -> tuple[str, ...]:
+    listed = [found] if isinstance(found, str) else found if found is not None else []
+    if not isinstance(listed, list) or len(listed) > MOST_COMMANDS or not all(isinstance(one, str) for one in listed):
+        raise BadInput(f"{name}: its set-up is neither a text nor a list of texts; mend it")
+    if any("\0" in one for one in listed):
+        raise BadInput(f"{name}: its set-up holds a NUL sign; take it out")
+    return tuple(one for one in listed if one.strip())
+
+
+def _script(text: str, exists: Exists) -> str:
+    """Run a text that is the path of a script, from the folder of its file, as one; any other is a command."""
+    path = f".cursor/{text.strip().removeprefix('./')}"
+    if any(sign.isspace() or sign in "'\"$;|&<>" for sign in text.strip()) or not exists(path):
+        return text
+    return f"if [ -x '{path}' ]; then './{path}'; else sh '{path}'; fi"
+
+
+CURSOR = ".cursor/worktrees.json"
+KNOWN: Mapping[str, Callable[[Mapping[str, object]], object]] = {
+    # Conductor itself passes the older file by where the newer one is there.
+    ".conductor/settings.toml": _conductor,
+    "conductor.json": _conductor,
+    CURSOR: _cursor,
+}
+
+
+INCLUDE = ".worktreeinclude"
+OURS = (".git", ".shoal")
+USERS_REFS = ("refs/heads", "refs/remotes", "refs/tags")
+AGENTS_REFS = ("refs/heads/agent/", "refs/heads/shoal/")
+MOST_BYTES = 16 * 2**20
+
+
+@contextlib.asynccontextmanager
+async def project_ready(repository: Repository, base: Base, paths: StatePaths, run: str) -> AsyncIterator[Project]:
+    """Find what the repository says, and hold copies of the files that go along while the run lives."""
+    project = _read_tool_file(base.tree)
+    patterns = await _patterns(repository, base)
+    if patterns is None:
+        yield project
+        return
+    folder = paths.setups / f"files-{run}"
+    _forget_dead(paths)
+    try:
+        yield await _with_files(project, repository, base, patterns, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def setup_notes(context: RunContext, plan: Plan) -> tuple[str, ...]:
+    """Say once where set-up comes from that no document names, and which files of the checkout go along.
+
+    Raises `BadInput` where those cannot.
+    """
+    if context.project.refusal:
+        raise BadInput(context.project.refusal)
+    project, told = context.project, list(_source_notes(context.project, plan, context.sandbox.name))
+    if project.included:
+        count = len(project.included)
+        files = "1 file" if count == 1 else f"{count} files"
+        told.append(f"{INCLUDE}: {files} of your checkout {'is' if count == 1 else 'are'} copied into each workspace")
+    return (*told, *_confined_notes(context, plan))
+
+
+def _confined_notes(context: RunContext, plan: Plan) -> Iterator[str]:
+    """Name the steps whose set-up runs in a workspace with work of agents, and so goes without its own network."""
+    for step in plan.working:
+        setup = step.task.nearest_setup
+        is_on_work = bool(step.needs) and step.base is None and step.is_stacked
+        if setup is None or setup.network is not Network.HOST or not is_on_work or step.task.allow_executable_config:
+            continue
+        is_shared = isinstance(context.kind, Overlay) and context.sandbox.mounts and not setup.is_each
+        if not is_shared and network_of(step.task, adapter_of(step.task.agent, this_host())) is Network.NONE:
+            what = f"step {step.name}: its set-up runs on the work of earlier agents, and so without a network"
+            yield f"{what}; `allow_executable_config: true` lets it have one"
+
+
+def dry_notes(folder: Path, plan: Plan) -> tuple[str, ...]:
+    """Say where set-up would come from, by what the checkout has now."""
+    return _source_notes(_read_tool_file(folder), plan, plan.sandbox)
+
+
+def _source_notes(project: Project, plan: Plan, wall: str) -> tuple[str, ...]:
+    # A coordinator knows no steps when it begins.
+    is_wanted = not plan.working or any(step.task.nearest_setup is None for step in plan.working)
+    if project.setup is None or not is_wanted:
+        return ()
+    how = "" if wall != "none" else ", which runs behind a wall only: it is left out"
+    return (f"set-up comes from {project.setup.source}{how}; `setup` in `runtime` says otherwise",)
+
+
+def root_covers(context: RunContext) -> tuple[Bind, ...]:
+    """Show the files that go along at their own paths in the user's checkout, of which a box sees nothing else."""
+    project = context.project
+    if project.files is None:
+        return ()
+    tops = dict.fromkeys(name.split("/")[0] for name in project.included)
+    return tuple(Bind(project.files / top, context.repository.top / top) for top in tops)
+
+
+def _read_tool_file(tree: Path) -> Project:
+    """Read the first file of another tool's that *tree* has; one that cannot be read is told when it is needed."""
+    for name in KNOWN:
+        if (text := content(tree, name, LARGEST)) is not None:
+            try:
+                setup = setup_in(name, text, functools.partial(is_file, tree))
+            except BadInput as error:
+                return Project(setup=Setup(source=name), problem=str(error))
+            if setup is not None:
+                return Project(setup=setup)
+    return Project()
+
+
+async def _patterns(repository: Repository, base: Base) -> bytes | None:
+    if not (repository.top / ".git").exists():  # a plain folder has no ignored files
+        return None
+    if (said := content(repository.top, INCLUDE, LARGEST)) is not None:
+        return said
+    said = content(base.tree, INCLUDE, LARGEST)
+    # An agent that writes this file asks for the user's own files.
+    return said if said is not None and await _base_is_users(repository, base) else None
+
+
+async def _base_is_users(repository: Repository, base: Base) -> bool:
+    """Say whether a branch or tag that is not ours has the base: then what it names is the user's word."""
+    wanted = ("for-each-ref", "--format=%(refname)", f"--contains={base.commit}", *USERS_REFS)
+    refs = (await git(repository.git, *wanted, limit=MOST_BYTES)).stdout.decode(errors="replace").splitlines()
+    return any(not ref.startswith(AGENTS_REFS) for ref in refs) or await _is_head(repository, base)
+
+
+async def _is_head(repository: Repository, base: Base) -> bool:
+    """Say whether the base is what the user has checked out: a detached head is on no branch."""
+    done = await git(await own_gitdir(repository.top), "rev-parse", "--verify", "-q", "HEAD", accept=(0, 1))
+    return done.stdout.decode().strip() == base.commit
+
+
+async def _with_files(project: Project, repository: Repository, base: Base, patterns: bytes, folder: Path) -> Project:
+    files = folder / "files"
+    files.mkdir(mode=0o700, parents=True)
+    (folder / "patterns").write_bytes(patterns)
+    named = await list_ignored_files(repository, folder / "patterns")
+    wanted = [name for name in named if _may_go(base.tree, name)]
+    try:
+        included = copy_files(repository.top, files, wanted)
+    except BadInput as error:
+        return replace(project, refusal=str(error))
+    if not included:
+        return project
+    return replace(project, files=files, included=included, digest=digest(files, included))
+
+
+def _may_go(tree: Path, name: str) -> bool:
+    """Say whether a file can be kept out of every commit: not where the base has one there, or git cannot name it."""
+    is_ours = any(part in OURS for part in name.split("/"))
+    return not is_ours and "\n" not in name and not os.path.lexists(tree / name)
+
+
+def _forget_dead(paths: StatePaths) -> None:
+    """Remove what runs that were killed had copied."""
+    for folder in paths.setups.glob("files-*"):
+        if not is_locked(paths.run_lock(folder.name.removeprefix("files-"))):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,146 @@
+"""The box of set-up: its commands behind the wall, with the session's environment, in its workspace."""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from shoal.errors import SetupFailed, Unavailable
+from shoal.model.command import Command
+from shoal.model.events import AgentActed, Output
+from shoal.model.policy import Bind, Network, Policy
+from shoal.model.setup import OWN_NAMES, ROOT_NAMES, Setup
+from shoal.proc import Exit
+from shoal.sessions.agent_process import Ending, Watched, watch_process
+from shoal.sessions.context import RunContext
+from shoal.sessions.output_log import OutputLog
+from shoal.sessions.policy import environment, network_of, place_of, session_bounds
+from shoal.sessions.sandboxed import open_sandboxed
+from shoal.sessions.session_dir import SessionDir
+from shoal.sessions.setup.project import INCLUDE, root_covers
+from shoal.sessions.toolchain import Toolchain, show_folders, toolchain
+from shoal.sessions.worker import WorkerSpec
+from shoal.workspaces.kind import Workspace
+
+STREAM = "setup"
+CONFINED = (
+    "it had no network: it ran on the work of earlier agents, with no more rights than this step's own agent; "
+    "`allow_executable_config: true` on the step lets it have `setup.network`"
+)
+TAIL_LINES = 8
+TAIL_SIGNS = 2000
+_UNREACHED = re.compile(r"resolve|network|connect|ENOTFOUND|EAI_AGAIN|getaddrinfo", re.IGNORECASE)
+# Each command in a shell of its own; other tools' ones are written for bash, as a rule.
+SCRIPT = """
+shell=/bin/sh
+[ "$0" = set-up ] || shell=$(command -v bash) || shell=/bin/sh
+for command; do printf '+ %.200s\\n' "$command"; "$shell" -c "$command" || exit; done
+"""
+
+
+async def commands_run(
+    context: RunContext,
+    worker: WorkerSpec,
+    setup: Setup,
+    workspace: Workspace,
+    session_dir: SessionDir,
+    stop: asyncio.Event,
+) -> bool:
+    """Run the commands to their end; `False` when told to stop. Raises `SetupFailed` for every other end."""
+    command, policy = _box(context, worker, setup, workspace, session_dir)
+    words = OutputLog(
+        context.run, worker.session, lambda event: log_setup_event(context, event), context.mask, context.flood
+    )
+    with context.enforcer.group(f"{worker.session}-setup", worker.limits) as group:
+        bounds = session_bounds(context, worker, workspace, session_dir, group)
+        with contextlib.closing(words):
+            async with open_sandboxed(
+                context.sandbox, command, policy, sink=words.feed, join=group.wrap, guard=context.guard
+            ) as box:
+                seen = await watch_process(box, bounds, setup.timeout, stop, context.grace)
+    if seen.ending is Ending.STOP:
+        return False
+    if seen.ending is not Ending.BY_ITSELF or seen.exit.code != 0:
+        raise SetupFailed(_why(setup, seen, words, policy.network))
+    return True
+
+
+def log_setup_event(context: RunContext, event: Output | AgentActed) -> None:
+    """Put what set-up says into the log of the session, marked as such."""
+    context.ledger.note(replace(event, stream=STREAM) if isinstance(event, Output) else event)
+
+
+def _box(
+    context: RunContext, worker: WorkerSpec, setup: Setup, workspace: Workspace, session_dir: SessionDir
+) -> tuple[Command, Policy]:
+    agent = worker.adapter.invocation(worker.task, place_of(workspace, session_dir)).argv[0]
+    tools = tools_of(context, setup, agent)
+    env = {
+        **environment(context, worker, workspace, session_dir, tools.path),
+        **worker.task.agent.env,
+        **worker.task.env,
+    }
+    if not setup.is_each:
+        env = {name: text for name, text in env.items() if name not in OWN_NAMES}
+    covers = (
+        Bind(session_dir.inputs / "passwd", Path("/etc/passwd")),
+        Bind(session_dir.inputs / "group", Path("/etc/group")),
+        Bind(session_dir.inputs / "git", workspace.path / ".git"),
+        *root_covers(context),
+    )
+    policy = context.policy(
+        token=secrets.token_hex(8),
+        read=(session_dir.inputs, *tools.read, *show_folders(context.toolchains).read),
+        write=(workspace.path, session_dir.git, session_dir.own),
+        covers=covers,
+        layers=workspace.layers,
+        network=setup.network or network_of(worker.task, worker.adapter),
+    )
+    argv = ("/bin/sh", "-c", SCRIPT, setup.source or "set-up", *setup.commands)
+    return Command(argv=argv, cwd=workspace.path, env=env), policy
+
+
+def tools_of(context: RunContext, setup: Setup, *others: str) -> Toolchain:
+    """Find the programs that commands begin with, and *others*, as far as they are on the user's PATH."""
+    search, found = context.environ.get("PATH", ""), []
+    for program in dict.fromkeys((*others, *_programs(setup))):
+        with contextlib.suppress(Unavailable):  # a word of the shell's, or a program that an earlier command makes
+            found.append(toolchain(program, search=search, private=context.private))
+    read = dict.fromkeys(shown for one in found for shown in one.read)
+    return Toolchain(tuple(read), tuple(dict.fromkeys(folder for one in found for folder in one.path)))
+
+
+def _programs(setup: Setup) -> Iterator[str]:
+    for command in setup.commands:
+        for line in command.replace("&&", "\n").replace(";", "\n").splitlines():
+            with contextlib.suppress(ValueError):
+                words = shlex.split(line, comments=True)
+                yield from words[:1]
+
+
+def _why(setup: Setup, seen: Watched, words: OutputLog, network: Network) -> str:
+    said = (words.output + words.errors).strip()[-TAIL_SIGNS:].splitlines()[-TAIL_LINES:]
+    lines = [f"setup failed: {_end(setup, seen)}{f' ({setup.source})' if setup.source else ''}", *said]
+    if setup.named & ROOT_NAMES and "No such file" in "".join(said):
+        lines.append(f"files of your checkout that set-up may read are named in {INCLUDE}; it sees no others")
+    if setup.is_confined:
+        lines.append(CONFINED)
+    elif network is Network.NONE and _UNREACHED.search("".join(said)):
+        lines.append("it had no network; `setup: {run: …, network: host}` gives it one")
+    return "\n".join(lines)
+
+
+def _end(setup: Setup, seen: Watched) -> str:
+    if seen.ending is Ending.TIME:
+        return f"it was still running after {setup.timeout:g} s"
+    if seen.ending is Ending.LIMIT:
+        return f"it passed its limit of {seen.limit}"
+    return _exit(seen.exit)
+
+
+def _exit(end: Exit) -> str:
+    return f"it was ended by signal {end.signal}" if end.signal is not None else f"it exited with {end.code}"

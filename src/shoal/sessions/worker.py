@@ -1,0 +1,107 @@
+"""One worker of a step, as a value: its names, its task and what it may spend."""
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from shoal.adapters.kind import Adapter
+from shoal.model.artifact import Artifact
+from shoal.model.contract import Contract, Passes
+from shoal.model.limits import ResourceLimits
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.results import WorkerResult
+from shoal.model.status import Status
+from shoal.model.task import Task
+from shoal.sandboxes.kind import Sandbox
+from shoal.sessions.context import RunContext
+from shoal.workspaces.kind import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """One worker of a step: its names are ours, and its branch is not taken by anybody."""
+
+    step: str
+    index: int
+    count: int
+    task: ResolvedTask
+    adapter: Adapter
+    attempt: int = 1
+    database: str | None = None
+    """The name of its database, where that is not the session's own."""
+    base: str | None = None
+    """The commit to start from, where that is not the run's."""
+    trusts_base: bool = True
+    """Whether a client may take its settings from the base as it is: the user's own, or work that he let through."""
+    needs: tuple[str, ...] = ()
+    """The steps that must end well first."""
+    is_stacked: bool = True
+    """Whether it starts from the work of its needs."""
+    wish: Task | None = None
+    """What was asked for, where its inputs may name its needs."""
+    function: Callable[..., object] | None = None
+    """What does the work in a thread of this process, for code that is trusted."""
+    item: str | None = None
+    """The item of a matrix that it works on."""
+    artifacts: tuple[Artifact, ...] = ()
+    """Files that it has to leave."""
+    contracts: tuple[Contract, ...] = ()
+    """What its work must meet before it counts as good."""
+    trial: Passes | None = None
+    """What is run on its work to compare it with that of its siblings."""
+    reviewers: Mapping[str, ResolvedTask] = field(default_factory=dict, repr=False)
+    """Who reviews work, by the names that contracts use."""
+    sandbox: Sandbox | None = None
+    """Its wall, where that is not the run's."""
+    kind: Kind | None = None
+    """Its kind of workspace, where that is not the run's."""
+    hex: str = field(default_factory=lambda: secrets.token_hex(3))
+
+    def context(self, ground: RunContext) -> RunContext:
+        """Give what it stands on: the run's own *ground*, but for its wall and its kind of workspace."""
+        if self.sandbox is None and self.kind is None:
+            return ground
+        return replace(ground, sandbox=self.sandbox or ground.sandbox, kind=self.kind or ground.kind)
+
+    @property
+    def session(self) -> str:
+        """The session's id, which is also the name of its private folder."""
+        return f"{self.step}-{self.hex}"
+
+    @property
+    def branch(self) -> str:
+        """The branch that will hold its work."""
+        return f"agent/{self.step}/{self.hex}"
+
+    @property
+    def is_in_process(self) -> bool:
+        """Whether a model is asked from this process, and only its tools run in the box."""
+        return self.task.agent.adapter == "python"
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a program, started in its box as soon as that is made."""
+        return self.function is None and not self.is_in_process
+
+    def result_without_start(self, status: Status, why: str | None = None) -> WorkerResult:
+        """Make the result of a job that never began."""
+        return WorkerResult(
+            index=self.index, session=self.session, status=status, attempts=0, error=why, item=self.item
+        )
+
+    @property
+    def limits(self) -> ResourceLimits:
+        """What it may spend."""
+        return self.task.limits or ResourceLimits.unnamed()
+
+    def message(self, masked: Callable[[str], str]) -> str:
+        """Say what the sealing commit says: masked before it is cut, or half of a secret could pass."""
+        subject = " ".join(masked(self.task.title or self.task.prompt).split())[:72]
+        return f"{self.step}: {subject or 'work of an agent'}\n\nShoal-Session: {self.session}\n"
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it may take: what was asked for, and never longer than its limit."""
+        asked = self.task.timeout if self.task.timeout is not None else self.task.agent.timeout
+        bounds = [seconds for seconds in (asked, self.limits.time_seconds) if seconds is not None]
+        return min(bounds, default=None)

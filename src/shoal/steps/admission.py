@@ -1,0 +1,183 @@
+"""Letting an agent start only where the machine can carry one more: by what is free, never by the sum of limits."""
+
+import contextlib
+import functools
+import itertools
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.limits.disk import free_floor
+from shoal.model.events import Waiting
+from shoal.patterns.limiter import Limiter
+from shoal.sessions.context import RunContext
+
+MIB = 2**20
+FLOOR_BYTES = 512 * MIB
+FLOOR_PART = 0.05
+# An agent that was just let in has not yet taken what it will: for a few seconds so much is kept for it,
+# or less, where those that run longer show that such agents take less: twice what each of them took.
+EARLY_BYTES = 128 * MIB
+LEAST_BYTES = 16 * MIB
+LOOK_SECONDS = 0.02
+PATIENCE_SECONDS = 0.4
+EARLY_SECONDS = 5.0
+SETTLED = 8  # so many show what one takes
+SPARE_TASKS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Free:
+    """What the machine has now."""
+
+    memory_bytes: int
+    memory_total_bytes: int
+    tasks: int
+    most_tasks: int
+
+
+class Admission:
+    """Says why the next agent has to wait; *look* and *clock* are the machine's own unless others are given."""
+
+    def __init__(
+        self, state: Path, *, look: Callable[[], Free] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._state = state
+        self._look = look or free
+        self._clock = clock
+        self._promised: deque[float] = deque()
+        self._started: dict[int, float] = {}
+        self._running = 0
+        self._alone_bytes = 0
+        self._numbers = itertools.count()
+        self._now: Free | None = None
+        self._short: str | None = None
+        self._looked = 0.0
+
+    def reason(self) -> str | None:
+        """Say what is short; `None` promises that one more agent is carried, which counts from now on."""
+        now = self._measure_free()
+        if not self._running:
+            self._alone_bytes = now.memory_bytes
+        short = _memory(now, self._early() * self._each(now)) or self._short or _tasks(now)
+        if short is None:
+            self._promised.append(self._clock())
+        return short
+
+    def _measure_free(self) -> Free:
+        """Look at the machine, once for all who come together: what each of them takes is counted anyhow."""
+        if self._now is None or self._clock() - self._looked >= LOOK_SECONDS:
+            self._now, self._short, self._looked = self._look(), free_floor(self._state), self._clock()
+        return self._now
+
+    @contextlib.contextmanager
+    def carried(self) -> Iterator[None]:
+        """Carry the agent that runs in here; what it had not taken is free again when it ends."""
+        if self._promised:
+            self._promised.popleft()
+        number = next(self._numbers)
+        self._started[number] = self._clock()
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            self._started.pop(number, None)
+
+    def _each(self, now: Free) -> int:
+        """Say what to keep for each of those, by what is gone since nobody ran, whoever took it."""
+        settled = self._running - len(self._started)
+        if settled < SETTLED:
+            return EARLY_BYTES
+        taken = 2 * (self._alone_bytes - now.memory_bytes) // settled
+        return min(EARLY_BYTES, max(LEAST_BYTES, taken))
+
+    def _early(self) -> int:
+        """Count those that were let in a short time ago."""
+        since = self._clock() - EARLY_SECONDS
+        while self._promised and self._promised[0] < since:
+            self._promised.popleft()
+        for number in list(itertools.takewhile(lambda one: self._started[one] < since, self._started)):
+            del self._started[number]
+        return len(self._promised) + len(self._started)
+
+
+def admitting(context: RunContext, admission: Admission, most: int) -> Limiter:
+    """Make a limiter that lets an agent start only where the machine can carry it, and says so when it cannot."""
+    told = Told(lambda reason: context.ledger.post(Waiting(run=context.run, reason=reason)))
+
+    def admit() -> str | None:
+        reason = admission.reason()
+        told.hear(reason)
+        return reason
+
+    return Limiter(most, admit=admit)
+
+
+class Told:
+    """Says once that agents wait, when none was let in for a while, and once that this is over.
+
+    Where they are short, one is let in for each that ends: then nobody waits for the machine.
+    """
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say = say
+        self._clock = clock
+        self._since: float | None = None
+        self._is_told = False
+
+    def hear(self, reason: str | None) -> None:
+        """Hear whether the next one is let in, or why not."""
+        if reason is None:
+            self._since = None
+            if self._is_told:
+                self._is_told = False
+                self._say("")
+            return
+        self._since = self._clock() if self._since is None else self._since
+        if not self._is_told and self._clock() - self._since >= PATIENCE_SECONDS:
+            self._is_told = True
+            self._say(reason)
+
+
+def free() -> Free:
+    """Look at this machine."""
+    words = _read_kernel_file("/proc/meminfo").split()  # `MemTotal: 1 kB MemFree: 1 kB MemAvailable: 1 kB …`
+    return Free(
+        memory_bytes=int(words[words.index("MemAvailable:") + 1]) * 1024,
+        memory_total_bytes=int(words[words.index("MemTotal:") + 1]) * 1024,
+        tasks=int(_read_kernel_file("/proc/loadavg").split()[3].split("/")[1]),
+        most_tasks=_most_tasks(),
+    )
+
+
+@functools.cache
+def _most_tasks() -> int:
+    return min(int(_read_kernel_file(f"/proc/sys/kernel/{name}")) for name in ("pid_max", "threads-max"))
+
+
+def _read_kernel_file(file: str) -> str:
+    """Read what the kernel says: asked for each session, and a third of what Path takes."""
+    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 4096).decode()
+    finally:
+        os.close(fd)
+
+
+def _memory(now: Free, kept_bytes: int) -> str | None:
+    floor = min(FLOOR_BYTES, int(now.memory_total_bytes * FLOOR_PART))
+    left = now.memory_bytes - kept_bytes
+    if left >= floor:
+        return None
+    kept = f", {kept_bytes // MIB} MB of them for agents that have just started" if kept_bytes else ""
+    return f"{now.memory_bytes // MIB} MB of memory are free{kept}, and {floor // MIB} MB must stay free"
+
+
+def _tasks(now: Free) -> str | None:
+    if now.tasks + SPARE_TASKS <= now.most_tasks:
+        return None
+    return f"this machine runs {now.tasks} of at most {now.most_tasks} processes and threads"

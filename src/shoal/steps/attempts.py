@@ -1,0 +1,147 @@
+"""Running jobs as sessions of one run: each in a slot of the limiter, on its own base, tried again where asked."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from shoal.errors import Refused
+from shoal.git.refs import pin
+from shoal.model.repository import Base
+from shoal.model.results import WorkerResult, sum_usage
+from shoal.model.status import Status
+from shoal.patterns.limiter import Limiter
+from shoal.patterns.retry import retrying
+from shoal.sessions.client_settings import set_aside
+from shoal.sessions.context import RunContext
+from shoal.sessions.session import FAULTS, mask_result, run_session
+from shoal.sessions.worker import WorkerSpec
+from shoal.steps.admission import Admission
+from shoal.steps.prompt import again
+from shoal.workspaces.base import base_ready, delta_ready
+from shoal.workspaces.overlay import Overlay
+
+APART_SECONDS = 0.05  # a cancel that comes before the last one was seen is one with it
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKey:
+    """Whose result it is: a worker of a step."""
+
+    step: str
+    index: int
+
+
+def is_good(result: WorkerResult) -> bool:
+    """Say whether a session ended well, for patterns that ask."""
+    return result.status.is_good
+
+
+class WorkerRunner:
+    """The sessions of one run; *active* are those that run now, *results* the last result of each worker."""
+
+    def __init__(self, context: RunContext, limiter: Limiter, admission: Admission) -> None:
+        self.context = context
+        self.limiter = limiter
+        self.active: dict[str, WorkerSpec] = {}
+        self._tasks: dict[str, asyncio.Task[object]] = {}
+        self.results: dict[WorkerKey, WorkerResult] = {}
+        self.spent: dict[str, float] = {}
+        """What all sessions spent on models so far, those that were tried again too."""
+        self.workers: dict[WorkerKey, WorkerSpec] = {}
+        """What each worker was given last, for who has it done again."""
+        self._admission = admission
+
+    async def run(self, worker: WorkerSpec) -> WorkerResult:
+        """Run *worker*, again while it fails and has attempts left; a cancelled one is in `results` too."""
+        numbers = itertools.count(1)
+        self.workers[WorkerKey(worker.step, worker.index)] = worker
+
+        async def attempt() -> WorkerResult:
+            # A fresh workspace and a new branch for each: what the former one wrote is kept on its own.
+            number = next(numbers)
+            return await self._attempt(worker if number == 1 else again(worker, number, self.result(worker)))
+
+        retry = worker.task.retry
+        if retry.max_attempts == 1:
+            return await attempt()
+        with contextlib.suppress(Refused):
+            return await retrying(
+                attempt,
+                attempts=retry.max_attempts,
+                wait_initial=retry.wait_seconds,
+                wait_max=retry.longest_seconds,
+                jitter=min(1.0, retry.wait_seconds),  # no wait at all is meant where none is asked for
+                retry_on=(),
+                accept=is_good,
+            )
+        return self.result(worker)
+
+    def result(self, worker: WorkerSpec) -> WorkerResult:
+        """Give the last result of the job's worker; one that never started was cancelled."""
+        known = self.results.get(WorkerKey(worker.step, worker.index))
+        return known or mask_result(worker.result_without_start(Status.CANCELLED), self.context.mask)
+
+    def note(self, worker: WorkerSpec, result: WorkerResult) -> None:
+        """Keep the result of the job's worker, without secrets: what a session said is without them already."""
+        self.results[WorkerKey(worker.step, worker.index)] = (
+            result if result.attempts else mask_result(result, self.context.mask)
+        )
+        if result.usage:
+            self.spent = sum_usage((self.spent, result.usage))
+
+    def forget(self, worker: WorkerSpec) -> None:
+        """Let go of the result of a job that nobody will ask for again."""
+        self.results.pop(WorkerKey(worker.step, worker.index), None)
+        self.workers.pop(WorkerKey(worker.step, worker.index), None)
+
+    def end_at_once(self) -> None:
+        """Cancel every session once more: what it has not brought in yet, the next start does."""
+        loop = asyncio.get_running_loop()
+        for task in self._tasks.values():
+            loop.call_later(APART_SECONDS, task.cancel)
+
+    async def _attempt(self, worker: WorkerSpec) -> WorkerResult:
+        async with self.limiter.slot(run=self.context.run, priority=worker.task.priority):
+            if worker.base in (None, self.context.base.commit):
+                return await self._session(worker.context(self.context), worker)
+            return await self._elsewhere(worker, worker.base)
+
+    async def _elsewhere(self, worker: WorkerSpec, base: str) -> WorkerResult:
+        """Run *worker* from another commit than the run's."""
+        async with contextlib.AsyncExitStack() as held:
+            try:
+                context = await held.enter_async_context(self._based(worker, base))
+            except FAULTS as error:  # its base is gone: the trouble of this one alone
+                self.note(worker, worker.result_without_start(Status.FAILED, f"it cannot start from {base}: {error}"))
+                return self.result(worker)
+            return await self._session(context, worker)
+
+    async def _session(self, context: RunContext, worker: WorkerSpec) -> WorkerResult:
+        self.active[worker.session] = worker
+        if (task := asyncio.current_task()) is not None:
+            self._tasks[worker.session] = task
+        try:
+            with self._admission.carried():
+                return await run_session(context, worker, on_result=lambda result: self.note(worker, result))
+        finally:
+            del self.active[worker.session]
+            self._tasks.pop(worker.session, None)
+
+    @contextlib.asynccontextmanager
+    async def _based(self, worker: WorkerSpec, commit: str) -> AsyncIterator[RunContext]:
+        context = worker.context(self.context)
+        aside = await set_aside(context, worker, commit)
+        start = commit if aside is None else aside.start
+        await pin(context.repository, context.run, start)
+        async with _base(context, start) as base:
+            trusted = base if worker.trusts_base else context.trusted_base
+            yield replace(context, base=base, base_stays=False, aside=aside, trusted=trusted)
+
+
+def _base(context: RunContext, commit: str) -> contextlib.AbstractAsyncContextManager[Base]:
+    """Check out only what differs from the run's base, where a layer over it will do."""
+    if isinstance(context.kind, Overlay):
+        return delta_ready(context.repository, commit, context.base, context.paths.bases, on_gather=context.on_gather)
+    return base_ready(context.repository, commit, context.paths.bases, on_gather=context.on_gather)

@@ -1,0 +1,86 @@
+"""A step without an agent: a person is asked, and the run waits there for the answer."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from shoal.model.events import GateAnswered, GateOpened, RequestIgnored
+from shoal.model.gate import Gate, GateAnswer, GateVerdict
+from shoal.sessions.context import RunContext
+from shoal.store.requests import ControlRequest, Fits, RequestDoor, answers, user_name
+
+MOST_SIGNS = 4000
+MOST_OF_NAME = 100
+
+
+@contextlib.contextmanager
+def door_of(context: RunContext) -> Iterator[RequestDoor]:
+    """Take requests of other processes for as long as the run lives; what is none is named in its log."""
+
+    def tell(name: str, why: str) -> None:
+        context.ledger.post(RequestIgnored(run=context.run, file=name[:MOST_SIGNS], why=why))
+
+    with contextlib.closing(RequestDoor(context.paths, context.run, tell)) as door:
+        yield door
+
+
+async def ask_person(
+    gate: Gate, door: RequestDoor, context: RunContext, step: str, *, approve_all: bool = False
+) -> GateAnswer:
+    """Ask a person and wait for the answer, which is recorded before anybody acts on it.
+
+    The gate's message is shown as it is: its places are filled in. Cancelled, it leaves the gate without an answer.
+    """
+    asked = GateOpened(
+        run=context.run,
+        step=step,
+        message=_shown_message(context, gate),
+        timeout=gate.timeout,
+        on_timeout=gate.on_timeout,
+    )
+    if approve_all:
+        answer = GateAnswer(verdict=GateVerdict.APPROVE, by=user_name(), message="--yes")
+        await context.ledger.append(asked, _answer_event(context, step, answer))
+        return answer
+    door.open()  # who reads of the gate may answer at once
+    (opened,) = await context.ledger.append(asked)
+    fits = answers(step, opened.seq)
+    request = await _request(gate, door, fits)
+    answer = _answer(gate, context, request)
+    await context.ledger.append(_answer_event(context, step, answer, request))
+    door.settle(fits)
+    return answer
+
+
+async def _request(gate: Gate, door: RequestDoor, fits: Fits) -> ControlRequest | None:
+    try:
+        async with asyncio.timeout(gate.timeout):
+            return await door.first(fits)
+    except TimeoutError:
+        return door.now(fits)
+
+
+def _answer(gate: Gate, context: RunContext, request: ControlRequest | None) -> GateAnswer:
+    if request is None:
+        return GateAnswer(verdict=gate.on_timeout)
+    by = request.by.strip()[:MOST_OF_NAME] or "somebody"
+    return GateAnswer(verdict=GateVerdict(request.answer), by=by, message=context.mask.text(request.message))
+
+
+def _answer_event(
+    context: RunContext, step: str, answer: GateAnswer, request: ControlRequest | None = None
+) -> GateAnswered:
+    return GateAnswered(
+        run=context.run,
+        step=step,
+        answer=answer.verdict,
+        by=answer.by,
+        message=answer.message,
+        request=request.id if request else "",
+    )
+
+
+def _shown_message(context: RunContext, gate: Gate) -> str:
+    """Give the message without secrets; masked before it is cut, or half of a secret could pass."""
+    message = context.mask.text(gate.message)
+    return message if len(message) <= MOST_SIGNS else f"{message[: MOST_SIGNS - 1]}…"

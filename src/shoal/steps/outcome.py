@@ -1,0 +1,92 @@
+"""How a stage ended, for those that need it."""
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from shoal.model.artifact import Produced
+from shoal.model.events import StepEnded, StepStarted
+from shoal.model.plan import Stage, Step
+from shoal.model.results import StepResult, WorkerResult
+from shoal.model.status import Status
+from shoal.sessions.context import RunContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageOutcome:
+    """The result of a stage, and what it hands on."""
+
+    result: StepResult
+    is_met: bool
+    """Whether those that need it may start."""
+    commit: str | None = None
+    """What those that need it start from; `None` is the run's base."""
+    conflict: str | None = None
+    """Why its work cannot be built on, where its workers' changes do not go together."""
+    artifacts: Mapping[str, tuple[Produced, ...]] = field(default_factory=dict)
+    """The files that it hands on, by the names of their artifacts."""
+    inner: Mapping[str, "StageOutcome"] = field(default_factory=dict)
+    """How the stages inside of it ended."""
+    is_passed_over: bool = False
+    """Whether its condition did not hold, so that there was nothing to do."""
+
+    @property
+    def spokesman(self) -> WorkerResult | None:
+        """The worker that speaks for the step: the chosen one, or the only one."""
+        workers = self.result.worker_results
+        if self.result.selected is not None:
+            return next((one for one in workers if one.index == self.result.selected), None)
+        return workers[0] if len(workers) == 1 else None
+
+    @property
+    def status(self) -> Status:
+        """How it ended."""
+        return self.result.status
+
+
+GOOD_ENOUGH = (Status.SUCCEEDED, Status.DEGRADED)
+
+
+async def record_stages_started(context: RunContext, stages: Iterable[Stage], before: Container[str] = ()) -> None:
+    """Record that *stages* have their turn from now on, those that were started *before* once more."""
+    await context.ledger.append(*(_start(context.run, stage, is_again=stage.name in before) for stage in stages))
+
+
+def _start(run: str, stage: Stage, *, is_again: bool) -> StepStarted:
+    workers, rule = (stage.workers, stage.on_failure) if isinstance(stage, Step) else (0, "fail_fast")
+    return StepStarted(run=run, step=stage.name, workers=workers, on_failure=rule, is_again=is_again)
+
+
+async def record_stage_ended(context: RunContext, result: StepResult) -> None:
+    """Record how a stage ended."""
+    ended = StepEnded(
+        run=context.run,
+        step=result.step,
+        status=result.status,
+        error=result.error,
+        selected=result.selected,
+        ranking=result.ranking,
+        rounds=result.rounds,
+        notes=result.notes,
+        artifacts=result.artifacts,
+        unstarted=tuple(one for one in result.worker_results if not one.attempts),
+    )
+    await context.ledger.append(ended)
+
+
+def fail_stage(stage: Stage, outcome: StageOutcome, why: str) -> StageOutcome:
+    """Say that a stage has failed after its workers had ended, and why; what they did stays."""
+    result = replace(outcome.result, status=Status.FAILED, error=why)
+    return replace(outcome, result=result, is_met=stage.is_optional)
+
+
+def is_good_enough(stage: Stage, status: Status) -> bool:
+    """Say whether those that need *stage* may start: it ended well, or partly so where that was asked for."""
+    return stage.is_optional or status in GOOD_ENOUGH
+
+
+def group_status(stages: Iterable[Stage], outcomes: Mapping[str, StageOutcome]) -> Status:
+    """Judge a group as a whole: whatever of it must end well and did not is its failure."""
+    counted = [outcomes[one.name] for one in stages if not one.is_optional and not outcomes[one.name].is_passed_over]
+    if not all(one.is_met for one in counted):
+        return Status.FAILED
+    return Status.DEGRADED if any(one.status is Status.DEGRADED for one in counted) else Status.SUCCEEDED

@@ -1,0 +1,277 @@
+"""Settling a task on its agent: what was asked, with what the program and the project say about it."""
+
+import difflib
+import functools
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.errors import BadInput, UnknownName
+from shoal.model.agent import CLIENTS, AgentSpec
+from shoal.model.limits import ResourceLimits
+from shoal.model.matrix import drawn_cycle
+from shoal.model.permissions import Permissions, effective
+from shoal.model.plan import Role
+from shoal.model.policy import Network
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.results import WorkerResult
+from shoal.model.retry import Retry
+from shoal.model.setup import Setup
+from shoal.model.task import AgentLike, InProcess, Task, Variable
+from shoal.pipeline.keys.duration import seconds
+from shoal.pipeline.names import OWN_FILE, own_file, slug
+from shoal.sessions.clients import ready_clients
+from shoal.sessions.function_spec import function_agent
+from shoal.steps.prompt import briefing
+
+if TYPE_CHECKING:
+    from shoal.pipeline.load import Document
+    from shoal.pipeline.task_step import PersonaSources
+
+MOST_READ = 256
+REMEDY = "give `agent=` to the task or to the coordinator"
+
+
+class AgentDirectory:
+    """Agents by their names: those of the program first, then those of the project's `shoal.yaml`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        environ: Mapping[str, str],
+        default: AgentLike | None,
+        named: Mapping[str, AgentLike],
+        *,
+        personas: Mapping[str, Mapping[str, object]] | None = None,
+        remedy: str = REMEDY,
+    ) -> None:
+        self._folder = folder
+        self._environ = environ
+        self._default = default
+        self._named = dict(named)
+        self._personas = dict(personas or {})
+        self._remedy = remedy
+        self._read: dict[str, AgentSpec] = {}
+
+    def role(self, task: Task, private: tuple[Path, ...]) -> Role:
+        """Give the agent for *task*, and what its persona says; raise `BadInput` where there is none of that name."""
+        persona, words = task.persona, task.system_prompt
+        wanted = self._default if task.agent is None and persona is None else task.agent
+        if isinstance(wanted, Mapping) and "system_prompt" in wanted:
+            words = str(wanted["system_prompt"]) if words is None else words
+            wanted = {key: value for key, value in wanted.items() if key != "system_prompt"}
+        if persona is None and isinstance(wanted, str) and self._is_persona(wanted):
+            wanted, persona = None, wanted
+
+        def found(name: str) -> AgentSpec:
+            own = self._personas.get(persona or "", {}).get("agent") or name or None
+            chosen = wanted if wanted is not None else own if own is not None else self._default
+            return self._only() if chosen is None else self._spec(chosen, private)  # type: ignore[arg-type]  # told there
+
+        if persona is None and words is None and not task.promises:
+            return Role(task=ResolvedTask(name="", prompt="", agent=found("")))
+        return self.project.role(str(task.name or "task"), persona, words, task.promises, found)
+
+    @functools.cached_property
+    def project(self) -> "PersonaSources":
+        """What the program and the project's file say of personas and of set-up."""
+        from shoal.pipeline.task_step import PersonaSources
+
+        return PersonaSources(folder=self._folder, environ=self._environ, personas=self._personas, own=self._document())
+
+    @property
+    def has_file(self) -> bool:
+        """Say whether the project has a file of its own."""
+        return own_file(self._folder).is_file()
+
+    def _is_persona(self, name: str) -> bool:
+        if name in self._named:
+            return False
+        if name in self._personas:
+            return True
+        return self.has_file and name in self.project.names and name not in (self.project.agents)
+
+    def variables(self, env: Mapping[str, Variable] | None) -> tuple[dict[str, str], frozenset[str]]:
+        """Read a task's variables: those of the form `{"from": NAME}` are the host's, and secrets."""
+        values: dict[str, str] = {}
+        secret: set[str] = set()
+        for name, value in (env or {}).items():
+            match value:
+                case str():
+                    values[name] = value
+                case {"from": str(source)} if source in self._environ:
+                    values[name] = self._environ[source]
+                    secret.add(name)
+                case {"from": str(source)}:
+                    raise BadInput(f"the host has no variable {source!r}; set it, or give {name} a value")
+                case _:
+                    raise BadInput(f"variable {name!r:.60} must be a text or {{'from': HOST_NAME}}")
+        return values, frozenset(secret)
+
+    def _spec(self, wanted: AgentLike, private: tuple[Path, ...]) -> AgentSpec:
+        match wanted:
+            case AgentSpec():
+                return wanted
+            case str():
+                return self._by_name(wanted, private)
+            case Mapping():
+                return self._describe(wanted)
+            case InProcess():
+                return AgentSpec(name=slug(wanted.name or "", otherwise="agent"), adapter="python", made=wanted)
+            case _ if callable(wanted):
+                return function_agent(wanted, private)
+        raise BadInput(f"{wanted!r:.60} is no agent; give a name, a mapping with `adapter`, an Agent, or a function")
+
+    def _describe(self, wanted: Mapping[str, object]) -> AgentSpec:
+        """Read a description once: a stream of commands says the same again and again, and YAML is slow."""
+        text = repr(wanted)
+        if text not in self._read:
+            if len(self._read) >= MOST_READ:
+                self._read.clear()
+            self._read[text] = describe_agent(wanted, self._environ)
+        return self._read[text]
+
+    def _by_name(self, name: str, private: tuple[Path, ...]) -> AgentSpec:
+        if name in self._named:
+            return self._spec(self._named[name], private)
+        from shoal.pipeline.plan import agent
+
+        document = self._document()
+        known = document.shape.agents if document else {}
+        if name not in known and name in CLIENTS:
+            return AgentSpec(name=name, adapter=name)
+        if document is None or name not in known:
+            roles = (*self._personas, *(document.shape.personas if document else ()))
+            if known or self._named or roles or difflib.get_close_matches(name, CLIENTS, n=1):
+                raise UnknownName("agent", name, (*self._named, *known, *roles, *CLIENTS))
+            raise self._nobody(name)
+        return agent(document, name, environ=self._environ)
+
+    def _nobody(self, name: str) -> BadInput:
+        where = f"there is no {OWN_FILE} in {self._folder.resolve()} that could say what it is"
+        return BadInput(f"no agent named {name!r}: {where}; write one with `agents:`, or {self._remedy}")
+
+    def _only(self) -> AgentSpec:
+        document = self._document()
+        known = list(document.shape.agents) if document else []
+        if len(known) != 1:
+            there = f"{OWN_FILE} has {len(known)}" if document else f"there is no {OWN_FILE}"
+            ready = ready_clients(self._environ)
+            remedy = f"{ready[0]} is ready here: add `--agent {ready[0]}`" if ready else self._remedy
+            raise BadInput(f"no agent: the task names none, and {there}; {remedy}")
+        return self._by_name(known[0], ())
+
+    def _document(self) -> "Document | None":
+        from shoal.pipeline.load import load
+
+        own = own_file(self._folder)
+        return load(own) if own.is_file() else None
+
+
+def describe_agent(agent: Mapping[str, object], environ: Mapping[str, str]) -> AgentSpec:
+    """Read an agent from a mapping, by the rules that hold for one in a file."""
+    from shoal.pipeline.load import parse
+    from shoal.pipeline.plan import agent as planned
+
+    fields = {key: value for key, value in agent.items() if key != "name"}
+    name = str(agent.get("name", agent.get("adapter", "agent")))
+    try:
+        text = json.dumps({"agents": {name: fields}})
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"the agent {name!r:.60} is described by something that is no plain value: {error}") from None
+    return planned(parse(text, f"agent {name}"), name, environ=environ)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """What holds where a task says nothing."""
+
+    private: tuple[Path, ...] = ()
+    limits: ResourceLimits | None = None
+    network: str | None = None
+    setup: Setup | None = None
+    """How workspaces are set up, as the program says."""
+    file_setup: Setup | None = None
+    """The same, as the project's file says in `runtime`."""
+
+
+def settle(task: Task, directory: AgentDirectory, usual: Usual) -> Role:
+    """Settle *task* with its persona and its promises; raise `BadInput` for what it cannot mean."""
+    role = directory.role(task, usual.private)
+    said, agent = role.task, role.task.agent
+    values, secret = directory.variables(task.env)
+    told = briefing(task)
+    network = task.network or said.network or agent.network or usual.network
+    limits = ResourceLimits.of(task.limits) if isinstance(task.limits, Mapping) else task.limits
+    permissions = Permissions.of(task.permissions) if isinstance(task.permissions, Mapping) else task.permissions
+    settled = replace(
+        said,
+        name=str(task.name),
+        prompt=told.prompt,
+        inputs=told.inputs,
+        network=_network(network) if network else None,
+        timeout=said.timeout if task.timeout is None else seconds(task.timeout),
+        limits=limits or said.limits or agent.limits or usual.limits,
+        env={**said.env, **values},
+        secrets=(said.secrets - values.keys()) | secret,
+        expect=task.expect,
+        permissions=effective(permissions, said.permissions),
+        retry=Retry.of(task.retry),
+        priority=task.priority,
+        setup=said.setup or _setup(agent, usual),
+    )
+    return replace(role, task=settled)
+
+
+def assignment(task: Task, directory: AgentDirectory, usual: Usual) -> ResolvedTask:
+    """Settle what one agent is to do; raise `BadInput` for what it cannot mean."""
+    return settle(task, directory, usual).task
+
+
+def _setup(agent: AgentSpec, usual: Usual) -> Setup | None:
+    """Take the usual set-up where the agent has none of its own; what it has of its file's `runtime` is not its own."""
+    is_own = agent.setup is not None and agent.setup != usual.file_setup
+    return None if is_own else usual.setup or usual.file_setup
+
+
+def add_need_results(assignment: ResolvedTask, task: Task, needs: Mapping[str, WorkerResult]) -> ResolvedTask:
+    """Tell what the needs came to, where an input of *task* is the name of one of them."""
+    told = task.resolved(needs)
+    if told is task:
+        return assignment
+    words = briefing(told)
+    return replace(assignment, prompt=words.prompt, inputs=words.inputs)
+
+
+def name_tasks(tasks: Sequence[Task], names: Iterable[str]) -> list[Task]:
+    """Give a name of *names* to each task that has none, and refuse two of one name."""
+    source = iter(names)
+    found = [task if task.name else replace(task, name=next(source)) for task in tasks]
+    twice = [name for name, count in Counter(str(task.name) for task in found).items() if count > 1]
+    if twice:
+        raise BadInput(f"two tasks are named {twice[0]!r}; rename one")
+    return found
+
+
+def assert_order(tasks: Sequence[Task]) -> None:
+    """Refuse tasks that need one that is not there, or that wait for each other for ever."""
+    known = [str(task.name) for task in tasks]
+    for task in tasks:
+        _assert_known(task, known)
+    if cycle := drawn_cycle({str(task.name): task.deps for task in tasks}):
+        raise BadInput(f"these tasks wait for each other for ever: {cycle}")
+
+
+def _assert_known(task: Task, known: Collection[str]) -> None:
+    for need in task.deps:
+        if need not in known:
+            raise UnknownName(f"dependency of {task.name}", str(need), known)
+
+
+def _network(written: str) -> Network:
+    if written not in tuple(Network):
+        raise UnknownName("network", str(written), [one.value for one in Network])
+    return Network(written)

@@ -1,0 +1,139 @@
+"""Best of several: the workers of one step compared, and the one found whose work is gone on with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shoal.adapters.client import this_host
+from shoal.adapters.registry import adapter_of
+from shoal.contracts.committed_files import patch
+from shoal.git.difference import ChangedFile, list_changed_files
+from shoal.model.events import StepEnded, StepStarted
+from shoal.model.plan import INNER, Step
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.results import StepResult, WorkerResult
+from shoal.model.select import SelectCandidate, contenders, parse_judgement, rank_results, score_of
+from shoal.model.status import Status
+from shoal.sessions.context import RunContext
+from shoal.sessions.worker import WorkerSpec
+from shoal.steps.attempts import WorkerKey, WorkerRunner
+from shoal.steps.outcome import GOOD_ENOUGH
+from shoal.steps.template_scope import TemplateScope
+from shoal.steps.workers import fill_in, trusts_base
+
+PATCH_BYTES = 64 * 1024
+BINARY_LINES = 1000
+"""What a binary file counts for among changed lines."""
+
+ASKED = """Several agents did the same task. Compare their changes, and say whose is best.
+
+The task:
+{task}
+
+{criteria}{candidates}
+
+End your answer with one JSON object on a line of its own: {{"ranking": [best, second, …]}} with their numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Who judges, and by what criteria, all texts filled in."""
+
+    task: ResolvedTask
+    criteria: str | None
+
+
+def judge_of(step: Step, scope: TemplateScope, reviewers: Mapping[str, ResolvedTask]) -> Judge | None:
+    """Brief the judge of *step*, if it has one; raises `BadInput` for a text that cannot be filled in."""
+    if step.select is None or step.select.judge is None:
+        return None
+    here = scope.having(worker={"index": 0, "count": step.workers})
+    task = fill_in(reviewers[step.select.judge], here)
+    criteria = None if step.select.criteria is None else here.render(step.select.criteria)
+    return Judge(task=replace(task, timeout=step.select.timeout or task.timeout), criteria=criteria)
+
+
+async def select_worker(
+    runner: WorkerRunner, step: Step, told: StepResult, base: str | None, judge: Judge | None
+) -> StepResult:
+    """Rank the workers of *step* and pick the best; without one that will do, the step has failed."""
+    select = step.select
+    if select is None or told.status not in GOOD_ENOUGH:  # its own rule was not kept: there is nothing to choose from
+        return told
+    start = base or runner.context.base.commit
+    candidates = [await _candidate(runner.context, one, start) for one in told.worker_results]
+    verdict = None
+    if judge is not None and "agent" in select.by and len(tied := contenders(select.by, candidates)) > 1:
+        these = [one for one in told.worker_results if one.index in tied]
+        verdict = await _verdict(runner, step, judge, these, start)
+    ranking = rank_results(select.by, candidates, verdict)
+    status = Status.FAILED if ranking.winner is None else Status.SUCCEEDED
+    why = ranking.why if ranking.winner is None else None
+    return replace(told, status=status, selected=ranking.winner, ranking=ranking.rows, error=why)
+
+
+async def _candidate(context: RunContext, one: WorkerResult, start: str) -> SelectCandidate:
+    trial = next((check for check in one.checks if check.is_trial), None)
+    contracts = [check for check in one.checks if not check.is_trial]
+    files = () if one.commit is None else await list_changed_files(context.repository.git, start, one.commit)
+    return SelectCandidate(
+        index=one.index,
+        is_good=one.status.is_good,
+        exit_code=None if trial is None else 0 if trial.is_met else 1,
+        failure=None if trial is None or trial.is_met else trial.message,
+        score=score_of(trial.message) if trial is not None and trial.is_met else None,
+        contracts_met=sum(check.is_met for check in contracts),
+        contracts=len(contracts),
+        lines_changed=_lines(files) if one.commit or one.status.is_good else None,
+        has_changes=bool(files),
+    )
+
+
+def _lines(files: Sequence[ChangedFile]) -> int:
+    return sum(BINARY_LINES if file.added is None else file.added + (file.deleted or 0) for file in files)
+
+
+async def _verdict(
+    runner: WorkerRunner, step: Step, judge: Judge, tied: Sequence[WorkerResult], start: str
+) -> list[int] | None:
+    """Ask the judge; its answer is read, and nothing else of it counts."""
+    name = f"{step.name}{INNER}judge"
+    shown = [await _quote_changes(runner.context, one, start) for one in tied]
+    criteria = f"What counts: {judge.criteria}\n\n" if judge.criteria else ""
+    prompt = ASKED.format(task=_quote_prompts(runner, step, tied), criteria=criteria, candidates="\n\n".join(shown))
+    job = WorkerSpec(
+        step=name,
+        index=0,
+        count=1,
+        task=replace(judge.task, name=name, prompt=prompt),
+        adapter=adapter_of(judge.task.agent, this_host()),
+        base=start,
+        trusts_base=trusts_base(step, start),
+    )
+    context = runner.context
+    await context.ledger.append(StepStarted(run=context.run, step=name, workers=1, on_failure="fail_fast"))
+    over = Status.CANCELLED
+    try:
+        result = await runner.run(job)
+        over = Status.SUCCEEDED if result.status.is_good else Status.FAILED
+    finally:
+        await context.ledger.append(StepEnded(run=context.run, step=name, status=over))
+    return parse_judgement(result.output, [one.index for one in tied]) if result.status.is_good else None
+
+
+def _quote_prompts(runner: WorkerRunner, step: Step, tied: Sequence[WorkerResult]) -> str:
+    """Quote what the workers were asked, each by its own where that differs: earlier agents' words may be in it."""
+    tasks = {one.index: runner.workers[WorkerKey(step.name, one.index)].task for one in tied}
+    asked = {index: _quote(task.title if step.is_command else task.prompt) for index, task in tasks.items()}
+    if len(set(asked.values())) == 1:
+        return asked[tied[0].index]
+    return "\n\n".join(f"Worker {index}:\n{words}" for index, words in asked.items())
+
+
+async def _quote_changes(context: RunContext, one: WorkerResult, start: str) -> str:
+    """Show one worker's changes, quoted line by line: they are material, and must not pass for our own words."""
+    text = "" if one.commit is None else await patch(context.repository.git, start, one.commit, PATCH_BYTES)
+    return f"## Worker {one.index}\n\n{_quote(text) or '(no changes)'}"
+
+
+def _quote(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())

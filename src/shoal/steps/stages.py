@@ -1,0 +1,218 @@
+"""The stages of a plan, each when its needs have ended: steps, gates, pipelines inside of pipelines, and loops."""
+
+import graphlib
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shoal.errors import BadInput, Broken
+from shoal.model.artifact import Produced
+from shoal.model.conflict_rule import ConflictRule
+from shoal.model.plan import Approval, Loop, PipelineGroup, Stage, Step, everything
+from shoal.model.results import StepResult
+from shoal.model.status import Status
+from shoal.sessions.context import RunContext
+from shoal.steps.dag import Stacked, Unstacked, in_turn, merge_needs
+from shoal.steps.gate import ask_person
+from shoal.steps.outcome import (
+    GOOD_ENOUGH,
+    StageOutcome,
+    fail_stage,
+    group_status,
+    is_good_enough,
+    record_stage_ended,
+    record_stages_started,
+)
+from shoal.steps.step import StepRunner
+from shoal.steps.template_scope import TemplateScope, describe_outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageState:
+    """Where a stage stands: the commit that it starts from, and what its texts may name."""
+
+    base: str | None
+    scope: TemplateScope
+    needs: Mapping[str, StageOutcome]
+
+
+class StageRunner:
+    """One run of a plan's stages; *outcomes* has those that have ended, by their full names."""
+
+    def __init__(self, steps: StepRunner) -> None:
+        self.steps = steps
+        self.outcomes: dict[str, StageOutcome] = {}
+        self.rounds: dict[str, int] = {}
+        """Which round each loop is in, by the name of its stage."""
+        self.notes: dict[str, tuple[str, ...]] = {}
+        """What a person should know of a stage, by its name: conflicts of its needs that its rule resolved."""
+        self._begun: set[str] = set()
+
+    async def run(self, stages: Sequence[Stage], start: str | None, scope: TemplateScope) -> dict[str, StageOutcome]:
+        """Do *stages*, those that need nothing from the commit *start*."""
+        known = {stage.name: stage for stage in stages}
+        await record_stages_started(self.steps.context, stages, self._begun)
+        self._begun |= known.keys()
+
+        async def perform(name: str, ended: Mapping[str, StageOutcome]) -> StageOutcome:
+            outcome = await self._stage(known[name], ended, start, scope)
+            outcome = replace(outcome, result=replace(outcome.result, notes=self.notes.get(name, ())))
+            outcome = _mask(self.steps.context, outcome)
+            self.outcomes[name] = outcome
+            await record_stage_ended(self.steps.context, outcome.result)
+            return outcome
+
+        return await in_turn({stage.name: stage.needs for stage in stages}, perform)
+
+    async def _stage(
+        self, stage: Stage, ended: Mapping[str, StageOutcome], start: str | None, scope: TemplateScope
+    ) -> StageOutcome:
+        needs = {need: ended[need] for need in stage.needs}
+        if bad := [need for need, one in needs.items() if not one.is_met]:
+            why = f"it needs {', '.join(bad)}, which did not end well"
+            return replace(self.steps.skip(stage, Status.SKIPPED, why), commit=start)
+        base = start
+        try:
+            within = scope.at(stage, ended)
+            if stage.condition is not None and not within.holds(stage.condition):
+                return await self._passed_over(stage, needs, start)
+            base = await self._base(stage, needs, start)
+            here = StageState(base=base, scope=within, needs=needs)
+            return await (self._once(stage, here) if stage.loop is None else self._rounds(stage, stage.loop, here))
+        except (Unstacked, BadInput, Broken) as error:
+            return replace(self.steps.skip(stage, Status.FAILED, str(error)), commit=base)
+
+    async def _passed_over(self, stage: Stage, needs: Mapping[str, StageOutcome], start: str | None) -> StageOutcome:
+        """Note that the condition of *stage* does not hold; needs that conflict count for who would build on them."""
+        skipped = self.steps.skip(stage, Status.SKIPPED, f"`if: {stage.condition}` does not hold")
+        skipped = replace(skipped, is_met=True, commit=start, is_passed_over=True)
+        try:
+            return replace(skipped, commit=await self._base(stage, needs, start))
+        except Unstacked as error:
+            return replace(skipped, conflict=f"{stage.name}: {error}")
+
+    async def _base(self, stage: Stage, needs: Mapping[str, StageOutcome], start: str | None) -> str | None:
+        if stage.base is not None:
+            return stage.base
+        if not stage.is_stacked:
+            return None
+        merged = await self._merge_parts(stage, needs, stage.on_conflict)
+        if merged.note is not None:
+            self.notes[stage.name] = (self.steps.context.mask.text(merged.note),)
+        return merged.commit or start
+
+    async def _once(self, stage: Stage, here: StageState) -> StageOutcome:
+        match stage:
+            case Step():
+                return await self.steps.run(stage, here.base, here.scope, here.needs)
+            case Approval():
+                return await self._approval(stage, here)
+            case PipelineGroup():
+                return await self._group(stage, here)
+            case _:
+                raise TypeError(f"{type(stage).__name__} is no kind of stage")
+
+    async def _rounds(self, stage: Stage, loop: Loop, here: StageState) -> StageOutcome:
+        """Do *stage* again and again, each time on what it came to before."""
+        previous: StageOutcome | None = None
+        for number in range(1, loop.most + 1):
+            if previous is not None and previous.conflict is not None:
+                why = f"round {number} cannot build on the one before: {previous.conflict}"
+                return fail_stage(stage, replace(previous, conflict=None), why)
+            before = {} if previous is None else describe_outcome(previous)
+            self._forget(stage)
+            self.rounds[stage.name] = number
+            scope = here.scope.having(loop={"round": number, "max": loop.most, "previous": before})
+            outcome = await self._once(stage, replace(here, scope=scope))
+            outcome = replace(outcome, result=replace(outcome.result, rounds=number))
+            if not outcome.is_met:
+                return outcome
+            try:
+                if _after(scope, outcome).holds(loop.until):
+                    return outcome
+            except BadInput as error:
+                return fail_stage(stage, outcome, str(error))
+            previous, here = outcome, replace(here, base=outcome.commit)
+        return _exhaust_loop(stage, loop, previous)
+
+    def _forget(self, stage: Stage) -> None:
+        """Let go of what the round before came to: what this one does not reach must not look done."""
+        self.steps.forget(stage)
+        for inner in everything(stage.stages) if isinstance(stage, PipelineGroup) else ():
+            self.outcomes.pop(inner.name, None)
+            self.notes.pop(inner.name, None)
+
+    async def _approval(self, stage: Approval, here: StageState) -> StageOutcome:
+        gate = replace(stage.gate, message=here.scope.render(stage.gate.message))
+        steps = self.steps
+        answer = await ask_person(gate, steps.door, steps.context, stage.name, approve_all=steps.approve_all)
+        result = StepResult(
+            step=stage.name, on_failure="fail_fast", status=answer.status, worker_results=(), error=answer.error
+        )
+        return StageOutcome(result=result, is_met=is_good_enough(stage, answer.status), commit=here.base)
+
+    async def _group(self, stage: PipelineGroup, here: StageState) -> StageOutcome:
+        scope = here.scope
+        if isinstance(stage.input, str):
+            scope = scope.having(input=scope.render(stage.input))
+        elif stage.input is not None:
+            scope = scope.having(input={name: scope.render(text) for name, text in stage.input.items()})
+        inner = await self.run(stage.stages, here.base, scope)
+        status = group_status(stage.stages, inner)
+        result = StepResult(step=stage.name, on_failure="fail_fast", status=status, worker_results=())
+        outcome = StageOutcome(
+            result=result,
+            is_met=is_good_enough(stage, status),
+            commit=here.base,
+            artifacts=_group_artifacts(stage, inner),
+            inner=inner,
+        )
+        return await self._merge_group(stage, outcome) if status in GOOD_ENOUGH else outcome
+
+    async def _merge_group(self, stage: PipelineGroup, outcome: StageOutcome) -> StageOutcome:
+        """Merge what the last stages of a group came to: those that nobody inside needs."""
+        needed = {need for one in stage.stages for need in one.needs}
+        last = {one.name: outcome.inner[one.name] for one in stage.stages if one.name not in needed}
+        try:
+            merged = await self._merge_parts(stage, last)
+        except Unstacked as error:  # no fault of the group's own: it counts for who would build on it
+            return replace(outcome, conflict=f"{stage.name}: {error}")
+        return replace(outcome, commit=merged.commit or outcome.commit)
+
+    async def _merge_parts(
+        self, stage: Stage, parts: Mapping[str, StageOutcome], rule: ConflictRule | None = None
+    ) -> Stacked:
+        """Merge the work of *parts* for *stage*; raises `Unstacked` where it does not go together."""
+        if spoilt := next((one.conflict for one in parts.values() if one.conflict), None):
+            raise Unstacked(spoilt)
+        commits = [one.commit for one in parts.values() if one.commit]
+        return await merge_needs(self.steps.context, stage.name, tuple(parts), commits, rule)
+
+
+def _mask(context: RunContext, outcome: StageOutcome) -> StageOutcome:
+    """Take secrets out of what was said about a stage as a whole; of its workers they are out already."""
+    if outcome.result.error is None:
+        return outcome
+    return replace(outcome, result=replace(outcome.result, error=context.mask.text(outcome.result.error)))
+
+
+def _group_artifacts(stage: PipelineGroup, inner: Mapping[str, StageOutcome]) -> dict[str, tuple[Produced, ...]]:
+    """Give the artifacts of all stages inside; of two with one name, that of the stage that comes later."""
+    order = graphlib.TopologicalSorter({one.name: one.needs for one in stage.stages}).static_order()
+    return {name: parts for one in order for name, parts in inner[one].artifacts.items()}
+
+
+def _after(scope: TemplateScope, outcome: StageOutcome) -> TemplateScope:
+    """See what a round came to: as `this`, and the stages inside of it by their own names."""
+    now = describe_outcome(outcome)
+    inner, steps = now["steps"], scope.values.get("steps")
+    both = [one for one in (inner, steps) if isinstance(one, Mapping)]
+    return scope.having(this=now, steps=ChainMap(*both))  # type: ignore[arg-type]  # they are only read
+
+
+def _exhaust_loop(stage: Stage, loop: Loop, last: StageOutcome | None) -> StageOutcome:
+    if last is None:
+        raise BadInput(f"step {stage.name}: a loop of no rounds")
+    if not loop.must_hold:
+        return last
+    return fail_stage(stage, last, f"`until: {loop.until}` does not hold after {loop.most} rounds")

@@ -1,0 +1,128 @@
+"""What the texts of a stage may name: the input, the run, earlier steps, and the worker itself."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from shoal.errors import BadInput
+from shoal.model.artifact import Produced, under_number
+from shoal.model.plan import Stage, short
+from shoal.model.results import StepResult, WorkerResult
+from shoal.pipeline.templates.template import is_true, render_template
+from shoal.steps.outcome import StageOutcome
+
+TOLD = ("session", "exit_code", "output", "branch", "commit", "files_changed", "attempts", "duration_seconds", "error")
+
+
+class Later(Mapping[str, object]):
+    """A mapping whose values are made when they are asked for: a text names few of the many things that there are."""
+
+    def __init__(self, make: Callable[[str], object], names: Callable[[], Iterable[str]]) -> None:
+        self._make = make
+        self._names = names
+        self._made: dict[str, object] = {}
+
+    def __getitem__(self, name: str) -> object:
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._names())
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateScope:
+    """Names and what they stand for; each level adds its own."""
+
+    values: Mapping[str, object] = field(default_factory=dict)
+
+    def having(self, **values: object) -> "TemplateScope":
+        """Add names."""
+        return TemplateScope({**self.values, **values})
+
+    def at(self, stage: Stage, ended: Mapping[str, StageOutcome]) -> "TemplateScope":
+        """See what has *ended* from *stage*."""
+        here = self.having(step={"name": stage.name})
+        if not stage.has_texts:  # most stages name nothing, and there may be thousands
+            return here
+        prefix = stage.name.removesuffix(short(stage.name))
+        return here.having(
+            steps=Later(lambda name: describe_outcome(ended[prefix + name]), lambda: map(short, ended)),
+            artifacts=Later(lambda name: contents(ended[prefix + name].artifacts), lambda: map(short, ended)),
+        )
+
+    def render(self, text: str) -> str:
+        """Fill in the places of *text*."""
+        return render_template(text, self.values)
+
+    def holds(self, expression: str) -> bool:
+        """Say whether *expression* is true."""
+        return is_true(expression, self.values)
+
+
+def describe_outcome(outcome: StageOutcome) -> dict[str, object]:
+    """Tell a step by the names that a text may use."""
+    spoken = outcome.spokesman
+    one = {name: getattr(spoken, name) for name in TOLD} if spoken else {"output": _outputs(outcome.result)}
+    one["output"] = str(one["output"]).rstrip("\n")  # as a shell takes the output of a command
+    return {
+        **one,
+        **aggregate(outcome.result),
+        "commit": outcome.commit,
+        "artifacts": contents(outcome.artifacts),
+        "steps": _inner(outcome),
+    }
+
+
+def aggregate(result: StepResult) -> dict[str, object]:
+    """Give the aggregate of a step (seed 000) as plain data."""
+    return {
+        "step": result.step,
+        "status": result.status.value,
+        "total_workers": result.total_workers,
+        "success_count": result.success_count,
+        "fail_count": result.fail_count,
+        "cancelled_count": result.cancelled_count,
+        "skipped_count": result.skipped_count,
+        "selected": result.selected,
+        "error": result.error or next((one.error for one in result.worker_results if one.error), None),
+        "worker_workspaces": [one.workspace for one in result.worker_results],
+        "worker_results": [_worker(one) for one in result.worker_results],
+    }
+
+
+def contents(artifacts: Mapping[str, tuple[Produced, ...]]) -> Mapping[str, object]:
+    """Give what files hold: JSON as data, text as text."""
+    single = {name: parts[0] for name, parts in artifacts.items() if len(parts) == 1}
+    return Later(lambda name: _value(single[name]), lambda: single)
+
+
+def _value(one: Produced) -> object:
+    try:
+        return one.value
+    except ValueError as error:
+        raise BadInput(f"artifact {one.name} cannot be read as data: {error}") from None
+
+
+def _inner(outcome: StageOutcome) -> Mapping[str, object]:
+    inner = {short(name): one for name, one in outcome.inner.items()}
+    return Later(lambda name: describe_outcome(inner[name]), lambda: inner)
+
+
+def _worker(one: WorkerResult) -> dict[str, object]:
+    fields = {name: getattr(one, name) for name in TOLD}
+    return {
+        "index": one.index,
+        "status": one.status.value,
+        "item": one.item,
+        **fields,
+        "artifacts": dict(one.artifacts),
+    }
+
+
+def _outputs(result: StepResult) -> str:
+    """Put what several workers said under each other, each under its number."""
+    return "\n".join(f"## worker {one.index}\n{under_number(one.output)}" for one in result.worker_results)

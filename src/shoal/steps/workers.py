@@ -1,0 +1,288 @@
+"""The workers of a step as jobs, made when it starts: texts filled in, differences and artifacts laid on."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from shoal.adapters.kind import Adapter
+from shoal.errors import AllFailed, BadInput, QuorumMissed, Refused
+from shoal.model.artifact import Produced, Type, document, select_inputs
+from shoal.model.matrix import Cell, Matrix, expand_matrix, from_items
+from shoal.model.plan import Step, Variation, short, variation
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.results import WorkerResult
+from shoal.model.rule import Rule
+from shoal.model.shell import SHELL, filled
+from shoal.model.status import Status
+from shoal.patterns import Call, Err, Limiter, gather, quorum, race, settled
+from shoal.sandboxes.kind import Sandbox
+from shoal.sessions.worker import WorkerSpec
+from shoal.steps.attempts import WorkerRunner, is_good
+from shoal.steps.dag import Unstacked, in_turn, merge_dependencies
+from shoal.steps.outcome import StageOutcome
+from shoal.steps.prompt import with_artifacts
+from shoal.steps.resolve_task import add_need_results
+from shoal.steps.template_scope import TemplateScope, aggregate
+from shoal.workspaces.kind import Kind
+
+AGGREGATE = "aggregate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """What the jobs of one step are run with."""
+
+    adapter: Adapter
+    sandbox: Sandbox | None = None
+    kind: Kind | None = None
+
+
+def jobs_of(
+    step: Step,
+    equipment: Equipment,
+    base: str | None,
+    scope: TemplateScope,
+    needs: Mapping[str, StageOutcome],
+    cells: Sequence[Cell] | None = None,
+    reviewers: Mapping[str, ResolvedTask] | None = None,
+) -> list[WorkerSpec]:
+    """Make one job for each worker, or for each of *cells*; raises `BadInput` for a text that cannot be filled in."""
+    count = step.workers if cells is None else len(cells)
+    task, parts = _with_need_results(step, needs), _find_inputs(step, needs)
+    made = []
+    for index in range(count):
+        cell = None if cells is None else cells[index]
+        here = scope.having(worker={"index": index, "count": count}, **_matrix_values(cell))
+        own = _fill_worker_texts(step, task, here, variation(step.vary, index) if step.vary else None)
+        made.append(
+            WorkerSpec(
+                step=step.name,
+                index=index,
+                count=count,
+                task=_with_inputs(step, own, parts),
+                adapter=equipment.adapter,
+                sandbox=equipment.sandbox,
+                kind=equipment.kind,
+                base=base,
+                trusts_base=trusts_base(step, base),
+                item=cell.id if cell else None,
+                artifacts=tuple(replace(one, path=here.render(one.path)) for one in step.artifacts),
+                contracts=tuple(one.rendered(here.render) for one in step.contracts),
+                trial=None if step.trial is None else step.trial.rendered(here.render),
+                reviewers={name: fill_in(reviewers[name], here) for name in step.reviewers} if reviewers else {},
+            )
+        )
+    return made
+
+
+def trusts_base(step: Step, base: str | None) -> bool:
+    """Say whether the user named *base*, or lets what earlier agents wrote run; a later round's base is of agents."""
+    return (step.base is not None and base == step.base) or step.task.allow_executable_config
+
+
+def make_unstarted_jobs(step: Step, equipment: Equipment) -> list[WorkerSpec]:
+    """Make the jobs of a step that never starts, for their names."""
+    return [
+        WorkerSpec(step=step.name, index=index, count=step.workers, task=step.task, adapter=equipment.adapter)
+        for index in range(step.workers)
+    ]
+
+
+def _matrix_values(cell: Cell | None) -> dict[str, object]:
+    if cell is None:
+        return {}
+    return {"matrix": cell.values, "item": cell.item, "task": cell.item}
+
+
+def _with_need_results(step: Step, needs: Mapping[str, StageOutcome]) -> ResolvedTask:
+    """Tell the results of its needs, where they were asked for."""
+    if step.wish is None:
+        return step.task
+    spoken = {need: one for need, outcome in needs.items() if (one := outcome.spokesman)}
+    return add_need_results(step.task, step.wish, spoken)
+
+
+def _find_inputs(step: Step, needs: Mapping[str, StageOutcome]) -> dict[str, tuple[Produced, ...]]:
+    """Find the artifacts that *step* is given, by the names of the steps that left them; several workers add theirs."""
+    found: dict[str, tuple[Produced, ...]] = {}
+    for need, outcome in needs.items():
+        parts = tuple(part for made in outcome.artifacts.values() for part in made)
+        found[short(need)] = (*parts, _aggregate(outcome)) if outcome.result.total_workers > 1 else parts
+    return select_inputs(found, step.injections)
+
+
+def _with_inputs(step: Step, task: ResolvedTask, parts: Mapping[str, tuple[Produced, ...]]) -> ResolvedTask:
+    """Lay artifacts beside the prompt; a plain command is given the files, and nothing to read on its stdin."""
+    if not parts and task.title:
+        return task
+    given = with_artifacts(task, parts) if parts else task
+    return replace(given, prompt=task.prompt if step.is_command else given.prompt, title=task.title or task.prompt)
+
+
+def _aggregate(outcome: StageOutcome) -> Produced:
+    text = json.dumps(aggregate(outcome.result), indent=1)
+    return Produced(name=AGGREGATE, type=Type.JSON, path=f"{AGGREGATE}.json", content=text.encode())
+
+
+def _fill_worker_texts(step: Step, task: ResolvedTask, scope: TemplateScope, own: Variation | None) -> ResolvedTask:
+    """Fill in the texts for one worker."""
+    if own is not None:
+        task = apply_variation(task, own)
+    if step.is_template:
+        task = fill_in(task, scope)
+    if step.is_command:
+        title = scope.render(task.agent.command[-1]) if task.agent.command[:-1] == SHELL else ""
+        command = filled(task.agent.command, scope.render)
+        agent = task.agent if command == task.agent.command else replace(task.agent, command=command)
+        task = replace(task, agent=agent, title=title or " ".join(command))
+    return task
+
+
+def fill_in(task: ResolvedTask, scope: TemplateScope) -> ResolvedTask:
+    """Fill in the texts of *task*."""
+    return replace(
+        task,
+        prompt=scope.render(task.prompt),
+        system_prompt=scope.render(task.system_prompt),
+        env={name: text if name in task.secrets else scope.render(text) for name, text in task.env.items()},
+    )
+
+
+def apply_variation(task: ResolvedTask, own: Variation) -> ResolvedTask:
+    """Lay the differences of one worker over *task*."""
+    agent, env = task.agent, dict(task.env)
+    if own.model is not None:
+        env["SHOAL_MODEL"] = own.model
+        agent = agent.asking(own.model)
+    if own.temperature is not None:
+        env["SHOAL_TEMPERATURE"] = f"{own.temperature:g}"
+        mind = replace(agent.mind, temperature=own.temperature) if agent.mind else None
+        agent = replace(agent, mind=mind, temperature=own.temperature)
+    prompt = f"{task.prompt.rstrip()}\n\n{own.prompt}" if own.prompt else task.prompt
+    return replace(task, agent=agent, env={**env, **own.env}, prompt=prompt)
+
+
+async def together(
+    runner: WorkerRunner, jobs: Sequence[WorkerSpec], rule: Rule, most: int | None = None
+) -> tuple[WorkerResult, ...]:
+    """Run *jobs* by *rule*, at most *most* at once and return all results in order, stopped ones too."""
+    if len(jobs) == 1:  # by every rule: it runs, and its result is a value
+        await runner.run(jobs[0])
+        return (runner.result(jobs[0]),)
+    calls = [partial(runner.run, job) for job in jobs]
+    limiter = room_for(jobs) if most is None else Limiter(most)
+    try:
+        match rule.pattern:
+            case "gather":
+                await gather(calls, accept=is_good, limiter=limiter)
+            case "race":
+                await race(calls, accept=is_good, limiter=limiter)
+            case "quorum":
+                await quorum(calls, rule.wanted, accept=is_good, limiter=limiter)
+            case _:
+                await _run_all(calls, limiter)
+    except (AllFailed, QuorumMissed) as missed:
+        for error in missed.errors:
+            _expect(error)
+    except Refused:
+        pass
+    return tuple(runner.result(job) for job in jobs)
+
+
+def room_for(jobs: Sequence[WorkerSpec]) -> Limiter:
+    """Let all of *workers* begin: each session takes its own slot, and a retry that waits holds none."""
+    return Limiter(max(1, len(jobs)))
+
+
+async def _run_all(calls: Sequence[Call[WorkerResult]], limiter: Limiter) -> None:
+    for outcome in await settled(calls, limiter=limiter):
+        if isinstance(outcome, Err):
+            raise outcome.error
+
+
+def verdict(rule: Rule, results: Sequence[WorkerResult]) -> Status:
+    """Say how a step ended whose workers ran by *rule*."""
+    if not results:  # a matrix of no items has nothing to do
+        return Status.SUCCEEDED
+    if all(result.status is Status.SKIPPED for result in results):
+        return Status.SKIPPED
+    good = sum(result.status.is_good for result in results)
+    if good >= rule.required_successes(len(results)):
+        return Status.SUCCEEDED
+    if all(result.status.is_good or result.status is Status.CANCELLED for result in results):
+        return Status.CANCELLED
+    return Status.DEGRADED if good and rule.pattern == "settled" else Status.FAILED
+
+
+def _expect(error: Exception) -> None:
+    """An agent's failure is a value; anything that was raised is the machine's or ours."""
+    if not isinstance(error, Refused):
+        raise error
+
+
+def cells_of(matrix: Matrix, needs: Mapping[str, StageOutcome]) -> tuple[Cell, ...]:
+    """Give the cells: those that were written down, or one for each item that an earlier step left."""
+    source = matrix.source
+    if source is None:
+        return expand_matrix(matrix)
+    left = {short(need): outcome.artifacts for need, outcome in needs.items()}[source.step]
+    parts = left.get(source.artifact, ())
+    if not parts:
+        raise BadInput(f"there is no artifact {source.artifact} of step {source.step} to take items from")
+    try:
+        items = document(parts[0].content)
+    except ValueError:
+        raise BadInput(f"artifact {source.artifact} of step {source.step} is no JSON to take items from") from None
+    return from_items(matrix, items)
+
+
+async def cells_done(
+    runner: WorkerRunner, step: Step, jobs: Sequence[WorkerSpec], cells: Sequence[Cell]
+) -> tuple[WorkerResult, ...]:
+    """Run the jobs of all cells, so many at once as the matrix allows."""
+    most = step.matrix.most if step.matrix else None
+    rule = Rule.on_failure(step.on_failure)
+    if not any(cell.needs for cell in cells):
+        return await together(runner, jobs, rule, most)
+    await _run_in_order(runner, jobs, cells, Limiter(most or max(1, len(jobs))), is_strict=rule.pattern == "gather")
+    return tuple(runner.result(job) for job in jobs)
+
+
+async def _run_in_order(
+    runner: WorkerRunner, jobs: Sequence[WorkerSpec], cells: Sequence[Cell], limiter: Limiter, *, is_strict: bool
+) -> None:
+    known = {cell.id: job for cell, job in zip(cells, jobs, strict=True)}
+    needs = {cell.id: cell.needs for cell in cells}
+
+    async def perform(name: str, ended: Mapping[str, WorkerResult]) -> WorkerResult:
+        job = known[name]
+        if bad := [need for need in needs[name] if not ended[need].status.is_good]:
+            runner.note(
+                job,
+                job.result_without_start(
+                    Status.SKIPPED, f"it needs {', '.join(map(ascii, bad))}, which did not end well"
+                ),
+            )
+        else:
+            await _one(runner, job, [ended[need] for need in needs[name]], limiter)
+        result = runner.result(job)
+        if is_strict and not result.status.is_good:
+            raise Refused(result)
+        return result
+
+    try:
+        await in_turn(needs, perform)
+    except Refused:
+        return
+
+
+async def _one(runner: WorkerRunner, job: WorkerSpec, needs: Sequence[WorkerResult], limiter: Limiter) -> None:
+    try:
+        commits = [commit for one in needs if (commit := one.commit or one.base)]  # unchanged, it hands on its base
+        base = await merge_dependencies(runner.context, job.step, [one.session for one in needs], commits)
+    except Unstacked as error:
+        runner.note(job, job.result_without_start(Status.FAILED, str(error)))
+        return
+    async with limiter.slot():
+        await runner.run(replace(job, base=base or job.base))

@@ -1,0 +1,112 @@
+"""Events to JSON and back, by their fields, so that older and newer logs can be read."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import UnionType
+from typing import TypeVar, Union, get_args, get_origin, get_type_hints
+
+from shoal.model.events import Event
+
+_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
+Kind = TypeVar("Kind")
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_SINGLE = frozenset({str, int, float, bool})
+_MISFITS = (ValueError, TypeError, ArithmeticError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownEvent:
+    """An event that this Shoal does not know, or cannot make sense of."""
+
+    kind: str
+    body: str
+
+
+def encode(event: Event) -> str:
+    """Write the fields of *event* as ASCII JSON, which any string survives (NUL and lone surrogates are escaped)."""
+    return _ENCODER.encode(_plain(event))
+
+
+def decode(kind: str, body: str) -> Event | UnknownEvent:
+    """Read an event; unknown fields are dropped, absent ones take their defaults, and nothing raises."""
+    known = _KINDS.get(kind)
+    if known is None:
+        return UnknownEvent(kind, body)
+    try:
+        made = _make(known, json.loads(body))
+    except _MISFITS:
+        return UnknownEvent(kind, body)
+    return made if isinstance(made, Event) else UnknownEvent(kind, body)
+
+
+def _plain(value: object) -> object:
+    if value is None or type(value) in _SINGLE:
+        return value
+    kind: type = type(value)
+    if names := _names(kind):
+        return {
+            name: one if (one := getattr(value, name)) is None or type(one) in _SINGLE else _plain(one)
+            for name in names
+        }
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return value
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    """Name the fields of a dataclass; other kinds have none."""
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, object]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _make(kind: type, value: object) -> object:
+    fields = _check_kind(value, dict)
+    return kind(**{name: _decode_as(hint, fields[name]) for name, hint in _hints(kind).items() if name in fields})
+
+
+def _decode_as(hint: object, value: object) -> object:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return _fitting(get_args(hint), value)
+    if origin is tuple:
+        return tuple(_decode_as(get_args(hint)[0], one) for one in _check_kind(value, list))
+    if origin is Mapping:
+        return {key: _decode_as(get_args(hint)[1], one) for key, one in _check_kind(value, dict).items()}
+    return _single(_check_kind(hint, type), value)
+
+
+def _single(hint: type, value: object) -> object:
+    if dataclasses.is_dataclass(hint):
+        return _make(hint, value)
+    if issubclass(hint, Enum):
+        return hint(value)
+    if hint is float and isinstance(value, int):
+        return float(value)
+    return _check_kind(value, hint)
+
+
+def _fitting(hints: tuple[object, ...], value: object) -> object:
+    for hint in hints:
+        try:
+            return _decode_as(hint, value)
+        except _MISFITS:
+            continue
+    raise TypeError(f"{value!r} is none of {hints}")
+
+
+def _check_kind(value: object, kind: type[Kind]) -> Kind:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value

@@ -1,0 +1,103 @@
+"""The run or session that a person means: the latest, or the one that is named in a way that people do."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shoal.errors import BadInput, UnknownName
+from shoal.store.fold import RunState, SessionState, State
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownRuns:
+    """A session, with where it belongs."""
+
+    run: str
+    step: str
+    session: SessionState
+
+
+def find_run(state: State, word: str | None = None) -> RunState:
+    """Find a run: without a *word* the latest; else by its name, the end or the only fitting beginning of it.
+
+    A pipeline's name stands for its latest run.
+    """
+    runs = list(state.runs.values())
+    if not runs:
+        raise _none_yet("run")
+    if word is None:
+        return runs[-1]
+    named = [run for run in runs if word and run.name == word]
+    if word in state.runs or not named:
+        return state.runs[_only("run", list(state.runs), word)]
+    return named[-1]
+
+
+def find_session(state: State, word: str | None = None) -> SessionState:
+    """Find a session: without a *word* the latest; else by its name, its branch, its step, an end or a beginning.
+
+    A word that fits sessions of several runs means the latest of these runs, and of attempts the last.
+    """
+    known = _sessions(state)
+    if not known:
+        raise _none_yet("session")
+    if word is None:
+        return known[-1].session
+    fitting = _fitting(known, word)
+    if not fitting:
+        raise _unknown("session", word, [one.session.session for one in known])
+    run = fitting[-1].run
+    last = {(one.step, one.session.index): one.session for one in fitting if one.run == run}
+    names = [one.session for one in last.values()]
+    if len(names) > 1:
+        raise _ambiguous("session", word, names)
+    return next(iter(last.values()))
+
+
+def _sessions(state: State) -> list[_KnownRuns]:
+    known = [
+        _KnownRuns(run.run, step.step, session)
+        for run in state.runs.values()
+        for step in run.steps.values()
+        for session in step.sessions.values()
+    ]
+    return sorted(known, key=lambda one: one.session.seq)
+
+
+def _fitting(known: Sequence[_KnownRuns], word: str) -> list[_KnownRuns]:
+    """Take the nearest way in which *word* fits anything: `task-1` is a step before it is a part of `task-10`."""
+    ways: tuple[Callable[[_KnownRuns], bool], ...] = (
+        lambda one: word in (one.session.session, one.session.branch),
+        lambda one: word == one.step,
+        lambda one: one.session.session.endswith(f"-{word}"),
+        lambda one: one.session.session.startswith(word),
+    )
+    return next((found for way in ways if (found := [one for one in known if way(one)])), [])
+
+
+def _only(kind: str, names: Sequence[str], word: str) -> str:
+    ends = [name for name in names if name.endswith(f"-{word}")]
+    fitting = [word] if word in names else ends or [name for name in names if name.startswith(word)]
+    match fitting:
+        case []:
+            raise _unknown(kind, word, names)
+        case [name]:
+            return name
+        case _:
+            raise _ambiguous(kind, word, fitting)
+
+
+def _none_yet(kind: str) -> BadInput:
+    return BadInput(f"there is no {kind} yet; start one with `shoal run`")
+
+
+def _unknown(kind: str, word: str, names: Sequence[str]) -> BadInput:
+    if len(names) <= _SHOWN or difflib.get_close_matches(word, names, n=1):
+        return UnknownName(kind, word, names)
+    return BadInput(f"no {kind} named {word!r}; the latest are {', '.join(names[-_SHOWN:])}")
+
+
+def _ambiguous(kind: str, word: str, fitting: Sequence[str]) -> BadInput:
+    return BadInput(f"{word!r} fits {len(fitting)} {kind}s: {', '.join(fitting[-_SHOWN:])}; say more of the name")

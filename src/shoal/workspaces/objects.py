@@ -1,0 +1,270 @@
+"""Object stores: for each base the objects that it reaches, as packs, which is all that its sandboxes may read.
+
+A later base has hard links to the packs of an ancestor's store, and one small pack of what is new.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from shoal.errors import Broken
+from shoal.git.closure import (
+    GATHER_SECONDS,
+    OnGather,
+    boundary,
+    count_commits,
+    forks,
+    is_whole,
+    nearest_ancestor,
+    pack_closure,
+)
+from shoal.git.lock import repository_locked
+from shoal.model.repository import Repository
+from shoal.workspaces.remove import remove_all
+
+BUDGET_BYTES = 10 * 2**30
+MAX_STORES = 200
+MAX_PACKS = 16
+LASTING_PACKS = 8
+SOON_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Packs of a store: together with those before it they have all that *commit* reaches."""
+
+    commit: str
+    packs: tuple[str, ...]
+    bytes: int
+
+
+def stores_beside(bases: Path) -> Path:
+    """Name the folder of object stores that goes with a folder of base checkouts."""
+    return bases.with_name("objects")
+
+
+@contextlib.asynccontextmanager
+async def objects_ready(
+    repository: Repository,
+    commit: str,
+    stores: Path,
+    *,
+    on_gather: OnGather | None = None,
+    budget: int = BUDGET_BYTES,
+) -> AsyncIterator[Path]:
+    """Hold the objects that *commit* reaches, gathered now if they are not there; while held, nobody removes them."""
+    folder = stores / f"{commit}{_suffix(repository)}"
+    hold = _hold_store(folder)
+    if hold is None:
+        stores.mkdir(mode=0o700, exist_ok=True)
+        async with _said_if_slow(repository, commit, on_gather), repository_locked(stores, seconds=GATHER_SECONDS):
+            hold = _hold_store(folder)  # another process may have been quicker
+            if hold is None:
+                await remove_all(folder)
+                await _make_store(repository, commit, folder)
+                hold = _hold_store(folder)
+                await _evict(stores, budget)
+    if hold is None:
+        raise Broken(f"{folder} was made and is gone; is something else cleaning up there?")
+    try:
+        os.utime(folder / "ready")
+        yield folder / "objects"
+    finally:
+        os.close(hold)
+
+
+def _suffix(repository: Repository) -> str:
+    end = boundary(repository)
+    return f"-{end}" if end else ""
+
+
+def _hold_store(folder: Path, mode: int = fcntl.LOCK_SH) -> int | None:
+    """Hold a whole store by the returned descriptor; `None` where there is none, or where it is in use otherwise."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, mode | fcntl.LOCK_NB)
+        # It may have been renamed away, and another made in its place, before it was held.
+        if _parts(folder) and os.path.samestat(os.fstat(fd), folder.stat()):
+            return fd
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(fd)
+    return None
+
+
+def _parts(folder: Path) -> tuple[Part, ...]:
+    """Read what a store has; nothing of one that is not whole, or whose note a power failure emptied."""
+    try:
+        noted = json.loads((folder / "ready").read_bytes())
+        return tuple(Part(part["commit"], tuple(part["packs"]), part["bytes"]) for part in noted)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+async def _make_store(repository: Repository, commit: str, folder: Path) -> None:
+    """Build aside and rename into place, so that a store is whole or absent."""
+    aside = folder.with_name(f"making-{secrets.token_hex(4)}")
+    objects = aside / "objects"
+    try:
+        (objects / "pack").mkdir(parents=True)
+        (objects / "info").mkdir()
+        parts = await _grown(repository, commit, folder, objects) or await _gathered(repository, commit, objects)
+        (aside / "ready").write_text(json.dumps([asdict(part) for part in parts]))
+        aside.rename(folder)
+    except OSError as error:
+        raise Broken(f"{aside} cannot be written: {error.strerror}") from error
+    finally:
+        if aside.exists():
+            await remove_all(aside)
+
+
+async def _grown(repository: Repository, commit: str, folder: Path, objects: Path) -> tuple[Part, ...]:
+    """Take over the packs of the nearest ancestor's store and add what is new; nothing where that cannot be."""
+    found = await _nearest(repository, commit, folder)
+    if found is None:
+        return ()
+    source, parts = found
+    parts = parts if len(parts) < MAX_PACKS else _lasting(parts)
+    for name in (name for part in parts for name in part.packs):
+        for file in (source / "objects" / "pack").glob(f"{name}.*"):
+            _link(file, objects / "pack" / file.name)
+    parts = (*parts, await _packed(repository, commit, objects, since=parts[-1].commit))
+    if repository.promisor is None or await is_whole(repository, commit, objects):
+        return parts
+    # Something was fetched since then: what the ancestor's store has not, nothing new has either.
+    await remove_all(objects / "pack")
+    (objects / "pack").mkdir()
+    return ()
+
+
+async def _gathered(repository: Repository, commit: str, objects: Path) -> tuple[Part, ...]:
+    """Copy everything, in parts: a branch that forked from an older commit can take over the parts before it."""
+    parts: list[Part] = []
+    for end in (*await forks(repository, commit), commit):
+        since = parts[-1].commit if parts else None
+        parts.append(await _packed(repository, end, objects, since=since, is_quick=True))
+    return tuple(parts)
+
+
+async def _packed(
+    repository: Repository, commit: str, objects: Path, *, since: str | None, is_quick: bool = False
+) -> Part:
+    before = set((objects / "pack").glob("*.pack"))
+    await pack_closure(repository, commit, objects, since=since, is_quick=is_quick)
+    new = set((objects / "pack").glob("*.pack")) - before
+    return Part(commit, tuple(sorted(path.stem for path in new)), sum(path.stat().st_size for path in new))
+
+
+async def _nearest(repository: Repository, commit: str, folder: Path) -> tuple[Path, tuple[Part, ...]] | None:
+    """Find the store that has the most of what *commit* reaches, and how many of its parts have nothing else."""
+    suffix = _suffix(repository)
+    stores = {path.parent.name.removesuffix(suffix): path.parent for path in folder.parent.glob(f"*{suffix}/ready")}
+    stores = {name: store for name, store in stores.items() if len(name) == repository.digits}
+    if not stores:
+        return None
+    parts = {store: _parts(store) for store in stores.values()}
+    ends = {part.commit: (store, number) for store in parts for number, part in enumerate(parts[store], 1)}
+    ancestor = await nearest_ancestor(repository, commit, ends)
+    if ancestor is None:
+        return None
+    store, number = ends[ancestor]
+    return store, parts[store][:number]
+
+
+def _lasting(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Leave out the last and smallest parts: what they have comes together in one."""
+    number, folded = len(parts), 0
+    while number > 1 and (number > LASTING_PACKS or parts[number - 1].bytes <= 2 * folded):
+        number -= 1
+        folded += parts[number].bytes
+    return parts[:number]
+
+
+def _link(file: Path, target: Path) -> None:
+    try:
+        os.link(file, target)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        shutil.copyfile(file, target)  # another user's file, too many links, or a file system without them
+
+
+@contextlib.asynccontextmanager
+async def _said_if_slow(repository: Repository, commit: str, on_gather: OnGather | None) -> AsyncIterator[None]:
+    """Call *on_gather* once when what goes on here takes longer than a moment."""
+    if on_gather is None:
+        yield
+        return
+    error: BaseException | None = None
+    async with asyncio.TaskGroup() as group:
+        speaking = group.create_task(_say_soon(repository, commit, on_gather))
+        try:
+            yield
+        except BaseException as raised:  # carried past the group, which would wrap it
+            error = raised
+        speaking.cancel()
+    if error is not None:
+        raise error
+
+
+async def _say_soon(repository: Repository, commit: str, on_gather: OnGather) -> None:
+    await asyncio.sleep(SOON_SECONDS)
+    on_gather(await count_commits(repository, commit))
+
+
+async def _evict(stores: Path, budget: int) -> None:
+    """Remove the longest unused stores until the rest are few and within the budget; stores in use stay."""
+    ready = sorted(stores.glob("*/ready"), key=lambda path: path.stat().st_mtime)
+    sizes = {path.parent: _bytes(path.parent) for path in ready}
+    left, total = len(sizes), sum(sizes.values())
+    for store, size in sizes.items():
+        if left <= MAX_STORES and total <= budget:
+            return
+        if await _remove(store):
+            left, total = left - 1, total - size
+
+
+def _bytes(store: Path) -> float:
+    """Count what a store takes; what several share counts for each in part."""
+    seen = [path.stat() for path in (store / "objects" / "pack").iterdir()]
+    return sum(one.st_blocks * 512 / one.st_nlink for one in seen)
+
+
+async def evicted(store: Path) -> None:
+    """Remove a store, unless it is in use."""
+    with contextlib.suppress(Broken):  # somebody is making one, which may build on this
+        async with repository_locked(store.parent, seconds=0):
+            await _remove(store)
+
+
+async def _remove(store: Path) -> bool:
+    hold = _hold_store(store, fcntl.LOCK_EX)
+    if hold is None:
+        return False
+    try:
+        aside = store.with_name(f"gone-{secrets.token_hex(4)}")
+        store.rename(aside)
+        await remove_all(aside)
+    finally:
+        os.close(hold)
+    return True
+
+
+async def swept(stores: Path) -> None:
+    """Remove what a killed process left half made or half removed."""
+    left = [*stores.glob("making-*"), *stores.glob("gone-*")]
+    if left:
+        with contextlib.suppress(Broken):  # somebody is making one now: what lies there may be theirs
+            async with repository_locked(stores, seconds=0):
+                await remove_all(*left)

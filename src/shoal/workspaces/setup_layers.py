@@ -1,0 +1,240 @@
+"""What set-up commands made, as layers: each made once, immutable, shared by all agents and by later runs."""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from shoal.errors import BadInput, Broken, SetupFailed
+from shoal.store.lock import held
+from shoal.workspaces.base import BUDGET_BYTES, hold_base, read_base_note, write_note
+from shoal.workspaces.remove import remove_all
+
+WAIT_SECONDS = 0.5
+TREE = "tree"
+Make = Callable[[Path], Awaitable[bool]]
+"""Fill an empty folder, with the layer in `tree`; `False` where it was told to stop."""
+
+_failed: dict[tuple[Path, Hashable], tuple[float, str]] = {}
+"""When and why a set-up failed last: who waited for it then need not run it once more to hear the same."""
+
+
+@contextlib.asynccontextmanager
+async def layer_ready(
+    setups: Path, key: str, make: Make, stop: asyncio.Event, *, held_to: Hashable = None, budget: int = BUDGET_BYTES
+) -> AsyncIterator[Path | None]:
+    """Hold the layer of *key*, made now if it is not there; while held, nobody removes it.
+
+    Gives `None` when *stop* is set before it is there. Who is *held_to* the same limits fails with who made it.
+    """
+    folder = setups / key
+    (setups / "at").mkdir(parents=True, exist_ok=True)
+    hold = None
+    async with _locked(folder, stop, held_to) as is_ours:
+        is_there = is_ready(setups, key)
+        if is_ours and (is_there or await _make(folder, make, held_to)):
+            hold = hold_base(folder)
+    if hold is None:
+        yield None
+        return
+    try:
+        os.utime(folder / "ready")
+        if not is_there:
+            await _evict(setups, budget)
+        yield folder
+    finally:
+        os.close(hold)
+
+
+def is_ready(setups: Path, key: str) -> bool:
+    """Say whether the layer of *key* is there."""
+    return (setups / key / "ready").exists()
+
+
+@contextlib.asynccontextmanager
+async def _locked(folder: Path, stop: asyncio.Event, held_to: Hashable) -> AsyncIterator[bool]:
+    """Take the lock of one layer; where another's set-up fails meanwhile, that failure is ours too."""
+    began = time.monotonic()
+    async with contextlib.AsyncExitStack() as stack:
+        is_ours = False
+        while not is_ours and not stop.is_set():
+            with contextlib.suppress(Broken):  # somebody makes it: their own time limit ends this wait
+                await stack.enter_async_context(held(_lock(folder), timeout=WAIT_SECONDS))
+                is_ours = True
+        when, why = _failed.get((folder, held_to), (0.0, ""))
+        if when > began:
+            raise SetupFailed(why)
+        yield is_ours
+
+
+async def _make(folder: Path, make: Make, held_to: Hashable) -> bool:
+    """Build aside and rename into place, so that a layer is whole or absent."""
+    aside = folder.with_name(f"making-{folder.name}")
+    await remove_all(aside)  # what a killed process left; we hold the lock
+    aside.mkdir(mode=0o700)
+    try:
+        if not await make(aside):
+            return False
+        _note(aside)
+        aside.rename(folder)
+    except SetupFailed as error:
+        _failed[folder, held_to] = (time.monotonic(), str(error))
+        raise
+    finally:
+        if aside.exists():
+            await remove_all(aside)
+    return True
+
+
+def _note(aside: Path) -> None:
+    try:
+        write_note(aside, aside / TREE, files=0)
+    except OSError as error:  # paths that are too long, or folders that are shut to us
+        raise SetupFailed(f"setup failed: what it left cannot be counted: {error.strerror}") from None
+
+
+def _lock(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
+
+
+async def _evict(setups: Path, budget: int) -> None:
+    """Remove what killed processes left half made, and the longest unused layers until the rest is within *budget*."""
+    for aside in setups.glob("making-*"):
+        with contextlib.suppress(Broken):
+            async with held(_lock(setups / aside.name.removeprefix("making-")), timeout=0):
+                await remove_all(aside)
+    ready = sorted(_list_by_use(setups))
+    total = sum(size for _, size, _ in ready)
+    for _, _, folder in ready:
+        if total <= budget:
+            return
+        total -= await evict_setup(folder)
+
+
+def _list_by_use(setups: Path) -> Iterator[tuple[float, int, Path]]:
+    """Say when each layer was used last, and how large it is."""
+    for path in setups.glob("*/ready"):
+        with contextlib.suppress(FileNotFoundError, ValueError):  # another Shoal takes it away, or a crash cut it off
+            yield path.stat().st_mtime, read_base_note(path.parent)["bytes"], path.parent
+
+
+async def evict_setup(folder: Path) -> int:
+    """Remove one layer, unless it is in use, and return how many bytes it took."""
+    try:
+        async with held(_lock(folder), timeout=0):
+            hold = hold_base(folder, fcntl.LOCK_EX)
+            try:
+                size = read_base_note(folder)["bytes"]
+                aside = folder.with_name(f"making-{folder.name}")
+                folder.rename(aside)
+                await remove_all(aside, folder.parent / "at" / folder.name)
+            finally:
+                os.close(hold)
+            _lock(folder).unlink(missing_ok=True)
+    except (BlockingIOError, FileNotFoundError, Broken):
+        return 0
+    return size
+
+
+MOST_FILES = 2000
+MOST_BYTES = 100 * 2**20
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def copy_files(source: Path, target: Path, names: Iterable[str]) -> tuple[str, ...]:
+    """Copy the plain files of those *names* and tell which they were; links, and what lies behind one, are left.
+
+    What stands in the way at *target*, a file or a link, is replaced. Raises `BadInput` for more than is sensible.
+    """
+    found: list[str] = []
+    size = 0
+    for name in names:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), _opened(source, name) as fd:
+            if fd is None:
+                continue
+            size += os.fstat(fd).st_size
+            if len(found) >= MOST_FILES or size > MOST_BYTES:
+                what = f"more than {MOST_FILES} files or {MOST_BYTES // 2**20} MiB"
+                raise BadInput(f".worktreeinclude names {what}; name fewer, or let `setup` install them")
+            _write_file(fd, target, name)
+            found.append(name)
+    return tuple(found)
+
+
+def digest(folder: Path, names: Iterable[str]) -> str:
+    """Name the contents of files, and their modes."""
+    made = hashlib.sha256()
+    for name in names:
+        with _opened(folder, name) as fd:
+            if fd is not None:
+                with os.fdopen(os.dup(fd), "rb") as file:
+                    content = hashlib.file_digest(file, "sha256").hexdigest()
+                made.update(f"{name}\0{os.fstat(fd).st_mode:o}\0{content}\0".encode(errors="surrogateescape"))
+    return made.hexdigest()
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, name: str) -> Iterator[int | None]:
+    """Open a plain file below *folder*; give `None` for a link or what lies behind one, and for what is no file."""
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = _within(stack, folder, name, make=False)
+            file = os.open(PurePosixPath(name).name, FILE, dir_fd=fd)
+        except OSError:
+            yield None
+            return
+        stack.callback(os.close, file)
+        yield file if stat.S_ISREG(os.fstat(file).st_mode) else None
+
+
+def _within(stack: contextlib.ExitStack, folder: Path, name: str, *, make: bool) -> int:
+    """Open the folder that *name* lies in, step by step."""
+    fd = _keep_open(stack, os.open(folder, FOLDER))
+    for part in PurePosixPath(name).parts[:-1]:
+        if make:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, 0o755, dir_fd=fd)
+        fd = _keep_open(stack, os.open(part, FOLDER, dir_fd=fd))
+    return fd
+
+
+def _keep_open(stack: contextlib.ExitStack, fd: int) -> int:
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _write_file(source: int, target: Path, name: str) -> None:
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = _within(stack, target, name, make=True)
+        except (NotADirectoryError, OSError) as error:
+            raise BadInput(f".worktreeinclude: {name!r} cannot be laid into the workspace: {error.strerror}") from None
+        last = PurePosixPath(name).name
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(last, dir_fd=fd)
+        mode = 0o600 | (os.fstat(source).st_mode & 0o777)
+        with os.fdopen(os.open(last, NEW, mode, dir_fd=fd), "wb") as file, os.fdopen(os.dup(source), "rb") as read:
+            shutil.copyfileobj(read, file)
+
+
+def content(folder: Path, name: str, most: int) -> bytes | None:
+    """Read a plain file below *folder*, of at most so many bytes; `None` where there is none."""
+    with _opened(folder, name) as fd:
+        if fd is None or os.fstat(fd).st_size > most:
+            return None
+        with os.fdopen(os.dup(fd), "rb") as file:
+            return file.read(most)
+
+
+def is_file(folder: Path, name: str) -> bool:
+    """Say whether a plain file is there, and no link leads to it."""
+    with _opened(folder, name) as fd:
+        return fd is not None
