@@ -149,6 +149,6 @@ def test_the_command_and_the_file_in_the_docs_are_right(tmp_path: Path) -> None:
 
 
 def test_each_scenario_is_in_the_docs() -> None:
-    page = PAGE.read_text().partition("### By directive")[2]
+    page = PAGE.read_text().partition("### Directives in prompts")[2]
 
     assert {name for name in (*SCENARIOS, "loop") if not re.search(rf"[`]{name}[ `]", page)} == set()
