@@ -17,6 +17,7 @@ from hypothesis import settings
 from tests import outside
 
 BEFORE = pytest.StashKey[set[Path]]()
+DEEP_SECONDS = 400
 TEMPLATES: list[Path] = []
 
 # A program that is started a thousand times should not be compiled a thousand times.
@@ -35,6 +36,13 @@ gc.disable()
 # Half of the usual examples: each run draws others, and eight minutes are for all.
 settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the long sweeps more time than a test of `make test` has: on a busy machine they need it."""
+    for item in items:
+        if item.get_closest_marker("deep") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(DEEP_SECONDS))
 
 
 def pytest_collection_finish() -> None:
