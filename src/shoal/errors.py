@@ -82,8 +82,8 @@ class GitFailed(ShoalError):
     """A git command failed where it should not have."""
 
     def __init__(self, args: Sequence[str], code: int, stderr: str) -> None:
-        said = stderr.strip() or "nothing"
-        super().__init__(f"git {' '.join(args[:3])} ended with {code} and said: {said[-600:]}")
+        output = stderr.strip() or "nothing"
+        super().__init__(f"git {' '.join(args[:3])} ended with {code} and said: {output[-600:]}")
         self.code = code
         self.stderr = stderr
 
@@ -118,8 +118,8 @@ class AuthenticationFailed(AgentError):
     """The model's provider does not accept the key."""
 
     def __init__(self, model: str, status: int | None = None) -> None:
-        said = "" if status is None else f" (status {status})"
-        super().__init__(f"{model} refused the credentials{said}; check the API key, and that it may use this model")
+        reply = "" if status is None else f" (status {status})"
+        super().__init__(f"{model} refused the credentials{reply}; check the API key, and that it may use this model")
         self.status = status
 
 

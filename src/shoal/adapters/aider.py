@@ -40,8 +40,8 @@ class AiderReader:
     def read(self, line: str) -> list[Activity]:
         """Turn a line into what it tells."""
         match event(line):
-            case {"event": str(name), "properties": dict(told)}:
-                self._event(name, told)
+            case {"event": str(name), "properties": dict(fields)}:
+                self._event(name, fields)
                 return []
         return list(self._words(line))
 
@@ -53,20 +53,20 @@ class AiderReader:
             return explain_failure(describe_unfinished(self._error, last_line(errors), self._reason, self._last), LOGIN)
         return None
 
-    def _event(self, name: str, told: Mapping[str, object]) -> None:
+    def _event(self, name: str, fields: Mapping[str, object]) -> None:
         match name:
             case "message_send_starting":
                 self._has_begun = self._is_asking = True
             case "message_send":
                 self._is_asking = False
-                self._add("input_tokens", told.get("prompt_tokens"))
-                self._add("output_tokens", told.get("completion_tokens"))
-                if number(told.get("cost")):
-                    self._add("cost_usd", told.get("cost"))
+                self._add("input_tokens", fields.get("prompt_tokens"))
+                self._add("output_tokens", fields.get("completion_tokens"))
+                if number(fields.get("cost")):
+                    self._add("cost_usd", fields.get("cost"))
             case "message_send_exception":
-                self._error = words(told.get("exception"))
+                self._error = words(fields.get("exception"))
             case "exit":
-                self.is_done, self._reason = True, words(told.get("reason"))
+                self.is_done, self._reason = True, words(fields.get("reason"))
 
     def _add(self, name: str, more: object) -> None:
         self.usage[name] = self.usage.get(name, 0) + number(more)

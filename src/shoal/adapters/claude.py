@@ -59,18 +59,18 @@ class ClaudeReader:
 
     def read(self, line: str) -> Iterable[Activity]:
         """Turn one event into what it tells."""
-        told = event(line) or {}
-        match told:
+        record = event(line) or {}
+        match record:
             case {"type": "system", "subtype": str(kind)}:
-                return list(self._system(kind, told))
+                return list(self._system(kind, record))
             case {"type": "assistant", "message": dict(message)}:
                 self._result = None
-                return list(self._assistant(message, told))
+                return list(self._assistant(message, record))
             case {"type": "user", "message": {"content": blocks}}:
                 return [_tool_result(block) for block in objects(blocks) if block.get("type") == "tool_result"]
             case {"type": "result"}:
-                self._result, self._is_woken = told, False
-                return list(self._late_denials(told))
+                self._result, self._is_woken = record, False
+                return list(self._late_denials(record))
             case {"type": str()}:
                 return []
             case _:
@@ -78,52 +78,52 @@ class ClaudeReader:
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
         """Believe the result's own flag; a subtype `success` may be an error all the same."""
-        told = self._result
-        if told is None:
+        result = self._result
+        if result is None:
             return explain_failure(
                 describe_unfinished(self._trouble, last_line(errors)), LOGIN, is_login=self._is_refused
             )
-        is_good = told.get("is_error") is False and told.get("subtype") == "success"
-        if is_good and not words(told.get("result")).startswith("API Error"):
+        is_good = result.get("is_error") is False and result.get("subtype") == "success"
+        if is_good and not words(result.get("result")).startswith("API Error"):
             return None
-        is_login = self._is_refused or told.get("api_error_status") in REFUSED
-        return explain_failure(self._why(told), LOGIN, is_login=is_login)
+        is_login = self._is_refused or result.get("api_error_status") in REFUSED
+        return explain_failure(self._why(result), LOGIN, is_login=is_login)
 
-    def _why(self, told: Mapping[str, object]) -> str:
-        listed = told.get("errors")
+    def _why(self, result: Mapping[str, object]) -> str:
+        listed = result.get("errors")
         named = "; ".join(map(words, listed)) if isinstance(listed, list) else ""
-        return words(told.get("result")) or named or self._trouble or words(told.get("subtype")) or "it failed"
+        return words(result.get("result")) or named or self._trouble or words(result.get("subtype")) or "it failed"
 
-    def _system(self, kind: str, told: Mapping[str, object]) -> Iterator[Activity]:
-        match kind, told:
+    def _system(self, kind: str, record: Mapping[str, object]) -> Iterator[Activity]:
+        match kind, record:
             case "init", {"session_id": str(session)}:
                 self._result = None
                 if self._session is None:
                     self._session = session
-                    yield Activity(act=Act.BEGAN, text=words(told.get("model")))
+                    yield Activity(act=Act.BEGAN, text=words(record.get("model")))
             case "api_retry", _:
-                why = f"{words(told.get('error_status'))} {words(told.get('error'))}".strip()
-                yield Activity(act=Act.RETRY, text=why, seconds=number(told.get("retry_delay_ms")) / 1000)
+                why = f"{words(record.get('error_status'))} {words(record.get('error'))}".strip()
+                yield Activity(act=Act.RETRY, text=why, seconds=number(record.get("retry_delay_ms")) / 1000)
             case "permission_denied", _:
-                yield from self._denial(name(told.get("tool_use_id")), told, words(told.get("message")))
+                yield from self._denial(name(record.get("tool_use_id")), record, words(record.get("message")))
             case "background_tasks_changed", {"tasks": list(tasks)}:
                 self._behind = len(tasks)
             case "task_started", {"task_id": str(task)}:
-                yield Activity(act=Act.TOOL, tool="background", text=words(told.get("description")), call=task)
+                yield Activity(act=Act.TOOL, tool="background", text=words(record.get("description")), call=task)
             case "task_notification", {"task_id": str(task)}:
-                self._is_woken, is_good = True, told.get("status") == "completed"
-                yield Activity(act=Act.RESULT, text=words(told.get("summary")), call=task, ok=is_good)
+                self._is_woken, is_good = True, record.get("status") == "completed"
+                yield Activity(act=Act.RESULT, text=words(record.get("summary")), call=task, ok=is_good)
 
-    def _assistant(self, message: Mapping[str, object], told: Mapping[str, object]) -> Iterator[Activity]:
+    def _assistant(self, message: Mapping[str, object], record: Mapping[str, object]) -> Iterator[Activity]:
         is_its_own = message.get("model") == ITS_OWN
-        self._is_refused = is_its_own and told.get("error") == "authentication_failed"
+        self._is_refused = is_its_own and record.get("error") == "authentication_failed"
         self._count(message)
         for block in objects(message.get("content")):
             match block:
                 case {"type": "text", "text": str(text)} if is_its_own:
                     self._trouble = text
                     yield Activity(act=Act.TROUBLE, text=text)
-                case {"type": "text", "text": str(text)} if not told.get("parent_tool_use_id"):
+                case {"type": "text", "text": str(text)} if not record.get("parent_tool_use_id"):
                     yield Activity(act=Act.SAID, text=text)
                 case {"type": "tool_use", "name": str(tool)}:
                     call = words(block.get("id"))
@@ -135,14 +135,14 @@ class ClaudeReader:
         if isinstance(used, dict) and (len(self._spent) < MOST_CALLS or message_id in self._spent):
             self._spent[message_id] = {key: number(used.get(key)) for key in (*READ, WRITTEN)}
 
-    def _late_denials(self, told: Mapping[str, object]) -> Iterator[Activity]:
-        for denial in objects(told.get("permission_denials")):
+    def _late_denials(self, result: Mapping[str, object]) -> Iterator[Activity]:
+        for denial in objects(result.get("permission_denials")):
             yield from self._denial(name(denial.get("tool_use_id")), denial, argument(denial.get("tool_input")))
 
-    def _denial(self, call: str, told: Mapping[str, object], why: str) -> Iterator[Activity]:
+    def _denial(self, call: str, denial: Mapping[str, object], why: str) -> Iterator[Activity]:
         if call not in self._denied and len(self._denied) < MOST_CALLS:
             self._denied.add(call)
-            yield Activity(act=Act.DENIED, tool=words(told.get("tool_name")), text=why, call=call)
+            yield Activity(act=Act.DENIED, tool=words(denial.get("tool_name")), text=why, call=call)
 
 
 def _tool_result(block: Mapping[str, object]) -> Activity:
@@ -154,11 +154,11 @@ def _tool_result(block: Mapping[str, object]) -> Activity:
 
 
 def _by_model(models: Mapping[str, object]) -> dict[str, float]:
-    used = [one for one in models.values() if isinstance(one, dict)]
+    used = [usage for usage in models.values() if isinstance(usage, dict)]
     read = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
     return {
-        "input_tokens": sum(number(one.get(key)) for one in used for key in read),
-        "output_tokens": sum(number(one.get("outputTokens")) for one in used),
+        "input_tokens": sum(number(usage.get(key)) for usage in used for key in read),
+        "output_tokens": sum(number(usage.get("outputTokens")) for usage in used),
     }
 
 
@@ -167,8 +167,8 @@ def _total(messages: Iterable[Mapping[str, float]]) -> dict[str, float]:
     if not used:
         return {}
     return {
-        "input_tokens": sum(one[key] for one in used for key in READ),
-        "output_tokens": sum(one[WRITTEN] for one in used),
+        "input_tokens": sum(usage[key] for usage in used for key in READ),
+        "output_tokens": sum(usage[WRITTEN] for usage in used),
     }
 
 

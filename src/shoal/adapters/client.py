@@ -37,9 +37,9 @@ class Client:
     heartbeat: str | None = None
     """Lines on stderr with this in them are a sign of life, and nothing else: they are not kept."""
 
-    def version(self, said: str) -> Version | None:
+    def version(self, output: str) -> Version | None:
         """Find the version in what it says of itself."""
-        found = _VERSION.search(said)
+        found = _VERSION.search(output)
         return tuple(int(part or 0) for part in found.groups()) if found else None
 
     def is_too_old(self, version: Version | None) -> bool:

@@ -56,8 +56,8 @@ class CodexReader:
 
     def read(self, line: str) -> Iterable[Activity]:
         """Turn one event into what it tells."""
-        told = event(line) or {}
-        match told:
+        record = event(line) or {}
+        match record:
             case {"type": "thread.started", "thread_id": str(thread)}:
                 self._session = self._session or thread
                 return [Activity(act=Act.BEGAN)]
@@ -68,8 +68,8 @@ class CodexReader:
             case {"type": "error", "message": message}:
                 return [self._error(words(message))]
             case {"type": "turn.completed" | "turn.failed"}:
-                self._end = told
-                self._spend(told.get("usage"))
+                self._end = record
+                self._spend(record.get("usage"))
             case {"type": str()}:
                 pass
             case _:
@@ -145,7 +145,7 @@ def _argument(item: Mapping[str, object]) -> str:
         case {"command": command}:
             return words(command)
         case {"changes": changes}:
-            return ", ".join(words(one.get("path")) for one in objects(changes))
+            return ", ".join(words(change.get("path")) for change in objects(changes))
         case {"query": query}:
             return words(query)
         case _:

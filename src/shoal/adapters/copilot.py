@@ -33,12 +33,12 @@ class CopilotReader:
 
     def read(self, line: str) -> list[Activity]:
         """Turn a line into what it tells."""
-        told = event(line)
-        if told is None:
+        record = event(line)
+        if record is None:
             return plain(line)
-        match told:
+        match record:
             case {"type": "result"}:
-                self._end(told)
+                self._end(record)
                 return []
             case {"type": str(kind), "data": dict(data)}:
                 return list(self._event(kind, data))
@@ -56,42 +56,42 @@ class CopilotReader:
             return explain_failure(describe_unfinished(last_line(errors)), LOGIN)
         return f"it ended with {self._exit:g} and did not say why" if self._exit else None
 
-    def _end(self, told: Mapping[str, object]) -> None:
+    def _end(self, record: Mapping[str, object]) -> None:
         self.is_done = True
-        self.session = words(told.get("sessionId")) or None
-        self._exit = number(told.get("exitCode"))
+        self.session = words(record.get("sessionId")) or None
+        self._exit = number(record.get("exitCode"))
 
-    def _event(self, kind: str, told: Mapping[str, object]) -> Iterator[Activity]:
-        call, tool = words(told.get("toolCallId")), words(told.get("toolName"))
+    def _event(self, kind: str, fields: Mapping[str, object]) -> Iterator[Activity]:
+        call, tool = words(fields.get("toolCallId")), words(fields.get("toolName"))
         match kind:
             case "model.call_start" if not self._has_begun:
                 self._has_begun = True
-                yield Activity(act=Act.BEGAN, text=words(told.get("model")))
+                yield Activity(act=Act.BEGAN, text=words(fields.get("model")))
             case "assistant.message":
                 self._error = None
-                if (text := words(told.get("content"))).strip():
+                if (text := words(fields.get("content"))).strip():
                     yield Activity(act=Act.SAID, text=text)
             case "tool.execution_start":
                 self._calls.begin(call, tool)
-                yield Activity(act=Act.TOOL, tool=tool, call=call, text=argument(told.get("arguments")))
+                yield Activity(act=Act.TOOL, tool=tool, call=call, text=argument(fields.get("arguments")))
             case "tool.execution_complete":
-                yield replace(_result(told), call=call, tool=self._calls.end(call))
+                yield replace(_result(fields), call=call, tool=self._calls.end(call))
             case "assistant.turn_retry":
-                yield Activity(act=Act.RETRY, text=words(told.get("reason")))
+                yield Activity(act=Act.RETRY, text=words(fields.get("reason")))
             case "session.error":
-                self._error = words(told.get("message")) or "it told of an error, and not which"
+                self._error = words(fields.get("message")) or "it told of an error, and not which"
                 yield Activity(act=Act.TROUBLE, text=self._error)
 
 
-def _result(told: Mapping[str, object]) -> Activity:
-    match told:
+def _result(fields: Mapping[str, object]) -> Activity:
+    match fields:
         case {"error": {"code": "denied", "message": why}}:
             return Activity(act=Act.DENIED, text=words(why), ok=False)
         case {"error": {"message": why}}:
             return Activity(act=Act.RESULT, text=words(why), ok=False)
         case {"result": {"content": text}}:
-            return Activity(act=Act.RESULT, text=words(text), ok=told.get("success") is True)
-    return Activity(act=Act.RESULT, ok=told.get("success") is True)
+            return Activity(act=Act.RESULT, text=words(text), ok=fields.get("success") is True)
+    return Activity(act=Act.RESULT, ok=fields.get("success") is True)
 
 
 CLIENT = Client(
@@ -195,7 +195,7 @@ def _denials(rules: ToolRules, workspace: Path) -> Iterator[str]:
         names = dict.fromkeys(name for rule in whole for name in client_tool_names("copilot", rule, NAMES))
         yield f"--excluded-tools={','.join(names)}"
     denied = (_deny_flag(rule, workspace) for rule in rules.deny if rule not in whole or rule.tool in RIGHTS)
-    yield from (f"--deny-tool={one}" for one in dict.fromkeys(denied))
+    yield from (f"--deny-tool={flag}" for flag in dict.fromkeys(denied))
 
 
 def _deny_flag(rule: ToolRule, workspace: Path) -> str:

@@ -35,8 +35,8 @@ def _messages(value: object, depth: int = 0) -> Iterator[str]:
         case {"message": str(text)} if text.strip():
             yield text
         case dict() if depth < 4:
-            for one in value.values():
-                yield from _messages(one, depth + 1)
+            for item in value.values():
+                yield from _messages(item, depth + 1)
 
 
 def _code(value: object) -> str:
@@ -46,10 +46,10 @@ def _code(value: object) -> str:
     return ""
 
 
-def describe_unfinished(*told: str) -> str:
+def describe_unfinished(*reasons: str) -> str:
     """Say that it was not done, with the first of what it *told* that is not empty."""
-    said = next((one for one in told if one.strip()), "")
-    return f"it ended before it was done: {said}" if said else "it ended before it was done, and did not say why"
+    reason = next((text for text in reasons if text.strip()), "")
+    return f"it ended before it was done: {reason}" if reason else "it ended before it was done, and did not say why"
 
 
 def last_line(errors: str) -> str:

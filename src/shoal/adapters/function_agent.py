@@ -22,7 +22,7 @@ def main() -> None:
     """Call the function with the prompt, and with the workspace if it takes a second argument; print what it gives."""
     order = json.load(sys.stdin.buffer)
     workspace = Path.cwd()
-    sys.path[:0] = [str(workspace / one) for one in order["inside"]] + order["path"]
+    sys.path[:0] = [str(workspace / folder) for folder in order["inside"]] + order["path"]
     function = operator.attrgetter(order["qualname"])(module(order))
     given = (order["prompt"], workspace)[: order["arguments"]]
     value = function(*given)

@@ -35,15 +35,15 @@ class GeminiReader:
 
     def read(self, line: str) -> list[Activity]:
         """Turn a line into what it tells."""
-        told = event(line)
-        if told is None:
+        record = event(line)
+        if record is None:
             return [*self._spoken(), *plain(line)]
-        match told:
+        match record:
             case {"type": "message", "role": "assistant", "content": str(text)}:
                 self._text += text
                 return list(self._spoken()) if len(self._text) > MOST_SIGNS else []
             case {"type": str(kind)}:
-                return [*self._spoken(), *self._event(kind, told)]
+                return [*self._spoken(), *self._event(kind, record)]
         return plain(line)
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
@@ -61,37 +61,37 @@ class GeminiReader:
         if text.strip():
             yield Activity(act=Act.SAID, text=text)
 
-    def _event(self, kind: str, told: Mapping[str, object]) -> Iterator[Activity]:
+    def _event(self, kind: str, record: Mapping[str, object]) -> Iterator[Activity]:
         match kind:
             case "init":
-                self.session = words(told.get("session_id")) or None
-                yield Activity(act=Act.BEGAN, text=words(told.get("model")))
+                self.session = words(record.get("session_id")) or None
+                yield Activity(act=Act.BEGAN, text=words(record.get("model")))
             case "tool_use":
-                call, tool = words(told.get("tool_id")), words(told.get("tool_name"))
+                call, tool = words(record.get("tool_id")), words(record.get("tool_name"))
                 self._calls.begin(call, tool)
-                yield Activity(act=Act.TOOL, tool=tool, call=call, text=argument(told.get("parameters")))
+                yield Activity(act=Act.TOOL, tool=tool, call=call, text=argument(record.get("parameters")))
             case "tool_result":
-                yield self._result(told)
+                yield self._result(record)
             case "error":
-                yield Activity(act=Act.TROUBLE, text=words(told.get("message")))
+                yield Activity(act=Act.TROUBLE, text=words(record.get("message")))
             case "result":
-                self._end(told)
+                self._end(record)
 
-    def _result(self, told: Mapping[str, object]) -> Activity:
-        call, text = words(told.get("tool_id")), words(told.get("output"))
+    def _result(self, record: Mapping[str, object]) -> Activity:
+        call, text = words(record.get("tool_id")), words(record.get("output"))
         tool = self._calls.end(call)
-        match told.get("error"):
+        match record.get("error"):
             case {"type": "policy_violation", "message": why}:
                 return Activity(act=Act.DENIED, tool=tool, call=call, text=words(why), ok=False)
-        return Activity(act=Act.RESULT, tool=tool, call=call, text=text, ok=told.get("status") == "success")
+        return Activity(act=Act.RESULT, tool=tool, call=call, text=text, ok=record.get("status") == "success")
 
-    def _end(self, told: Mapping[str, object]) -> None:
+    def _end(self, record: Mapping[str, object]) -> None:
         self.is_done = True
-        match told.get("stats"):
+        match record.get("stats"):
             case {"input_tokens": sent, "output_tokens": received}:
                 self.usage = {"input_tokens": number(sent), "output_tokens": number(received)}
-        if told.get("status") != "success":
-            error = told.get("error")
+        if record.get("status") != "success":
+            error = record.get("error")
             why = words(error.get("message") if isinstance(error, dict) else error)
             self._failure = explain_failure(why or "it told that it failed, and not why", self.login)
 
@@ -149,10 +149,10 @@ def _blocks(rule: ToolRule, decision: str, priority: int, workspace: Path) -> It
 
 
 def _globs(tool: str, glob: str, workspace: Path) -> Iterator[str]:
-    for one in alternatives(glob):
-        yield one
-        if tool in FILE_TOOLS and not one.startswith(("/", ANY)):
-            yield f"{workspace}/{one}"
+    for pattern in alternatives(glob):
+        yield pattern
+        if tool in FILE_TOOLS and not pattern.startswith(("/", ANY)):
+            yield f"{workspace}/{pattern}"
 
 
 def _pattern(key: str, glob: str) -> str:

@@ -52,17 +52,17 @@ class GooseReader:
 
     def read(self, line: str) -> Iterable[Activity]:
         """Turn one event into what it tells."""
-        told = event(line) or {}
-        match told:
+        record = event(line) or {}
+        match record:
             case {"type": "message", "message": dict(message)}:
                 return list(self._message(message))
             case {"type": "complete"}:
                 self._is_done = True
-                self._spend(told)
+                self._spend(record)
                 return list(self._flush_text())
             case {"type": "error"}:
                 self._is_done = True
-                self._failure = words(told.get("error"))
+                self._failure = words(record.get("error"))
                 return [*self._flush_text(), Activity(act=Act.TROUBLE, text=self._failure)]
             case {"type": str()}:
                 return []
@@ -85,8 +85,8 @@ class GooseReader:
             match part:
                 case {"type": "text", "text": str(text)} if is_agent:
                     yield from self._piece(text) if is_models else self._own(text)
-                case {"type": "systemNotification", "msg": said} | {"type": "error", "message": said}:
-                    yield from self._own(words(said))
+                case {"type": "systemNotification", "msg": text} | {"type": "error", "message": text}:
+                    yield from self._own(words(text))
                 case {"type": "toolRequest"}:
                     self._own_words = ""
                     yield from (*self._flush_text(), self._request(part))
@@ -129,7 +129,7 @@ class GooseReader:
         tool = self._tools.pop(call, "")
         match part.get("toolResult"):
             case {"value": {"content": parts} as value}:
-                text = "\n".join(words(one.get("text")) for one in objects(parts))
+                text = "\n".join(words(item.get("text")) for item in objects(parts))
                 if text.startswith(DECLINED):
                     yield Activity(act=Act.DENIED, tool=tool, text="not permitted", call=call)
                 yield Activity(act=Act.RESULT, text=text, call=call, ok=value.get("isError") is not True)
@@ -138,10 +138,10 @@ class GooseReader:
             case other:
                 yield Activity(act=Act.RESULT, text=words(other), call=call, ok=False)
 
-    def _spend(self, told: Mapping[str, object]) -> None:
-        self._spent = {key: number(told.get(key)) for key in ("input_tokens", "output_tokens")}
-        if "cost_usd" in told:
-            self._spent["cost_usd"] = number(told["cost_usd"])
+    def _spend(self, record: Mapping[str, object]) -> None:
+        self._spent = {key: number(record.get(key)) for key in ("input_tokens", "output_tokens")}
+        if "cost_usd" in record:
+            self._spent["cost_usd"] = number(record["cost_usd"])
 
 
 def _is_models(message: Mapping[str, object]) -> bool:

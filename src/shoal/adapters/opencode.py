@@ -44,13 +44,13 @@ class OpencodeReader:
 
     def read(self, line: str) -> list[Activity]:
         """Turn a line into what it tells."""
-        told = event(line)
-        if told is None or not isinstance(kind := told.get("type"), str):
+        record = event(line)
+        if record is None or not isinstance(kind := record.get("type"), str):
             return plain(line)
-        if self.session is None and isinstance(name := told.get("sessionID"), str):
+        if self.session is None and isinstance(name := record.get("sessionID"), str):
             self.session = name
-            return [Activity(act=Act.BEGAN), *self._event(kind, told)]
-        return list(self._event(kind, told))
+            return [Activity(act=Act.BEGAN), *self._event(kind, record)]
+        return list(self._event(kind, record))
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
         """Believe the reason of its last step, where no error came after it."""
@@ -60,8 +60,8 @@ class OpencodeReader:
             return explain_failure(describe_unfinished(last_line(errors)), LOGIN)
         return UNFINISHED.get(self._reason)
 
-    def _event(self, kind: str, told: Mapping[str, object]) -> Iterator[Activity]:
-        part = told.get("part")
+    def _event(self, kind: str, record: Mapping[str, object]) -> Iterator[Activity]:
+        part = record.get("part")
         match kind, part:
             case "text", {"text": str(text)} if text.strip():
                 yield Activity(act=Act.SAID, text=text)
@@ -73,7 +73,7 @@ class OpencodeReader:
                 self._error = None
                 self._spend(part)
             case "error", _:
-                self._error = _why(told.get("error"))
+                self._error = _why(record.get("error"))
                 yield Activity(act=Act.TROUBLE, text=self._error)
 
     def _spend(self, part: Mapping[str, object]) -> None:

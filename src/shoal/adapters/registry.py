@@ -61,7 +61,7 @@ class Brought:
 
 def points() -> Mapping[str, EntryPoint]:
     """Find the entry points of all packages that are installed, by their names."""
-    return {one.name: one for one in entry_points(group=ENTRY_POINTS)}
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def load_adapter(point: EntryPoint) -> Adapter:

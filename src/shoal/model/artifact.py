@@ -170,11 +170,11 @@ def select_inputs(
     if wanted is None:
         return {step: tuple(those) for step, those in parts.items() if those}
     chosen: dict[str, tuple[Produced, ...]] = {}
-    for one in wanted:
-        found = [part for part in parts.get(one.step, ()) if part.name == one.artifact]
+    for injection in wanted:
+        found = [part for part in parts.get(injection.step, ()) if part.name == injection.artifact]
         if found:
-            named = tuple(replace(part, name=one.name or part.name) for part in found)
-            chosen[one.step] = (*chosen.get(one.step, ()), *named)
+            named = tuple(replace(part, name=injection.name or part.name) for part in found)
+            chosen[injection.step] = (*chosen.get(injection.step, ()), *named)
     return chosen
 
 

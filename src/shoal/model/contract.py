@@ -168,26 +168,26 @@ def compliance(contracts: Sequence[Contract]) -> str:
     """Say what will be checked, for the agent's system prompt; nothing where there is nothing to check."""
     if not contracts:
         return ""
-    lines = [f"- {one.promise}{' (a warning only)' if one.only_warns else ''}" for one in contracts]
+    lines = [f"- {contract.promise}{' (a warning only)' if contract.only_warns else ''}" for contract in contracts]
     head = "When you have ended, your work is committed and checked. It counts only when all of this holds:"
     return "\n".join(("## Contract compliance", "", head, *lines))
 
 
 def failure(checked: Iterable[Checked]) -> str | None:
     """Say which contracts make the work fail, and why; `None` when none does."""
-    broken = [f"contract {one.type} is not met: {one.message}" for one in checked if one.has_failed]
+    broken = [f"contract {result.type} is not met: {result.message}" for result in checked if result.has_failed]
     return "\n".join(broken) or None
 
 
 def warnings(checked: Iterable[Checked]) -> tuple[str, ...]:
     """Say which contracts are not met and only warn, and whether a selection's command did not pass."""
-    return tuple(_warning(one) for one in checked if one.is_warning and not one.is_met)
+    return tuple(_warning(result) for result in checked if result.is_warning and not result.is_met)
 
 
-def _warning(one: Checked) -> str:
-    if one.is_trial:
-        return f"it cannot be chosen: the command of `select` did not pass: {one.message}"
-    return f"contract {one.type} is not met (a warning only): {one.message}"
+def _warning(result: Checked) -> str:
+    if result.is_trial:
+        return f"it cannot be chosen: the command of `select` did not pass: {result.message}"
+    return f"contract {result.type} is not met (a warning only): {result.message}"
 
 
 def canonical_schema(schema: object) -> str:
@@ -196,7 +196,7 @@ def canonical_schema(schema: object) -> str:
 
 
 def _listed(patterns: Sequence[str]) -> str:
-    return ", ".join(f"`{one}`" for one in patterns)
+    return ", ".join(f"`{pattern}`" for pattern in patterns)
 
 
 def _cut(text: str, most: int) -> str:

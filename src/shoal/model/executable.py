@@ -194,29 +194,29 @@ def _name(path: str) -> str:
 
 
 def _package(content: bytes) -> Iterator[tuple[str, object]]:
-    said = _mapping(json.loads(content.decode("utf-8-sig")))
-    for name, value in _mapping(said.get("scripts", {})).items():
+    manifest = _mapping(json.loads(content.decode("utf-8-sig")))
+    for name, value in _mapping(manifest.get("scripts", {})).items():
         if name in _INSTALL_SCRIPTS:
             yield f"scripts.{name}", value
-    yield from ((name, said[name]) for name in (*_GIT_HOOKS, *_MAY_RUN) if name in said)
-    pnpm = said.get("pnpm")
+    yield from ((name, manifest[name]) for name in (*_GIT_HOOKS, *_MAY_RUN) if name in manifest)
+    pnpm = manifest.get("pnpm")
     if isinstance(pnpm, dict):
         yield from ((f"pnpm.{name}", pnpm[name]) for name in _PNPM if name in pnpm)
-    manager = said.get("packageManager")
+    manager = manifest.get("packageManager")
     if manager is not None and not (isinstance(manager, str) and _MANAGER.fullmatch(manager)):
         yield "packageManager", manager
 
 
 def _composer(content: bytes) -> Iterator[tuple[str, object]]:
-    said = _mapping(json.loads(content.decode("utf-8-sig")))
-    scripts = said.get("scripts")
+    manifest = _mapping(json.loads(content.decode("utf-8-sig")))
+    scripts = manifest.get("scripts")
     if isinstance(scripts, dict):
         yield from ((f"scripts.{name}", value) for name, value in scripts.items() if _COMPOSER_EVENT.fullmatch(name))
-    config = said.get("config")
+    config = manifest.get("config")
     if isinstance(config, dict) and "allow-plugins" in config:
         yield "config.allow-plugins", config["allow-plugins"]
-    if "repositories" in said:
-        yield "repositories", said["repositories"]
+    if "repositories" in manifest:
+        yield "repositories", manifest["repositories"]
 
 
 def _pyproject(content: bytes) -> Iterator[tuple[str, object]]:
@@ -226,22 +226,22 @@ def _pyproject(content: bytes) -> Iterator[tuple[str, object]]:
     # A key of many parts takes tomllib a time that grows with their square.
     if any(line.count(".") > MOST_DOTS for line in _TEXTS.sub("", text).splitlines()):
         raise ValueError("too many dots in a key")
-    said = tomllib.loads(text)
+    settings = tomllib.loads(text)
     for path in _PYPROJECT:
-        if (value := _at(said, path)) is not None:
+        if (value := _at(settings, path)) is not None:
             yield path, value
-    for name, value in _mapping(_at(said, "tool.uv") or {}).items():
+    for name, value in _mapping(_at(settings, "tool.uv") or {}).items():
         if "index" in name:  # where packages come from, in each of uv's spellings
             yield f"tool.uv.{name}", value
-    for name, target in _mapping(_at(said, "tool.hatch.build.targets") or {}).items():
+    for name, target in _mapping(_at(settings, "tool.hatch.build.targets") or {}).items():
         if isinstance(target, dict) and "hooks" in target:
             yield f"tool.hatch.build.targets.{name}.hooks", target["hooks"]
 
 
-def _at(said: object, path: str) -> object:
+def _at(value: object, path: str) -> object:
     for name in path.split("."):
-        said = said.get(name) if isinstance(said, dict) else None
-    return said
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -44,5 +44,5 @@ class Diagnosis:
     @property
     def holds(self) -> bool:
         """Say whether all that an ordinary run stands on was tried, and held."""
-        needed = [one.held for one in self.findings if one.needed]
+        needed = [finding.held for finding in self.findings if finding.needed]
         return bool(needed) and all(held is True for held in needed)

@@ -187,7 +187,7 @@ class ResourceLimits:
 
 
 def _defaults() -> dict[str, object]:
-    return {one.name: one.default for one in fields(ResourceLimits)}
+    return {limit.name: limit.default for limit in fields(ResourceLimits)}
 
 
 def _refuse(key: str, value: object, allowed: Range) -> None:

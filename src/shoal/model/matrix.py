@@ -14,7 +14,7 @@ MOST_CYCLES = 20
 
 def drawn_cycle(needs: Mapping[str, Collection[str]]) -> str | None:
     """Draw the first circle of names that wait for each other (`a → b → a`: a needs b), or give `None`."""
-    return next((" → ".join(one) for one in cycles(needs)), None)
+    return next((" → ".join(cycle) for cycle in cycles(needs)), None)
 
 
 def cycles(needs: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
@@ -27,7 +27,9 @@ def cycles(needs: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
             # graphlib lists each name before the one that needs it; to a reader "needs" points the other way.
             cycle = list(reversed(error.args[1]))
         yield cycle
-        left = {name: [one for one in wanted if one not in cycle] for name, wanted in left.items() if name not in cycle}
+        left = {
+            name: [need for need in wanted if need not in cycle] for name, wanted in left.items() if name not in cycle
+        }
 
 
 MOST_CELLS = 256
@@ -95,9 +97,9 @@ def expand_matrix(matrix: Matrix) -> tuple[Cell, ...]:
     """
     originals = _combinations(matrix)
     _assert_few(len(originals), "combinations")
-    cells, added = [dict(one) for one in originals], []
+    cells, added = [dict(original) for original in originals], []
     for extra in matrix.include:
-        fitting = [cell for cell, one in zip(cells, originals, strict=True) if _fits(extra, one)]
+        fitting = [cell for cell, original in zip(cells, originals, strict=True) if _fits(extra, original)]
         for cell in fitting:
             cell.update(extra)
         if not fitting:
@@ -108,8 +110,8 @@ def expand_matrix(matrix: Matrix) -> tuple[Cell, ...]:
     _assert_few(len(cells), "combinations")
     ids = _distinct([_title(cell) for cell in cells])
     return tuple(
-        Cell(index=index, id=one, values=cell, item=cell)
-        for index, (one, cell) in enumerate(zip(ids, cells, strict=True))
+        Cell(index=index, id=cell_id, values=cell, item=cell)
+        for index, (cell_id, cell) in enumerate(zip(ids, cells, strict=True))
     )
 
 
@@ -118,11 +120,13 @@ def from_items(matrix: Matrix, document: object) -> tuple[Cell, ...]:
     items = _list(document, matrix.item_key)
     _assert_few(len(items), "items")
     ids = _ids(matrix, items)
-    needs = [_needs(one, ids[index], matrix.dependency_key) for index, one in enumerate(items)]
+    needs = [_needs(item, ids[index], matrix.dependency_key) for index, item in enumerate(items)]
     _assert_possible(ids, needs)
     return tuple(
-        Cell(index=index, id=ids[index], values=one if isinstance(one, Mapping) else {}, needs=needs[index], item=one)
-        for index, one in enumerate(items)
+        Cell(
+            index=index, id=ids[index], values=item if isinstance(item, Mapping) else {}, needs=needs[index], item=item
+        )
+        for index, item in enumerate(items)
     )
 
 
@@ -132,7 +136,7 @@ def _combinations(matrix: Matrix) -> list[dict[str, object]]:
     if (number := math.prod(len(values) for values in matrix.axes.values())) > MOST_TRIED:
         raise BadMatrix(f"the axes make {number} combinations; there may be {MOST_CELLS}, so shorten them")
     every = (dict(zip(matrix.axes, values, strict=True)) for values in itertools.product(*matrix.axes.values()))
-    return [one for one in every if not any(_is_part(bad, one) for bad in matrix.exclude)]
+    return [cell for cell in every if not any(_is_part(bad, cell) for bad in matrix.exclude)]
 
 
 def _fits(extra: Values, original: Values) -> bool:
@@ -143,19 +147,19 @@ def _is_part(part: Values, whole: Values) -> bool:
     return all(name in whole and _same(value, whole[name]) for name, value in part.items())
 
 
-def _same(one: object, other: object) -> bool:
+def _same(left: object, right: object) -> bool:
     """Compare as JSON does: to Python, true is 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return one == other
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_same(left[name], right[name]) for name in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return left == right
 
 
 def _title(values: Values) -> str:
-    return ", ".join(_text(one) for one in values.values())[:LONGEST_ID]
+    return ", ".join(_text(value) for value in values.values())[:LONGEST_ID]
 
 
 def _text(value: object) -> str:
@@ -166,7 +170,7 @@ def _text(value: object) -> str:
 
 def _distinct(titles: Sequence[str]) -> list[str]:
     """Number the titles that are not alone: `1` and `"1"` look the same."""
-    return [f"{one} #{index}" if titles.count(one) > 1 else one for index, one in enumerate(titles)]
+    return [f"{title} #{index}" if titles.count(title) > 1 else title for index, title in enumerate(titles)]
 
 
 def _list(document: object, path: str | None) -> Sequence[object]:
@@ -185,7 +189,7 @@ def _list(document: object, path: str | None) -> Sequence[object]:
 
 def _ids(matrix: Matrix, items: Sequence[object]) -> list[str]:
     if matrix.item_id_key is not None:
-        ids = [_id(one, matrix.item_id_key, index) for index, one in enumerate(items)]
+        ids = [_id(item, matrix.item_id_key, index) for index, item in enumerate(items)]
         _assert_distinct(ids)
         return ids
     found = next((ids for ids in _usual_ids(items) if matrix.dependency_key or len(set(ids)) == len(ids)), None)
@@ -198,12 +202,12 @@ def _ids(matrix: Matrix, items: Sequence[object]) -> list[str]:
 def _usual_ids(items: Sequence[object]) -> Iterator[list[str]]:
     """Give the ids that all items have of themselves: by a usual key, or as the texts that they are."""
     for name in USUAL_IDS:
-        ids = [_as_id(one[name]) for one in items if isinstance(one, Mapping) and name in one]
+        ids = [_as_id(item[name]) for item in items if isinstance(item, Mapping) and name in item]
         if len(ids) == len(items) and None not in ids:
-            yield [one for one in ids if one is not None]
-    texts = [_as_id(one) for one in items]
+            yield [item_id for item_id in ids if item_id is not None]
+    texts = [_as_id(item) for item in items]
     if None not in texts:
-        yield [one for one in texts if one is not None]
+        yield [text for text in texts if text is not None]
 
 
 def _id(item: object, name: str, index: int) -> str:
@@ -227,31 +231,33 @@ def _as_id(value: object) -> str | None:
 def _needs(item: object, own: str, name: str | None) -> tuple[str, ...]:
     written = item.get(name) if name is not None and isinstance(item, Mapping) else None
     listed = [] if written is None else written if isinstance(written, list | tuple) else [written]
-    needs = [_as_id(one) for one in listed]
+    needs = [_as_id(need) for need in listed]
     if None in needs:
         raise BadMatrix(
             f"the `{name}` of item {_show_value(own)} must be ids of other items, not {_show_value(written)}"
         )
-    return tuple(dict.fromkeys(one for one in needs if one is not None))
+    return tuple(dict.fromkeys(need for need in needs if need is not None))
 
 
 def _assert_distinct(ids: Sequence[str]) -> None:
     first: dict[str, int] = {}
-    for index, one in enumerate(ids):
-        if one in first:
-            raise BadMatrix(f"items {first[one]} and {index} are both {_show_value(one)}; give each an id of its own")
-        first[one] = index
+    for index, item_id in enumerate(ids):
+        if item_id in first:
+            raise BadMatrix(
+                f"items {first[item_id]} and {index} are both {_show_value(item_id)}; give each an id of its own"
+            )
+        first[item_id] = index
 
 
 def _assert_possible(ids: Sequence[str], needs: Sequence[tuple[str, ...]]) -> None:
     for own, wanted in zip(ids, needs, strict=True):
-        for one in wanted:
-            if one not in ids:
+        for need in wanted:
+            if need not in ids:
                 raise BadMatrix(
-                    f"item {_show_value(own)} needs {_show_value(one)}, and there is no such item; {_list_names(ids)}"
+                    f"item {_show_value(own)} needs {_show_value(need)}, and there is no such item; {_list_names(ids)}"
                 )
     # The ids are somebody's data: drawn as `repr` writes them, nothing in them can move a cursor.
-    drawn = {repr(own): [repr(one) for one in wanted] for own, wanted in zip(ids, needs, strict=True)}
+    drawn = {repr(own): [repr(need) for need in wanted] for own, wanted in zip(ids, needs, strict=True)}
     if cycle := drawn_cycle(drawn):
         raise BadMatrix(f"these items wait for each other for ever: {cycle[:500]}; take one need out")
 
@@ -266,7 +272,7 @@ def _keys(value: object) -> str:
 
 
 def _list_names(names: Iterable[object]) -> str:
-    some = [_show_value(one) for one in itertools.islice(names, 10)]
+    some = [_show_value(name) for name in itertools.islice(names, 10)]
     return f"known: {', '.join(some) or 'none'}"
 
 

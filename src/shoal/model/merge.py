@@ -111,7 +111,7 @@ class MergeResult:
             "source": self.source,
             "commit": self.commit,
             "message": self.message,
-            "conflicts": [one.as_fields() for one in self.conflicts],
+            "conflicts": [conflict.as_fields() for conflict in self.conflicts],
             "resolved_by": self.resolved_by,
             "resolver": self.resolver,
         }
@@ -179,7 +179,7 @@ class MergeReport:
         """Say whether anything is left for somebody to look at."""
         open_ends = (DeliveryStatus.LEFT, DeliveryStatus.WAITING)
         left = self.delivery is not None and self.delivery.status in open_ends
-        return left or self.branch_fault is not None or any(one.status.needs_a_person for one in self.results)
+        return left or self.branch_fault is not None or any(result.status.needs_a_person for result in self.results)
 
     def __getitem__(self, session: str) -> MergeResult:
         """Give the result of *session*."""
@@ -188,7 +188,7 @@ class MergeReport:
     @property
     def by_session(self) -> Mapping[str, MergeResult]:
         """The results by their sessions."""
-        return {one.session: one for one in self.results}
+        return {result.session: result for result in self.results}
 
     def as_fields(self) -> dict[str, object]:
         """Give the fields by their names."""
@@ -198,7 +198,7 @@ class MergeReport:
             "branch": self.branch,
             "start": self.start,
             "commit": self.commit,
-            "results": [one.as_fields() for one in self.results],
+            "results": [result.as_fields() for result in self.results],
             "delivery": self.delivery.as_fields() if self.delivery else None,
             "left_out": list(self.left_out),
             "base_fault": self.base_fault,
@@ -216,7 +216,7 @@ class Clash:
 
     def as_fields(self) -> dict[str, object]:
         """Give the fields by their names."""
-        return {"sessions": [self.one, self.other], "conflicts": [one.as_fields() for one in self.conflicts]}
+        return {"sessions": [self.one, self.other], "conflicts": [conflict.as_fields() for conflict in self.conflicts]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,9 @@ class Preview:
     def partners(self, session: str) -> tuple[str, ...]:
         """Name the sessions that *session* conflicts with."""
         pairs = ((clash.one, clash.other) for clash in self.clashes)
-        return tuple(other for one, two in pairs for mine, other in ((one, two), (two, one)) if mine == session)
+        return tuple(
+            other for first, second in pairs for mine, other in ((first, second), (second, first)) if mine == session
+        )
 
     def as_fields(self) -> dict[str, object]:
         """Give the fields by their names."""

@@ -26,5 +26,5 @@ class Overlap:
             "step": self.step,
             "files": self.files,
             "paths": list(self.paths),
-            "conflicts": [one.as_fields() for one in self.conflicts],
+            "conflicts": [conflict.as_fields() for conflict in self.conflicts],
         }

@@ -74,10 +74,10 @@ class Permissions:
     hosts: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            given = getattr(self, one.name)
-            if given is not None or one.default is not None:
-                object.__setattr__(self, one.name, _texts(one.name, given))
+        for rule in fields(self):
+            given = getattr(self, rule.name)
+            if given is not None or rule.default is not None:
+                object.__setattr__(self, rule.name, _texts(rule.name, given))
         for pattern in (*(self.allowed_tools or ()), *self.deny):
             ToolRule.of(pattern)
         _check("env", self.env or (), _NAME)
@@ -86,7 +86,7 @@ class Permissions:
     @classmethod
     def of(cls, mapping: Mapping[str, object]) -> Self:
         """Copy what *mapping* says; raises `BadInput` for an unknown key, with the nearest, and for a wrong value."""
-        known = [one.name for one in fields(cls)]
+        known = [rule.name for rule in fields(cls)]
         for name in mapping:
             if name not in known:
                 raise UnknownName("permission", str(name), known)
@@ -111,10 +111,10 @@ class Permissions:
 
 def effective(*nearest_first: Permissions | None) -> Permissions | None:
     """Let the nearest one win as a whole, and let every deny stand: no nearer one can undo it."""
-    given = [one for one in nearest_first if one is not None]
+    given = [permissions for permissions in nearest_first if permissions is not None]
     if not given:
         return None
-    deny = dict.fromkeys(pattern for one in reversed(given) for pattern in one.deny)
+    deny = dict.fromkeys(pattern for permissions in reversed(given) for pattern in permissions.deny)
     return replace(given[0], deny=tuple(deny))
 
 

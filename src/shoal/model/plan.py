@@ -102,7 +102,7 @@ class Step(Stage):
     @property
     def reviewers(self) -> tuple[str, ...]:
         """Name those who look at its work: for its contracts, and to choose."""
-        reviews = [one.reviewer for one in self.contracts if isinstance(one, AgentReview)]
+        reviews = [contract.reviewer for contract in self.contracts if isinstance(contract, AgentReview)]
         judge = self.select.judge if self.select else None
         return (*reviews, *(() if judge is None else (judge,)))
 
@@ -152,7 +152,7 @@ class Plan:
     @property
     def working(self) -> tuple[Step, ...]:
         """All steps that have work for agents, those inside of others too."""
-        return tuple(one for one in everything(self.steps) if isinstance(one, Step))
+        return tuple(stage for stage in everything(self.steps) if isinstance(stage, Step))
 
     @property
     def assignments(self) -> tuple[ResolvedTask, ...]:

@@ -54,7 +54,7 @@ class ResolvedTask:
     @property
     def secret_values(self) -> tuple[Mapping[str, str], ...]:
         """The values that came from the host, by their names, of the task and of its agent."""
-        return tuple({name: one.env[name] for name in one.secrets} for one in (self, self.agent))
+        return tuple({name: source.env[name] for name in source.secrets} for source in (self, self.agent))
 
     @property
     def has_permissions(self) -> bool:

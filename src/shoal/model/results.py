@@ -106,22 +106,22 @@ class StepResult:
     @property
     def success_count(self) -> int:
         """Count the good ones."""
-        return sum(one.status.is_good for one in self.worker_results)
+        return sum(result.status.is_good for result in self.worker_results)
 
     @property
     def cancelled_count(self) -> int:
         """Count the cancelled siblings, which are not failures."""
-        return sum(one.status is Status.CANCELLED for one in self.worker_results)
+        return sum(result.status is Status.CANCELLED for result in self.worker_results)
 
     @property
     def skipped_count(self) -> int:
         """Count those that never had to start."""
-        return sum(one.status is Status.SKIPPED for one in self.worker_results)
+        return sum(result.status is Status.SKIPPED for result in self.worker_results)
 
     @property
     def fail_count(self) -> int:
         """Count the failed ones: who is still at work has not failed yet."""
-        ended = sum(one.status.is_ended for one in self.worker_results)
+        ended = sum(result.status.is_ended for result in self.worker_results)
         return ended - self.success_count - self.cancelled_count - self.skipped_count
 
 

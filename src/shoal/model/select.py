@@ -34,7 +34,7 @@ class Select:
 
     def __post_init__(self) -> None:
         """Keep the criteria in the order in which they are asked."""
-        object.__setattr__(self, "by", tuple(one for one in CRITERIA if one in self.by))
+        object.__setattr__(self, "by", tuple(criterion for criterion in CRITERIA if criterion in self.by))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,10 @@ def rank_results(
     Ties go to who changed something, then to the lower index, but where a judge was asked to break one and gave no
     order, nobody wins.
     """
-    order = sorted(candidates, key=lambda one: (_place(by, one), _judge_rank(by, one, verdict), one.index))
-    rows = tuple(_row(by, one, verdict) for one in order)
+    order = sorted(
+        candidates, key=lambda candidate: (_place(by, candidate), _judge_rank(by, candidate, verdict), candidate.index)
+    )
+    rows = tuple(_row(by, candidate, verdict) for candidate in order)
     if not rows or not rows[0].is_eligible:
         return Ranking(winner=None, rows=rows, why="no result meets what is asked of a winner")
     tied = contenders(by, candidates)
@@ -95,9 +97,9 @@ def rank_results(
 
 def contenders(by: Collection[str], candidates: Sequence[SelectCandidate]) -> tuple[int, ...]:
     """Give those who are best before a judge is asked: nobody else need be shown to one."""
-    eligible = [one for one in candidates if _is_eligible(by, one)]
-    best = min((_place(by, one) for one in eligible), default=())
-    return tuple(sorted(one.index for one in eligible if _place(by, one) == best))
+    eligible = [candidate for candidate in candidates if _is_eligible(by, candidate)]
+    best = min((_place(by, candidate) for candidate in eligible), default=())
+    return tuple(sorted(candidate.index for candidate in eligible if _place(by, candidate) == best))
 
 
 def score_of(output: str) -> float | None:
@@ -116,63 +118,71 @@ def parse_judgement(output: str, candidates: Collection[int]) -> list[int] | Non
     ranking, winner = answer.get("ranking"), answer.get("winner")
     if ranking is None and winner is not None:
         ranking = [winner]
-    if not isinstance(ranking, list) or not ranking or not all(_is_one_of(one, candidates) for one in ranking):
+    if not isinstance(ranking, list) or not ranking or not all(_is_one_of(index, candidates) for index in ranking):
         return None
     if len(set(ranking)) < len(ranking) or winner not in (None, ranking[0]) or isinstance(winner, bool):
         return None
     return [*ranking, *sorted(set(candidates) - set(ranking))]
 
 
-def _place(by: Collection[str], one: SelectCandidate) -> Place:
+def _place(by: Collection[str], candidate: SelectCandidate) -> Place:
     """Give what decides before a judge does, smaller being better."""
     placed: dict[str, Callable[[SelectCandidate], Place]] = {
-        "command": lambda one: (one.exit_code != 0, math.inf if one.score is None else -one.score),
-        "contract": lambda one: (math.inf if one.contracts_met is None else one.contracts - one.contracts_met,),
-        "diff_size": lambda one: (not one.has_changes, math.inf if one.lines_changed is None else one.lines_changed),
+        "command": lambda candidate: (
+            candidate.exit_code != 0,
+            math.inf if candidate.score is None else -candidate.score,
+        ),
+        "contract": lambda candidate: (
+            math.inf if candidate.contracts_met is None else candidate.contracts - candidate.contracts_met,
+        ),
+        "diff_size": lambda candidate: (
+            not candidate.has_changes,
+            math.inf if candidate.lines_changed is None else candidate.lines_changed,
+        ),
     }
-    places = (placed[name](one) for name in CRITERIA if name in by and name in placed)
+    places = (placed[name](candidate) for name in CRITERIA if name in by and name in placed)
     # A judge may find that nothing was to be done; without one, who changed nothing is behind its equals.
-    last = () if "agent" in by else (not one.has_changes,)
-    return (not _is_eligible(by, one), *(number for place in places for number in place), *last)
+    last = () if "agent" in by else (not candidate.has_changes,)
+    return (not _is_eligible(by, candidate), *(number for place in places for number in place), *last)
 
 
-def _judge_rank(by: Collection[str], one: SelectCandidate, verdict: Sequence[int] | None) -> int:
-    if "agent" not in by or verdict is None or one.index not in verdict:
+def _judge_rank(by: Collection[str], candidate: SelectCandidate, verdict: Sequence[int] | None) -> int:
+    if "agent" not in by or verdict is None or candidate.index not in verdict:
         return len(verdict or ())
-    return verdict.index(one.index)
+    return verdict.index(candidate.index)
 
 
-def _is_eligible(by: Collection[str], one: SelectCandidate) -> bool:
-    return one.is_good and ("command" not in by or one.exit_code == 0)
+def _is_eligible(by: Collection[str], candidate: SelectCandidate) -> bool:
+    return candidate.is_good and ("command" not in by or candidate.exit_code == 0)
 
 
-def _row(by: Collection[str], one: SelectCandidate, verdict: Sequence[int] | None) -> RankedRow:
-    reasons = [] if one.is_good else ["it did not end well"]
+def _row(by: Collection[str], candidate: SelectCandidate, verdict: Sequence[int] | None) -> RankedRow:
+    reasons = [] if candidate.is_good else ["it did not end well"]
     if "command" in by:
-        reasons.append(_describe_trial(one))
-        reasons += [] if one.score is None else [f"score {one.score:g}"]
+        reasons.append(_describe_trial(candidate))
+        reasons += [] if candidate.score is None else [f"score {candidate.score:g}"]
     if "contract" in by:
-        reasons.append(f"{one.contracts_met or 0} of {one.contracts} contracts met")
+        reasons.append(f"{candidate.contracts_met or 0} of {candidate.contracts} contracts met")
     if "diff_size" in by:
-        reasons += _size(one)
-    elif one.is_good and not one.has_changes:
+        reasons += _size(candidate)
+    elif candidate.is_good and not candidate.has_changes:
         reasons.append(UNCHANGED)
-    if "agent" in by and verdict is not None and one.index in verdict:
-        reasons.append(f"place {verdict.index(one.index) + 1} by the judge")
-    return RankedRow(index=one.index, is_eligible=_is_eligible(by, one), reasons=tuple(reasons))
+    if "agent" in by and verdict is not None and candidate.index in verdict:
+        reasons.append(f"place {verdict.index(candidate.index) + 1} by the judge")
+    return RankedRow(index=candidate.index, is_eligible=_is_eligible(by, candidate), reasons=tuple(reasons))
 
 
-def _describe_trial(one: SelectCandidate) -> str:
-    if one.failure:
-        return f"the command did not pass: {one.failure.splitlines()[0]}"
-    return "the command was not run" if one.exit_code is None else f"the command exited {one.exit_code}"
+def _describe_trial(candidate: SelectCandidate) -> str:
+    if candidate.failure:
+        return f"the command did not pass: {candidate.failure.splitlines()[0]}"
+    return "the command was not run" if candidate.exit_code is None else f"the command exited {candidate.exit_code}"
 
 
-def _size(one: SelectCandidate) -> list[str]:
-    if one.lines_changed is None:
+def _size(candidate: SelectCandidate) -> list[str]:
+    if candidate.lines_changed is None:
         return ["size unknown"]
-    lines = f"{one.lines_changed} line{'' if one.lines_changed == 1 else 's'} changed"
-    return [lines] if one.has_changes else [f"{UNCHANGED}, which ranks behind any size"]
+    lines = f"{candidate.lines_changed} line{'' if candidate.lines_changed == 1 else 's'} changed"
+    return [lines] if candidate.has_changes else [f"{UNCHANGED}, which ranks behind any size"]
 
 
 def _why(by: Collection[str], tied: Sequence[int]) -> str:
@@ -201,5 +211,5 @@ def _last_object(text: str) -> dict[str, object]:
     return {}
 
 
-def _is_one_of(one: object, candidates: Collection[int]) -> bool:
-    return isinstance(one, int) and not isinstance(one, bool) and one in candidates
+def _is_one_of(value: object, candidates: Collection[int]) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value in candidates

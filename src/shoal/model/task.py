@@ -152,7 +152,7 @@ class Task:
     @classmethod
     def free(cls, given: Mapping[str, object]) -> Self:
         """Read a task of which whatever is no field of a task is a parameter, and results among those are inputs."""
-        known = [one.name for one in fields(cls)]
+        known = [parameter.name for parameter in fields(cls)]
         own = {key: value for key, value in given.items() if SPELLINGS.get(key, key) in known}
         free = {key: value for key, value in given.items() if key not in own}
         for key in free:
@@ -174,13 +174,13 @@ class Task:
     def resolved(self, known: Mapping[str, WorkerResult]) -> Self:
         """Put results where its inputs name them."""
 
-        def found(one: object) -> object:
-            return known.get(one, one) if isinstance(one, str) else one
+        def found(value: object) -> object:
+            return known.get(value, value) if isinstance(value, str) else value
 
         if isinstance(self.inputs, Mapping):
-            by_name = {name: found(one) for name, one in self.inputs.items()}
+            by_name = {name: found(value) for name, value in self.inputs.items()}
             return self if by_name == self.inputs else replace(self, inputs=by_name)
-        listed = tuple(found(one) for one in self.inputs)
+        listed = tuple(found(value) for value in self.inputs)
         return self if listed == self.inputs else replace(self, inputs=listed)  # type: ignore[arg-type]  # checked there
 
     @property
@@ -191,23 +191,23 @@ class Task:
 
     def as_fields(self) -> dict[str, object]:
         """Give the fields that were said."""
-        said = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {key: value for key, value in said.items() if value not in (None, (), "any", 0)}
+        given = {parameter.name: getattr(self, parameter.name) for parameter in fields(self)}
+        return {key: value for key, value in given.items() if value not in (None, (), "any", 0)}
 
     @classmethod
     def command(cls, command: str | Sequence[str], *, name: str | None = None, **more: object) -> Self:
         """Make a task of a plain command, for verification: its exit code decides; a text is given to `sh -c`."""
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        said = command if isinstance(command, str) else " ".join(command)
+        line = command if isinstance(command, str) else " ".join(command)
         agent = {"adapter": "command", "command": argv}
-        return cls(f"run {said}", **{**_fields(cls, more), "agent": agent, "name": name})
+        return cls(f"run {line}", **{**_fields(cls, more), "agent": agent, "name": name})
 
 
 TaskLike = str | Mapping[str, object] | tuple[object, ...] | Task
 
 
 def _fields(cls: type[Task], given: Mapping[str, object]) -> dict[str, Any]:
-    known = [one.name for one in fields(cls)]
+    known = [parameter.name for parameter in fields(cls)]
     found: dict[str, Any] = {}  # what a user wrote: each value is looked at where it is used
     for key, value in given.items():
         name = SPELLINGS.get(key, key)
@@ -222,9 +222,9 @@ def _fields(cls: type[Task], given: Mapping[str, object]) -> dict[str, Any]:
 def _as_tuple(name: str, value: object, items: tuple[type, ...]) -> tuple[object, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise BadInput(f"`{name}` of a task must be a list, not {value!r:.60}")
-    for one in value:
-        if not isinstance(one, items):
-            raise BadInput(f"{one!r:.60} cannot stand in `{name}` of a task; write names")
+    for item in value:
+        if not isinstance(item, items):
+            raise BadInput(f"{item!r:.60} cannot stand in `{name}` of a task; write names")
     return tuple(value)
 
 
@@ -237,8 +237,8 @@ def _by_name(inputs: Mapping[str, object]) -> dict[str, WorkerResult | str]:
         match value:
             case str() | WorkerResult():
                 found[name] = value
-            case list() | tuple() if all(isinstance(one, str | WorkerResult) for one in value):
-                found |= {f"{name}-{number}": one for number, one in enumerate(value, start=1)}
+            case list() | tuple() if all(isinstance(item, str | WorkerResult) for item in value):
+                found |= {f"{name}-{number}": item for number, item in enumerate(value, start=1)}
             case _:
                 raise BadInput(f"input {name!r} of a task must be a text, a result or a list of those")
     return found
@@ -247,7 +247,7 @@ def _by_name(inputs: Mapping[str, object]) -> dict[str, WorkerResult | str]:
 def _named_inputs(inputs: Sequence[WorkerResult | str] | Mapping[str, object]) -> dict[str, object]:
     if isinstance(inputs, Mapping):
         return dict(inputs)
-    return {f"input-{number}": one for number, one in enumerate(inputs, start=1)}
+    return {f"input-{number}": item for number, item in enumerate(inputs, start=1)}
 
 
 def _is_results(value: object) -> bool:
@@ -255,7 +255,7 @@ def _is_results(value: object) -> bool:
         case WorkerResult():
             return True
         case list() | tuple():
-            return bool(value) and all(isinstance(one, WorkerResult) for one in value)
+            return bool(value) and all(isinstance(item, WorkerResult) for item in value)
     return False
 
 

@@ -30,7 +30,7 @@ async def balance(
     proportion to their weights. An agent is chosen anew for each attempt of a retry. *agents* may be a list, in which
     the same agent may stand several times; *weights* are a list then too.
     """
-    hands = agents if isinstance(agents, Mapping) else {f"agent {n}": one for n, one in enumerate(agents, start=1)}
+    hands = agents if isinstance(agents, Mapping) else {f"agent {n}": agent for n, agent in enumerate(agents, start=1)}
     context = WorkerQueue(dict.fromkeys(hands, 1.0) | _weights(hands, weights), strategy)
 
     async def handled(item: Item) -> T:

@@ -155,9 +155,9 @@ class _DocumentCheck:
         self.name = name
         self.files = files
         pipelines = list(items(find(tree, "pipelines")))
-        inside = [step for one in pipelines for step in items(find(one, "steps"))]
-        self.known_pipelines = dict.fromkeys(label for one in pipelines if (label := text(find(one, "name"))))
-        self.looped = {label for one in inside if value_of(one, "loop") and (label := text(find(one, "pipeline")))}
+        inside = [step for pipeline in pipelines for step in items(find(pipeline, "steps"))]
+        self.known_pipelines = dict.fromkeys(label for pipeline in pipelines if (label := text(find(pipeline, "name"))))
+        self.looped = {label for step in inside if value_of(step, "loop") and (label := text(find(step, "pipeline")))}
         """Those that are done again and again, as a step of another."""
 
     def top(self) -> Iterator[Problem]:
@@ -181,10 +181,10 @@ class _DocumentCheck:
     def pipelines(self) -> Iterator[Problem]:
         yield from self._steps(find(self.tree, "steps"))
         found = list(items(find(self.tree, "pipelines")))
-        yield from self._names("pipeline", [find(one, "name") for one in found])
-        for one in found:
-            yield from self._not_empty(one, "steps")
-            yield from self._steps(find(one, "steps"), text(find(one, "name")))
+        yield from self._names("pipeline", [find(pipeline, "name") for pipeline in found])
+        for pipeline in found:
+            yield from self._not_empty(pipeline, "steps")
+            yield from self._steps(find(pipeline, "steps"), text(find(pipeline, "name")))
         yield from self._inside()
 
     def _agent(self, agent: Node) -> Iterator[Problem]:
@@ -199,8 +199,8 @@ class _DocumentCheck:
             yield from self._replies(agent)
         if adapter == ACP:
             yield from self._check_needed(agent, AgentShape, ("command",), "say which agent to run, like [goose, acp]")
-        for one in foreign_keys(adapter or ""):
-            yield from self._foreign(agent, one)
+        for name in foreign_keys(adapter or ""):
+            yield from self._foreign(agent, name)
 
     def _replies(self, agent: Node) -> Iterator[Problem]:
         model, replies = value_of(agent, "model"), value_of(agent, "replies")
@@ -212,11 +212,11 @@ class _DocumentCheck:
             yield self._at(at, f"`replies` go with `model: {SCRIPTED}` only; remove them")
 
     def _steps(self, steps: Node | None, pipeline: str | None = None) -> Iterator[Problem]:
-        found = [one for one in items(steps) if isinstance(one, Fields)]
-        yield from self._names("step", [value_of(one, "name") or value_of(one, "id") for one in found])
-        for one in found:
-            yield from self._step(one)
-        titled = {label: one for one in found if (label := title(one)) is not None}
+        found = [step for step in items(steps) if isinstance(step, Fields)]
+        yield from self._names("step", [value_of(step, "name") or value_of(step, "id") for step in found])
+        for step in found:
+            yield from self._step(step)
+        titled = {label: step for step in found if (label := title(step)) is not None}
         yield from self._needs(titled)
         yield from text_problems(titled, self.tree, self.name, self.files, is_looped=pipeline in self.looped)
 
@@ -228,7 +228,7 @@ class _DocumentCheck:
             waits[label] = [need for node in needs if (need := text(node)) in steps and need is not None]
             for node in needs:
                 if text(node) not in steps:
-                    written, others = str(text(node)), [one for one in steps if one != label]
+                    written, others = str(text(node)), [other for other in steps if other != label]
                     yield self._at(node.at, f"no step named {show_value(written)} to need; {nearest(written, others)}")
             yield from base_problems(step, steps, self.tree, self._at)
             yield from loop_problems(step, self.tree, self._at)
@@ -285,18 +285,18 @@ class _DocumentCheck:
             yield self._at(label.at, f"{what}; {nearest(wanted, self.known_pipelines)}")
 
     def _without_agent(self, step: Node, kind: str, keys: Iterable[str]) -> Iterator[Problem]:
-        for one in keys:
-            if value_of(step, one):
-                what = f"`{one}` does not go with `{kind}`, which has no agent of its own; remove it"
-                yield self._at(key_position(step, [one]), what)
+        for name in keys:
+            if value_of(step, name):
+                what = f"`{name}` does not go with `{kind}`, which has no agent of its own; remove it"
+                yield self._at(key_position(step, [name]), what)
 
     def _inside(self) -> Iterator[Problem]:
         """Find pipelines that would contain themselves."""
         uses: dict[str, list[str]] = {}
         places: dict[str, Node] = {}
-        for one in items(find(self.tree, "pipelines")):
-            for step in items(find(one, "steps")):
-                name, inner = text(find(one, "name")), find(step, "pipeline")
+        for pipeline in items(find(self.tree, "pipelines")):
+            for step in items(find(pipeline, "steps")):
+                name, inner = text(find(pipeline, "name")), find(step, "pipeline")
                 if name is not None and inner is not None and text(inner) is not None:
                     uses.setdefault(name, []).append(str(text(inner)))
                     places[name] = inner
@@ -320,19 +320,19 @@ class _DocumentCheck:
             yield self._at(key_position(step, ["persona"]), what)
 
     def _check_needed(self, node: Node, shape: type[Shape], keys: tuple[str, ...], remedy: str) -> Iterator[Problem]:
-        if not isinstance(node, Fields) or any(value_of(node, one) for one in keys):
+        if not isinstance(node, Fields) or any(value_of(node, name) for name in keys):
             return
         if not any(meant(shape, label) in keys for label in node.entries):  # a misspelt one is told where it stands
-            yield self._at(node.at, f"{' or '.join(f'`{one}`' for one in keys)} is missing; {remedy}")
+            yield self._at(node.at, f"{' or '.join(f'`{name}`' for name in keys)} is missing; {remedy}")
 
     def _exclusive(self, node: Node, first: str, second: str) -> Iterator[Problem]:
         if value_of(node, first) and value_of(node, second):
             later = max(key_position(node, [first]), key_position(node, [second]))
             yield self._at(later, f"both `{first}` and `{second}` are given; keep one of them")
 
-    def _foreign(self, agent: Node, one: str) -> Iterator[Problem]:
-        if value_of(agent, one) is not None:
-            yield self._at(key_position(agent, [one]), f"`{one}` goes with {WHOSE[one]} only; remove it")
+    def _foreign(self, agent: Node, name: str) -> Iterator[Problem]:
+        if value_of(agent, name) is not None:
+            yield self._at(key_position(agent, [name]), f"`{name}` goes with {WHOSE[name]} only; remove it")
 
     def _not_empty(self, node: Node, name: str) -> Iterator[Problem]:
         found = find(node, name)

@@ -106,9 +106,13 @@ NetworkName = Annotated[str, one_of("network", "none", "host")]
 
 def _without_echoes(shape: type[Shape], found: list[ErrorDetails]) -> list[ErrorDetails]:
     """Leave out that a key is missing where it is only misspelt: that is told once, where it stands."""
-    own = [(one["type"], str(one["loc"][0])) for one in found if len(one["loc"]) == 1]
+    own = [(error["type"], str(error["loc"][0])) for error in found if len(error["loc"]) == 1]
     misspelt = {meant(shape, name) for kind, name in own if kind == "extra_forbidden"}
-    return [one for one in found if one["type"] != "missing" or len(one["loc"]) > 1 or one["loc"][0] not in misspelt]
+    return [
+        error
+        for error in found
+        if error["type"] != "missing" or len(error["loc"]) > 1 or error["loc"][0] not in misspelt
+    ]
 
 
 def _line(shape: type[Shape], details: ErrorDetails) -> InitErrorDetails:

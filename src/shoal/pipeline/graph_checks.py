@@ -59,7 +59,7 @@ class _Place:
 
 def _sources(start: _Place, tree: Node) -> Iterator[_Place]:
     """Give the steps whose work *start* hands on: it may be a gate, or a pipeline, which have none of their own."""
-    pipelines = {text(find(one, "name")): one for one in items(find(tree, "pipelines"))}
+    pipelines = {text(find(pipeline, "name")): pipeline for pipeline in items(find(tree, "pipelines"))}
     seen: set[tuple[int, int]] = set()
     waiting = [start]
     while waiting:
@@ -88,9 +88,9 @@ def _before(place: _Place) -> list[_Place]:
 
 def _last(pipeline: Node, outer: _Place) -> list[_Place]:
     """Give the last steps of a pipeline: those that nobody inside of it needs."""
-    found = [one for one in items(find(pipeline, "steps")) if isinstance(one, Fields)]
-    steps = {label: one for one in found if (label := title(one)) is not None}
-    needed = {need for one in steps.values() for need in _needs(one, steps)}
+    found = [step for step in items(find(pipeline, "steps")) if isinstance(step, Fields)]
+    steps = {label: step for step in found if (label := title(step)) is not None}
+    needed = {need for step in steps.values() for need in _needs(step, steps)}
     return [_Place(label, steps, outer) for label in steps if label not in needed]
 
 
@@ -154,7 +154,9 @@ def _match(earlier: Sequence[int], counts: Sequence[int]) -> int:
     total = 0
     for later, wanted in enumerate(counts):
         while wanted and (path := _path(later, earlier, spare, flow)):
-            moved = min(wanted, spare[path[-1][1]], *(flow[one][after] for after, one in _list_dropped_pairs(path)))
+            moved = min(
+                wanted, spare[path[-1][1]], *(flow[before][after] for after, before in _list_dropped_pairs(path))
+            )
             _apply(path, moved, flow)
             spare[path[-1][1]] -= moved
             wanted -= moved
@@ -171,35 +173,35 @@ def _path(start: int, earlier: Sequence[int], spare: Sequence[int], flow: Sequen
     came: dict[int, tuple[int, int]] = {}  # to a later step: from which one, over which earlier one
     seen, line = 0, [start]
     for later in line:
-        for one in _bits(earlier[later] & ~seen):
-            seen |= 1 << one
-            if spare[one]:
-                return _trace(start, later, one, came)
-            for other, number in flow[one].items():
+        for before in _bits(earlier[later] & ~seen):
+            seen |= 1 << before
+            if spare[before]:
+                return _trace(start, later, before, came)
+            for other, number in flow[before].items():
                 if number and other not in came and other != start:
-                    came[other] = (later, one)
+                    came[other] = (later, before)
                     line.append(other)
     return []
 
 
-def _trace(start: int, later: int, one: int, came: Mapping[int, tuple[int, int]]) -> Path:
-    path = [(later, one)]
+def _trace(start: int, later: int, before: int, came: Mapping[int, tuple[int, int]]) -> Path:
+    path = [(later, before)]
     while later != start:
-        later, one = came[later]
-        path.append((later, one))
+        later, before = came[later]
+        path.append((later, before))
     return path[::-1]
 
 
 def _list_dropped_pairs(path: Path) -> Iterator[tuple[int, int]]:
     """Give the pairs that the path takes apart."""
-    return ((after, one) for (_, one), (after, _) in itertools.pairwise(path))
+    return ((after, before) for (_, before), (after, _) in itertools.pairwise(path))
 
 
 def _apply(path: Path, moved: int, flow: Sequence[dict[int, int]]) -> None:
-    for later, one in path:
-        flow[one][later] = flow[one].get(later, 0) + moved
-    for after, one in _list_dropped_pairs(path):
-        flow[one][after] -= moved
+    for later, before in path:
+        flow[before][later] = flow[before].get(later, 0) + moved
+    for after, before in _list_dropped_pairs(path):
+        flow[before][after] -= moved
 
 
 def _bits(bits: int) -> Iterator[int]:

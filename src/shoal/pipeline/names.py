@@ -57,7 +57,7 @@ OWN = ("command", "scripted", "python", *EVERY)
 @functools.cache  # a file may name thousands, and each look takes milliseconds
 def list_plugin_names() -> tuple[str, ...]:
     """Name the adapters that other packages bring; they are those that were there when we first looked."""
-    return tuple(sorted({one.name for one in entry_points(group=ENTRY_POINTS)} - {*OWN}))
+    return tuple(sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - {*OWN}))
 
 
 def _adapter(name: str) -> str:

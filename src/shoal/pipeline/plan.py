@@ -126,7 +126,7 @@ def _stage(settling: Settling, shape: StepShape, path: tuple[str | int, ...], ou
     else:
         made = settling.step(shape, path, name)
     node = find(settling.document.tree, *path)
-    written = [one.text for one in texts(node)] if node is not None else []
+    written = [text.text for text in texts(node)] if node is not None else []
     if isinstance(made, Step):
         written += _agent_texts(made.task, *(settling.reviewers[name] for name in made.reviewers))
     return replace(
@@ -146,7 +146,7 @@ def _inside(settling: Settling, pipeline: str, path: tuple[str | int, ...], oute
     """Settle the pipeline that the step at *path* is, unless that would take for ever."""
     if len(outer) > LONGEST_NAME or settling.inside > MOST_INSIDE:  # both are told already
         return ()
-    inner = {one.name: one for one in _pipelines(settling.document)}[pipeline]
+    inner = {chosen.name: chosen for chosen in _pipelines(settling.document)}[pipeline]
     settling.inside += len(inner.steps)
     if settling.inside > MOST_INSIDE:
         what = f"with the pipelines inside of pipelines there are more than {MOST_INSIDE} steps"
@@ -163,7 +163,7 @@ def _agent_texts(*tasks: ResolvedTask) -> Iterator[str]:
 
 
 def _choose_pipeline(document: Document, pipeline: str | None) -> _Chosen:
-    found = {one.name: one for one in _pipelines(document)}
+    found = {chosen.name: chosen for chosen in _pipelines(document)}
     if not found:
         what = "nothing to run: no `steps` and no `pipelines`; add one of them"
         raise BadDocument([Problem(document.name, Position(), what)])
@@ -176,8 +176,8 @@ def _choose_pipeline(document: Document, pipeline: str | None) -> _Chosen:
 
 def _outermost(document: Document, found: Mapping[str, _Chosen]) -> _Chosen:
     """Give the one that is no step of another: the rest is run by it, or by nobody."""
-    inside = {step.pipeline for one in found.values() for step in one.steps}
-    match [one for name, one in found.items() if name not in inside]:
+    inside = {step.pipeline for chosen in found.values() for step in chosen.steps}
+    match [chosen for name, chosen in found.items() if name not in inside]:
         case [only] if len(found) == 1:
             return only
         case [only]:
@@ -193,4 +193,6 @@ def _pipelines(document: Document) -> list[_Chosen]:
         stem = slug(Path(document.name).stem, otherwise="pipeline")
         return [_Chosen(stem, ("steps",), document.shape.steps)]
     listed = document.shape.pipelines or []
-    return [_Chosen(one.name, ("pipelines", index, "steps"), one.steps) for index, one in enumerate(listed)]
+    return [
+        _Chosen(pipeline.name, ("pipelines", index, "steps"), pipeline.steps) for index, pipeline in enumerate(listed)
+    ]

@@ -69,7 +69,7 @@ def printable(text: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Say which known name was probably meant, or which there are."""
-    names = [printable(one) for one in itertools.islice(known, CANDIDATES)]
+    names = [printable(candidate) for candidate in itertools.islice(known, CANDIDATES)]
     near = close(name, names)
     return f"did you mean `{near}`?" if near else f"known: {', '.join(names) or 'none'}"
 

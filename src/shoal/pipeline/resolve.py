@@ -45,7 +45,7 @@ class Variables:
 
     def under(self, nearer: "Variables") -> "Variables":
         """Lay *nearer* over these: a literal in place of a secret is a secret no more."""
-        kept = {name: one for name, one in self.taken.items() if name not in nearer.values}
+        kept = {name: value for name, value in self.taken.items() if name not in nearer.values}
         return Variables(self.values | nearer.values, kept | nearer.taken)
 
 
@@ -57,8 +57,8 @@ def system_prompt(words: str, compliance: str, sub_agents: int, permissions: Per
         _section("Concurrency", _offer(sub_agents)),
         _section("Restrictions", _restrictions(permissions)),
     )
-    told = [one for one in sections if one]
-    return words if told == [words.rstrip()] else "\n\n".join(told)
+    filled = [section for section in sections if section]
+    return words if filled == [words.rstrip()] else "\n\n".join(filled)
 
 
 def _section(title: str, text: str) -> str:
@@ -121,13 +121,15 @@ class Settling:
             workers=self._workers(shape, path),
             on_failure=_on_failure(shape),
             is_command=not own,
-            artifacts=tuple(one.given for one in shape.output_artifacts),
+            artifacts=tuple(artifact.given for artifact in shape.output_artifacts),
             contracts=self.contracts(shape),
             select=shape.select.given if shape.select else None,
             trial=_trial(shape),
             vary=shape.vary,
             matrix=self._matrix(shape, path),
-            injections=None if shape.inject_artifacts is None else tuple(one.given for one in shape.inject_artifacts),
+            injections=None
+            if shape.inject_artifacts is None
+            else tuple(injection.given for injection in shape.inject_artifacts),
             sandbox=shape.sandbox or persona.sandbox or self._agent_shape(spec).sandbox,
             isolation_strategy=shape.isolation_strategy
             or persona.isolation_strategy
@@ -148,9 +150,9 @@ class Settling:
     def contracts(self, shape: StepShape) -> tuple[Contract, ...]:
         """Settle what its work must meet, and who reviews it."""
         contracts = shape.to_contracts(self.document.schemas)
-        for one in contracts:
-            if isinstance(one, AgentReview):
-                self._reviewer(one.reviewer, one.persona, one.agent)
+        for contract in contracts:
+            if isinstance(contract, AgentReview):
+                self._reviewer(contract.reviewer, contract.persona, contract.agent)
         select = shape.select.given if shape.select else None
         if select is not None and select.judge is not None:
             self._reviewer(select.judge, select.persona, select.agent)
@@ -170,8 +172,12 @@ class Settling:
     def _matrix(self, shape: StepShape, path: Path) -> Matrix | None:
         if shape.strategy is None:
             return None
-        needed = [one for one in self._siblings(path) if one.output_artifacts and one.title in shape.wanted]
-        return shape.strategy.to_matrix({one.title: [made.given for made in one.output_artifacts] for one in needed})
+        needed = [
+            sibling for sibling in self._siblings(path) if sibling.output_artifacts and sibling.title in shape.wanted
+        ]
+        return shape.strategy.to_matrix(
+            {sibling.title: [made.given for made in sibling.output_artifacts] for sibling in needed}
+        )
 
     def _siblings(self, path: Path) -> Sequence[StepShape]:
         """Give all steps of the pipeline that the step at *path* is of."""
@@ -235,10 +241,12 @@ class Settling:
     def assert_permitted(self, permissions: Permissions | None, variables: Variables) -> None:
         """Find the variables of the host that *permissions* do not list."""
         listed = permissions.env if permissions else None
-        for one in variables.taken.values() if listed is not None else ():
-            if one.variable not in (listed or ()):
-                what = f"{key(one.variable)} may not be taken from the host; add it to `permissions.env`, or remove it"
-                self.problems.append(Problem(self.document.name, one.at, what))
+        for value in variables.taken.values() if listed is not None else ():
+            if value.variable not in (listed or ()):
+                what = (
+                    f"{key(value.variable)} may not be taken from the host; add it to `permissions.env`, or remove it"
+                )
+                self.problems.append(Problem(self.document.name, value.at, what))
 
     def _network(self, step: StepShape, persona: PersonaShape, spec: AgentSpec) -> Network | None:
         nearest = step.network or persona.network or spec.network or self.document.shape.runtime.network
@@ -247,9 +255,9 @@ class Settling:
     def setup(self, *nearest: Surroundings) -> Setup | None:
         """Give the nearest set-up, of *nearest* or else of the whole run."""
         every: tuple[Surroundings | RuntimeShape, ...] = (*nearest, self.document.shape.runtime)
-        said = next((one.setup for one in every if one.setup is not None), None)
-        timeout = next((one.setup_timeout for one in every if one.setup_timeout is not None), None)
-        return None if said is None else said.to_setup(timeout)
+        found = next((source.setup for source in every if source.setup is not None), None)
+        timeout = next((source.setup_timeout for source in every if source.setup_timeout is not None), None)
+        return None if found is None else found.to_setup(timeout)
 
     def _limits(self, step: StepShape, persona: PersonaShape, spec: AgentSpec) -> ResourceLimits | None:
         return step.limits or persona.limits or spec.limits or self.document.shape.runtime.resource_limits
@@ -283,9 +291,9 @@ class Settling:
         offered = min(shape.max_concurrent_agents, MAX_SUB_AGENTS)
         if shape.max_concurrent_agents > offered:
             self._note(shape, f"max_concurrent_agents {shape.max_concurrent_agents} capped to {offered}")
-        told = compliance(shape.to_contracts(self.document.schemas)) if shape.has_agent else ""
+        promises = compliance(shape.to_contracts(self.document.schemas)) if shape.has_agent else ""
         # A schema may hold braces, which are meant as they stand.
-        return system_prompt(words, _BRACES.sub(r"{{ '\g<0>' }}", told), offered, permissions)
+        return system_prompt(words, _BRACES.sub(r"{{ '\g<0>' }}", promises), offered, permissions)
 
     def variables(self, shape: Surroundings, path: Path) -> Variables:
         """Read the environment that *shape* says."""

@@ -75,23 +75,23 @@ class _Check:
 
     def argv(self, node: Items) -> Iterator[Problem]:
         """Look at a list of words: one of them may be a shell's text, others another program's code."""
-        nodes = [one for one in node.items if isinstance(one, Scalar)]
-        script = script_index([str(one.value) for one in nodes])
+        nodes = [item for item in node.items if isinstance(item, Scalar)]
+        script = script_index([str(scalar.value) for scalar in nodes])
         words, places = list[Word](), dict[int, tuple[Scalar, Place]]()
-        for index, one in enumerate(nodes):
-            placed = find_places(str(one.value))
+        for index, scalar in enumerate(nodes):
+            placed = find_places(str(scalar.value))
             word = Word("".join(_masked(placed)))
             if index != script:
                 for place in placed.places:
                     word.places.append(len(places))
-                    places[len(places)] = (one, place)
+                    places[len(places)] = (scalar, place)
             words.append(word)
         if script is not None:
             yield from self.script(nodes[script])
         for found in code_places(words):
-            one, place = places[found.start]
+            scalar, place = places[found.start]
             if why := self._why_not_code(found, place.text):
-                yield self._problem(Text.of(one), place.origin, why)
+                yield self._problem(Text.of(scalar), place.origin, why)
 
     def _why_not_code(self, found: CodePlace | None, written: str) -> str | None:
         """Say why the place cannot be a part of a program's code, or `None`."""

@@ -58,12 +58,12 @@ class PersonaSources:
         contracts = settling.contracts(own)
         if settling.problems:
             raise BadDocument(settling.problems)
-        said = words if words is not None else self._words(persona)
+        prompt = words if words is not None else self._words(persona)
         offered = min(own.max_concurrent_agents, MAX_SUB_AGENTS)
-        told = system_prompt(said, compliance(contracts), offered, task.permissions)
-        artifacts = tuple(one.given for one in own.output_artifacts)
+        full_prompt = system_prompt(prompt, compliance(contracts), offered, task.permissions)
+        artifacts = tuple(artifact.given for artifact in own.output_artifacts)
         return Role(
-            task=replace(task, system_prompt=told),
+            task=replace(task, system_prompt=full_prompt),
             artifacts=artifacts,
             contracts=contracts,
             reviewers=settling.reviewers,
@@ -73,11 +73,16 @@ class PersonaSources:
         """Give what workspaces are set up with and which folders of programs all see: said here, else in the file."""
         given = {"setup": setup, "toolchains": toolchains}
         runtime = {key: value for key, value in given.items() if value is not None}
-        said = [_parsed({"runtime": runtime}, "coordinator", self.folder)] if runtime else []
-        found = [Settling(document=one, environ=self.environ) for one in (*said, *([self.own] if self.own else []))]
-        folders = next((tools for one in found if (tools := tool_folders(one))), ())
-        ready = next((one.setup() for one in found if one.document.shape.runtime.setup is not None), None)
-        if problems := [problem for one in found for problem in one.problems]:
+        written = [_parsed({"runtime": runtime}, "coordinator", self.folder)] if runtime else []
+        found = [
+            Settling(document=document, environ=self.environ)
+            for document in (*written, *([self.own] if self.own else []))
+        ]
+        folders = next((tools for settling in found if (tools := tool_folders(settling))), ())
+        ready = next(
+            (settling.setup() for settling in found if settling.document.shape.runtime.setup is not None), None
+        )
+        if problems := [problem for settling in found for problem in settling.problems]:
             raise BadDocument(problems)
         return ready, folders
 

@@ -147,7 +147,7 @@ def _retry(value: object) -> Retry:
         line = InitErrorDetails(type=wrong(str(error)), loc=(error.key,), input=value.get(error.key))
         raise ValidationError.from_exception_data("retry", [line]) from None
     except UnknownName as error:
-        name = next(one for one in value if one not in KEYS) if isinstance(value, dict) else ""
+        name = next(name for name in value if name not in KEYS) if isinstance(value, dict) else ""
         line = InitErrorDetails(type=wrong(str(error), UNKNOWN_KEY), loc=(str(name),), input=value)
         raise ValidationError.from_exception_data("retry", [line]) from None
 
@@ -171,8 +171,8 @@ def _input(value: object) -> str | dict[str, str]:
     match value:
         case str():
             return value
-        case dict() if all(isinstance(one, str | int | float) for one in value.values()):
-            return {name: show_value(one) if isinstance(one, bool) else str(one) for name, one in value.items()}
+        case dict() if all(isinstance(item, str | int | float) for item in value.values()):
+            return {name: show_value(item) if isinstance(item, bool) else str(item) for name, item in value.items()}
         case _:
             raise wrong(f"`input` is a text or a mapping of texts, not {show_value(value)}")
 

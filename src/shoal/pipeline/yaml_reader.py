@@ -62,9 +62,9 @@ def not_yaml(error: YAMLError, text: str, name: str) -> Problem:
     if not isinstance(error, MarkedYAMLError):
         return Problem(name, None, "this is not YAML: it cannot be read")
     at, began = _position(error.problem_mark), _position(error.context_mark)
-    said = " ".join(part for part in (error.context, error.problem) if part)
+    why = " ".join(part for part in (error.context, error.problem) if part)
     hint = _hint(text.split("\n"), at, began or at) if at else None
-    what = f"this is not YAML: {printable(said)[:SHOWN] or 'it cannot be read'}"
+    what = f"this is not YAML: {printable(why)[:SHOWN] or 'it cannot be read'}"
     return Problem(name, at or began, f"{what}; {hint}" if hint else what)
 
 

@@ -122,7 +122,7 @@ class AdapterContract:
         """An agent can write what it likes."""
         if (reader := self.adapter.reader()) is not None:
             for line in HOSTILE:
-                assert all(isinstance(one, Activity) for one in reader.read(line))
+                assert all(isinstance(activity, Activity) for activity in reader.read(line))
             _assert_sane(reader)
 
     def test_each_session_has_its_own_reader(self) -> None:

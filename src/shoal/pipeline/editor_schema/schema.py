@@ -120,7 +120,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def schema() -> JsonSchemaValue:
     """Make the schema of a whole file."""
     made = FileShape.model_json_schema(schema_generator=Generator)
-    shapes = {name: _referring(one) for name, one in sorted(made["$defs"].items())}
+    shapes = {name: _referring(shape) for name, shape in sorted(made["$defs"].items())}
     made["$defs"] = {**shapes, **NAMED}
     return {"$schema": DIALECT, **made}
 
@@ -139,7 +139,7 @@ class Generator(GenerateJsonSchema):
         made["title"] = shape.__name__.removesuffix("Shape")
         for name, meaning in meanings(shape).items():
             made["properties"][name] = {**made["properties"][name], "description": meaning}
-        if rules := [rule for one in RULES.get(shape.__name__, ()) if (rule := one(made)) is not None]:
+        if rules := [rule for make_rule in RULES.get(shape.__name__, ()) if (rule := make_rule(made)) is not None]:
             made["allOf"] = rules
         return made
 
@@ -172,9 +172,9 @@ def meanings(shape: type[BaseModel]) -> dict[str, str]:
     Pydantic's own `use_attribute_docstrings` would read the sources at every start, which takes it 20 ms.
     """
     found: dict[str, str] = {}
-    for one in reversed(shape.__mro__):
-        if issubclass(one, BaseModel) and one is not BaseModel:
-            found |= _docstrings(one)
+    for base in reversed(shape.__mro__):
+        if issubclass(base, BaseModel) and base is not BaseModel:
+            found |= _docstrings(base)
     return {_key(name, field): found[name] for name, field in shape.model_fields.items() if name in found}
 
 
@@ -218,10 +218,10 @@ def _validator_name(validator: Callable[..., object]) -> str:
 def _referring(node: object) -> object:
     """Put a reference wherever a schema that has a name of its own stands in full."""
     if isinstance(node, list):
-        return [_referring(one) for one in node]
+        return [_referring(value) for value in node]
     if not isinstance(node, dict):
         return node
     if (title := str(node.get("title"))) in NAMED:
         own = {key: value for key, value in node.items() if value != NAMED[title].get(key)}
         return {"$ref": f"#/$defs/{title}", **own}
-    return {key: _referring(one) for key, one in node.items()}
+    return {key: _referring(value) for key, value in node.items()}

@@ -93,7 +93,7 @@ class InjectionShape(Shape):
 
 def _all_different(artifacts: list[ArtifactShape]) -> list[ArtifactShape]:
     _assert_few(artifacts)
-    titles, paths = [one.title for one in artifacts], [one.path for one in artifacts]
+    titles, paths = [artifact.title for artifact in artifacts], [artifact.path for artifact in artifacts]
     lines = [
         *_twice(titles, "name", "a second artifact named {}; rename one"),
         *_twice(paths, "path", "a second artifact at {}; one of them is enough"),
@@ -106,7 +106,7 @@ def _all_different(artifacts: list[ArtifactShape]) -> list[ArtifactShape]:
 
 def _all_apart(injections: list[InjectionShape]) -> list[InjectionShape]:
     _assert_few(injections)
-    places = [f"{one.step}/{one.title}" for one in injections]
+    places = [f"{injection.step}/{injection.title}" for injection in injections]
     if lines := [*_twice(places, "as", "a second artifact at {}; give one another name with `as`")]:
         raise ValidationError.from_exception_data("inject_artifacts", lines)
     return injections
@@ -123,8 +123,8 @@ def injection_problems(
     step: Node, needed: Mapping[str, Node], at: Callable[[Position, str], Problem]
 ) -> Iterator[Problem]:
     """Find what *step* is to be given and none of the steps that it needs has; *needed* are those, by name."""
-    for one in items(find(step, "inject_artifacts")):
-        source, artifact = find(one, "step"), find(one, "artifact")
+    for injection in items(find(step, "inject_artifacts")):
+        source, artifact = find(injection, "step"), find(injection, "artifact")
         name, wanted = text(source), text(artifact)
         if source is None or artifact is None or name is None or wanted is None:
             continue
@@ -138,7 +138,7 @@ def injection_problems(
 
 def list_declared(step: Node) -> list[str]:
     """Name the artifacts that *step* is to leave, as far as they can be read."""
-    named = [name for one in items(find(step, "output_artifacts")) if (name := _title(one))]
+    named = [name for declared in items(find(step, "output_artifacts")) if (name := _title(declared))]
     has_several_workers = find(step, "concurrency") is not None or find(step, "strategy") is not None
     return [*named, AGGREGATE] if has_several_workers else named
 
@@ -160,9 +160,9 @@ def _assert_few(given: Sequence[object]) -> None:
 
 
 def _twice(keys: Sequence[str], field: str, what: str) -> Iterator[InitErrorDetails]:
-    for index, one in enumerate(keys):
-        if keys.index(one) < index:
-            yield InitErrorDetails(type=wrong(what.format(key(one))), loc=(index, field), input=one)
+    for index, value in enumerate(keys):
+        if keys.index(value) < index:
+            yield InitErrorDetails(type=wrong(what.format(key(value))), loc=(index, field), input=value)
 
 
 def _reserved_name_error(index: int, name: str) -> InitErrorDetails:

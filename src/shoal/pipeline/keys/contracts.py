@@ -202,8 +202,8 @@ def contract_problems(tree: Node, step: Node, name: str) -> Iterator[Problem]:
 
 def contract_nodes(step: Node) -> Iterator[Fields]:
     """Go through the contracts of *step*, as far as they are mappings."""
-    one, several = find(step, "contract"), find(step, "contracts")
-    written = (*((one,) if one is not None else ()), *(several.items if isinstance(several, Items) else ()))
+    single, several = find(step, "contract"), find(step, "contracts")
+    written = (*((single,) if single is not None else ()), *(several.items if isinstance(several, Items) else ()))
     yield from (node for node in written if isinstance(node, Fields))
 
 

@@ -33,7 +33,7 @@ class GateShape(Shape):
     """The question to a person, who answers by `shoal approve`."""
     timeout: Duration | None = None
     """How long an answer is waited for; for ever where nothing is said."""
-    on_timeout: Annotated[str, one_of("on_timeout", *(one.value for one in GateVerdict))] | None = None
+    on_timeout: Annotated[str, one_of("on_timeout", *(verdict.value for verdict in GateVerdict))] | None = None
     """What is taken for the answer after that time: `reject`, or `approve`."""
 
     @model_validator(mode="after")

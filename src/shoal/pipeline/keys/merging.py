@@ -14,8 +14,8 @@ from shoal.pipeline.fields import Duration, Shape, one_of, words_for_booleans, w
 from shoal.pipeline.problems import Problem, nearest, printable, show_value
 from shoal.pipeline.tree import Fields, Node, Scalar, entries, find, key_position, text, value_of
 
-STRATEGIES = tuple(one.value for one in Strategy)
-RULES = tuple(one.value for one in ConflictRule)
+STRATEGIES = tuple(strategy.value for strategy in Strategy)
+RULES = tuple(rule.value for rule in ConflictRule)
 RULES_BETWEEN_STEPS = ("report", "ours", "theirs")
 LONGEST_BRANCH = 200
 # What git does not take for the name of a branch, and what would be read as an option.
@@ -147,8 +147,8 @@ def _contradiction(runtime: Node, merge: Node, name: str) -> Iterator[Problem]:
     if not isinstance(short, Scalar) or strategy not in STRATEGIES:
         return
     if (short.value is True and strategy == Strategy.REVIEW) or (short.value is False and strategy != Strategy.REVIEW):
-        said = "true" if short.value else "false"
-        what = f"`auto_merge: {said}` and `merge.strategy: {strategy}` contradict each other; keep one of them"
+        written = "true" if short.value else "false"
+        what = f"`auto_merge: {written}` and `merge.strategy: {strategy}` contradict each other; keep one of them"
         yield Problem(name, key_position(runtime, ["auto_merge"]), what)
 
 

@@ -19,7 +19,7 @@ def _reply(value: object) -> object:
         case dict():
             return _call(value)
         case [_, *_]:
-            return [_call(one) for one in value]
+            return [_call(item) for item in value]
         case _:
             raise wrong(f"a reply is a text, a call like {EXAMPLE} or a list of calls, {_not(value)}")
 

@@ -76,8 +76,8 @@ class Action(Shape):
     def _one_verb(self) -> Self:
         given = [verb for verb in self.verbs if getattr(self, verb) is not None]
         if len(given) != 1:
-            said = " and ".join(f"`{verb}`" for verb in given) or "no action"
-            raise wrong(f"{said} in one item; give exactly one of {', '.join(self.verbs)}")
+            found = " and ".join(f"`{verb}`" for verb in given) or "no action"
+            raise wrong(f"{found} in one item; give exactly one of {', '.join(self.verbs)}")
         if self.ignore_failure and self.run is None:
             raise wrong(f"`ignore_failure` with `{given[0]}`; it goes with `run` only")
         return self

@@ -72,7 +72,7 @@ def select_problems(step: Node, at: Callable[[Position, str], Problem]) -> Itera
         return
     yield from _one_worker(step, at)
     by = find(select, "by")
-    named = {text(by)} if isinstance(by, Scalar) else {text(one) for one in items(by)}
+    named = {text(by)} if isinstance(by, Scalar) else {text(item) for item in items(by)}
     if not named & set(CRITERIA):
         return  # what is wrong with it is told elsewhere
     if "command" in named and not value_of(select, "command"):
@@ -82,10 +82,10 @@ def select_problems(step: Node, at: Callable[[Position, str], Problem]) -> Itera
     if value_of(select, "agent") and value_of(select, "persona"):
         yield at(key_position(select, ["persona"]), "both `agent` and `persona` are given; keep one of them")
     for criterion, keys in OWN_KEYS.items():
-        for one in keys if criterion not in named else ():
-            if value_of(select, one):
+        for name in keys if criterion not in named else ():
+            if value_of(select, name):
                 yield at(
-                    key_position(select, [one]), f"`{one}` goes with `by: {criterion}` only; remove it or add that"
+                    key_position(select, [name]), f"`{name}` goes with `by: {criterion}` only; remove it or add that"
                 )
     if "contract" in named and not value_of(step, "contract") and not value_of(step, "contracts"):
         yield at(key_position(select, ["by"]), "`by: contract` on a step without contracts; add one")

@@ -14,7 +14,7 @@ EXAMPLE = "`npm ci`"
 
 def _commands(value: object) -> object:
     written = [value] if isinstance(value, str) else value
-    if not isinstance(written, list) or not all(isinstance(one, str) and one.strip() for one in written):
+    if not isinstance(written, list) or not all(isinstance(command, str) and command.strip() for command in written):
         raise wrong(f"set-up is a command like {EXAMPLE}, or a list of commands, not {show_value(value)}")
     return written
 

@@ -164,7 +164,7 @@ class StrategyShape(Shape):
         found = _parts(self.items_source)
         if found is None:
             return None
-        known = {one.name: one.path for one in left.get(found["step"], ())}
+        known = {artifact.name: artifact.path for artifact in left.get(found["step"], ())}
         return Source(step=found["step"], artifact=_meant(found["artifact"], known) or found["artifact"])
 
 
@@ -175,10 +175,10 @@ def matrix_problems(step: Node, needed: Mapping[str, Node], at: At) -> Iterator[
         return
     yield from _form_problems(strategy, at)
     for keys in (MOST_KEYS, FAIL_FAST_KEYS):
-        if len(twice := [one for one in keys if value_of(strategy, one)]) > 1:
+        if len(twice := [name for name in keys if value_of(strategy, name)]) > 1:
             what = f"`{twice[0]}` and `{twice[1]}` are the same; keep one of them"
             yield at(key_position(strategy, [twice[1]]), what)
-    if any(value_of(strategy, one) for one in FAIL_FAST_KEYS) and value_of(step, "on_failure"):
+    if any(value_of(strategy, name) for name in FAIL_FAST_KEYS) and value_of(step, "on_failure"):
         what = "`on_failure` and `fail-fast` say the same in two ways; keep one of them"
         yield at(key_position(step, ["on_failure"]), what)
     yield from _enough_problems(step, strategy, at)
@@ -187,7 +187,7 @@ def matrix_problems(step: Node, needed: Mapping[str, Node], at: At) -> Iterator[
 
 
 def _form_problems(strategy: Fields, at: At) -> Iterator[Problem]:
-    written = [one for one in ITEM_KEYS if value_of(strategy, one)]
+    written = [name for name in ITEM_KEYS if value_of(strategy, name)]
     if value_of(strategy, "matrix") and written:
         what = f"`{written[0]}` does not go with `matrix`; take the items or the axes"
         yield at(key_position(strategy, [written[0]]), what)
@@ -228,9 +228,10 @@ def _source_problems(strategy: Fields, needed: Mapping[str, Node], at: At) -> It
 def _artifact_paths(step: Node) -> dict[str, str]:
     """Give the paths of the artifacts that *step* leaves, by their names."""
     each = [
-        Fields(one.at, {OUTPUT: TreeEntry(one.at, Items(one.at, (one,), 1))}, 2) for one in items(find(step, OUTPUT))
+        Fields(artifact.at, {OUTPUT: TreeEntry(artifact.at, Items(artifact.at, (artifact,), 1))}, 2)
+        for artifact in items(find(step, OUTPUT))
     ]
-    return {name: _path_of(one) for one in each for name in list_declared(one)}
+    return {name: _path_of(artifact) for artifact in each for name in list_declared(artifact)}
 
 
 def _path_of(step: Node) -> str:
@@ -240,6 +241,6 @@ def _path_of(step: Node) -> str:
 def _meant(written: str, left: Mapping[str, str]) -> str | None:
     """Find the name of the artifact that is written by its name, its path, or the name of its file."""
     path = PurePosixPath(written)
-    by_path = [name for name, one in left.items() if PurePosixPath(one) == path]
-    by_file = [name for name, one in left.items() if PurePosixPath(one).name == written]
+    by_path = [name for name, declared in left.items() if PurePosixPath(declared) == path]
+    by_file = [name for name, declared in left.items() if PurePosixPath(declared).name == written]
     return written if written in left else next(iter([*by_path, *by_file]), None)

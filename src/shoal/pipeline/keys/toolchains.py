@@ -54,7 +54,7 @@ def _refusal(path: Path, environ: Mapping[str, str]) -> str | None:
     for home in _homes(environ):
         if home.is_relative_to(real):
             return "it holds your home; name a folder in it"
-    if shut := next((one for one in SHUT if _is_opened_by(real, one)), None):
+    if shut := next((folder for folder in SHUT if _is_opened_by(real, folder)), None):
         return f"{shut} stays hidden from agents"
     if held := next(_secrets(real, environ), None):
         return f"credentials lie in {held}; name a folder without them"

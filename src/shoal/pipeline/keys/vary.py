@@ -82,7 +82,7 @@ def _transpose(columns: Mapping[str, object]) -> list[dict[str, object]]:
             what = f"{key(first)} has {lengths[first]} values and {key(name)} has {lengths[name]}"
             raise wrong(f"{what}; write as many of each")
     return [
-        {name: one[index] if isinstance(one, list) else one for name, one in columns.items()}
+        {name: column[index] if isinstance(column, list) else column for name, column in columns.items()}
         for index in range(lengths[first])
     ]
 
@@ -140,6 +140,6 @@ def _count(vary: Node) -> int:
             return len(vary.items)
         case Fields():
             columns = (entry.value for entry in vary.entries.values())
-            return max((len(one.items) for one in columns if isinstance(one, Items)), default=0)
+            return max((len(column.items) for column in columns if isinstance(column, Items)), default=0)
         case _:
             return 0

@@ -46,8 +46,8 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "lteq": operator.le,
     "gt": operator.gt,
     "gteq": operator.ge,
-    "in": lambda one, many: one in many,
-    "notin": lambda one, many: one not in many,
+    "in": lambda value, values: value in values,
+    "notin": lambda value, values: value not in values,
 }
 
 
@@ -67,7 +67,7 @@ class Evaluation:
             self._charge(1)
             match node:
                 case nodes.Output():
-                    yield from (text_of(self.value(one, scope)) for one in node.nodes)
+                    yield from (text_of(self.value(part, scope)) for part in node.nodes)
                 case nodes.If():
                     yield from self._if(node, scope)
                 case nodes.For():
@@ -94,9 +94,9 @@ class Evaluation:
             case nodes.Getitem():
                 return self._item(node, scope)
             case nodes.List() | nodes.Tuple():
-                return [self.value(one, scope) for one in node.items]
+                return [self.value(item, scope) for item in node.items]
             case nodes.Dict():
-                return {text_of(self.value(one.key, scope)): self.value(one.value, scope) for one in node.items}
+                return {text_of(self.value(item.key, scope)): self.value(item.value, scope) for item in node.items}
             case _:
                 return self._operation(node, scope)
 
@@ -118,7 +118,7 @@ class Evaluation:
             case nodes.Compare():
                 return self._compare(node, scope)
             case nodes.Concat():
-                return join_texts(text_of(self.value(one, scope)) for one in node.nodes)
+                return join_texts(text_of(self.value(part, scope)) for part in node.nodes)
             case nodes.BinExpr():
                 return self._compute(node, scope)
             case nodes.Filter():
@@ -139,8 +139,8 @@ class Evaluation:
 
     def _for(self, node: nodes.For, scope: Scope) -> Iterator[str]:
         items = list_items(self.value(node.iter, scope))
-        scopes = [{**scope, **_bound(node.target, one)} for one in self._count_items(items, len(scope))]
-        kept = [one for one in scopes if node.test is None or is_so(self.value(node.test, one))]
+        scopes = [{**scope, **_bound(node.target, item)} for item in self._count_items(items, len(scope))]
+        kept = [inner for inner in scopes if node.test is None or is_so(self.value(node.test, inner))]
         for index, inner in enumerate(kept):
             inner["loop"] = _loop(index, len(kept), scope.get("loop"))
             yield from self.write(node.body, inner)
@@ -148,9 +148,9 @@ class Evaluation:
             yield from self.write(node.else_, scope)
 
     def _count_items(self, items: Iterable[object], cost: int) -> Iterator[object]:
-        for one in items:
+        for item in items:
             self._charge(4 + cost // 16)
-            yield one
+            yield item
 
     def _either(self, node: nodes.CondExpr, scope: Scope) -> object:
         if is_so(self.value(node.test, scope)):
@@ -187,11 +187,11 @@ class Evaluation:
 
     def _compare(self, node: nodes.Compare, scope: Scope) -> bool:
         left = self.value(node.expr, scope)
-        for one in node.ops:
-            right = self.value(one.expr, scope)
+        for operand in node.ops:
+            right = self.value(operand.expr, scope)
             self._weigh(left)
             self._weigh(right)
-            if not self._call_safely(node, _COMPARED[one.op], left, right):
+            if not self._call_safely(node, _COMPARED[operand.op], left, right):
                 return False
             left = right
         return True
@@ -207,8 +207,8 @@ class Evaluation:
 
     def _filter(self, node: nodes.Filter, scope: Scope) -> object:
         given = node.node or nodes.Const("")
-        args = [self.value(one, scope) for one in node.args]
-        options = {str(one.key): self.value(one.value, scope) for one in node.kwargs}
+        args = [self.value(arg, scope) for arg in node.args]
+        options = {str(option.key): self.value(option.value, scope) for option in node.kwargs}
         if node.name in OPTIONAL_FILTERS:
             return self._call_safely(node, self._default, given, scope, *args, **options)
         value = self.value(given, scope)
@@ -232,8 +232,8 @@ class Evaluation:
         return node.name == "defined"
 
     def _call(self, node: nodes.Call, scope: Scope) -> object:
-        args = [self.value(one, scope) for one in node.args]
-        options = {str(one.key): self.value(one.value, scope) for one in node.kwargs}
+        args = [self.value(arg, scope) for arg in node.args]
+        options = {str(option.key): self.value(option.value, scope) for option in node.kwargs}
         if isinstance(node.node, nodes.Name):
             return self._range(node, args)
         assert isinstance(node.node, nodes.Getattr)  # noqa: S101 - the parse refused everything else
@@ -288,7 +288,9 @@ def _bound(target: nodes.Node, value: object) -> dict[str, object]:
     if len(values) != len(target.items):
         raise BadTemplate(f"the loop takes {len(target.items)} parts of each item, and {kind(value)} has not so many")
     return {
-        name: one for item, part in zip(target.items, values, strict=True) for name, one in _bound(item, part).items()
+        name: bound
+        for item, part in zip(target.items, values, strict=True)
+        for name, bound in _bound(item, part).items()
     }
 
 

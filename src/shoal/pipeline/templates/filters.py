@@ -57,12 +57,12 @@ def weight(value: object, most: int, *, letters: int = 1) -> int:
     """
     total, waiting = 0, [value]
     while waiting and total <= most:
-        one = waiting.pop()
-        total += 1 + (len(one) // letters if isinstance(one, str) else 0)
-        if isinstance(one, Mapping):
-            waiting += [*one.keys(), *one.values()]
-        elif isinstance(one, list | tuple):
-            waiting += one
+        item = waiting.pop()
+        total += 1 + (len(item) // letters if isinstance(item, str) else 0)
+        if isinstance(item, Mapping):
+            waiting += [*item.keys(), *item.values()]
+        elif isinstance(item, list | tuple):
+            waiting += item
     return total
 
 
@@ -139,12 +139,12 @@ def _length(value: object) -> int:
 
 
 def _join(value: object, between: str = "", attribute: str | None = None) -> str:
-    return join_texts((text_of(one) for one in _map(value, attribute)), between)
+    return join_texts((text_of(item) for item in _map(value, attribute)), between)
 
 
 def _map(value: object, attribute: str | None = None) -> list[object]:
     items = list_items(value)
-    return items if attribute is None else [at_path(one, attribute) for one in items]
+    return items if attribute is None else [at_path(item, attribute) for item in items]
 
 
 def _end(value: object, index: int) -> object:
@@ -155,15 +155,15 @@ def _end(value: object, index: int) -> object:
 
 
 def _sort(value: object, reverse: bool = False, attribute: str | None = None) -> list[object]:
-    def place(one: object) -> tuple[bool, float, str]:
-        found = one if attribute is None else at_path(one, attribute)
+    def place(item: object) -> tuple[bool, float, str]:
+        found = item if attribute is None else at_path(item, attribute)
         return (False, found, "") if isinstance(found, int | float) else (True, 0, text_of(found))
 
     return sorted(list_items(value), key=place, reverse=reverse)
 
 
 def _unique(value: object) -> list[object]:
-    return list({as_json(one): one for one in reversed(list_items(value))}.values())[::-1]
+    return list({as_json(item): item for item in reversed(list_items(value))}.values())[::-1]
 
 
 def _number(value: object, default: float, make: Callable[[float | str], float]) -> float:
@@ -178,7 +178,7 @@ def _indent(value: object, width: int = 4, first: bool = False) -> str:
     lines = text_of(value).split("\n")
     if not 0 <= width <= 100:
         raise BadTemplate("an indent is from 0 to 100; choose one")
-    return join_texts((" " * width + one if one and (first or row) else one for row, one in enumerate(lines)), "\n")
+    return join_texts((" " * width + line if line and (first or row) else line for row, line in enumerate(lines)), "\n")
 
 
 def _truncate(value: object, length: int = 255, end: str = "…") -> str:
@@ -187,15 +187,17 @@ def _truncate(value: object, length: int = 255, end: str = "…") -> str:
 
 
 def _whole(value: object, default: int = 0) -> float:
-    return _number(value, default, lambda one: int(one) if not isinstance(one, str) else int(one[:1000].strip()))
+    return _number(
+        value, default, lambda given: int(given) if not isinstance(given, str) else int(given[:1000].strip())
+    )
 
 
 def _round(value: object, precision: int = 0) -> float:
-    return _number(value, 0.0, lambda one: round(float(one), max(min(precision, 20), 0)))
+    return _number(value, 0.0, lambda given: round(float(given), max(min(precision, 20), 0)))
 
 
 FILTERS: Mapping[str, Callable[..., object]] = {
-    "abs": lambda value: abs(_number(value, 0, lambda one: one if not isinstance(one, str) else float(one))),
+    "abs": lambda value: abs(_number(value, 0, lambda given: given if not isinstance(given, str) else float(given))),
     "capitalize": lambda value: text_of(value).capitalize(),
     "count": _length,
     "first": lambda value: _end(value, 0),
@@ -241,7 +243,7 @@ def pairs(value: object) -> list[object]:
     """Give the keys of a mapping, each with its value."""
     if not isinstance(value, Mapping):
         raise BadTemplate(f"{kind(value)} has no keys; only a mapping has")
-    return [[name, one] for name, one in value.items()]
+    return [[name, item] for name, item in value.items()]
 
 
 def _join_by(between: str, parts: Sequence[object]) -> str:

@@ -47,10 +47,10 @@ def lacking(document: Document, path: tuple[str | int, ...], handed: Input) -> I
         if (steps.at, seen) in looked:  # one pipeline may be inside of many
             continue
         looked.add((steps.at, seen))
-        for step in (one for one in items(steps) if isinstance(one, Fields)):
-            for one in (*texts(step), *persona_texts(step, document.tree, document.system_prompts)):
-                unmet = ((use.at, seen.why_not(use.path)) for use in one.uses() if not use.is_optional)
-                yield from (Problem(document.name, one.place(at), why) for at, why in unmet if why)
+        for step in (node for node in items(steps) if isinstance(node, Fields)):
+            for template in (*texts(step), *persona_texts(step, document.tree, document.system_prompts)):
+                unmet = ((use.at, seen.why_not(use.path)) for use in template.uses() if not use.is_optional)
+                yield from (Problem(document.name, template.place(at), why) for at, why in unmet if why)
             waiting += _inside(document, step, seen)
 
 
@@ -61,8 +61,8 @@ def _find_uses(handed: Input) -> UsedNames:
 def _inside(document: Document, step: Fields, seen: UsedNames) -> Iterator[tuple[Node, UsedNames]]:
     """Give the steps of the pipeline that *step* is, and what they see."""
     wanted = text(find(step, "pipeline"))
-    for one in items(find(document.tree, "pipelines")) if wanted else ():
-        if text(find(one, "name")) == wanted and (steps := find(one, "steps")) is not None:
+    for pipeline in items(find(document.tree, "pipelines")) if wanted else ():
+        if text(find(pipeline, "name")) == wanted and (steps := find(pipeline, "steps")) is not None:
             yield steps, _follow_handoff(step, seen)
 
 

@@ -44,19 +44,19 @@ def text_problems(
     before = _Before(steps)
     for label, step in steps.items():
         known = _KnownNames(steps, label, tree, before, is_looped=is_looped)
-        for one in (*texts(step), *persona_texts(step, tree, files)):
-            yield from _problems(one, known, name)
+        for template in (*texts(step), *persona_texts(step, tree, files)):
+            yield from _problems(template, known, name)
 
 
-def _problems(one: Text, known: "_KnownNames", name: str) -> Iterator[Problem]:
+def _problems(text: Text, known: "_KnownNames", name: str) -> Iterator[Problem]:
     try:
-        found = uses(one.text, is_condition=one.is_condition)
+        found = uses(text.text, is_condition=text.is_condition)
     except BadTemplate as error:
-        yield Problem(name, one.place(error.at), str(error))
+        yield Problem(name, text.place(error.at), str(error))
         return
     for use in found:
-        if not use.is_optional and (why := known.why_not(use, one)):
-            yield Problem(name, one.place(use.at), why)
+        if not use.is_optional and (why := known.why_not(use, text)):
+            yield Problem(name, text.place(use.at), why)
 
 
 class _KnownNames:
@@ -143,7 +143,7 @@ class _KnownNames:
     def _why_not_axis(self, rest: list[str]) -> str | None:
         matrix = find(self.step, "strategy", "matrix")
         axes = {name for name in entries(matrix) if name not in ("include", "exclude")}
-        axes |= {name for one in items(find(matrix, "include")) for name in entries(one)}
+        axes |= {name for cell in items(find(matrix, "include")) for name in entries(cell)}
         if isinstance(matrix, Fields) and axes and rest[0] not in axes:
             return f"the matrix has no axis {key(rest[0])}; {nearest(rest[0], axes)}"
         return None
@@ -153,8 +153,10 @@ class _Before:
     """Which steps have surely ended when another one starts; asked once for all of them, who may be thousands."""
 
     def __init__(self, steps: Mapping[str, Fields]) -> None:
-        written = {label: map(text, list_needs(one)) for label, one in steps.items()}
-        needs = {label: [one for one in names if one is not None and one in steps] for label, names in written.items()}
+        written = {label: map(text, list_needs(step)) for label, step in steps.items()}
+        needs = {
+            label: [need for need in names if need is not None and need in steps] for label, names in written.items()
+        }
         try:
             self.order = tuple(graphlib.TopologicalSorter(needs).static_order())
         except graphlib.CycleError:  # that is told, and nothing else can be said before it is mended
@@ -174,9 +176,9 @@ class _Before:
 def _inner(step: Fields, tree: Node) -> dict[str, Fields]:
     """Give the steps of the pipeline that *step* is, which its `until` may name."""
     wanted = text(find(step, "pipeline"))
-    for one in items(find(tree, "pipelines")) if wanted else ():
-        if text(find(one, "name")) == wanted:
-            found = [inner for inner in items(find(one, "steps")) if isinstance(inner, Fields)]
+    for pipeline in items(find(tree, "pipelines")) if wanted else ():
+        if text(find(pipeline, "name")) == wanted:
+            found = [inner for inner in items(find(pipeline, "steps")) if isinstance(inner, Fields)]
             return {
                 label: inner for inner in found if (label := text(value_of(inner, "name") or value_of(inner, "id")))
             }

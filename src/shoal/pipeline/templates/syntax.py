@@ -32,7 +32,7 @@ def _mark_dashes(tokens: list[Token]) -> Iterator[Token]:
         path = path if is_part or token.type == "dot" else []
         end = _end_of_name(tokens, at, path) if is_part and _has_dashes(path) else at + 1
         if end > at + 1:
-            token = Token(token.lineno, "name", "".join(_sign(one) for one in tokens[at:end]))
+            token = Token(token.lineno, "name", "".join(_sign(part) for part in tokens[at:end]))
         if token.type == "name":
             path = [*path, token.value]
         yield token
@@ -50,7 +50,7 @@ def _has_dashes(path: list[str]) -> bool:
 
 def _end_of_name(tokens: list[Token], at: int, path: list[str]) -> int:
     """Find where the name that begins at *at* ends: after a dash, it goes on."""
-    kinds = [one.type for one in tokens[at : at + LONGEST]]
+    kinds = [token.type for token in tokens[at : at + LONGEST]]
     end = 0
     while end < len(kinds) and (kinds[end] in ("name", "integer") or (end > 0 and kinds[end] == "sub")):
         is_more = kinds[end] == "sub" or (end > 0 and kinds[end - 1] == "sub")
@@ -133,8 +133,8 @@ def condition(text: str) -> nodes.Expr:
     """Give the one expression that a condition is, with or without its braces."""
     body = parse_template(text.strip() if "{{" in text or "{%" in text else f"{{{{ {text} }}}}").body
     match body:
-        case [nodes.Output(nodes=[nodes.Expr() as one])] if not isinstance(one, nodes.TemplateData):
-            return one
+        case [nodes.Output(nodes=[nodes.Expr() as expression])] if not isinstance(expression, nodes.TemplateData):
+            return expression
         case _:
             what = "a condition is one expression, like `a == 'b' and c`"
             raise BadTemplate(f"{what}; write all of it inside of one `{{{{ }}}}`, or none of it")
@@ -145,7 +145,7 @@ def find_uses(tree: nodes.Node, text: str) -> tuple[NameUse, ...]:
     found = tuple(_find_uses_in(tree, frozenset()))
     spared = {use.path for use in found if use.is_optional}
     lines = _NEWLINE.split(text)
-    return tuple(NameUse(one.path, _place(lines, one), _is_under(one.path, spared)) for one in found)
+    return tuple(NameUse(use.path, _place(lines, use), _is_under(use.path, spared)) for use in found)
 
 
 def path_of(node: nodes.Node) -> str | None:
@@ -249,7 +249,7 @@ def _find_uses_in_parts(
 
 def _find_uses_in_loop(node: nodes.For, own: frozenset[str]) -> Iterator[NameUse]:
     targets = [node.target, *node.target.find_all(nodes.Name)]
-    inner = own | {"loop"} | {one.name for one in targets if isinstance(one, nodes.Name)}
+    inner = own | {"loop"} | {target.name for target in targets if isinstance(target, nodes.Name)}
     yield from _find_uses_in(node.iter, own)
     yield from _find_uses_in_parts([*([node.test] if node.test else []), *node.body], inner)
     yield from _find_uses_in_parts(node.else_, own)

@@ -61,11 +61,11 @@ def texts(step: Node) -> Iterator[Text]:
     """Go through the texts of *step*."""
     for place in PLACES:
         yield from _texts(find(step, *place))
-    for one in (*items(find(step, "contracts")), find(step, "contract")):
+    for contract in (*items(find(step, "contracts")), find(step, "contract")):
         for name in ("command", "path", "criteria"):
-            yield from _texts(find(one, name))
-    for one in items(find(step, "output_artifacts")):
-        yield from _texts(find(one, "path") if isinstance(one, Fields) else one)
+            yield from _texts(find(contract, name))
+    for artifact in items(find(step, "output_artifacts")):
+        yield from _texts(find(artifact, "path") if isinstance(artifact, Fields) else artifact)
     for place in CONDITIONS:
         node = find(step, *place)
         if isinstance(node, Scalar) and isinstance(node.value, str):
@@ -74,8 +74,8 @@ def texts(step: Node) -> Iterator[Text]:
 
 def persona_texts(step: Node, tree: Node, files: Mapping[str, str]) -> Iterator[Text]:
     """Go through the system prompts of all who work on *step*, review it or choose; *files* has what files hold."""
-    for one in (step, find(step, "select"), find(step, "contract"), *items(find(step, "contracts"))):
-        label = text(find(one, "persona")) or ""
+    for holder in (step, find(step, "select"), find(step, "contract"), *items(find(step, "contracts"))):
+        label = text(find(holder, "persona")) or ""
         persona = find(tree, "personas", label)
         own, beside = find(persona, "system_prompt"), find(persona, "system_prompt_file")
         if own is not None:
@@ -89,8 +89,8 @@ def _texts(node: Node | None) -> Iterator[Text]:
         case Scalar(value=str()):
             yield Text.of(node)
         case Items():
-            for one in node.items:
-                yield from _texts(one)
+            for item in node.items:
+                yield from _texts(item)
         case Fields():
             for name, entry in entries(node).items():
                 if name not in ("from", "message"):

@@ -35,7 +35,7 @@ def read(path: str, body: Body) -> Conversation:
     return Conversation(
         model=str(body.get("model") or ""),
         system=text_of(body.get("system") or ""),
-        messages=tuple(message for one in body.get("messages") or [] for message in _messages(one)),
+        messages=tuple(message for item in body.get("messages") or [] for message in _messages(item)),
         tools={tool["name"]: tool.get("input_schema") or {} for tool in body.get("tools") or [] if "name" in tool},
         is_stream=bool(body.get("stream")),
     )

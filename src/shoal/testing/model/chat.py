@@ -28,11 +28,11 @@ CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 def read(path: str, body: Body) -> Conversation:
     """Find the conversation in a request."""
     messages = body.get("messages") or []
-    said = [one for one in messages if one["role"] in ROLES]
+    spoken = [message for message in messages if message["role"] in ROLES]
     return Conversation(
         model=str(body.get("model") or ""),
-        system="\n".join(text_of(one.get("content")) for one in messages if one["role"] in SYSTEM),
-        messages=tuple(map(_message, said)),
+        system="\n".join(text_of(message.get("content")) for message in messages if message["role"] in SYSTEM),
+        messages=tuple(map(_message, spoken)),
         tools=dict(_tool(tool) for tool in body.get("tools") or [] if tool.get("type") in ("function", "custom")),
         is_stream=bool(body.get("stream")),
     )

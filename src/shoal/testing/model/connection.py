@@ -191,16 +191,16 @@ class TurnPlayer:
                 assert_never(turn)
         return True
 
-    async def _answer(self, said: ModelAnswer, between: float) -> None:
+    async def _answer(self, reply: ModelAnswer, between: float) -> None:
         if not self.request.conversation.is_stream:
-            self.answered(self.request, said.usage)
-            await self.connection.send(200, self.wire.whole(said))
+            self.answered(self.request, reply.usage)
+            await self.connection.send(200, self.wire.whole(reply))
             return
-        *events, last = self.wire.events(said)
+        *events, last = self.wire.events(reply)
         await self.connection.start_stream()
         for event in events:
             await self._send(event, between)
-        self.answered(self.request, said.usage)
+        self.answered(self.request, reply.usage)
         await self.connection.chunk(last.encode())
         await self.connection.chunk(b"")
 
@@ -210,12 +210,12 @@ class TurnPlayer:
             await self.connection.pause(between)
 
     async def _cut_stream(self, cut: Cut, between: float) -> None:
-        said = answer(cut.of, self.request)
+        reply = answer(cut.of, self.request)
         if not self.request.conversation.is_stream:
-            await self.connection.send_part(self.wire.whole(said), 10 if cut.after_bytes is None else cut.after_bytes)
+            await self.connection.send_part(self.wire.whole(reply), 10 if cut.after_bytes is None else cut.after_bytes)
             return
         await self.connection.start_stream()
-        chunks = [event.encode() for event in self.wire.events(said)]
+        chunks = [event.encode() for event in self.wire.events(reply)]
         if cut.after_bytes is not None:
             await self.connection.chunk(b"".join(chunks)[: cut.after_bytes] or b"\n")
             return
@@ -238,8 +238,8 @@ def answer(turn: Spoken, request: Request) -> ModelAnswer:
     if request.protocol == "gemini" and not calls and wants_json(request.body):
         text = json.dumps(SIDE)
     reported = [part.usage for part in parts if part.usage is not None]
-    said = len(text) + sum(len(one.text) for one in calls)
-    guess = Usage(_tokens(len(request.raw)), _tokens(said))
+    length = len(text) + sum(len(made.text) for made in calls)
+    guess = Usage(_tokens(len(request.raw)), _tokens(length))
     return ModelAnswer(model=request.model, text=text, calls=calls, usage=sum(reported, Usage()) if reported else guess)
 
 

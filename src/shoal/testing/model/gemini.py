@@ -26,12 +26,15 @@ def read(path: str, body: Body) -> Conversation:
     """Find the conversation in a request."""
     found = MODEL.search(path)
     system = body.get("systemInstruction") or body.get("system_instruction") or {}
-    declared = [one for tool in body.get("tools") or [] for one in tool.get("functionDeclarations") or []]
+    declared = [function for tool in body.get("tools") or [] for function in tool.get("functionDeclarations") or []]
     return Conversation(
         model=found[1] if found else "",
         system=text_of(system.get("parts") if isinstance(system, dict) else system),
-        messages=tuple(message for one in body.get("contents") or [] for message in _messages(one)),
-        tools={one["name"]: _lower(one.get("parametersJsonSchema") or one.get("parameters") or {}) for one in declared},
+        messages=tuple(message for item in body.get("contents") or [] for message in _messages(item)),
+        tools={
+            function["name"]: _lower(function.get("parametersJsonSchema") or function.get("parameters") or {})
+            for function in declared
+        },
         is_stream=":stream" in path,
     )
 
@@ -56,7 +59,7 @@ def _lower(schema: Any) -> Any:  # noqa: ANN401
                 for key, value in schema.items()
             }
         case list():
-            return [_lower(one) for one in schema]
+            return [_lower(item) for item in schema]
         case _:
             return schema
 

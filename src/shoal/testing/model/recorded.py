@@ -92,7 +92,7 @@ class RequestLog:
         while len(self._requests) > 1 and self._is_full:
             oldest = self._requests.popleft()
             self._bytes -= len(oldest.raw)
-            self._answers = deque(one for one in self._answers if one.request is not oldest)
+            self._answers = deque(answer for answer in self._answers if answer.request is not oldest)
 
     @property
     def _is_full(self) -> bool:

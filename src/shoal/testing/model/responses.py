@@ -29,10 +29,10 @@ def read(path: str, body: Body) -> Conversation:
     """Find the conversation in a request."""
     given = body.get("input") or []
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    told = [text_of(item.get("content")) for item in items if item.get("role") in SYSTEM]
+    instructions = [text_of(item.get("content")) for item in items if item.get("role") in SYSTEM]
     return Conversation(
         model=str(body.get("model") or ""),
-        system="\n".join(filter(None, [body.get("instructions") or "", *told])),
+        system="\n".join(filter(None, [body.get("instructions") or "", *instructions])),
         messages=tuple(message for item in items for message in _messages(item)),
         tools={tool["name"]: _schema(tool) for tool in body.get("tools") or [] if tool.get("type") in TOOLS},
         is_stream=bool(body.get("stream")),

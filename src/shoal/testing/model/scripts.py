@@ -147,8 +147,8 @@ class _Item(_Spoken):
     def _one_verb(self) -> Self:
         given = [verb for verb in VERBS if getattr(self, verb) not in (None, False)]
         if given != ["say", "use"] and len(given) != 1:
-            said = " and ".join(f"`{verb}`" for verb in given) or "no turn"
-            raise wrong(f"{said} in one item; give exactly one of {', '.join(VERBS)} (`say` goes with `use`)")
+            found = " and ".join(f"`{verb}`" for verb in given) or "no turn"
+            raise wrong(f"{found} in one item; give exactly one of {', '.join(VERBS)} (`say` goes with `use`)")
         return self
 
     def turn(self) -> Turn:
@@ -166,7 +166,7 @@ class _Item(_Spoken):
         if self.hang or self.garble:
             return Hang() if self.hang else Garble()
         if self.together is not None:
-            return tuple(one.spoken() for one in self.together)
+            return tuple(turn.spoken() for turn in self.together)
         return self.spoken()
 
 
