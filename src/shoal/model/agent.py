@@ -64,6 +64,8 @@ class AgentSpec:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: frozenset[str] = frozenset()
     """Names in *env* whose values came from the host: never shown."""
+    secret_sources: Mapping[str, str] = field(default_factory=dict)
+    """The host's variable that each secret came from, by its name in *env*; one that is missing has the same name."""
     timeout: float | None = None
     stall_timeout: float | None = None
     limits: ResourceLimits | None = None

@@ -29,6 +29,8 @@ class ResolvedTask:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: frozenset[str] = frozenset()
     """Names in *env* whose values came from the host: never shown."""
+    secret_sources: Mapping[str, str] = field(default_factory=dict)
+    """The host's variable that each secret came from, by its name in *env*; one that is missing has the same name."""
     max_concurrent_agents: int = 1
     """How many sub-agents it may have at once; 1 means that it works alone."""
     expect: str = "any"

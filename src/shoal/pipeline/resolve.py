@@ -43,6 +43,11 @@ class Variables:
         """Name those whose values are never shown."""
         return frozenset(self.taken)
 
+    @property
+    def sources(self) -> dict[str, str]:
+        """Say which of the host's variables each of them came from."""
+        return {name: reserved.variable for name, reserved in self.taken.items()}
+
     def under(self, nearer: "Variables") -> "Variables":
         """Lay *nearer* over these: a literal in place of a secret is a secret no more."""
         kept = {name: value for name, value in self.taken.items() if name not in nearer.values}
@@ -205,6 +210,7 @@ class Settling:
             limits=self._limits(shape, persona, spec),
             env=variables.values,
             secrets=variables.secrets,
+            secret_sources=variables.sources,
             max_concurrent_agents=max(1, min(shape.max_concurrent_agents, MAX_SUB_AGENTS)),
             expect=shape.expect,
             allow_executable_config=shape.allow_executable_config,
@@ -231,6 +237,7 @@ class Settling:
             network=Network(shape.network) if shape.network else None,
             env=variables.values,
             secrets=variables.secrets,
+            secret_sources=variables.sources,
             timeout=shape.timeout,
             limits=shape.limits,
             setup=self.setup(shape),

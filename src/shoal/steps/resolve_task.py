@@ -94,22 +94,22 @@ class AgentDirectory:
             return True
         return self.has_file and name in self.project.names and name not in (self.project.agents)
 
-    def variables(self, env: Mapping[str, Variable] | None) -> tuple[dict[str, str], frozenset[str]]:
-        """Read a task's variables: those of the form `{"from": NAME}` are the host's, and secrets."""
+    def variables(self, env: Mapping[str, Variable] | None) -> tuple[dict[str, str], dict[str, str]]:
+        """Read a task's variables; those of the form `{"from": NAME}` are secrets, given with the host's names."""
         values: dict[str, str] = {}
-        secret: set[str] = set()
+        sources: dict[str, str] = {}
         for name, value in (env or {}).items():
             match value:
                 case str():
                     values[name] = value
                 case {"from": str(source)} if source in self._environ:
                     values[name] = self._environ[source]
-                    secret.add(name)
+                    sources[name] = source
                 case {"from": str(source)}:
                     raise BadInput(f"the host has no variable {source!r}; set it, or give {name} a value")
                 case _:
                     raise BadInput(f"variable {name!r:.60} must be a text or {{'from': HOST_NAME}}")
-        return values, frozenset(secret)
+        return values, sources
 
     def _spec(self, wanted: AgentLike, private: tuple[Path, ...]) -> AgentSpec:
         match wanted:
@@ -202,7 +202,7 @@ def settle(task: Task, directory: AgentDirectory, usual: Usual) -> Role:
     """Settle *task* with its persona and its promises; raise `BadInput` for what it cannot mean."""
     role = directory.role(task, usual.private)
     said, agent = role.task, role.task.agent
-    values, secret = directory.variables(task.env)
+    values, sources = directory.variables(task.env)
     told = briefing(task)
     network = task.network or said.network or agent.network or usual.network
     limits = ResourceLimits.of(task.limits) if isinstance(task.limits, Mapping) else task.limits
@@ -216,7 +216,8 @@ def settle(task: Task, directory: AgentDirectory, usual: Usual) -> Role:
         timeout=said.timeout if task.timeout is None else seconds(task.timeout),
         limits=limits or said.limits or agent.limits or usual.limits,
         env={**said.env, **values},
-        secrets=(said.secrets - values.keys()) | secret,
+        secrets=(said.secrets - values.keys()) | sources.keys(),
+        secret_sources={**said.secret_sources, **sources},
         expect=task.expect,
         permissions=effective(permissions, said.permissions),
         retry=Retry.of(task.retry),
