@@ -20,8 +20,9 @@ from shoal.merge.request import MergeContext, MergeRequest
 from shoal.model.merge import MergeReport, MergeStatus, Strategy
 from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
-from shoal.store import ledger
+from shoal.store.ledger import open_ledger
 from shoal.store.paths import StatePaths
+from shoal.store.reader import store_at
 
 FILES = int(os.environ.get("SHOAL_BENCH_FILES", "5000"))
 BRANCHES = int(os.environ.get("SHOAL_BENCH_BRANCHES", "100"))
@@ -107,7 +108,7 @@ def _told(number: int, names: list[str], branches: int, base: str) -> str:
 async def _merged(repo: Path, report: RunReport) -> MergeReport:
     found = await inspect(repo, ENVIRONMENT)
     paths = StatePaths.of(repo)
-    async with ledger.opened(paths) as book:
+    async with open_ledger(store_at(paths)) as book:
         context = MergeContext(repository=found, paths=paths, ledger=book, report=report)
         return await merge(context, MergeRequest(strategy=Strategy.AUTO))
 

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.model.events import SessionEnded, SessionStarted
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 from tests.cli.conftest import SHOAL, environment, shoal_in
 from tests.cli.flows import Ran, ran, written
 from tests.conftest import git, make_repo
@@ -118,7 +118,7 @@ def test_attempts_that_never_came_to_an_agent_are_counted_and_wait_no_longer_tha
     worker = done.worker("unready")
     assert (worker["status"], worker["attempts"]) == ("failed", 8)
     assert worker["error"].startswith("setup failed: it exited with 3")
-    known = list(events(StatePaths.of(repo)))
+    known = list(read_events(StatePaths.of(repo)))
     begun = [one.at for one in known if isinstance(one.event, SessionStarted)]
     over = [one.at for one in known if isinstance(one.event, SessionEnded)]
     assert sum(later - before for before, later in zip(over, begun[1:], strict=False)) < 1.5, "none was asked for"

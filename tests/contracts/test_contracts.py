@@ -14,7 +14,7 @@ from shoal.model.masking import Mask
 from shoal.model.permissions import Permissions
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 from shoal.workspaces.base import delta_ready
 from tests.acting import assert_nothing_left, fingerprint
 from tests.conftest import git
@@ -34,7 +34,7 @@ async def test_a_command_sees_the_committed_work_and_what_it_changes_is_thrown_a
     assert first.is_met
     assert not second.is_met
     assert second.message.splitlines()[1:] == [f"> {commit}", f"> {commit}"]
-    assert fold(events(StatePaths.of(repo))).runs == {}
+    assert fold(read_events(StatePaths.of(repo))).runs == {}
     assert fingerprint(repo) == before
     assert git(repo, "for-each-ref", "refs/heads/agent", "refs/shoal") == ""
     assert_nothing_left(repo)

@@ -16,7 +16,7 @@ from shoal.model.plan import Step
 from shoal.model.results import RunReport, WorkerResult
 from shoal.model.status import Status
 from shoal.store.paths import StatePaths
-from shoal.store.reader import session_events
+from shoal.store.reader import read_session
 from tests.acting import ran, shown, step, worked
 from tests.conftest import make_repo
 from tests.escapes.scene import GOOD, Scene
@@ -229,12 +229,12 @@ async def test_every_way_to_end_is_recorded_as_it_was(scene: Scene) -> None:
 
 
 def said(scene: Scene, result: WorkerResult) -> list[Output]:
-    events = [one.event for one in session_events(StatePaths.of(scene.repo), result.session)]
+    events = [one.event for one in read_session(StatePaths.of(scene.repo), result.session)]
     return [event for event in events if isinstance(event, Output)]
 
 
 def ended(scene: Scene, result: WorkerResult) -> tuple[int | None, int | None]:
-    events = [one.event for one in session_events(StatePaths.of(scene.repo), result.session)]
+    events = [one.event for one in read_session(StatePaths.of(scene.repo), result.session)]
     (end,) = (event for event in events if isinstance(event, AgentEnded))
     assert end.exit_code == result.exit_code
     return end.exit_code, end.signal

@@ -13,8 +13,9 @@ from shoal.git import imports
 from shoal.model.events import SessionStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.status import Status
-from shoal.store import ledger
+from shoal.store.ledger import open_ledger
 from shoal.store.paths import StatePaths
+from shoal.store.reader import store_at
 from tests.acting import ran, shown, step, worked
 from tests.cli.conftest import shoal_in
 from tests.conftest import git, make_repo
@@ -37,7 +38,7 @@ async def forged(repo: Path, victim: Path) -> None:
         strategy="directory",
         workspace=str(victim),
     )
-    async with ledger.opened(paths) as book:
+    async with open_ledger(store_at(paths)) as book:
         await book.append(started)
     paths.run_lock("old-1").touch()
 

@@ -10,8 +10,9 @@ from shoal.merge.request import MergeContext, MergeRequest, Verify
 from shoal.model.merge import MergeReport, Strategy
 from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
-from shoal.store import ledger
+from shoal.store.ledger import open_ledger
 from shoal.store.paths import StatePaths
+from shoal.store.reader import store_at
 from tests.conftest import git
 
 RUN = "t-20260101-abcd"
@@ -70,7 +71,7 @@ async def desk_of(repo: Path, run: RunReport) -> AsyncIterator[MergeContext]:
     exclude = repository.git / "info/exclude"
     exclude.parent.mkdir(exist_ok=True)
     exclude.write_text(".shoal\n")
-    async with ledger.opened(paths) as book:
+    async with open_ledger(store_at(paths)) as book:
         yield MergeContext(repository=repository, paths=paths, ledger=book, report=run)
 
 

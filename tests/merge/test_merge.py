@@ -9,7 +9,7 @@ from shoal.merge.merge import preview
 from shoal.merge.request import Verify
 from shoal.model.merge import ConflictKind
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 from tests.conftest import git, make_repo
 from tests.merge.merging import RUN, canary, desk_of, merged, report, run_of, side, statuses, tree, worker
 
@@ -83,10 +83,10 @@ async def test_done_again_it_changes_nothing_and_goes_on_with_what_is_new(repo: 
     first, second, third = (side(repo, files) for files in ({"a": "0\n"}, {"a": "1\n", "b": "1\n"}, {"c": "2\n"}))
     early = report(repo, [worker(0, first), worker(1, second)])
     await merged(repo, early, strategy=strategy)
-    at, told = git(repo, "rev-parse", BRANCH), len(list(events(StatePaths.of(repo))))
+    at, told = git(repo, "rev-parse", BRANCH), len(list(read_events(StatePaths.of(repo))))
 
     again = await merged(repo, early, strategy=strategy)
-    unchanged = git(repo, "rev-parse", BRANCH), len(list(events(StatePaths.of(repo))))
+    unchanged = git(repo, "rev-parse", BRANCH), len(list(read_events(StatePaths.of(repo))))
     later = await merged(repo, report(repo, [worker(0, first), worker(1, second), worker(2, third)]), strategy=strategy)
 
     assert unchanged == (at, told)

@@ -31,7 +31,7 @@ from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerKey, WorkerRunner
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 from tests.acting import assert_nothing_left, fingerprint
 from tests.conftest import git, make_repo
 
@@ -165,7 +165,7 @@ async def test_what_has_no_two_sides_is_left_to_a_person(repo: Path, case: str) 
             found = await resolve(rule, dispute, replace(means, resolver=resolver("echo ran")))
             assert isinstance(found, Unresolved), rule
             assert found.results == ()
-    assert fold(events(StatePaths.of(repo))).runs == {}
+    assert fold(read_events(StatePaths.of(repo))).runs == {}
 
 
 async def test_taking_a_side_runs_nothing_of_anybodys(repo: Path, tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ async def test_an_agent_resolves_it_and_its_markers_never_land(repo: Path) -> No
     marked = git(repo, "rev-parse", f"{result.branch}^")
     assert marked not in git(repo, "rev-list", found.commit).split()
     assert fingerprint(repo) == before
-    (run,) = fold(events(StatePaths.of(repo))).runs.values()
+    (run,) = fold(read_events(StatePaths.of(repo))).runs.values()
     assert run.steps["work__resolve"].status is Status.SUCCEEDED
     assert_nothing_left(repo)
 
@@ -317,7 +317,7 @@ async def test_what_does_not_count_after_two_tries_is_reported_and_kept(repo: Pa
     assert found.why == f"the work of fixer does not count: {why}"
     assert len(found.results) == 2
     assert all(git(repo, "rev-parse", one.branch) == one.commit for one in found.results if one.branch)
-    (run,) = fold(events(StatePaths.of(repo))).runs.values()
+    (run,) = fold(read_events(StatePaths.of(repo))).runs.values()
     assert run.steps["work__resolve"].status is Status.FAILED
     assert_nothing_left(repo)
 
@@ -373,7 +373,7 @@ async def test_cancelled_it_keeps_what_the_resolver_wrote(repo: Path) -> None:
             task.cancel()
         assert task.cancelled()
 
-    (run,) = fold(events(StatePaths.of(repo))).runs.values()
+    (run,) = fold(read_events(StatePaths.of(repo))).runs.values()
     step = run.steps["work__resolve"]
     (session,) = step.sessions.values()
     assert step.status is Status.CANCELLED

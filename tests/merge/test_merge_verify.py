@@ -24,7 +24,7 @@ from shoal.runs.recovery import sweep
 from shoal.sessions.context import RunContext
 from shoal.store.fold import StepState, fold
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 from tests.acting import assert_nothing_left, fingerprint
 from tests.conftest import git
 
@@ -68,7 +68,7 @@ async def both(context: RunContext, *commits: str) -> str:
 
 
 def recorded(repo: Path) -> StepState:
-    (run,) = fold(events(StatePaths.of(repo))).runs.values()
+    (run,) = fold(read_events(StatePaths.of(repo))).runs.values()
     return run.steps[STEP]
 
 

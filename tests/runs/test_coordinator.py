@@ -15,7 +15,7 @@ from shoal.model.status import Status
 from shoal.model.task import TaskLike
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 from tests.acting import assert_nothing_left, fingerprint, shown
 from tests.conftest import git
 
@@ -384,7 +384,7 @@ async def test_a_run_that_is_left_by_an_error_did_not_succeed(repo: Path) -> Non
         async with coordinator(repo) as task_run:
             await task_run.run_agents([Task("true", name="a", deps=["nobody"])])
 
-    (run,) = fold(events(StatePaths.of(repo))).runs.values()
+    (run,) = fold(read_events(StatePaths.of(repo))).runs.values()
     assert run.status is Status.FAILED
 
 

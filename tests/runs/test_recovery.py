@@ -11,7 +11,7 @@ import pytest
 from shoal.model.status import Status
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 from tests.acting import assert_nothing_left, fingerprint, ran, step
 from tests.conftest import git
 
@@ -53,7 +53,7 @@ async def test_the_work_of_a_killed_run_is_brought_in_by_the_next(repo: Path, st
     await ran(repo, step("next", "true"), strategy=strategy)
 
     paths = StatePaths.of(repo)
-    lost, after = fold(events(paths)).runs.values()
+    lost, after = fold(read_events(paths)).runs.values()
     results = [session.result for session in lost.steps["work"].sessions.values()]
     assert after.status is Status.SUCCEEDED
     assert lost.status.is_ended

@@ -6,7 +6,7 @@ from shoal.model.events import PermissionDecided
 from shoal.model.permissions import Permissions
 from shoal.model.results import WorkerResult
 from shoal.store.paths import StatePaths
-from shoal.store.reader import session_events
+from shoal.store.reader import read_session
 from tests.acting import ran, step
 from tests.conftest import git
 
@@ -26,6 +26,6 @@ def changed(repo: Path, result: WorkerResult) -> list[str]:
 
 def decisions(repo: Path, session: str) -> list[tuple[bool, str, str]]:
     """What the session's audit log says: allowed, subject, rule."""
-    recorded = session_events(StatePaths.of(repo), session)
+    recorded = read_session(StatePaths.of(repo), session)
     events = [one.event for one in recorded if isinstance(one.event, PermissionDecided)]
     return [(event.allowed, event.subject, event.rule) for event in events]

@@ -31,7 +31,7 @@ from shoal.sessions.open_dir import open_session_dir
 from shoal.sessions.worker import WorkerSpec
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 from shoal.workspaces.mount import list_mounts, unmount
 from shoal.workspaces.quota import IMAGE, remounted, settle, sized, unwritten_bytes
 from tests.acting import assert_nothing_left, ran, shown, step
@@ -73,7 +73,7 @@ if os.geteuid() != 0:
         with pytest.raises(Unavailable, match=r"only root can mount .* say `disk: polled`"):
             await ran(repo, step("work", "true", limits=EXACT), strategy=strategy, sandbox=sandbox)
 
-        assert fold(events(StatePaths.of(repo))).runs == {}
+        assert fold(read_events(StatePaths.of(repo))).runs == {}
         assert_nothing_left(repo)
 
     def test_the_command_says_so_and_ends_with_5(repo: Path) -> None:
@@ -229,7 +229,7 @@ else:
 
     def lost_work(repo: Path) -> list[WorkerResult]:
         """The results of the killed run, whose files are all held by branches."""
-        lost, *_ = fold(events(StatePaths.of(repo))).runs.values()
+        lost, *_ = fold(read_events(StatePaths.of(repo))).runs.values()
         results = [one.result for one in lost.steps["work"].sessions.values() if one.result]
         assert [one.status for one in results] == [Status.LOST] * 2
         for one in results:
@@ -267,7 +267,7 @@ else:
     async def test_a_disk_whose_work_was_brought_in_already_just_goes(repo: Path) -> None:
         killed_with_full_disks(repo, "overlay")
         commit = git(repo, "commit-tree", "-p", "main", "-m", "sealed", "main^{tree}")
-        (killed,) = fold(events(StatePaths.of(repo))).runs.values()
+        (killed,) = fold(read_events(StatePaths.of(repo))).runs.values()
         for session in killed.steps["work"].sessions.values():
             git(repo, "update-ref", f"refs/heads/{session.branch}", commit)
 

@@ -18,7 +18,7 @@ from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 from tests.acting import assert_nothing_left, paths_in, ran, shown, step, worked
 from tests.conftest import git, make_repo
 from tests.runs.test_recovery import killed_while_working
@@ -74,7 +74,7 @@ async def test_one_agents_trouble_never_ends_another(repo: Path, script: str) ->
     assert good.status is Status.SUCCEEDED
     assert shown(repo, good, "g") == "g"
     assert _kept_or_on_disk(repo, bad), bad
-    assert all(run.status.is_ended for run in fold(events(StatePaths.of(repo))).runs.values())
+    assert all(run.status.is_ended for run in fold(read_events(StatePaths.of(repo))).runs.values())
 
 
 def _kept_or_on_disk(repo: Path, result: WorkerResult) -> bool:
@@ -91,8 +91,8 @@ async def test_two_sweeps_at_once_write_one_end(repo: Path) -> None:
         for number in range(3):
             group.create_task(ran(repo, step(f"next-{number}", "true")))
 
-    lost = next(iter(fold(events(StatePaths.of(repo))).runs.values()))
-    ends = [one for one in events(StatePaths.of(repo), lost.run) if type(one.event).__name__ == "SessionEnded"]
+    lost = next(iter(fold(read_events(StatePaths.of(repo))).runs.values()))
+    ends = [one for one in read_events(StatePaths.of(repo), lost.run) if type(one.event).__name__ == "SessionEnded"]
     assert len(ends) == 2
     for session in lost.steps["work"].sessions.values():
         assert session.result is not None
@@ -137,7 +137,7 @@ async def test_a_replaced_folder_is_seen_by_whoever_sweeps(repo: Path) -> None:
 
     await ran(repo, step("next", "true"), strategy="worktree")
 
-    lost = next(iter(fold(events(StatePaths.of(repo))).runs.values()))
+    lost = next(iter(fold(read_events(StatePaths.of(repo))).runs.values()))
     for session in lost.steps["work"].sessions.values():
         assert session.result is not None
         assert paths_in(repo, session.result) == {"README.md", "d0/n"}

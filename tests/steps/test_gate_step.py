@@ -17,7 +17,7 @@ from shoal.runs.prepare import RunRequest, open_context
 from shoal.sessions.context import RunContext
 from shoal.steps.gate import MOST_SIGNS, ask_person, door_of
 from shoal.store.fold import StepState, fold
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 from shoal.store.requests import ControlRequest, post, read_posted, user_name
 
 ASK = Gate(message="Ship it?")
@@ -51,7 +51,7 @@ def answer(
 
 
 def step_of(context: RunContext) -> StepState:
-    return fold(events(context.paths, context.run)).runs[context.run].steps["ship"]
+    return fold(read_events(context.paths, context.run)).runs[context.run].steps["ship"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ async def test_all_gates_can_be_approved_beforehand(repo: Path) -> None:
     async with opened(repo) as context:
         with door_of(context) as door:
             said = await ask_person(ASK, door, context, "ship", approve_all=True)
-        kinds = [type(one.event) for one in events(context.paths, context.run)]
+        kinds = [type(one.event) for one in read_events(context.paths, context.run)]
 
         assert said == GateAnswer(verdict=GateVerdict.APPROVE, by=user_name(), message="--yes")
         assert kinds == [GateOpened, GateAnswered]
@@ -148,7 +148,7 @@ async def test_a_cancelled_gate_has_no_answer_and_leaves_nothing(repo: Path) -> 
 
         assert waiting.cancelled()
         assert step_of(context).gate is not None
-        assert [type(one.event) for one in events(context.paths, context.run)] == [GateOpened]
+        assert [type(one.event) for one in read_events(context.paths, context.run)] == [GateOpened]
         assert list(context.paths.requests.iterdir()) == []
 
 
@@ -175,6 +175,8 @@ async def test_what_is_no_request_is_named_in_the_log(repo: Path) -> None:
         heard(context, GateOpened, disturb)
         with door_of(context) as door:
             await ask_person(ASK, door, context, "ship")
-        ignored = [one.event for one in events(context.paths, context.run) if isinstance(one.event, RequestIgnored)]
+        ignored = [
+            one.event for one in read_events(context.paths, context.run) if isinstance(one.event, RequestIgnored)
+        ]
 
     assert ignored == [RequestIgnored(run=context.run, file="x\x1b.txt", why="its name is not one of ours")]

@@ -11,16 +11,18 @@ import pytest
 
 from shoal.errors import BadInput, Broken
 from shoal.model.events import Output, StepStarted
-from shoal.store import reader as read
-from shoal.store.ledger import opened
+from shoal.store import reader
+from shoal.store.ledger import open_ledger
 from shoal.store.paths import StatePaths
+from shoal.store.reader import store_at
 
 PRELUDE = """
 import asyncio, resource, sys
 from pathlib import Path
 from shoal.errors import Broken
 from shoal.model.events import Output, StepStarted
-from shoal.store.ledger import opened
+from shoal.store.ledger import open_ledger
+from shoal.store.reader import store_at
 from shoal.store.paths import StatePaths
 
 def step(run, number):
@@ -32,7 +34,7 @@ def said(text):
 """
 ENDLESS = """
 async def main(root, run):
-    async with opened(StatePaths.of(Path(root))) as ledger:
+    async with open_ledger(store_at(StatePaths.of(Path(root)))) as ledger:
         for number in range(1_000_000):
             ledger.note(Output(run=run, session=run, stream="out", text="x"))
             await ledger.append(step(run, number))
@@ -40,7 +42,7 @@ async def main(root, run):
 """
 COUNTED = """
 async def main(root, run):
-    async with opened(StatePaths.of(Path(root))) as ledger, asyncio.TaskGroup() as group:
+    async with open_ledger(store_at(StatePaths.of(Path(root)))) as ledger, asyncio.TaskGroup() as group:
         for number in range(300):
             group.create_task(ledger.append(step(run, number)))
             await asyncio.sleep(0)
@@ -57,7 +59,7 @@ async def attempt(ledger, number):
         said(f"refused {number}")
 
 async def main(root, run):
-    async with opened(StatePaths.of(Path(root))) as ledger:
+    async with open_ledger(store_at(StatePaths.of(Path(root)))) as ledger:
         await attempt(ledger, 1)
         allow(20_000)
         await attempt(ledger, 2)
@@ -75,7 +77,7 @@ async def main(root, run):
 ABANDONED = """
 async def main(root, run):
     global kept
-    kept = opened(StatePaths.of(Path(root)))
+    kept = open_ledger(store_at(StatePaths.of(Path(root))))
     ledger = await kept.__aenter__()
     await ledger.append(step(run, 1))
 
@@ -98,7 +100,7 @@ def begun(paths: StatePaths, program: str, run: str = "r") -> "subprocess.Popen[
 
 
 def numbers(paths: StatePaths, run: str) -> list[int]:
-    return [one.event.workers for one in read.events(paths, run) if isinstance(one.event, StepStarted)]
+    return [one.event.workers for one in reader.read_events(paths, run) if isinstance(one.event, StepStarted)]
 
 
 def step(number: int) -> StepStarted:
@@ -117,7 +119,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(paths: StatePaths) -> None:
         kept = numbers(paths, run)
         assert kept == list(range(len(kept)))
         assert len(kept) > max(acknowledged, default=4 + 17 * round_number)
-        noted = [one.seq for one in read.session_events(paths, run)]
+        noted = [one.seq for one in reader.read_session(paths, run)]
         assert noted == list(range(1, len(noted) + 1))
 
     with contextlib.closing(sqlite3.connect(paths.ledger)) as database:
@@ -131,7 +133,7 @@ def test_processes_that_start_and_write_at_once_all_keep_their_order(paths: Stat
             assert child.wait(60) == 0
 
     assert [numbers(paths, f"run-{number}") for number in range(4)] == [list(range(300))] * 4
-    assert [one.seq for one in read.events(paths)] == list(range(1, 1201))
+    assert [one.seq for one in reader.read_events(paths)] == list(range(1, 1201))
     assert sorted(path.name for path in paths.root.glob("ledger.db*")) == ["ledger.db"]
 
 
@@ -142,7 +144,7 @@ def test_a_full_disk_is_never_acknowledged_and_forgotten_once_there_is_room(path
     assert child.returncode == 0
     assert said.splitlines() == ["kept 1", "refused 2", "refused 3", "refused note", "kept 4"]
     assert numbers(paths, "r") == [1, 4]
-    assert [one.event.text for one in read.session_events(paths, "s") if isinstance(one.event, Output)] == ["z"]
+    assert [one.event.text for one in reader.read_session(paths, "s") if isinstance(one.event, Output)] == ["z"]
 
 
 def test_an_abandoned_ledger_does_not_keep_the_interpreter(paths: StatePaths) -> None:
@@ -153,7 +155,7 @@ def test_an_abandoned_ledger_does_not_keep_the_interpreter(paths: StatePaths) ->
 
 
 async def test_a_ledger_locked_for_a_while_is_waited_for(paths: StatePaths) -> None:
-    async with opened(paths) as ledger:
+    async with open_ledger(store_at(paths)) as ledger:
         with contextlib.closing(sqlite3.connect(paths.ledger, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             async with asyncio.TaskGroup() as group:
@@ -171,11 +173,11 @@ async def test_a_damaged_ledger_is_moved_aside_and_named(paths: StatePaths) -> N
     Path(f"{paths.ledger}-wal").write_bytes(b"log")
 
     with pytest.raises(Broken, match=r"ledger\.db\.corrupt-1; running again"):
-        async with opened(paths):
+        async with open_ledger(store_at(paths)):
             pass
-    assert list(read.events(paths)) == []
+    assert list(reader.read_events(paths)) == []
 
-    async with opened(paths) as ledger:
+    async with open_ledger(store_at(paths)) as ledger:
         await ledger.append(step(1))
     assert numbers(paths, "r") == [1]
     assert (paths.root / "ledger.db.corrupt-1").read_bytes() == b"not a database" * 500
@@ -187,7 +189,7 @@ async def test_a_ledger_damaged_twice_overwrites_nothing(paths: StatePaths) -> N
     for number in (1, 2):
         paths.ledger.write_bytes(bytes([number]) * 5000)
         with pytest.raises(Broken, match=f"corrupt-{number}"):
-            async with opened(paths):
+            async with open_ledger(store_at(paths)):
                 pass
 
     assert (paths.root / "ledger.db.corrupt-1").read_bytes()[:1] == b"\1"
@@ -198,14 +200,14 @@ async def test_a_damaged_session_is_told_and_then_begun_anew(paths: StatePaths) 
     paths.session_db("s").write_bytes(b"x" * 5000)
     output = Output(run="r", session="s", stream="out", text="hello")
 
-    async with opened(paths) as ledger:
+    async with open_ledger(store_at(paths)) as ledger:
         ledger.note(output)
         with pytest.raises(Broken, match="corrupt-1"):
             await ledger.flush("s")
         ledger.note(output)
         await ledger.forget("s")
 
-    assert [one.event for one in read.session_events(paths, "s")] == [output]
+    assert [one.event for one in reader.read_session(paths, "s")] == [output]
 
 
 async def test_a_ledger_of_a_newer_shoal_is_refused_untouched(paths: StatePaths) -> None:
@@ -215,15 +217,15 @@ async def test_a_ledger_of_a_newer_shoal_is_refused_untouched(paths: StatePaths)
     before = paths.ledger.read_bytes()
 
     with pytest.raises(BadInput, match="schema 7"):
-        async with opened(paths):
+        async with open_ledger(store_at(paths)):
             pass
     with pytest.raises(BadInput, match="schema 7"):
-        list(read.events(paths))
+        list(reader.read_events(paths))
     assert paths.ledger.read_bytes() == before
 
 
 async def test_a_removed_ledger_is_no_place_to_acknowledge_from(paths: StatePaths) -> None:
-    async with opened(paths) as ledger:
+    async with open_ledger(store_at(paths)) as ledger:
         await ledger.append(step(1))
         paths.ledger.unlink()
 
@@ -231,12 +233,13 @@ async def test_a_removed_ledger_is_no_place_to_acknowledge_from(paths: StatePath
             await ledger.append(step(2))
 
 
-async def test_state_that_is_moved_away_is_told_to_who_waits_and_hangs_nobody(paths: StatePaths) -> None:
+async def test_state_that_is_moved_away_is_an_error_and_hangs_nobody(paths: StatePaths) -> None:
     with contextlib.suppress(Broken):
-        async with asyncio.timeout(30), opened(paths) as ledger:
+        async with asyncio.timeout(30), open_ledger(store_at(paths)) as ledger:
             ledger.note(Output(run="r", session="s", stream="out", text="x"))
             await ledger.flush("s")
             paths.root.rename(paths.root.with_name("elsewhere"))
+            ledger.note(Output(run="r", session="s", stream="out", text="y"))
 
             with pytest.raises(Broken):
                 await ledger.forget("s")

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import BadInput, Broken
-from shoal.store.lock import locked
+from shoal.store.lock import hold_lock_blocking
 from shoal.store.paths import StatePaths
 from shoal.store.requests import (
-    MOST_BYTES,
-    MOST_SIGNS,
+    MAX_BYTES,
+    MAX_MESSAGE_CHARS,
     ControlRequest,
     RequestDoor,
     answers,
@@ -80,7 +80,7 @@ def test_requests_are_read_in_the_order_in_which_they_came_and_stay(paths: State
 
 
 @settings(max_examples=50)
-@given(st.text(st.characters(), max_size=MOST_SIGNS), st.text(st.characters(), max_size=40))
+@given(st.text(st.characters(), max_size=MAX_MESSAGE_CHARS), st.text(st.characters(), max_size=40))
 def test_any_words_arrive_as_they_were_said(message: str, by: str) -> None:
     request = answer(message=message, by=by)
     with scratch() as paths:
@@ -121,13 +121,13 @@ def test_what_is_no_request_is_named_and_passed_over(paths: StatePaths, tmp_path
     os.mkfifo(paths.requests_of(RUN) / odd[1].file)
     (paths.requests_of(RUN) / odd[2].file).mkdir()
     written(paths, secret.read_text(), answer().file)
-    written(paths, b" " * (MOST_BYTES + 1))
+    written(paths, b" " * (MAX_BYTES + 1))
     written(paths, "{}", "note.txt")
     for other in (
         answer(kind="dance"),
         answer(answer="maybe"),
         answer(run="another"),
-        answer(message="x" * (MOST_SIGNS + 1)),
+        answer(message="x" * (MAX_MESSAGE_CHARS + 1)),
     ):
         fields = {name: getattr(other, name) for name in ControlRequest.__slots__}
         written(paths, json.dumps(fields), other.file)
@@ -146,7 +146,7 @@ def test_where_nobody_takes_requests_none_can_be_left(paths: StatePaths, tmp_pat
     with pytest.raises(BadInput, match="gone takes no requests"):
         post(paths, ControlRequest(kind="answer", run="gone", answer="approve"))
     with pytest.raises(BadInput, match="make it shorter"):
-        post(paths, answer(message="x" * (MOST_SIGNS + 1)))
+        post(paths, answer(message="x" * (MAX_MESSAGE_CHARS + 1)))
     with pytest.raises(BadInput, match="not a plain file name"):
         post(paths, ControlRequest(kind="answer", run="../runs", answer="approve"))
     assert names(paths) == []
@@ -247,7 +247,7 @@ def test_what_was_left_for_dead_runs_is_removed(paths: StatePaths) -> None:
     post(paths, answer())
     make_folder(paths, "alive")
 
-    with locked(paths.run_lock("alive"), timeout=0):
+    with hold_lock_blocking(paths.run_lock("alive"), timeout=0):
         forget_dead(paths)
 
     assert [path.name for path in paths.requests.iterdir()] == ["alive"]

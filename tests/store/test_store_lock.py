@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import Broken
-from shoal.store.lock import held, is_locked, locked
+from shoal.store.lock import hold_lock, hold_lock_blocking, is_locked
 
 HOLDER = """
 import sys
 from pathlib import Path
-from shoal.store.lock import locked
-with locked(Path(sys.argv[1]), shared=sys.argv[2] == "shared", timeout=5):
+from shoal.store.lock import hold_lock_blocking
+with hold_lock_blocking(Path(sys.argv[1]), shared=sys.argv[2] == "shared", timeout=5):
     sys.stdout.write("held\\n")
     sys.stdout.flush()
     sys.stdin.read()
@@ -41,14 +41,14 @@ async def test_a_lock_excludes_other_processes_until_they_are_killed(tmp_path: P
     path = tmp_path / "x.lock"
     with holder(path) as child:
         assert is_locked(path)
-        with pytest.raises(Broken, match=r"x\.lock did not come free"), locked(path, timeout=0.02):
+        with pytest.raises(Broken, match=r"x\.lock did not come free"), hold_lock_blocking(path, timeout=0.02):
             pass
         with pytest.raises(Broken, match=r"x\.lock did not come free"):
-            async with held(path, timeout=0.02):
+            async with hold_lock(path, timeout=0.02):
                 pass
         child.kill()
 
-        async with held(path, timeout=5):
+        async with hold_lock(path, timeout=5):
             assert is_locked(path)
 
     assert not is_locked(path)
@@ -58,9 +58,9 @@ async def test_a_lock_excludes_other_processes_until_they_are_killed(tmp_path: P
 def test_sharers_share_and_keep_others_out(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
 
-    with holder(path, "shared"), locked(path, shared=True, timeout=0):
+    with holder(path, "shared"), hold_lock_blocking(path, shared=True, timeout=0):
         assert is_locked(path)
-        with pytest.raises(Broken), locked(path, timeout=0):
+        with pytest.raises(Broken), hold_lock_blocking(path, timeout=0):
             pass
 
 
@@ -70,7 +70,7 @@ async def test_tasks_of_one_process_take_turns_without_stopping_the_loop(tmp_pat
 
     async def visit(number: int) -> None:
         nonlocal most
-        async with held(tmp_path / "x.lock", timeout=20):
+        async with hold_lock(tmp_path / "x.lock", timeout=20):
             inside.append(number)
             most = max(most, len(inside))
             await asyncio.sleep(0)
@@ -86,8 +86,8 @@ async def test_tasks_of_one_process_take_turns_without_stopping_the_loop(tmp_pat
 async def test_a_cancelled_wait_holds_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
 
-    with locked(path, timeout=0), pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05), held(path, timeout=20):
+    with hold_lock_blocking(path, timeout=0), pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05), hold_lock(path, timeout=20):
             pass
 
     assert not is_locked(path)
@@ -95,9 +95,9 @@ async def test_a_cancelled_wait_holds_nothing(tmp_path: Path) -> None:
 
 def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
-    with locked(path, timeout=0):
+    with hold_lock_blocking(path, timeout=0):
         path.unlink()
-        with locked(path, timeout=1):
+        with hold_lock_blocking(path, timeout=1):
             assert is_locked(path)
 
 
@@ -106,6 +106,6 @@ def test_asking_makes_no_file_and_no_folder_is_an_error_at_once(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
     began = time.monotonic()
-    with pytest.raises(Broken, match="cannot be opened"), locked(tmp_path / "no" / "x.lock", timeout=60):
+    with pytest.raises(Broken, match="cannot be opened"), hold_lock_blocking(tmp_path / "no" / "x.lock", timeout=60):
         pass
     assert time.monotonic() - began < 30

@@ -20,7 +20,7 @@ from shoal.store.fold import GateState, RunState, State, StepState, latest
 from shoal.store.lock import is_locked
 from shoal.store.lookup import find_run
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 from shoal.store.requests import ControlRequest, post, user_name, withdraw
 
 TAKEN_SECONDS = 3.0
@@ -179,7 +179,7 @@ def _pauses() -> Iterator[float]:
 
 
 def _outcome(paths: StatePaths, request: ControlRequest) -> GateAnswered | StepEnded | RunEnded | None:
-    for recorded in events(paths, request.run, request.about):
+    for recorded in read_events(paths, request.run, request.about):
         match recorded.event:
             case RunEnded() as event:
                 return event

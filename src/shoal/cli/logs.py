@@ -30,7 +30,7 @@ from shoal.model.results import WorkerResult
 from shoal.store.fold import SessionState
 from shoal.store.lock import is_locked
 from shoal.store.lookup import find_session
-from shoal.store.reader import events, session_events
+from shoal.store.reader import read_events, read_session
 
 # Taken out, not shown as an escape: many programs colour what they say, and a line of escapes cannot be read.
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -121,7 +121,7 @@ def command(
         output.print_out(prompt_line(chosen.prompt, paint))
     if chosen.result is not None and not place.paths.session_db(chosen.session).exists():
         output.print_err(missing_log_line(chosen.session))
-    for recorded in watch.follow() if follow else session_events(place.paths, chosen.session):
+    for recorded in watch.follow() if follow else read_session(place.paths, chosen.session):
         line = event_line(recorded) if json else log_line(recorded.event, paint)
         if line is not None:
             output.print_out(line)
@@ -146,7 +146,7 @@ class Watch:
         while True:
             # Asked first: a session ends after its last event is on disk, so what is read then is all there is.
             is_over = self._is_over()
-            for recorded in session_events(self._place.paths, self._session, after):
+            for recorded in read_session(self._place.paths, self._session, after):
                 after = recorded.seq
                 yield recorded
             if is_over:
@@ -155,7 +155,7 @@ class Watch:
 
     def _is_over(self) -> bool:
         is_alive = is_locked(self._place.paths.run_lock(self._run))
-        for recorded in events(self._place.paths, self._run, self._seen):
+        for recorded in read_events(self._place.paths, self._run, self._seen):
             self._seen = recorded.seq
             match recorded.event:
                 case SessionEnded(session=session, result=result) if session == self._session:

@@ -33,9 +33,10 @@ from shoal.model.merge import MergeReport, Strategy
 from shoal.model.resolved_task import ResolvedTask
 from shoal.pipeline.keys.duration import seconds
 from shoal.pipeline.names import own_file
-from shoal.store import ledger
 from shoal.store.fold import RunState, State, report
+from shoal.store.ledger import open_ledger
 from shoal.store.lookup import find_run, find_session
+from shoal.store.reader import store_at
 
 AT_ONCE = 3
 
@@ -250,7 +251,7 @@ class _MergeCommand:
     async def _desk(self) -> AsyncIterator[tuple[MergeContext, tuple[str, ...]]]:
         place = await find_place(self._repo)
         chosen, sessions = _find_run(place, self._run, self._words)
-        async with ledger.opened(place.paths) as book:
+        async with open_ledger(store_at(place.paths)) as book:
             yield (
                 MergeContext(repository=place.repository, paths=place.paths, ledger=book, report=report(chosen)),
                 sessions,

@@ -12,7 +12,7 @@ from shoal.model.status import Status
 from shoal.store.fold import RunState, SessionState, State, StepState, fold
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,12 @@ class RepositoryState:
 
     def state(self) -> State:
         """Add up what was recorded; what was killed, or ended at once, is `lost`, though nobody could record that."""
-        first = fold(events(self.paths))
+        first = fold(read_events(self.paths))
         doubtful = [run for run in first.runs.values() if self._is_dead(run)]
         if not doubtful:
             return first
         # Read again: a run records its end before it lets its lock go, so now the end is there or never will be.
-        second = fold(events(self.paths))
+        second = fold(read_events(self.paths))
         names = {run.run for run in doubtful}
         return State({name: _lost(run) if name in names else run for name, run in second.runs.items()})
 

@@ -23,7 +23,7 @@ from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerKey
 from shoal.store.fold import fold
 from shoal.store.lookup import find_session
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +271,7 @@ async def _as_before(table: ConflictContext, chain: Chain, one: Candidate, befor
     if before is None or before.resolver is None or before.resolved_by != ConflictRule.AGENT:
         return None
     with suppress(*FAULTS):  # its branch may be gone, and then it is resolved anew
-        work = find_session(fold(events(table.context.paths)), before.resolver).result
+        work = find_session(fold(read_events(table.context.paths)), before.resolver).result
         if work is None:
             return None
         # It was given both sides with markers: the first parent of that is what had landed before.

@@ -20,13 +20,12 @@ from shoal.model.repository import Repository
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import RunReport, WorkerResult
 from shoal.sessions.context import RunContext
-from shoal.store import ledger
 from shoal.store.fold import RunState, State, fold, report
-from shoal.store.ledger import Ledger
-from shoal.store.lock import held
+from shoal.store.ledger import Ledger, open_ledger
+from shoal.store.lock import hold_lock
 from shoal.store.lookup import find_run, find_session
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events, store_at
 
 if TYPE_CHECKING:
     from shoal.steps.attempts import WorkerRunner  # brings in all that sessions need, which few merges do
@@ -124,7 +123,7 @@ class MergeContext:
 
     def past(self, at: str) -> MergeHistory:
         """Say what was merged before."""
-        return past(events(self.paths, self.run), at)
+        return past(read_events(self.paths, self.run), at)
 
 
 @contextlib.asynccontextmanager
@@ -134,7 +133,7 @@ async def at_work(merge_context: MergeContext) -> AsyncIterator[None]:
         raise BadInput("there is no git repository here to merge into; `shoal diff SESSION | git apply` takes the work")
     merge_context.paths.create()
     await refuse_blocked_names(merge_context.repository)
-    async with held(merge_context.paths.locks / f"merge-{merge_context.run}.lock", timeout=WAIT_SECONDS):
+    async with hold_lock(merge_context.paths.locks / f"merge-{merge_context.run}.lock", timeout=WAIT_SECONDS):
         yield
 
 
@@ -144,14 +143,14 @@ async def desk_of(
 ) -> AsyncIterator[MergeContext]:
     """Open a desk for the run under way, for *run*, or for the one that the last of *workers* belongs to."""
     if context is not None:
-        own = report(fold(events(context.paths, context.run)).runs[context.run])
+        own = report(fold(read_events(context.paths, context.run)).runs[context.run])
         yield MergeContext(repository=context.repository, paths=context.paths, ledger=context.ledger, report=own)
         return
     repository = await inspect(repo, environ)
     paths = StatePaths.of(repository.home)
-    state = fold(events(paths))
+    state = fold(read_events(paths))
     chosen = _run(state, workers) if run is None else report(find_run(state, run))
-    async with ledger.opened(paths) as book:
+    async with open_ledger(store_at(paths)) as book:
         yield MergeContext(repository=repository, paths=paths, ledger=book, report=chosen)
 
 
@@ -173,7 +172,7 @@ def session_name(given: object) -> str:
 
 
 def _result(paths: StatePaths, word: str) -> WorkerResult:
-    state = find_session(fold(events(paths)), word)
+    state = find_session(fold(read_events(paths)), word)
     if state.result is None:
         raise BadInput(f"{state.session} has not ended yet; wait for it, then merge it")
     return state.result
@@ -196,7 +195,7 @@ MOST_TOLD = 20
 async def record_merge_ended(merge_context: MergeContext, report: MergeReport) -> MergeReport:
     """Record how a merge ended, where that is not what was said last; gives *report* back."""
     last: MergeReport | None = None
-    for recorded in events(merge_context.paths, merge_context.run):
+    for recorded in read_events(merge_context.paths, merge_context.run):
         if isinstance(recorded.event, MergeEnded):
             last = recorded.event.report
     short = replace(report, results=tuple(map(_short, report.results)))

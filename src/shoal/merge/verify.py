@@ -31,7 +31,7 @@ from shoal.sessions.session import FAULTS, ended_events, mask_result, prompt_sum
 from shoal.sessions.setup.prepare import setup_record
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerRunner
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 
 STEP = "merge__verify"
 """No step of a file has this name: theirs have no `_`, and those inside of others one at a time."""
@@ -205,7 +205,7 @@ def setup_worker(runner: WorkerRunner) -> WorkerSpec | None:
 
 def recorded_worker(context: RunContext) -> WorkerSpec | None:
     """Make a worker with the set-up that most recorded sessions of the run had; its secrets come from the host."""
-    started = (one.event for one in events(context.paths, context.run))
+    started = (one.event for one in read_events(context.paths, context.run))
     found = [one.setup for one in started if isinstance(one, SessionStarted) and one.setup is not None]
     return _worker(_most_common(found), context.environ) if found else None
 

@@ -27,7 +27,7 @@ from shoal.sessions.context import RunContext
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
 from shoal.store.fold import RunState, fold, report
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 
 AT_ONCE = 3
 """So many verifications run at the same time, at most: all but the first are of what may be asked next."""
@@ -38,7 +38,7 @@ async def auto_merge(
 ) -> MergeReport | None:
     """Merge what ended well, as *how* says; `None` when it was stopped before anything was decided."""
     context = runner.context
-    run = report(fold(events(context.paths, context.run)).runs[context.run])
+    run = report(fold(read_events(context.paths, context.run)).runs[context.run])
     merge_context = MergeContext(repository=context.repository, paths=context.paths, ledger=context.ledger, report=run)
     request = MergeRequest(
         strategy=how.strategy,
@@ -84,7 +84,7 @@ async def verified(
 
 def resolving_steps(context: RunContext) -> tuple[StepResult, ...]:
     """Give the steps that were made to resolve conflicts of the run."""
-    run = report(fold(events(context.paths, context.run)).runs[context.run])
+    run = report(fold(read_events(context.paths, context.run)).runs[context.run])
     return tuple(step for step in run.steps if step.step.endswith((RESOLVE, REDO)))
 
 

@@ -23,7 +23,7 @@ from shoal.sessions.open_dir import prune
 from shoal.store.fold import RunState, fold
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 from shoal.workspaces import base as bases
 from shoal.workspaces import objects
 from shoal.workspaces import setup_layers as setup
@@ -90,7 +90,7 @@ def records(paths: StatePaths) -> list[Leftover]:
 def find_killed_runs(paths: StatePaths) -> list[RunState]:
     """Find the runs whose owner is dead, the oldest first."""
     names = {path.stem for path in _locks(paths) if not is_locked(path)}
-    state = fold(events(paths))
+    state = fold(read_events(paths))
     return [state.runs.get(name) or RunState(run=name) for name in sorted(names)]
 
 
@@ -171,7 +171,7 @@ async def _sort(repository: Repository, entry: Path, claim: _Claim | None) -> So
 
 def _claims(paths: StatePaths) -> dict[Path, _Claim]:
     claims: dict[Path, _Claim] = {}
-    for run in fold(events(paths)).runs.values():
+    for run in fold(read_events(paths)).runs.values():
         for session in (one for step in run.steps.values() for one in step.sessions.values()):
             claims[paths.box(session.session)] = claims[Path(session.workspace)] = _Claim(run.run, session.result)
     return claims

@@ -24,9 +24,10 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, wall
 from shoal.sessions.session_dir import User
 from shoal.sessions.setup.project import project_ready
-from shoal.store import ledger
-from shoal.store.lock import held
+from shoal.store.ledger import open_ledger
+from shoal.store.lock import hold_lock
 from shoal.store.paths import StatePaths
+from shoal.store.reader import store_at
 from shoal.workspaces.base import base_ready
 from shoal.workspaces.remove import Trash
 
@@ -77,7 +78,7 @@ async def open_context(request: RunRequest, *, look: Look | None = None) -> Asyn
     kind = await kind_of_workspace(request.strategy, sandbox, paths, stays=not request.cleanup)
     run = request.run or f"{request.name}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
     async with (
-        ledger.opened(paths) as book,
+        open_ledger(store_at(paths)) as book,
         _owned(paths, run),
         _pinned(repository, paths, run, commit),
         base_ready(repository, commit, paths.bases, on_gather=request.on_gather) as base,
@@ -176,7 +177,7 @@ def exclude_state(repository: Repository) -> None:
 async def _owned(paths: StatePaths, run: str) -> AsyncIterator[None]:
     """Hold the run's lock: whoever finds its file unlocked knows that something of the run was not brought in."""
     lock = paths.run_lock(run)
-    async with held(lock, timeout=5):
+    async with hold_lock(lock, timeout=5):
         try:
             yield
         finally:

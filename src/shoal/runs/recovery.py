@@ -24,9 +24,9 @@ from shoal.sessions.open_dir import prune
 from shoal.sessions.seal import Wish, seal_work
 from shoal.sessions.session_dir import SessionDir
 from shoal.store.fold import RunState, SessionState, fold
-from shoal.store.lock import held, is_locked
+from shoal.store.lock import hold_lock, is_locked
 from shoal.store.paths import StatePaths
-from shoal.store.reader import events, read_unended
+from shoal.store.reader import read_events, read_unended
 from shoal.store.requests import forget_dead
 from shoal.workspaces import base as bases
 from shoal.workspaces import objects
@@ -114,7 +114,7 @@ async def sweep(context: RunContext) -> list[WorkerResult]:
 async def _sweep_if_owner(context: RunContext, lock: Path) -> list[WorkerResult]:
     """Own the dead run while it is swept: of two Shoals that find it, one works and the other passes by."""
     try:
-        async with held(lock, timeout=0):
+        async with hold_lock(lock, timeout=0):
             results = await run_swept(context, lock.stem)
             if not list_unfinished(context.paths, lock.stem):
                 lock.unlink(missing_ok=True)
@@ -131,7 +131,7 @@ async def run_swept(context: RunContext, run: str) -> list[WorkerResult]:
         # What needs another wall or another user is left for who has it.
         with contextlib.suppress(Unavailable):
             results.append(await _session_swept(there, one.step, one.session))
-    state = fold(events(context.paths, run)).runs.get(run)
+    state = fold(read_events(context.paths, run)).runs.get(run)
     if state is not None and not state.status.is_ended:
         await context.ledger.append(RunEnded(run=run, status=_status(state), duration_seconds=0.0))
     if not list_unfinished(context.paths, run):

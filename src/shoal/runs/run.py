@@ -49,7 +49,7 @@ from shoal.steps.template_scope import TemplateScope
 from shoal.steps.workers import Equipment, together, verdict
 from shoal.store.fold import fold
 from shoal.store.fold import report as folded
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 
 STATUS_SECONDS = 3.0
 
@@ -293,7 +293,7 @@ class _Work:
 def _recorded_steps(context: RunContext) -> tuple[StepResult, ...]:
     """Give the steps as far as the ledger knows them."""
     try:
-        return folded(fold(events(context.paths, context.run)).runs[context.run]).steps
+        return folded(fold(read_events(context.paths, context.run)).runs[context.run]).steps
     except (ShoalError, KeyError):  # the ledger itself is what broke
         return ()
 

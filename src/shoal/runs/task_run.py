@@ -50,7 +50,7 @@ from shoal.steps.resolve_task import (
     settle,
 )
 from shoal.store.fold import fold, report
-from shoal.store.reader import events
+from shoal.store.reader import read_events
 
 
 class TaskRun:
@@ -131,7 +131,7 @@ class TaskRun:
     def report(self) -> RunReport:
         """Say what came of the run so far."""
         context = self.runner.context
-        return report(fold(events(context.paths, context.run)).runs[context.run])
+        return report(fold(read_events(context.paths, context.run)).runs[context.run])
 
     async def resolver(self, agent: AgentLike) -> ResolvedTask:
         """Settle who resolves conflicts; whom this host has not is refused."""

@@ -15,7 +15,7 @@ from shoal.model.resolved_task import ResolvedTask
 from shoal.sessions.artifacts import read_files, reading
 from shoal.sessions.context import RunContext
 from shoal.sessions.session_dir import SessionDir, own_folder
-from shoal.store.lock import held
+from shoal.store.lock import hold_lock
 
 TOKENS = ("token", "expir", "refresh")
 """Parts of the names of what a refresh changes."""
@@ -146,7 +146,7 @@ MOVED = "yours was changed meanwhile"
 @contextlib.asynccontextmanager
 async def lock_of_logins() -> AsyncIterator[None]:
     """Hold what guards the user's login files against every other Shoal of this user."""
-    async with held(own_folder() / LOCK, timeout=LOCK_SECONDS):
+    async with hold_lock(own_folder() / LOCK, timeout=LOCK_SECONDS):
         yield
 
 

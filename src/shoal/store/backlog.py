@@ -1,4 +1,4 @@
-"""What waits for the writer's thread: bounded, fair between sessions, acknowledged facts first."""
+"""The queue in front of the writer's thread: bounded, fair between sessions, acknowledged facts first."""
 
 import asyncio
 import threading
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from shoal.errors import Broken
 from shoal.model.events import Event, Recorded
-from shoal.store.database import EventRow
+from shoal.store.kind import EventRow
 
 _BATCH = 1000
 _ROW_BYTES = 200
 _SHARE = 8
-_LOOK_UP_SECONDS = 1.0
-# Notes rest so long, unless somebody waits for them: a short session's all become one transaction.
-RIPE_SECONDS = 0.1
+_CHECK_SECONDS = 1.0
+# Notes wait so long, unless somebody needs them: all notes of a short session become one transaction.
+NOTE_DELAY_SECONDS = 0.1
 GATHER_SECONDS = 0.004
-RIPE_BYTES = 64 * 1024
+NOTE_DELAY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Mark:
 
     waiter: asyncio.Future[None]
     is_last: bool
-    """Whether the session's database is then to be laid to rest."""
+    """Whether the session's log is then to be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +88,19 @@ class Backlog:
         self._bounds = bounds
         self._changed = threading.Condition()  # guards all that follows
         self._appends: list[Append] = []
-        self._lines: dict[str, _SessionQueue] = {}
-        self._ripe: dict[str, None] = {}
+        self._queues: dict[str, _SessionQueue] = {}
+        self._due: dict[str, None] = {}
         self._size = 0
         self._rows = 0
         self._is_closed = False
-        self._crowd = 0
+        self._last_count = 0
         self._is_gathering = False
 
     def has_room(self, session: str, size: int) -> bool:
         """Say whether *session* may add a note of *size* bytes that could as well be left out."""
         with self._changed:
-            line = self._lines.get(session)
-            own_size, own_rows = (line.size, len(line.items)) if line else (0, 0)
+            queue = self._queues.get(session)
+            own_size, own_rows = (queue.size, len(queue.items)) if queue else (0, 0)
             return (
                 self._size + size <= self._bounds.size
                 and own_size + size <= self._bounds.size // _SHARE
@@ -119,20 +119,20 @@ class Backlog:
     def note(self, session: str, entry: BacklogEntry) -> None:
         """Add a note of *session*, whether there is room or not."""
         with self._changed:
-            line = self._add(session, entry)
-            line.size += entry.size
+            queue = self._add(session, entry)
+            queue.size += entry.size
             self._size += entry.size
             self._rows += 1
-            if line.size >= RIPE_BYTES:
-                self._ripen(session)
-            elif len(self._lines) == len(line.items) == 1:
+            if queue.size >= NOTE_DELAY_BYTES:
+                self._make_due(session)
+            elif len(self._queues) == len(queue.items) == 1:
                 self._changed.notify()  # now it is known until when to wait
 
     def mark(self, session: str, mark: Mark) -> None:
         """Add a mark behind all notes of *session*."""
         with self._changed:
             self._add(session, mark)
-            self._ripen(session)
+            self._make_due(session)
 
     def close(self) -> None:
         """Take nothing more in; what waits is still given out."""
@@ -144,8 +144,8 @@ class Backlog:
         """Wait for work; `None` says that there will be no more."""
         with self._changed:
             while not (self._appends or self._is_closed or self._next()):
-                self._changed.wait(self._patience())
-                # a loop that was torn down without leaving `opened` must not keep the interpreter from ending
+                self._changed.wait(self._wait_seconds())
+                # a loop that was torn down without closing the ledger must not keep the interpreter from ending
                 self._is_closed = self._is_closed or not threading.main_thread().is_alive()
             if self._appends:
                 self._gather()
@@ -155,25 +155,25 @@ class Backlog:
 
     def _add(self, session: str, item: BacklogEntry | Mark) -> _SessionQueue:
         self._check_open()
-        line = self._lines.setdefault(session, _SessionQueue(deque(), time.monotonic()))
-        line.items.append(item)
-        return line
+        queue = self._queues.setdefault(session, _SessionQueue(deque(), time.monotonic()))
+        queue.items.append(item)
+        return queue
 
-    def _ripen(self, session: str) -> None:
-        self._ripe.setdefault(session)
+    def _make_due(self, session: str) -> None:
+        self._due.setdefault(session)
         if not self._is_gathering:
             self._changed.notify()
 
     def _next(self) -> str | None:
-        """Give whose turn it is: who has rested long enough, the oldest first, else one that somebody waits for."""
-        oldest = next(iter(self._lines), None)
-        if oldest and (self._is_closed or self._lines[oldest].since + RIPE_SECONDS <= time.monotonic()):
+        """Choose the session to write: the one that has waited longest, if long enough, else one that is due."""
+        oldest = next(iter(self._queues), None)
+        if oldest and (self._is_closed or self._queues[oldest].since + NOTE_DELAY_SECONDS <= time.monotonic()):
             return oldest
-        return next(iter(self._ripe), None)
+        return next(iter(self._due), None)
 
-    def _patience(self) -> float:
-        oldest = next(iter(self._lines.values()), None)
-        return _LOOK_UP_SECONDS if oldest is None else max(0.0, oldest.since + RIPE_SECONDS - time.monotonic())
+    def _wait_seconds(self) -> float:
+        oldest = next(iter(self._queues.values()), None)
+        return _CHECK_SECONDS if oldest is None else max(0.0, oldest.since + NOTE_DELAY_SECONDS - time.monotonic())
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -181,28 +181,28 @@ class Backlog:
 
     def _gather(self) -> None:
         """Where several came together before, wait for more of them: a commit costs the same for one and for many."""
-        if self._crowd > 1 and not self._is_closed:
+        if self._last_count > 1 and not self._is_closed:
             self._is_gathering = True
             self._changed.wait(GATHER_SECONDS)
             self._is_gathering = False
 
     def _all_appends(self) -> Appends:
         taken, self._appends = self._appends, []
-        self._crowd = len(taken)
+        self._last_count = len(taken)
         return Appends(tuple(taken))
 
     def _some_notes(self, session: str) -> Notes:
-        line = self._lines.pop(session)
-        entries, mark = _head(line.items)
+        queue = self._queues.pop(session)
+        entries, mark = _head(queue.items)
         freed = sum(entry.size for entry in entries)
-        line.size -= freed
+        queue.size -= freed
         self._size -= freed
         self._rows -= len(entries)
-        self._ripe.pop(session, None)
-        if line.items:  # last in turn now
-            line.since = time.monotonic()
-            self._lines[session] = line
-            self._ripe[session] = None
+        self._due.pop(session, None)
+        if queue.items:  # last in turn now
+            queue.since = time.monotonic()
+            self._queues[session] = queue
+            self._due[session] = None
         return Notes(session, entries, mark)
 
 

@@ -28,7 +28,7 @@ class UnknownEvent:
 
 def encode(event: Event) -> str:
     """Write the fields of *event* as ASCII JSON, which any string survives (NUL and lone surrogates are escaped)."""
-    return _ENCODER.encode(_plain(event))
+    return _ENCODER.encode(_to_json(event))
 
 
 def decode(kind: str, body: str) -> Event | UnknownEvent:
@@ -37,25 +37,25 @@ def decode(kind: str, body: str) -> Event | UnknownEvent:
     if known is None:
         return UnknownEvent(kind, body)
     try:
-        made = _make(known, json.loads(body))
+        event = _make(known, json.loads(body))
     except _MISFITS:
         return UnknownEvent(kind, body)
-    return made if isinstance(made, Event) else UnknownEvent(kind, body)
+    return event if isinstance(event, Event) else UnknownEvent(kind, body)
 
 
-def _plain(value: object) -> object:
+def _to_json(value: object) -> object:
     if value is None or type(value) in _SINGLE:
         return value
     kind: type = type(value)
     if names := _names(kind):
         return {
-            name: one if (one := getattr(value, name)) is None or type(one) in _SINGLE else _plain(one)
+            name: item if (item := getattr(value, name)) is None or type(item) in _SINGLE else _to_json(item)
             for name in names
         }
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _to_json(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
+        return [_to_json(item) for item in value]
     return value
 
 
@@ -79,15 +79,15 @@ def _make(kind: type, value: object) -> object:
 def _decode_as(hint: object, value: object) -> object:
     origin = get_origin(hint)
     if origin in (Union, UnionType):
-        return _fitting(get_args(hint), value)
+        return _decode_union(get_args(hint), value)
     if origin is tuple:
-        return tuple(_decode_as(get_args(hint)[0], one) for one in _check_kind(value, list))
+        return tuple(_decode_as(get_args(hint)[0], item) for item in _check_kind(value, list))
     if origin is Mapping:
-        return {key: _decode_as(get_args(hint)[1], one) for key, one in _check_kind(value, dict).items()}
-    return _single(_check_kind(hint, type), value)
+        return {key: _decode_as(get_args(hint)[1], item) for key, item in _check_kind(value, dict).items()}
+    return _decode_single(_check_kind(hint, type), value)
 
 
-def _single(hint: type, value: object) -> object:
+def _decode_single(hint: type, value: object) -> object:
     if dataclasses.is_dataclass(hint):
         return _make(hint, value)
     if issubclass(hint, Enum):
@@ -97,7 +97,7 @@ def _single(hint: type, value: object) -> object:
     return _check_kind(value, hint)
 
 
-def _fitting(hints: tuple[object, ...], value: object) -> object:
+def _decode_union(hints: tuple[object, ...], value: object) -> object:
     for hint in hints:
         try:
             return _decode_as(hint, value)

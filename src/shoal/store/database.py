@@ -1,20 +1,17 @@
-"""One SQLite database of events: its shape, and how it is opened, written and laid to rest."""
+"""One SQLite database of events: its shape, and how it is opened and written."""
 
 import contextlib
 import os
 import sqlite3
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from shoal import __version__
 from shoal.errors import BadInput, Broken, ShoalError
-from shoal.model.events import Event
-from shoal.store.codec import encode
-from shoal.store.lock import locked
+from shoal.store.kind import EventRow
+from shoal.store.lock import hold_lock_blocking
 
 SCHEMA = 1
 BUSY_SECONDS = 5.0
@@ -22,7 +19,7 @@ _ATTEMPTS = 4
 _PAUSE = 0.05
 _LOCK_SECONDS = 30.0
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_SHAPE = (
+_TABLES = (
     "CREATE TABLE IF NOT EXISTS events"
     " (seq INTEGER PRIMARY KEY, at REAL, run TEXT, session TEXT, kind TEXT, body TEXT)",
     "CREATE INDEX IF NOT EXISTS events_by_run ON events (run)",
@@ -32,33 +29,29 @@ _INSERT = "INSERT INTO events (at, run, session, kind, body) VALUES (?, ?, ?, ?,
 
 
 @dataclass(frozen=True, slots=True)
-class EventRow:
-    """An event as it lies in its table."""
+class Durability:
+    """How a database is written."""
 
-    at: float
-    run: str
-    session: str | None
-    kind: str
-    body: str
+    journal: str
+    synchronous: str
 
-    @classmethod
-    def of(cls, event: Event, at: float) -> Self:
-        """Make the row of *event*."""
-        session = getattr(event, "session", None)
-        named = None if session is None else _storable(session)
-        return cls(at, _storable(event.run), named, type(event).__name__, encode(event))
+
+LEDGER = Durability(journal="WAL", synchronous="FULL")
+"""A commit survives a power failure, and readers never wait."""
+SESSION = Durability(journal="DELETE", synchronous="OFF")
+"""A commit survives a kill, and makes one small file that needs no other while nobody writes."""
 
 
 class Database:
     """A database that is opened when it is first written, and again after the disk has failed it.
 
-    For the writer's thread only. *lock* keeps processes apart while one makes, mends or leaves the database:
+    For the writer's thread only. *lock* keeps processes apart while one makes or repairs the database:
     SQLite's own change into WAL mode fails for the second of two that try it at once.
     """
 
-    def __init__(self, path: Path, *, synchronous: str, lock: Path) -> None:
+    def __init__(self, path: Path, durability: Durability, *, lock: Path) -> None:
         self._path = path
-        self._synchronous = synchronous
+        self._durability = durability
         self._lock = lock
         self._connection: sqlite3.Connection | None = None
         self._file: os.stat_result | None = None
@@ -75,65 +68,17 @@ class Database:
                 time.sleep(_PAUSE)
         raise AssertionError("the last attempt returns or raises")
 
-    def write_whole(self, rows: Sequence[EventRow], mould: "Mould") -> list[int] | None:
-        """Write a database that holds *rows* and nothing else, at rest from the start; `None` where that cannot be.
-
-        It gets its name when it is whole, so it needs no log of its own: a sixth of what opening and leaving one costs.
-        """
-        if self._connection is not None or self._refusal is not None or os.path.exists(self._path):  # noqa: PTH110
-            return None
-        fresh = f"{self._path}.new"
-        try:
-            image, numbers = mould.fill(self._path.parent, rows)
-            _write(fresh, image)
-            os.link(fresh, self._path)  # never over one that somebody made meanwhile
-        except (OSError, sqlite3.Error):  # the usual way may still go, or says what is wrong
-            return None
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(fresh)  # noqa: PTH108 - half the time of Path.unlink
-        return numbers
-
-    def write_last(self, rows: Sequence[EventRow]) -> list[int] | None:
-        """Add *rows* to a database at rest, and leave it at rest; `None` where it is not, or somebody reads it."""
-        is_resting = self._connection is None and self._refusal is None and self._path.exists()
-        if not is_resting or Path(f"{self._path}-wal").exists():
-            return None
-        with contextlib.closing(sqlite3.connect(self._path, timeout=0, isolation_level=None)) as connection:
-            try:
-                check_version(self._path, connection)
-                connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-                return _insert(connection, rows)
-            except sqlite3.Error:  # somebody reads it just now, or worse: the usual way waits, or says what is wrong
-                return None
-
-    def open(self) -> None:
-        """Open, if it is not open yet."""
-        if self._connection is None:
-            with locked(self._lock, timeout=_LOCK_SECONDS):
-                self._open()
-
-    def rest(self) -> None:
-        """Close for good: where nobody else has it open, no `-wal` is left, and readers will not need one."""
-        if self._connection is None:
-            return
-        try:
-            # kept out of WAL mode: a read-only reader would make -wal and -shm files there, and leave them
-            with contextlib.suppress(sqlite3.Error), locked(self._lock, timeout=_LOCK_SECONDS):
-                self._connection.execute("PRAGMA busy_timeout = 0")
-                self._connection.execute("PRAGMA journal_mode = DELETE")
-        finally:
-            self.close()
-
     def close(self) -> None:
-        """Close, to be opened again by the next write."""
+        """Close, to be opened again by the next write; whoever closes the ledger last leaves no `-wal` beside it."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
     def _write(self, rows: Sequence[EventRow]) -> list[int]:
-        self.open()
+        if self._connection is None:
+            with hold_lock_blocking(self._lock, timeout=_LOCK_SECONDS):
+                self._open()
         try:
             return self._insert(rows)
         except sqlite3.Error as error:
@@ -145,7 +90,7 @@ class Database:
         if self._refusal is not None:
             raise self._refusal
         try:
-            self._connection = _connect(self._path, self._synchronous)
+            self._connection = _connect(self._path, self._durability)
         except ShoalError as error:
             self._refusal = error
             raise
@@ -181,10 +126,10 @@ def check_version(path: Path, connection: sqlite3.Connection) -> int:
     return version
 
 
-def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
+def _connect(path: Path, durability: Durability) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     try:
-        _prepare(path, connection, synchronous)
+        _prepare(path, connection, durability)
     except BaseException as error:
         # moved before it is closed: SQLite's close would first rewrite what is left of it, and remove its log
         kept = _move_aside(path) if _is_damage(error) else None
@@ -195,12 +140,12 @@ def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
     return connection
 
 
-def _prepare(path: Path, connection: sqlite3.Connection, synchronous: str) -> None:
+def _prepare(path: Path, connection: sqlite3.Connection, durability: Durability) -> None:
     version = check_version(path, connection)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    connection.execute(f"PRAGMA journal_mode = {durability.journal}")
+    connection.execute(f"PRAGMA synchronous = {durability.synchronous}")
     if version < SCHEMA:
-        _shape(connection)
+        _create_tables(connection)
     connection.execute("SELECT max(seq) FROM events").fetchone()
 
 
@@ -209,49 +154,11 @@ def _is_damage(error: BaseException) -> bool:
     return isinstance(error, sqlite3.DatabaseError) and primary_code(error) in _DAMAGE
 
 
-def _shape(connection: sqlite3.Connection) -> None:
+def _create_tables(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    for statement in _SHAPE:
+    for statement in _TABLES:
         connection.execute(statement)
     connection.execute("COMMIT")
-
-
-class Mould:
-    """Makes the bytes of databases that need no more than a few rows; for one thread, and one place at a time."""
-
-    def __init__(self) -> None:
-        self._connection = sqlite3.connect(":memory:", isolation_level=None)
-        self._blank = b""
-
-    def fill(self, place: Path, rows: Sequence[EventRow]) -> tuple[bytes, list[int]]:
-        """Give the bytes of a database with *rows*, and their numbers."""
-        self._blank = self._blank or _blank(place)
-        self._connection.deserialize(self._blank)  # a new one each time: nothing of the last stays in its pages
-        numbers = _insert(self._connection, rows)
-        return self._connection.serialize(), numbers
-
-    def close(self) -> None:
-        """Let it go."""
-        self._connection.close()
-
-
-def _blank(place: Path) -> bytes:
-    """Give the bytes of a database without rows; it is made below *place*, where there is room for it."""
-    with tempfile.TemporaryDirectory(dir=place) as folder:
-        path = Path(folder) / "blank"
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            _shape(connection)
-        return path.read_bytes()
-
-
-def _write(file: str, content: bytes) -> None:
-    """Write a whole file; as with `synchronous = NORMAL`, a power cut may take it, and leave an empty one."""
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        while content:
-            content = content[os.write(fd, content) :]
-    finally:
-        os.close(fd)
 
 
 def _move_aside(path: Path) -> Path:
@@ -260,7 +167,7 @@ def _move_aside(path: Path) -> Path:
         number += 1
     kept = path.with_name(f"{path.name}.corrupt-{number}")
     # the database last: a log left behind without it would be replayed into the fresh one
-    for suffix in ("-wal", "-shm", ""):
+    for suffix in ("-wal", "-shm", "-journal", ""):
         with contextlib.suppress(FileNotFoundError):
             Path(f"{path}{suffix}").rename(f"{kept}{suffix}")
     return kept
@@ -269,7 +176,7 @@ def _move_aside(path: Path) -> Path:
 def _insert(connection: sqlite3.Connection, rows: Sequence[EventRow]) -> list[int]:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        numbers = [_number(connection, row) for row in rows]
+        numbers = [_insert_row(connection, row) for row in rows]
         connection.execute("COMMIT")
     except BaseException:
         with contextlib.suppress(sqlite3.Error):
@@ -278,12 +185,8 @@ def _insert(connection: sqlite3.Connection, rows: Sequence[EventRow]) -> list[in
     return numbers
 
 
-def _number(connection: sqlite3.Connection, row: EventRow) -> int:
+def _insert_row(connection: sqlite3.Connection, row: EventRow) -> int:
     number = connection.execute(_INSERT, (row.at, row.run, row.session, row.kind, row.body)).lastrowid
     if number is None:
         raise AssertionError("an insert has a row")
     return number
-
-
-def _storable(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The ledger: facts are appended and acknowledged after their commit, what agents say is noted on the side."""
+"""Writing events: facts are appended and acknowledged after their commit, what agents say is noted on the side."""
 
 import asyncio
 import contextlib
@@ -9,21 +9,20 @@ from dataclasses import replace
 
 from shoal.model.events import Event, Output, Recorded
 from shoal.store.backlog import Append, Backlog, BacklogBounds, BacklogEntry, Mark
-from shoal.store.database import EventRow
-from shoal.store.paths import StatePaths, component
+from shoal.store.kind import EventRow, Store
+from shoal.store.paths import component
 from shoal.store.writer import WriteOutcome, Writer
 
 Listener = Callable[[Recorded], None]
 
 
 @contextlib.asynccontextmanager
-async def opened(paths: StatePaths, *, bounds: BacklogBounds | None = None) -> AsyncIterator["Ledger"]:
-    """Open the ledger, made where there is none; on leaving, all that was noted is committed.
+async def open_ledger(store: Store, *, bounds: BacklogBounds | None = None) -> AsyncIterator["Ledger"]:
+    """Open the ledger of *store*, made where there is none; on leaving, all that was noted is committed.
 
     Raises `BadInput` for a ledger of a newer Shoal and `Broken` for a damaged one, which is then moved aside.
     """
-    paths.create()
-    ledger = Ledger(paths, bounds or BacklogBounds())
+    ledger = Ledger(store, bounds or BacklogBounds())
     try:
         await ledger.ready()
         yield ledger
@@ -32,12 +31,12 @@ async def opened(paths: StatePaths, *, bounds: BacklogBounds | None = None) -> A
 
 
 class Ledger:
-    """The door to all state, for the thread of one loop; made by `opened`."""
+    """The door to all state, for the thread of one loop; made by `open_ledger`."""
 
-    def __init__(self, paths: StatePaths, bounds: BacklogBounds) -> None:
+    def __init__(self, store: Store, bounds: BacklogBounds) -> None:
         self._loop = asyncio.get_running_loop()
         self._backlog = Backlog(bounds)
-        self._writer = Writer(paths, self._backlog, self._tell)
+        self._writer = Writer(store, self._backlog, self._receive)
         self._ended = asyncio.Event()
         self._listeners: list[Listener] = []
         self._dropped: dict[str, Output] = {}
@@ -51,29 +50,29 @@ class Ledger:
         return self._writer.commits
 
     async def ready(self) -> None:
-        """Wait until the database is open; raise what keeps it from being so."""
+        """Wait until the ledger is open; raise what keeps it from being so."""
         await self._append(())
 
     async def append(self, *events: Event) -> tuple[Recorded, ...]:
         """Record *events* in one transaction, in order, and return after its commit.
 
-        Raises `Broken` when the disk did not take them. Who is cancelled here does not know: they may be recorded.
+        Raises `Broken` when the disk did not take them. Cancelled here, they may be recorded all the same.
         """
         if not events:
             return ()
         return await self._append(tuple(_entry(event) for event in events))
 
     def post(self, event: Event) -> None:
-        """Record *event* like `append`, some time soon and without anybody who waits for it."""
+        """Record *event* like `append`, soon, without waiting for it."""
         waiter: asyncio.Future[tuple[Recorded, ...]] = self._loop.create_future()
         waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._backlog.append(Append((_entry(event),), waiter))
 
     def note(self, event: Event) -> None:
-        """Record *event* in its session's own database, some time soon.
+        """Record *event* in the log of its session, soon.
 
         When too much waits, `Output` is left out, and the next one that is kept says how many bytes are missing.
-        What the disk did not take is told by the next `flush` or `forget`.
+        The next `flush` or `forget` raises what the disk did not take.
         """
         session = _session(event)
         component(session)  # a name that is no file name is refused here, not on the thread
@@ -86,7 +85,7 @@ class Ledger:
         await self._mark(session, is_last=False)
 
     async def forget(self, session: str) -> None:
-        """Flush and close the database of *session*; a later note opens it again."""
+        """Flush and close the log of *session*; a later note opens it again."""
         await self._mark(session, is_last=True)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -100,7 +99,7 @@ class Ledger:
     async def close(self) -> None:
         """Write what waits and end the thread, even when cancelled meanwhile."""
         for session in tuple(self._dropped):
-            self._own_up(session)
+            self._note_dropped(session)
         self._backlog.close()
         try:
             await self._ended.wait()
@@ -114,7 +113,7 @@ class Ledger:
 
     async def _mark(self, session: str, *, is_last: bool) -> None:
         component(session)
-        self._own_up(session)
+        self._note_dropped(session)
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._backlog.mark(session, Mark(waiter, is_last))
         await waiter
@@ -129,7 +128,7 @@ class Ledger:
         self._dropped[output.session] = replace(output, text="", dropped=missing + size)
         return None
 
-    def _own_up(self, session: str) -> None:
+    def _note_dropped(self, session: str) -> None:
         """Note what is missing at the end, where no later output can say it."""
         missing = self._dropped.pop(session, None)
         if missing is not None:
@@ -141,11 +140,11 @@ class Ledger:
         finally:
             self._call(self._ended.set)
 
-    def _tell(self, outcome: WriteOutcome) -> None:
+    def _receive(self, outcome: WriteOutcome) -> None:
         self._call(lambda: self._deliver(outcome))
 
     def _call(self, callback: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(callback)
 
     def _deliver(self, outcome: WriteOutcome) -> None:

@@ -14,7 +14,7 @@ _SHORTEST, _LONGEST = 0.005, 0.05
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, shared: bool = False, timeout: float) -> Iterator[None]:
+def hold_lock_blocking(path: Path, *, shared: bool = False, timeout: float) -> Iterator[None]:
     """Hold the lock at *path*, alone or with other sharers; raise `Broken` when it does not come free in time."""
     with contextlib.ExitStack() as stack:
         for pause in _pauses(path, timeout):
@@ -25,8 +25,8 @@ def locked(path: Path, *, shared: bool = False, timeout: float) -> Iterator[None
 
 
 @contextlib.asynccontextmanager
-async def held(path: Path, *, shared: bool = False, timeout: float) -> AsyncIterator[None]:
-    """Hold the lock at *path* as `locked` does, without keeping the loop from its work meanwhile."""
+async def hold_lock(path: Path, *, shared: bool = False, timeout: float) -> AsyncIterator[None]:
+    """Hold the lock at *path* as `hold_lock_blocking` does, without keeping the loop from its work meanwhile."""
     with contextlib.ExitStack() as stack:
         for pause in _pauses(path, timeout):
             if _take(path, stack, shared=shared):

@@ -1,4 +1,4 @@
-"""The run or session that a person means: the latest, or the one that is named in a way that people do."""
+"""Find the run or session that a person means: the latest, or by an id, a branch, a step or a part of an id."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownRuns:
+class _KnownSession:
     """A session, with where it belongs."""
 
     run: str
@@ -31,7 +31,7 @@ def find_run(state: State, word: str | None = None) -> RunState:
         return runs[-1]
     named = [run for run in runs if word and run.name == word]
     if word in state.runs or not named:
-        return state.runs[_only("run", list(state.runs), word)]
+        return state.runs[_find_name("run", list(state.runs), word)]
     return named[-1]
 
 
@@ -40,44 +40,44 @@ def find_session(state: State, word: str | None = None) -> SessionState:
 
     A word that fits sessions of several runs means the latest of these runs, and of attempts the last.
     """
-    known = _sessions(state)
+    known = _list_sessions(state)
     if not known:
         raise _none_yet("session")
     if word is None:
         return known[-1].session
-    fitting = _fitting(known, word)
+    fitting = _match(known, word)
     if not fitting:
-        raise _unknown("session", word, [one.session.session for one in known])
+        raise _unknown("session", word, [entry.session.session for entry in known])
     run = fitting[-1].run
-    last = {(one.step, one.session.index): one.session for one in fitting if one.run == run}
-    names = [one.session for one in last.values()]
+    last = {(entry.step, entry.session.index): entry.session for entry in fitting if entry.run == run}
+    names = [entry.session for entry in last.values()]
     if len(names) > 1:
         raise _ambiguous("session", word, names)
     return next(iter(last.values()))
 
 
-def _sessions(state: State) -> list[_KnownRuns]:
+def _list_sessions(state: State) -> list[_KnownSession]:
     known = [
-        _KnownRuns(run.run, step.step, session)
+        _KnownSession(run.run, step.step, session)
         for run in state.runs.values()
         for step in run.steps.values()
         for session in step.sessions.values()
     ]
-    return sorted(known, key=lambda one: one.session.seq)
+    return sorted(known, key=lambda entry: entry.session.seq)
 
 
-def _fitting(known: Sequence[_KnownRuns], word: str) -> list[_KnownRuns]:
+def _match(known: Sequence[_KnownSession], word: str) -> list[_KnownSession]:
     """Take the nearest way in which *word* fits anything: `task-1` is a step before it is a part of `task-10`."""
-    ways: tuple[Callable[[_KnownRuns], bool], ...] = (
-        lambda one: word in (one.session.session, one.session.branch),
-        lambda one: word == one.step,
-        lambda one: one.session.session.endswith(f"-{word}"),
-        lambda one: one.session.session.startswith(word),
+    ways: tuple[Callable[[_KnownSession], bool], ...] = (
+        lambda entry: word in (entry.session.session, entry.session.branch),
+        lambda entry: word == entry.step,
+        lambda entry: entry.session.session.endswith(f"-{word}"),
+        lambda entry: entry.session.session.startswith(word),
     )
-    return next((found for way in ways if (found := [one for one in known if way(one)])), [])
+    return next((found for way in ways if (found := [entry for entry in known if way(entry)])), [])
 
 
-def _only(kind: str, names: Sequence[str], word: str) -> str:
+def _find_name(kind: str, names: Sequence[str], word: str) -> str:
     ends = [name for name in names if name.endswith(f"-{word}")]
     fitting = [word] if word in names else ends or [name for name in names if name.startswith(word)]
     match fitting:

@@ -24,10 +24,10 @@ from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 
 KINDS = ("answer",)
-MOST_BYTES = 32 * 1024  # more than the longest message takes when every sign of it is escaped
-MOST_SIGNS = 2000
-MOST_REQUESTS = 1000
-MOST_STRANGE = 100
+MAX_BYTES = 32 * 1024  # more than the longest message takes when every character of it is escaped
+MAX_MESSAGE_CHARS = 2000
+MAX_REQUESTS = 1000
+MAX_STRANGE = 100
 
 _FILE = re.compile(r"\d{20}-[0-9a-f]{16}\.json")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -76,17 +76,19 @@ def make_folder(paths: StatePaths, run: str) -> None:
     """Make the folder of *run*, for this user only; raise `OSError` where it cannot be, or where a link is."""
     paths.requests.mkdir(mode=0o700, exist_ok=True)
     paths.requests_of(run).mkdir(mode=0o700, exist_ok=True)
-    with _opened(paths, run):
+    with _open_folder(paths, run):
         return
 
 
 def post(paths: StatePaths, request: ControlRequest) -> None:
     """Leave *request* for its run; raise `BadInput` where it is too long, or where nobody takes requests."""
-    if len(request.message) > MOST_SIGNS:
-        raise BadInput(f"the message has {len(request.message)} signs, more than {MOST_SIGNS}; make it shorter")
+    if len(request.message) > MAX_MESSAGE_CHARS:
+        raise BadInput(
+            f"the message has {len(request.message)} characters, more than {MAX_MESSAGE_CHARS}; make it shorter"
+        )
     content = json.dumps(dataclasses.asdict(request)).encode()
     try:
-        with _opened(paths, request.run) as folder:
+        with _open_folder(paths, request.run) as folder:
             _write(folder, request.file, content)
     except (FileNotFoundError, NotADirectoryError):
         raise BadInput(f"{request.run} takes no requests: it waits for nothing, or has ended") from None
@@ -98,13 +100,13 @@ def read_posted(paths: StatePaths, run: str) -> Mail:
     """Read what was left for *run*; nothing is changed, and nothing raises but what `OSError` says of the folder."""
     requests: list[ControlRequest] = []
     strange: dict[str, str] = {}
-    with _opened(paths, run) as folder:
+    with _open_folder(paths, run) as folder:
         # A name with a dot in front is a file that is still being written, or never was to its end.
         names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
         ours = [name for name in names if _FILE.fullmatch(name)]
         others = [name for name in names if not _FILE.fullmatch(name)]
-        strange |= dict.fromkeys(others[:MOST_STRANGE], "its name is not one of ours")
-        for name in ours[:MOST_REQUESTS]:
+        strange |= dict.fromkeys(others[:MAX_STRANGE], "its name is not one of ours")
+        for name in ours[:MAX_REQUESTS]:
             match _read(folder, name, run):
                 case ControlRequest() as request:
                     requests.append(request)
@@ -116,14 +118,14 @@ def read_posted(paths: StatePaths, run: str) -> Mail:
 def withdraw(paths: StatePaths, *requests: ControlRequest) -> None:
     """Remove *requests*, as far as they are still there."""
     for request in requests:
-        with contextlib.suppress(FileNotFoundError), _opened(paths, request.run) as folder:
+        with contextlib.suppress(FileNotFoundError), _open_folder(paths, request.run) as folder:
             os.unlink(request.file, dir_fd=folder)
 
 
 def forget(paths: StatePaths, run: str) -> None:
     """Remove the folder of a *run* that has ended, with the requests that were left in it; folders in it stay."""
     with contextlib.suppress(OSError):
-        with _opened(paths, run) as folder:
+        with _open_folder(paths, run) as folder:
             for name in os.listdir(folder):
                 with contextlib.suppress(OSError):
                     os.unlink(name, dir_fd=folder)
@@ -139,7 +141,7 @@ def forget_dead(paths: StatePaths) -> None:
 
 
 @contextlib.contextmanager
-def _opened(paths: StatePaths, run: str) -> Iterator[int]:
+def _open_folder(paths: StatePaths, run: str) -> Iterator[int]:
     """Open the folder of *run*, through no link."""
     name = paths.requests_of(run).name
     above = os.open(paths.requests, _FOLDER)
@@ -176,7 +178,7 @@ def _read(folder: int, name: str, run: str) -> ControlRequest | str:
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
     if content is None:
-        return f"it is no plain file of at most {MOST_BYTES} bytes"
+        return f"it is no plain file of at most {MAX_BYTES} bytes"
     try:
         request = _make_request(json.loads(content))
         is_whole = (request.file, request.run) == (name, run)
@@ -189,8 +191,8 @@ def _content(folder: int, name: str) -> bytes | None:
     with os.fdopen(os.open(name, _READ, dir_fd=folder), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return None
-        content = file.read(MOST_BYTES + 1)
-    return content if len(content) <= MOST_BYTES else None
+        content = file.read(MAX_BYTES + 1)
+    return content if len(content) <= MAX_BYTES else None
 
 
 def _make_request(value: object) -> ControlRequest:
@@ -209,31 +211,35 @@ def _refusal(request: ControlRequest) -> str | None:
         return f"it asks for {request.kind[:40]!r}, which this Shoal does not know"
     if request.answer not in tuple(GateVerdict):
         return f"it answers {request.answer[:40]!r}, neither approve nor reject"
-    return None if len(request.message) <= MOST_SIGNS else f"its message has more than {MOST_SIGNS} signs"
+    return (
+        None
+        if len(request.message) <= MAX_MESSAGE_CHARS
+        else f"its message has more than {MAX_MESSAGE_CHARS} characters"
+    )
 
 
 POLL_SECONDS = 0.2
 SETTLED_SECONDS = 2.0  # longer than a tick of any file system's clock
 
 Fits = Callable[[ControlRequest], bool]
-Tell = Callable[[str, str], None]
+OnStrange = Callable[[str, str], None]
 """Take the name of a file that is no request, and why."""
 
 
 class RequestDoor:
     """Where the owner of a run hears what others ask: it looks only while somebody waits for something."""
 
-    def __init__(self, paths: StatePaths, run: str, tell: Tell = lambda name, why: None) -> None:
+    def __init__(self, paths: StatePaths, run: str, on_strange: OnStrange = lambda name, why: None) -> None:
         self._paths = paths
         self._run = run
-        self._tell = tell
-        self._told: set[str] = set()
+        self._on_strange = on_strange
+        self._reported: set[str] = set()
         self._mail: tuple[ControlRequest, ...] = ()
         self._seen: int | None = None
         self._looked = float("-inf")
 
     def open(self) -> None:
-        """Make the folder, without which nobody can ask for anything: before anybody is told that he may."""
+        """Make the folder, without which nobody can ask for anything: before anybody learns that they may."""
         try:
             make_folder(self._paths, self._run)
         except OSError as error:
@@ -283,9 +289,9 @@ class RequestDoor:
         # Two changes within one tick of the clock look like one: only a folder that has come to rest is believed.
         self._seen = changed if time.time() - changed / 1e9 > SETTLED_SECONDS else None
         self._mail = mail.requests
-        for name in mail.strange.keys() - self._told:
-            self._told.add(name)
-            self._tell(name, mail.strange[name])
+        for name in mail.strange.keys() - self._reported:
+            self._reported.add(name)
+            self._on_strange(name, mail.strange[name])
 
 
 def answers(step: str, about: int) -> Fits:

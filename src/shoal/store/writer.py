@@ -1,6 +1,5 @@
-"""The one thread that writes: it takes what waits, commits it, and tells the loop."""
+"""The only thread that writes: it takes what waits, commits it, and answers to the loop."""
 
-import contextlib
 from asyncio import Future
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -11,16 +10,15 @@ from typing import TypeVar, assert_never
 from shoal.errors import BadInput, Broken, ShoalError
 from shoal.model.events import Recorded
 from shoal.store.backlog import Append, Appends, Backlog, BacklogEntry, Notes
-from shoal.store.database import Database, EventRow, Mould
-from shoal.store.paths import StatePaths
+from shoal.store.kind import EventLog, Store
 
-_KEPT_OPEN = 64
+MAX_OPEN_LOGS = 64
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """What the loop's thread has to do after a transaction: answer waiters, then tell listeners."""
+    """What the loop's thread has to do after a transaction: answer waiters, then call listeners."""
 
     answers: tuple[Callable[[], None], ...]
     recorded: tuple[Recorded, ...]
@@ -29,33 +27,32 @@ class WriteOutcome:
 class Writer:
     """Everything that happens on the writer's thread."""
 
-    def __init__(self, paths: StatePaths, backlog: Backlog, tell: Callable[[WriteOutcome], None]) -> None:
+    def __init__(self, store: Store, backlog: Backlog, on_outcome: Callable[[WriteOutcome], None]) -> None:
         self._backlog = backlog
-        self._tell = tell
-        self._ledger = Database(paths.ledger, synchronous="FULL", lock=paths.locks / "ledger.lock")
-        self._shelf = _Shelf(paths)
+        self._on_outcome = on_outcome
+        self._ledger = store.ledger()
+        self._logs = _SessionLogs(store)
         self._failures: dict[str, Exception] = {}
         self.commits = 0
         """How many transactions the ledger has taken."""
 
     def work(self) -> None:
-        """Write until the backlog is closed and empty, then leave every database at rest."""
+        """Write until the backlog is closed and empty, then close every log."""
         try:
-            while (worker := self._backlog.take()) is not None:
-                self._tell(self._run_job(worker))
+            while (job := self._backlog.take()) is not None:
+                self._on_outcome(self._write(job))
         finally:
-            self._shelf.rest_all()
-            with contextlib.suppress(ShoalError):  # closed all the same, and nothing is lost
-                self._ledger.rest()
+            self._logs.close_all()
+            self._ledger.close()
 
-    def _run_job(self, worker: Appends | Notes) -> WriteOutcome:
-        match worker:
+    def _write(self, job: Appends | Notes) -> WriteOutcome:
+        match job:
             case Appends(appends):
                 return self._append(appends)
             case Notes():
-                return self._note(worker)
+                return self._note(job)
             case _:
-                assert_never(worker)
+                assert_never(job)
 
     def _append(self, appends: Sequence[Append]) -> WriteOutcome:
         entries = [entry for append in appends for entry in append.entries]
@@ -70,9 +67,9 @@ class Writer:
         recorded: tuple[Recorded, ...] = ()
         try:
             if notes.entries:
-                recorded = _to_recorded(notes.entries, self._shelf.write(notes))
+                recorded = _to_recorded(notes.entries, self._logs.write(notes))
         except Exception as error:
-            self._shelf.drop(notes.session)
+            self._logs.close(notes.session)
             self._failures.setdefault(notes.session, error)
         return WriteOutcome(self._mark(notes), recorded)
 
@@ -80,72 +77,35 @@ class Writer:
         if notes.mark is None:
             return ()
         if notes.mark.is_last:
-            try:
-                self._shelf.rest(notes.session)
-            except Exception as error:  # raised here, it would end the thread, and all who wait would wait for ever
-                self._failures.setdefault(notes.session, error)
+            self._logs.close(notes.session)
         failure = self._failures.pop(notes.session, None)
         if failure is not None:
             return (partial(_refuse, notes.mark.waiter, failure),)
         return (partial(_answer, notes.mark.waiter, None),)
 
 
-class _Shelf:
-    """The sessions' databases, of which the least recently written are closed."""
+class _SessionLogs:
+    """The sessions' logs, of which the least recently written are closed."""
 
-    def __init__(self, paths: StatePaths) -> None:
-        self._paths = paths
-        self._open: OrderedDict[str, Database] = OrderedDict()
-        self._mould: Mould | None = None
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._open: OrderedDict[str, EventLog] = OrderedDict()
 
     def write(self, notes: Notes) -> list[int]:
-        """Write notes; a session's first, and its last, need no open database if they come alone."""
-        rows = [entry.row for entry in notes.entries]
-        return self._write_at_rest(notes, rows) or self._database(notes.session).write(rows)
+        if notes.session not in self._open:
+            self._open[notes.session] = self._store.session_log(notes.session)
+        self._open.move_to_end(notes.session)
+        if len(self._open) > MAX_OPEN_LOGS:
+            self._open.popitem(last=False)[1].close()
+        return self._open[notes.session].write([entry.row for entry in notes.entries])
 
-    def _write_at_rest(self, notes: Notes, rows: list[EventRow]) -> list[int] | None:
-        is_flushed = notes.mark is not None and not notes.mark.is_last  # who waits for them has more to say
-        if notes.session in self._open or is_flushed:
-            return None
-        database = self._make(notes.session)
-        self._mould = self._mould or Mould()  # made on the writer's own thread
-        return database.write_whole(rows, self._mould) or (database.write_last(rows) if notes.mark else None)
-
-    def _database(self, session: str) -> Database:
-        if session not in self._open:
-            self._open[session] = self._make(session)
-        self._open.move_to_end(session)
-        if len(self._open) > _KEPT_OPEN:
-            self._rest_one(last=False)
-        return self._open[session]
-
-    def drop(self, session: str) -> None:
+    def close(self, session: str) -> None:
         if session in self._open:
             self._open.pop(session).close()
 
-    def rest(self, session: str) -> None:
-        if session in self._open or self._is_restless(session):
-            database = self._open.pop(session, None) or self._make(session)
-            database.open()
-            database.rest()
-
-    def _is_restless(self, session: str) -> bool:
-        """Say whether a database that is not open here still has a log beside it."""
-        path = self._paths.session_db(session)
-        return path.exists() and path.with_name(f"{path.name}-wal").exists()
-
-    def rest_all(self) -> None:
-        while self._open:
-            self._rest_one(last=True)
-        if self._mould is not None:
-            self._mould.close()
-
-    def _rest_one(self, *, last: bool) -> None:
-        with contextlib.suppress(ShoalError):  # closed all the same, and nothing is lost
-            self._open.popitem(last=last)[1].rest()
-
-    def _make(self, session: str) -> Database:
-        return Database(self._paths.session_db(session), synchronous="NORMAL", lock=self._paths.locks / "sessions.lock")
+    def close_all(self) -> None:
+        for session in tuple(self._open):
+            self.close(session)
 
 
 def _to_recorded(entries: Sequence[BacklogEntry], numbers: Sequence[int]) -> tuple[Recorded, ...]:
@@ -170,9 +130,9 @@ def _answer(waiter: Future[Answer], answer: Answer) -> None:
 def _refuse(waiter: Future[Answer], error: Exception) -> None:
     """Fail *waiter* with an error of its own: one exception raised in many tasks would mix their tracebacks."""
     if not waiter.done():
-        told = _to_shoal_error(error)
-        told.__cause__ = error
-        waiter.set_exception(told)
+        raised = _to_shoal_error(error)
+        raised.__cause__ = error
+        waiter.set_exception(raised)
 
 
 def _to_shoal_error(error: Exception) -> ShoalError:

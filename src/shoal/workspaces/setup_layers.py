@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterab
 from pathlib import Path, PurePosixPath
 
 from shoal.errors import BadInput, Broken, SetupFailed
-from shoal.store.lock import held
+from shoal.store.lock import hold_lock
 from shoal.workspaces.base import BUDGET_BYTES, hold_base, read_base_note, write_note
 from shoal.workspaces.remove import remove_all
 
@@ -65,7 +65,7 @@ async def _locked(folder: Path, stop: asyncio.Event, held_to: Hashable) -> Async
         is_ours = False
         while not is_ours and not stop.is_set():
             with contextlib.suppress(Broken):  # somebody makes it: their own time limit ends this wait
-                await stack.enter_async_context(held(_lock(folder), timeout=WAIT_SECONDS))
+                await stack.enter_async_context(hold_lock(_lock(folder), timeout=WAIT_SECONDS))
                 is_ours = True
         when, why = _failed.get((folder, held_to), (0.0, ""))
         if when > began:
@@ -107,7 +107,7 @@ async def _evict(setups: Path, budget: int) -> None:
     """Remove what killed processes left half made, and the longest unused layers until the rest is within *budget*."""
     for aside in setups.glob("making-*"):
         with contextlib.suppress(Broken):
-            async with held(_lock(setups / aside.name.removeprefix("making-")), timeout=0):
+            async with hold_lock(_lock(setups / aside.name.removeprefix("making-")), timeout=0):
                 await remove_all(aside)
     ready = sorted(_list_by_use(setups))
     total = sum(size for _, size, _ in ready)
@@ -127,7 +127,7 @@ def _list_by_use(setups: Path) -> Iterator[tuple[float, int, Path]]:
 async def evict_setup(folder: Path) -> int:
     """Remove one layer, unless it is in use, and return how many bytes it took."""
     try:
-        async with held(_lock(folder), timeout=0):
+        async with hold_lock(_lock(folder), timeout=0):
             hold = hold_base(folder, fcntl.LOCK_EX)
             try:
                 size = read_base_note(folder)["bytes"]

@@ -1,0 +1,129 @@
+"""The store in SQLite: `.shoal/ledger.db`, and a database for each session."""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from shoal.errors import Broken
+from shoal.model.events import Recorded
+from shoal.store.codec import UnknownEvent, decode
+from shoal.store.database import BUSY_SECONDS, LEDGER, SESSION, Database, check_version, primary_code
+from shoal.store.paths import StatePaths
+
+PAGE_ROWS = 1000
+_Row = tuple[int, float, str, str]
+_UNENDED = (
+    "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'SessionStarted' AND session NOT IN"
+    " (SELECT session FROM events WHERE run = ? AND kind = 'SessionEnded' AND session IS NOT NULL) ORDER BY seq"
+)
+_CLOSED_TO_US = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteStore:
+    """Keeps events in databases below `.shoal`."""
+
+    paths: StatePaths
+
+    def ledger(self) -> Database:
+        """Give the database of runs, steps and sessions, with a folder for it."""
+        self.paths.create()
+        return Database(self.paths.ledger, LEDGER, lock=self.paths.locks / "ledger.lock")
+
+    def session_log(self, session: str) -> Database:
+        """Give the database of *session*."""
+        return Database(self.paths.session_db(session), SESSION, lock=self.paths.locks / "sessions.lock")
+
+    def read_events(self, run: str | None = None, after: int = 0) -> Iterator[Recorded]:
+        """Read the ledger in order, of one *run* or of all, with numbers above *after*."""
+        return _read_events(self.paths.ledger, run, after)
+
+    def read_unended(self, run: str) -> Iterator[Recorded]:
+        """Read the starts of those sessions of *run* that have no end; the others are not even decoded."""
+        with _open_reader(self.paths.ledger) as connection:
+            rows = [] if connection is None else connection.execute(_UNENDED, (run, run)).fetchall()
+        return _decode_rows(rows)
+
+    def read_session(self, session: str, after: int = 0) -> Iterator[Recorded]:
+        """Read the log of *session* in order, with numbers above *after*."""
+        return _read_events(self.paths.session_db(session), None, after)
+
+    def list_runs(self) -> list[str]:
+        """List the ids of all runs, newest first."""
+        with _open_reader(self.paths.ledger) as connection:
+            if connection is None:
+                return []
+            query = "SELECT run FROM events GROUP BY run ORDER BY min(seq) DESC"
+            return [name for (name,) in connection.execute(query)]
+
+
+def _read_events(path: Path, run: str | None, after: int) -> Iterator[Recorded]:
+    with _open_reader(path) as connection:
+        while connection is not None and (page := _read_page(connection, run, after)):
+            yield from _decode_rows(page)
+            after = page[-1][0]
+
+
+def _decode_rows(rows: Sequence[_Row]) -> Iterator[Recorded]:
+    for seq, at, kind, body in rows:
+        event = decode(kind, body)
+        if not isinstance(event, UnknownEvent):
+            yield Recorded(seq, at, event)
+
+
+def _read_page(connection: sqlite3.Connection, run: str | None, after: int) -> Sequence[_Row]:
+    # whole pages: an open cursor would keep the writer from resetting its log, or from writing at all
+    query = f"SELECT seq, at, kind, body FROM events WHERE {'run = ? AND' if run else ''} seq > ? ORDER BY seq LIMIT ?"  # noqa: S608
+    values = (run, after, PAGE_ROWS) if run else (after, PAGE_ROWS)
+    return connection.execute(query, values).fetchall()
+
+
+@contextlib.contextmanager
+def _open_reader(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """Connect for reading; `None` where there is no database yet, or nothing in it."""
+    if not path.exists():
+        yield None
+        return
+    try:
+        with contextlib.closing(_connect(path)) as connection:
+            yield connection if check_version(path, connection) else None
+    except sqlite3.Error as error:
+        raise Broken(f"{path} cannot be read: {error}") from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open *path* so that a killed writer's journal is rolled back; only where we may not write, without that."""
+    try:
+        return _try_connect(path, "mode=rw")
+    except sqlite3.Error as error:
+        if primary_code(error) not in _CLOSED_TO_US:
+            raise
+    try:
+        return _try_connect(path, "mode=ro")
+    except sqlite3.Error as error:
+        # in a folder that we may not write, no -shm can be made; without a log there is nothing that it would guard
+        if primary_code(error) not in _CLOSED_TO_US or Path(f"{path}-wal").exists():
+            raise
+    return _try_connect(path, "immutable=1")
+
+
+def _try_connect(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"file:{quote(os.fsencode(path))}?{mode}"
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    try:
+        connection.text_factory = _decode_text
+        connection.execute("PRAGMA query_only = 1")
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _decode_text(text: bytes) -> str:
+    """Decode what a table holds: a damaged byte costs the word that it is in, and nothing else."""
+    return text.decode(errors="replace")
