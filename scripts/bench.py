@@ -17,8 +17,8 @@ from shoal.model.agent import AgentSpec
 from shoal.model.resolved_task import ResolvedTask
 from shoal.runs.prepare import RunRequest, open_context
 from shoal.sessions.context import RunContext
-from shoal.sessions.open_dir import open_session_dir
-from shoal.sessions.policy import agent_box
+from shoal.sessions.open_session import open_session
+from shoal.sessions.policy import agent_command
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.sessions.session import import_work, run_session
 from shoal.sessions.worker import WorkerSpec
@@ -102,7 +102,6 @@ async def session(context: RunContext, script: str) -> None:
 
 async def spans(times: Times, context: RunContext, script: str) -> None:
     """Show where a session's time goes: the same steps, one by one."""
-    one = worker(script)
     began = time.perf_counter()
 
     def mark(name: str) -> None:
@@ -111,17 +110,13 @@ async def spans(times: Times, context: RunContext, script: str) -> None:
         times.setdefault(name, []).append((now - began) * 1000)
         began = now
 
-    async with open_session_dir(context, one, context.paths.workspace(context.run, one.step, 0)) as (
-        workspace,
-        session_dir,
-        before,
-    ):
+    async with open_session(context, worker(script)) as opened:
         mark("  of that: open workspace and gitdir")
-        command, policy = agent_box(context, one, workspace, session_dir)
+        command, policy = agent_command(opened)
         async with open_sandboxed(context.sandbox, command, policy, sink=lambda _stream, _data: None) as box:
             await box.wait()
         mark("  of that: the wall, asserted, and the agent")
-        await import_work(context, one, workspace, session_dir, before)
+        await import_work(opened)
         mark("  of that: seal, import, branch")
     mark("  of that: close")
 

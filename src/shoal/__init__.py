@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from shoal.patterns.outcome import Cancelled, Err, Ok
     from shoal.runs.coordinator import AgentCoordinator
     from shoal.runs.isolated import IsolatedAgentSession
-    from shoal.sessions.open_session import CommandResult
+    from shoal.sessions.held_session import CommandResult
 
 __version__ = "0.1.0"
 
@@ -61,7 +61,7 @@ _HOMES = {
     "BadInput": "shoal.errors",
     "BudgetExceeded": "shoal.errors",
     "Cancelled": "shoal.patterns.outcome",
-    "CommandResult": "shoal.sessions.open_session",
+    "CommandResult": "shoal.sessions.held_session",
     "Conflict": "shoal.model.merge",
     "ContextTooLong": "shoal.errors",
     "Err": "shoal.patterns.outcome",

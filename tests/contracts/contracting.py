@@ -73,7 +73,7 @@ async def benched(
                 commit=commit,
                 box=box,
                 stop=stop or asyncio.Event(),
-                way=runner_for,
+                runner_for=runner_for,
                 reviewers=reviewer(reviews),
                 artifacts=artifacts or {},
             )

@@ -18,8 +18,8 @@ from shoal.runs.prepare import RunRequest, open_context
 from shoal.sessions import artifacts
 from shoal.sessions.artifacts import Collected, FoundFile, answers, collect_artifacts, read_back, store_artifacts
 from shoal.sessions.context import RunContext
-from shoal.sessions.open_dir import open_session_dir
-from shoal.sessions.policy import agent_box
+from shoal.sessions.open_session import open_session
+from shoal.sessions.policy import agent_command
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.prompt import with_artifacts
@@ -62,19 +62,15 @@ async def ended(
         RunRequest(folder=repo, environ=os.environ, strategy=strategy.split()[0], sandbox=sandbox)
     ) as prepared_site:
         context = replace(prepared_site, kind=Overlay(by_host=False)) if "user" in strategy else prepared_site
-        async with open_session_dir(context, job, context.paths.workspace(context.run, "work", 0)) as (
-            workspace,
-            session_dir,
-            _,
-        ):
-            command, policy = agent_box(context, job, workspace, session_dir)
+        async with open_session(context, job) as session:
+            command, policy = agent_command(session)
 
             def heard(stream: Stream, data: bytes) -> None:
                 told.extend(data if stream is Stream.STDOUT else b"")
 
             async with open_sandboxed(context.sandbox, command, policy, sink=heard) as box:
                 assert (await box.wait()).code == 0
-            yield Ground(context, workspace, told.decode())
+            yield Ground(context, session.workspace, told.decode())
 
 
 def wanted(*paths: str, **more: object) -> list[Artifact]:

@@ -27,7 +27,7 @@ from shoal.runs.clean import Broom, Cleaning, clean
 from shoal.runs.prepare import RunRequest, open_context
 from shoal.runs.run import run
 from shoal.sessions.limit_watch import SessionBounds, wait_for_breach
-from shoal.sessions.open_dir import open_session_dir
+from shoal.sessions.open_session import open_session
 from shoal.sessions.worker import WorkerSpec
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
@@ -363,7 +363,7 @@ else:
                 task = step("work", "true").task
                 job = WorkerSpec(step="work", index=0, count=1, task=task, adapter=CommandAdapter())
                 with pytest.raises(Broken, match="20 MB must stay free; make room, or run `shoal clean`"):
-                    async with open_session_dir(context, job, context.paths.workspace(context.run, "work", 0)):
+                    async with open_session(context, job):
                         pass
             assert_nothing_left(repo)
 

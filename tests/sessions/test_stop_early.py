@@ -11,8 +11,8 @@ from shoal.model.policy import Policy
 from shoal.proc import Stream
 from shoal.runs.prepare import RunRequest, open_context
 from shoal.sandboxes.kind import Sandbox
-from shoal.sessions.open_dir import open_session_dir
-from shoal.sessions.policy import agent_box
+from shoal.sessions.open_session import open_session
+from shoal.sessions.policy import agent_command
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.sessions.worker import WorkerSpec
 from tests.acting import step
@@ -34,13 +34,9 @@ async def test_who_is_stopped_while_its_sandbox_is_made_ends_at_once(repo: Path)
     worker = WorkerSpec(step="work", index=0, count=1, task=task, adapter=CommandAdapter())
     async with (
         open_context(RunRequest(folder=repo, environ=os.environ)) as context,
-        open_session_dir(context, worker, context.paths.workspace(context.run, "work", 0)) as (
-            workspace,
-            session_dir,
-            _,
-        ),
+        open_session(context, worker) as session,
     ):
-        command, policy = agent_box(context, worker, workspace, session_dir)
+        command, policy = agent_command(session)
 
         async with open_sandboxed(Unseen(context.sandbox), command, policy, sink=_ignore) as box, asyncio.timeout(60):
             ended = await box.end(grace=600)

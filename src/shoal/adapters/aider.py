@@ -120,7 +120,7 @@ CLIENT = Client(
         "SSL_CERT_FILE",
     ),
     logins=(".aider.conf.yml", ".aider.model.settings.yml", ".aider.model.metadata.json", ".aider/oauth-keys.env"),
-    litter=(".aider.tags.cache.v*",),
+    scratch_files=(".aider.tags.cache.v*",),
     knows=("model", "temperature", "usage", "cost", "retries"),
 )
 ENVIRONMENT = {

@@ -27,7 +27,7 @@ class Client:
     """Variables of the host that are handed on as they are: addresses, providers, certificates."""
     logins: tuple[str, ...] = ()
     """Files below the user's home that hold a login; they are copied into the private home."""
-    litter: tuple[str, ...] = ()
+    scratch_files: tuple[str, ...] = ()
     """What it leaves in a workspace that is no work, as git's ignore patterns."""
     knows: tuple[str, ...] = ()
     """What it can be told and tells, for `shoal agents`: `model`, `system prompt`, `tool rules`, `usage`, `cost`, …"""

@@ -1,14 +1,12 @@
 """The work of a session held to the contracts of its step, before anybody hears that it is good."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from shoal.adapters.client import this_host
 from shoal.adapters.registry import adapter_of
 from shoal.contracts.committed_files import fitting
-from shoal.contracts.committed_work import CommittedBench, Reviewer, Work
+from shoal.contracts.committed_work import CommittedBench, Reviewer, RunnerFor
 from shoal.contracts.json_schema import Fault, unfit
 from shoal.contracts.quoting import escape_text, list_paths, quote_output
 from shoal.contracts.review import review
@@ -31,8 +29,7 @@ from shoal.model.contract import (
 from shoal.model.results import WorkerResult, sum_usage
 from shoal.model.select import score_of
 from shoal.model.status import Status
-from shoal.sessions.context import RunContext
-from shoal.sessions.worker import WorkerSpec
+from shoal.sessions.worker import Session, WorkerSpec
 
 JSON_BYTES = 4 * 2**20
 BLANK_BYTES = 2**20
@@ -138,33 +135,28 @@ def _show_file(bench: Workbench, path: str) -> str:
 
 
 async def check_contracts(
-    context: RunContext,
-    worker: WorkerSpec,
-    result: WorkerResult,
-    box: Path,
-    stop: asyncio.Event,
-    way: Callable[[WorkerSpec], Work],
-    left: Sequence[Produced],
+    session: Session, result: WorkerResult, produced: Sequence[Produced], runner_for: RunnerFor
 ) -> WorkerResult:
-    """Check good work by all that its step asks of it; what does not meet that has failed, and says why."""
+    """Check good work against the contracts of its step; work that does not meet them has failed, and says why."""
+    worker = session.worker
     if not result.status.is_good or not (worker.contracts or worker.trial):
         return result
     bench = CommittedBench(
-        context=context,
+        context=session.context,
         worker=worker,
         commit=result.commit,
-        box=box,
-        stop=stop,
-        way=way,
+        box=session.directory.box,
+        stop=session.stop,
+        runner_for=runner_for,
         reviewers=_reviewers(worker),
-        artifacts={one.name: one.content for one in left},
+        artifacts={artifact.name: artifact.content for artifact in produced},
     )
     checks = await check(worker.contracts, bench)
     why = failure(checks)
     if worker.trial is not None and why is None:
         checks = (*checks, await _run_trial(worker.trial, bench))
     result = replace(result, usage=sum_usage((result.usage, *bench.spent)))
-    if stop.is_set():
+    if session.stop.is_set():
         return replace(result, status=Status.CANCELLED, checks=checks, error="it was stopped while it was checked")
     if why is None:
         return replace(result, checks=checks)

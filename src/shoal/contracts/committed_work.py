@@ -20,21 +20,19 @@ from shoal.model.repository import Base
 from shoal.model.resolved_task import ResolvedTask
 from shoal.sessions.agent_process import AgentEnd, Ending
 from shoal.sessions.context import RunContext
-from shoal.sessions.open_dir import open_session_dir
+from shoal.sessions.open_session import open_session
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import network_of
-from shoal.sessions.session_dir import SessionDir
-from shoal.sessions.worker import WorkerSpec
+from shoal.sessions.worker import Session, WorkerSpec
 from shoal.store.paths import StatePaths
 from shoal.workspaces.base import base_ready, delta_ready
 from shoal.workspaces.directory import Directory
-from shoal.workspaces.kind import Workspace
 from shoal.workspaces.overlay import Overlay
 
-Work = Callable[[RunContext, WorkerSpec, Workspace, SessionDir, OutputLog, asyncio.Event], Awaitable[AgentEnd]]
-"""How a job is worked on in its box: a session's own way."""
+RunnerFor = Callable[[WorkerSpec], Callable[[Session], Awaitable[AgentEnd]]]
+"""Chooses how a worker is run in an opened session."""
 
-TAIL_SIGNS = 64 * 1024
+TAIL_CHARS = 64 * 1024
 STOPPED = "it was stopped"
 
 
@@ -59,6 +57,10 @@ class _Within(StatePaths):
         del session
         return self.inside
 
+    def workspace(self, run: str, step: str, index: int) -> Path:
+        del run, step, index
+        return self.inside / "tree"
+
     @property
     def workspaces(self) -> Path:
         return self.inside.parent
@@ -69,7 +71,7 @@ class CommittedBench:
     """What *worker* left as *commit* on the base of *context*; `None` where it changed nothing.
 
     *box* is the private folder of its session, which must still be there. Told to *stop*, whatever runs is ended. The
-    commands are worked on by *way*, and what is said there goes to the log of the session.
+    commands run by *runner_for*, and their output goes to the log of the session.
     """
 
     context: RunContext
@@ -77,7 +79,7 @@ class CommittedBench:
     commit: str | None
     box: Path
     stop: asyncio.Event
-    way: Callable[[WorkerSpec], Work]
+    runner_for: RunnerFor
     reviewers: Mapping[str, Reviewer] = field(default_factory=dict)
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
     spent: list[Mapping[str, float]] = field(default_factory=list)
@@ -164,18 +166,17 @@ class CommittedBench:
         context.ledger.note(
             Output(run=context.run, session=worker.session, stream="stderr", text=context.mask.text(title))
         )
-        words = OutputLog(
-            context.run, worker.session, heard.note if heard else context.ledger.note, context.mask, context.flood
-        )
-        async with self._opened(worker) as (there, workspace, session_dir):
-            ended = await self.way(worker)(there, worker, workspace, session_dir, words, self.stop)
-        output = heard.text if heard and not heard.is_cut else words.output + (words.errors if heard else "")
+        note = heard.note if heard else context.ledger.note
+        log = OutputLog(context.run, worker.session, note, context.mask, context.flood)
+        async with self._open(worker) as session:
+            ended = await self.runner_for(worker)(replace(session, log=log))
+        output = heard.text if heard and not heard.is_cut else log.output + (log.errors if heard else "")
         if ended.usage:
             self.spent.append(ended.usage)
         return Ran(exit_code=ended.exit.code, output=output, failure=_failure(worker, ended), usage=ended.usage)
 
     @contextlib.asynccontextmanager
-    async def _opened(self, worker: WorkerSpec) -> AsyncIterator[tuple[RunContext, Workspace, SessionDir]]:
+    async def _open(self, worker: WorkerSpec) -> AsyncIterator[Session]:
         """Open a workspace with the work in it; nothing of it is kept."""
         box = self.box / f"check-{secrets.token_hex(3)}"
         async with self._base() as base:
@@ -183,9 +184,8 @@ class CommittedBench:
             kind = self.context.kind if isinstance(self.context.kind, Overlay) else Directory()
             paths, trusted = _Within(self.context.paths.root, box), self.context.trusted_base
             there = replace(self.context, base=base, kind=kind, paths=paths, trusted=trusted)
-            ready = open_session_dir(there, worker, box / "tree", stop=self.stop, setup_as=self.setup_as)
-            async with ready as (workspace, session_dir, _):
-                yield there, workspace, session_dir
+            async with open_session(there, worker, stop=self.stop, setup_as=self.setup_as) as session:
+                yield session
 
     def _base(self) -> contextlib.AbstractAsyncContextManager[Base]:
         context = self.context
@@ -211,7 +211,7 @@ class _Heard:
         self._note(event)
 
     def _hear(self, event: Output) -> None:
-        self.text = f"{self.text}{event.text}\n"[-TAIL_SIGNS:]
+        self.text = f"{self.text}{event.text}\n"[-TAIL_CHARS:]
         self.is_cut = self.is_cut or event.dropped > 0
 
 

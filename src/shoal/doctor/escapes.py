@@ -24,8 +24,8 @@ from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, Sandbox
 from shoal.sandboxes.landlock import Landlock
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, wall
-from shoal.sessions.open_dir import open_session_dir
-from shoal.sessions.policy import agent_box
+from shoal.sessions.open_session import open_session
+from shoal.sessions.policy import agent_command
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.sessions.session import FAULTS, import_work
 from shoal.sessions.worker import WorkerSpec
@@ -161,14 +161,13 @@ async def run_attacker(context: RunContext, bait: Bait, tries: tuple[str, ...], 
 
 async def _ran(context: RunContext, worker: WorkerSpec, said: "_AttackOutput") -> str | None:
     """Run the attacker to its end and bring its work in; say why that failed."""
-    path = context.paths.workspace(context.run, worker.step, 0)
-    async with open_session_dir(context, worker, path) as (workspace, session_dir, spare):
-        command, policy = agent_box(context, worker, workspace, session_dir)
+    async with open_session(context, worker) as session:
+        command, policy = agent_command(session)
         said.given = command.env
         async with open_sandboxed(context.sandbox, command, policy, sink=said.feed) as box:
             await box.wait()
         try:
-            return (await import_work(context, worker, workspace, session_dir, spare)).failure
+            return (await import_work(session)).failure
         except FAULTS as error:
             return str(error) or type(error).__name__
 

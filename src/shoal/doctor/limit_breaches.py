@@ -14,8 +14,8 @@ from shoal.model.limits import ResourceLimits
 from shoal.model.resolved_task import ResolvedTask
 from shoal.sessions.agent_process import Ending, watch_process
 from shoal.sessions.context import RunContext
-from shoal.sessions.open_dir import open_session_dir
-from shoal.sessions.policy import agent_box, session_bounds
+from shoal.sessions.open_session import open_session
+from shoal.sessions.policy import agent_command, session_bounds
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.sessions.session import FAULTS
 from shoal.sessions.worker import WorkerSpec
@@ -121,11 +121,10 @@ async def _ran(context: RunContext, breach: Breach, stop: asyncio.Event) -> Brea
 
 
 async def _run_breach(context: RunContext, worker: WorkerSpec, stop: asyncio.Event) -> BreachEnd:
-    path = context.paths.workspace(context.run, worker.step, 0)
-    async with open_session_dir(context, worker, path) as (workspace, session_dir, _before):
-        command, policy = agent_box(context, worker, workspace, session_dir)
+    async with open_session(context, worker) as session:
+        command, policy = agent_command(session)
         with context.enforcer.group(worker.session, worker.limits) as group:
-            bounds = session_bounds(context, worker, workspace, session_dir, group)
+            bounds = session_bounds(session, group)
             began = time.monotonic()
             async with open_sandboxed(
                 context.sandbox, command, policy, sink=lambda _stream, _data: None, join=group.wrap

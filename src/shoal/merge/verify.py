@@ -93,11 +93,10 @@ class Verifier:
     async def _verify_and_record(self, job: WorkerSpec, commit: str) -> WorkerResult:
         """Announce a session, verify in its box, and say how it ended, whatever happens."""
         context, began = self.context, time.monotonic()
-        path = context.paths.workspace(context.run, job.step, job.index)
         result = WorkerResult(index=job.index, session=job.session, status=Status.CANCELLED, base=commit)
         try:
             # Inside: cancelled while it is written, it is on disk all the same, and has to have an end.
-            await context.ledger.append(started_event(context, job, path))
+            await context.ledger.append(started_event(context, job))
             result = await self._result(job, commit, result)
         except (BadInput, Unavailable) as error:  # it holds for every commit
             result = replace(result, status=Status.FAILED, error=str(error))
@@ -138,7 +137,7 @@ class Verifier:
                 commit=commit,
                 box=box,
                 stop=self.stop,
-                way=runner_for,
+                runner_for=runner_for,
                 setup_as=self.worker and replace(self.worker, step=job.step, hex=job.hex),
                 word="verify",
             )

@@ -19,7 +19,7 @@ from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.runs.prepare import RunRequest, open_context
 from shoal.runs.recovery import sweep
-from shoal.sessions.open_dir import prune
+from shoal.sessions.open_session import prune
 from shoal.store.fold import RunState, fold
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths

@@ -29,10 +29,10 @@ from shoal.runs.prepare import RunRequest, home_of, open_context
 from shoal.runs.recovery import sweep
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.context import RunContext
+from shoal.sessions.held_session import CommandResult, OpenSession
 from shoal.sessions.host_probe import assert_exact_disk, assert_room, wall
 from shoal.sessions.limit_watch import spelt
-from shoal.sessions.open_dir import open_session_dir
-from shoal.sessions.open_session import CommandResult, OpenSession
+from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import note_grants, resolve_grants
 from shoal.sessions.session import name_short_secrets, started_event
 from shoal.sessions.session_dir import SessionDir
@@ -132,12 +132,12 @@ class IsolatedAgentSession:
             await sweep(context)
             worker = self._job
             stack.push_async_callback(self._run_ended, context, time.monotonic())
-            path = await _record_intent(context, worker)
-            workspace, session_dir, spare = await stack.enter_async_context(open_session_dir(context, worker, path))
-            if not workspace.is_visible:
+            await _record_intent(context, worker)
+            session = await stack.enter_async_context(open_session(context, worker))
+            if not session.workspace.is_visible:
                 raise BadInput("an overlay of an ordinary user is seen only in its box; use `worktree` here")
-            self._session = OpenSession(context, worker, workspace, session_dir, spare)
-            note_grants(context, worker)
+            self._session = OpenSession(session)
+            note_grants(session)
             stack.push_async_callback(self._session.close)
             self._stack = stack.pop_all()
         return self._session
@@ -280,9 +280,8 @@ def _network_note(worker: WorkerSpec) -> tuple[str, ...]:
     return ("its commands are on the host's network",) if worker.task.network is Network.HOST else ()
 
 
-async def _record_intent(context: RunContext, worker: WorkerSpec) -> Path:
+async def _record_intent(context: RunContext, worker: WorkerSpec) -> None:
     """Write the intent, so that a kill leaves something that the next start can bring in."""
-    path = context.paths.workspace(context.run, worker.step, 0)
     started = RunStarted(
         run=context.run,
         name=worker.step,
@@ -294,5 +293,4 @@ async def _record_intent(context: RunContext, worker: WorkerSpec) -> Path:
         limits=f"{context.enforcer.name}: {spelt(worker.limits)} each",
     )
     step = StepStarted(run=context.run, step=worker.step, workers=1, on_failure="fail_fast")
-    await context.ledger.append(started, step, started_event(context, worker, path))
-    return path
+    await context.ledger.append(started, step, started_event(context, worker))

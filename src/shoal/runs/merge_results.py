@@ -15,7 +15,7 @@ from shoal.model.task import AgentLike
 from shoal.runs.auto_merge import equipped
 from shoal.runs.isolated import IsolatedAgentSession
 from shoal.runs.program_run import ProgramRun
-from shoal.sessions.open_session import OpenSession
+from shoal.sessions.held_session import OpenSession
 
 SessionLike = WorkerResult | str | OpenSession | IsolatedAgentSession
 

@@ -20,8 +20,8 @@ from shoal.model.status import Status
 from shoal.sessions.context import RunContext
 from shoal.sessions.executable_config import flag_changes
 from shoal.sessions.keep_work import KeptWork, add_seal_notes, keep_work
-from shoal.sessions.open_dir import prune
-from shoal.sessions.seal import Wish, seal_work
+from shoal.sessions.open_session import prune
+from shoal.sessions.seal import SealRequest, seal_work
 from shoal.sessions.session_dir import SessionDir
 from shoal.store.fold import RunState, SessionState, fold
 from shoal.store.lock import hold_lock, is_locked
@@ -232,10 +232,9 @@ async def _seal(
     ):
         there = replace(context, base=base)
         if known.commit is None:
-            return await keep_work(
-                there, workspace, session_dir, branch=session.branch, message=message, has_history=True
-            )
-        seal = await seal_work(there, workspace, session_dir, Wish(message=message, has_history=False))
+            request = SealRequest(message=message, has_history=True)
+            return await keep_work(there, workspace, session_dir, branch=session.branch, request=request)
+        seal = await seal_work(there, workspace, session_dir, SealRequest(message=message, has_history=False))
         return add_seal_notes(known, seal)
 
 

@@ -34,7 +34,7 @@ from shoal.runs.recovery import sweep
 from shoal.runs.request import Settings
 from shoal.runs.run import record_start
 from shoal.sessions.context import RunContext
-from shoal.sessions.open_session import OpenSession, held_session, holding
+from shoal.sessions.held_session import OpenSession, held_worker, hold_session
 from shoal.sessions.toolchain import searching
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission, admitting
@@ -114,7 +114,7 @@ class TaskRun:
         index = self._index(step)
         if index == 0:
             await context.ledger.append(StepStarted(run=context.run, step=step, workers=1, on_failure="best_effort"))
-        async with held_session(context, holding(step, index, self.settings.limits)) as session:
+        async with hold_session(context, held_worker(step, index, self.settings.limits)) as session:
             yield session
 
     async def finish_steps(self, jobs: Sequence[WorkerSpec]) -> list[WorkerResult]:

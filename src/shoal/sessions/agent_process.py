@@ -21,15 +21,12 @@ from shoal.model.events import AgentEnded, AgentStarted
 from shoal.model.permissions import Decision
 from shoal.proc import Exit
 from shoal.sessions.client_output import ClientOutput
-from shoal.sessions.context import RunContext
 from shoal.sessions.credentials import Laid, furnish, return_logins
 from shoal.sessions.limit_watch import SessionBounds, wait_for_breach
 from shoal.sessions.output_log import OutputLog
-from shoal.sessions.policy import agent_box, note_decision, note_grants, place_of, session_bounds
+from shoal.sessions.policy import agent_command, note_decision, note_grants, session_bounds
 from shoal.sessions.sandboxed import SandboxedProcess, open_sandboxed
-from shoal.sessions.session_dir import SessionDir
-from shoal.sessions.worker import WorkerSpec
-from shoal.workspaces.kind import Workspace
+from shoal.sessions.worker import Session, WorkerSpec
 
 
 class Ending(Enum):
@@ -50,7 +47,7 @@ class AgentEnd:
 
     ending: Ending
     exit: Exit
-    words: OutputLog
+    log: OutputLog
     limit: str | None = None
     failure: str | None = None
     """Why it could not finish, where there is a better word than its exit code."""
@@ -212,30 +209,23 @@ class Talk(Reader, Protocol):
         """Do as `watched` does; that the agent is done is a sign that it adds itself."""
 
 
-async def agent_run(
-    context: RunContext,
-    worker: WorkerSpec,
-    workspace: Workspace,
-    session_dir: SessionDir,
-    words: OutputLog,
-    stop: asyncio.Event,
-    talk: Talk | None = None,
-) -> AgentEnd:
-    """Run the agent's own process to its end, or until something else ends it; *talk* is who speaks with it."""
-    command, policy = agent_box(context, worker, workspace, session_dir)
-    if stop.is_set():  # it was stopped while it waited for its turn
-        return AgentEnd(ending=Ending.STOP, exit=Exit(code=None, signal=None), words=words)
-    note_grants(context, worker)
-    logins = _write_client_files(context, worker, workspace, session_dir)
+async def run_process(session: Session, talk: Talk | None = None) -> AgentEnd:
+    """Run the agent's own process to its end, or until something else ends it; *talk* speaks with it meanwhile."""
+    context, worker = session.context, session.worker
+    command, policy = agent_command(session)
+    if session.stop.is_set():  # it was stopped while it waited for its turn
+        return AgentEnd(ending=Ending.STOP, exit=Exit(code=None, signal=None), log=session.log)
+    note_grants(session)
+    logins = _write_client_files(session)
     reader = talk or worker.adapter.reader()
-    hearing = None if reader is None else _hearing(context, worker, words, reader)
-    with context.enforcer.group(worker.session, worker.limits) as group:
-        bounds = session_bounds(context, worker, workspace, session_dir, group)
+    output = None if reader is None else _client_output(session, reader)
+    with context.enforcer.group(session.id, worker.limits) as group:
+        bounds = session_bounds(session, group)
 
         def on_start(pid: int) -> None:
-            context.ledger.note(AgentStarted(run=context.run, session=worker.session, pid=pid))
+            context.ledger.note(AgentStarted(run=context.run, session=session.id, pid=pid))
 
-        with contextlib.closing(hearing or words) as sink:
+        with contextlib.closing(output or session.log) as sink:
             async with open_sandboxed(
                 context.sandbox,
                 command,
@@ -246,55 +236,54 @@ async def agent_run(
                 gone=group.end_rest,
                 guard=context.guard,
             ) as box:
-                signs = _signs(worker, hearing, group, is_talk=talk is not None) if hearing else {}
+                signs = _signs(worker, output, group, is_talk=talk is not None) if output else {}
                 watch = talk.watch if talk else watch_process
-                seen = await watch(box, bounds, worker.seconds, stop, context.grace, signs)
+                seen = await watch(box, bounds, worker.seconds, session.stop, context.grace, signs)
         resources = group.usage().as_resources()  # the group may serve another agent once it is left
     exit_ = seen.exit
-    await _logins_back(context, worker, session_dir, words, logins)
-    context.ledger.note(AgentEnded(run=context.run, session=worker.session, exit_code=exit_.code, signal=exit_.signal))
+    await _return_logins(session, logins)
+    context.ledger.note(AgentEnded(run=context.run, session=session.id, exit_code=exit_.code, signal=exit_.signal))
     limit = seen.limit or bounds.met(failed=exit_.code != 0 and seen.ending is not Ending.DONE)
     ending = Ending.LIMIT if limit and seen.ending is Ending.BY_ITSELF else seen.ending
-    ended = AgentEnd(ending=ending, exit=exit_, words=words, limit=limit, resources=resources)
+    ended = AgentEnd(ending=ending, exit=exit_, log=session.log, limit=limit, resources=resources)
     return ended if reader is None else _apply_client_verdict(worker, ended, reader, seen)
 
 
-def _hearing(context: RunContext, worker: WorkerSpec, words: OutputLog, reader: Reader) -> ClientOutput:
-    heartbeat = worker.adapter.client.heartbeat if worker.adapter.client else None
-    return ClientOutput(words, reader, lambda one: _record_denial(context, worker, one), heartbeat)
+def _client_output(session: Session, reader: Reader) -> ClientOutput:
+    client = session.worker.adapter.client
+    heartbeat = client.heartbeat if client else None
+    return ClientOutput(session.log, reader, lambda activity: _record_denial(session, activity), heartbeat)
 
 
-def _write_client_files(
-    context: RunContext, worker: WorkerSpec, workspace: Workspace, session_dir: SessionDir
-) -> dict[str, Laid]:
-    """Lay a client's files and logins into its private home, and give the logins."""
-    if worker.adapter.client is None:
+def _write_client_files(session: Session) -> dict[str, Laid]:
+    """Write a client's files and logins into its private home, and return the logins."""
+    adapter = session.worker.adapter
+    if adapter.client is None:
         return {}
-    files = worker.adapter.invocation(worker.task, place_of(workspace, session_dir)).home
-    return furnish(session_dir.home, files, worker.adapter, context.environ)
+    files = adapter.invocation(session.worker.task, session.paths).home
+    return furnish(session.directory.home, files, adapter, session.context.environ)
 
 
-async def _logins_back(
-    context: RunContext, worker: WorkerSpec, session_dir: SessionDir, words: OutputLog, logins: Mapping[str, Laid]
-) -> None:
-    """Take renewed logins back where the user asked for that; else say so in the session's log."""
-    for told in await return_logins(context, session_dir, logins, is_asked=worker.task.agent.refresh_login):
-        words.act(Activity(act=Act.TROUBLE, text=told))
+async def _return_logins(session: Session, logins: Mapping[str, Laid]) -> None:
+    """Take renewed logins back where the user asked for that; otherwise report them in the session's log."""
+    is_asked = session.worker.task.agent.refresh_login
+    for trouble in await return_logins(session.context, session.directory, logins, is_asked=is_asked):
+        session.log.act(Activity(act=Act.TROUBLE, text=trouble))
 
 
 def _signs(
-    worker: WorkerSpec, hearing: ClientOutput, group: LimitGroup, *, is_talk: bool
+    worker: WorkerSpec, output: ClientOutput, group: LimitGroup, *, is_talk: bool
 ) -> dict[Ending, Awaitable[object]]:
-    """Say what else ends a client: it has told its own end and lingers, or it shows no sign of life."""
-    signs: dict[Ending, Awaitable[object]] = {Ending.STALL: wait_for_stall(hearing, group, _patience(worker))}
-    return signs if is_talk else {Ending.DONE: _wait_for_exit(hearing), **signs}
+    """Give what else ends a client: it has reported its own end and lingers, or it shows no sign of life."""
+    signs: dict[Ending, Awaitable[object]] = {Ending.STALL: wait_for_stall(output, group, _patience(worker))}
+    return signs if is_talk else {Ending.DONE: _wait_for_exit(output), **signs}
 
 
-async def _wait_for_exit(hearing: ClientOutput) -> None:
+async def _wait_for_exit(output: ClientOutput) -> None:
     while True:
-        await hearing.done.wait()
+        await output.done.wait()
         await asyncio.sleep(LINGER_SECONDS)
-        if hearing.done.is_set() and time.monotonic() - hearing.heard_at >= LINGER_SECONDS:
+        if output.done.is_set() and time.monotonic() - output.heard_at >= LINGER_SECONDS:
             return
 
 
@@ -306,7 +295,7 @@ def _apply_client_verdict(worker: WorkerSpec, ended: AgentEnd, reader: Reader, s
     """Believe what the client told of itself, not its exit code."""
     failure = None
     if seen.ending in (Ending.BY_ITSELF, Ending.DONE):
-        failure = _verdict(reader, seen.exit.code, ended.words.errors)
+        failure = _verdict(reader, seen.exit.code, ended.log.errors)
     if seen.ending is Ending.BY_ITSELF and seen.exit.signal is not None and not reader.is_done:
         failure = failure or f"it was ended by signal {seen.exit.signal}"
     if seen.ending is Ending.STALL:
@@ -334,6 +323,6 @@ def _read_usage(reader: Reader) -> tuple[dict[str, float], str | None]:
         return {}, None
 
 
-def _record_denial(context: RunContext, worker: WorkerSpec, activity: Activity) -> None:
+def _record_denial(session: Session, activity: Activity) -> None:
     what = f"{activity.tool}: {activity.text}" if activity.text else activity.tool
-    note_decision(context, worker, Decision(False, f"the client {worker.adapter.name}", what))
+    note_decision(session, Decision(False, f"the client {session.worker.adapter.name}", what))

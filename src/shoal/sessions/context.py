@@ -16,7 +16,7 @@ from shoal.model.repository import Base, Repository
 from shoal.model.setup import Aside, Project, ToolFolder
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.disk_floor import Floor
-from shoal.sessions.output_log import Flood
+from shoal.sessions.output_log import Flood, OutputLog
 from shoal.sessions.pace import Pace
 from shoal.sessions.session_dir import User
 from shoal.store.ledger import Ledger
@@ -86,6 +86,14 @@ class RunContext:
     def hidden(self) -> tuple[Path, ...]:
         """Paths whose presence in a box shows that its wall is broken."""
         return _hidden(self.repository.git, self.paths.ledger)
+
+    def workspace_path(self, step: str, index: int) -> Path:
+        """Name the workspace of one worker."""
+        return self.paths.workspace(self.run, step, index)
+
+    def output_log(self, session: str) -> OutputLog:
+        """Make the log of what the agent of *session* says."""
+        return OutputLog(self.run, session, self.ledger.note, self.mask, self.flood)
 
     def policy(
         self,

@@ -1,36 +1,52 @@
 """The agent's own database, kept beside its results where that was asked for: read out by a short box, never opened."""
 
+from dataclasses import dataclass, field, replace
+
 from shoal.errors import ShoalError
+from shoal.model.results import WorkerResult
 from shoal.sessions.artifacts import FoundFile, kept_bytes, read_files, reading
-from shoal.sessions.context import RunContext
-from shoal.sessions.session_dir import SessionDir
+from shoal.sessions.worker import Session
 
 MOST_BYTES = 64 * 2**20
 ENDINGS = ("", "-wal")
 """The file, and what SQLite has not written into it yet when the agent was killed."""
 
 
-async def keep_database(
-    context: RunContext, session: str, session_dir: SessionDir
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Copy the database, if the agent made one: its path as an artifact, and what could not be kept."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptDatabase:
+    """The copy of an agent's database, as an artifact, or what could not be copied."""
+
+    artifacts: dict[str, str] = field(default_factory=dict)
+    unkept: tuple[str, ...] = ()
+
+    def add_to(self, result: WorkerResult) -> WorkerResult:
+        """Name in *result* what was kept and what was not."""
+        if not self.artifacts and not self.unkept:
+            return result
+        artifacts = {**result.artifacts, **self.artifacts}
+        return replace(result, artifacts=artifacts, unkept=(*result.unkept, *self.unkept))
+
+
+async def keep_database(session: Session) -> KeptDatabase:
+    """Copy the database, if it was asked for and the agent made one."""
+    context, directory = session.context, session.directory
     if not context.keeps_database:
-        return {}, ()
-    folder, name = session_dir.database.parent, session_dir.database.name
+        return KeptDatabase()
+    folder, name = directory.database.parent, directory.database.name
     names = [f"{name}{ending}" for ending in ENDINGS]
     try:
-        policy = reading(context, session_dir.own)
+        policy = reading(context, directory.own)
         paths = [f"{folder.name}/{one}" for one in names]
-        found = await read_files(context, policy, session_dir.own, paths, most=MOST_BYTES)
+        found = await read_files(context, policy, directory.own, paths, most=MOST_BYTES)
     except (ShoalError, OSError, ValueError, TimeoutError) as error:
-        return {}, (f"{name}: it could not be read: {error or 'it took too long'}",)
+        return KeptDatabase(unkept=(f"{name}: it could not be read: {error or 'it took too long'}",))
     if found[0].state == "missing":
-        return {}, ()
+        return KeptDatabase()
     if wrong := [_fault(label, one) for label, one in zip(names, found, strict=True) if not _is_fine(one)]:
-        return {}, tuple(wrong)
+        return KeptDatabase(unkept=tuple(wrong))
     copies = {label: one.content for label, one in zip(names, found, strict=True) if one.state == "file"}
-    paths_kept = kept_bytes(context, session, copies)
-    return {"database": paths_kept[name]}, ()
+    paths_kept = kept_bytes(context, session.id, copies)
+    return KeptDatabase(artifacts={"database": paths_kept[name]})
 
 
 def _is_fine(one: FoundFile) -> bool:

@@ -12,39 +12,30 @@ from pathlib import Path
 from shoal.errors import Unavailable, first_of
 from shoal.proc import Exit, Stream
 from shoal.sessions.agent_process import AgentEnd, Ending
-from shoal.sessions.context import RunContext
 from shoal.sessions.function_spec import arguments
 from shoal.sessions.output_log import OutputLog
-from shoal.sessions.session_dir import SessionDir
-from shoal.sessions.worker import WorkerSpec
-from shoal.workspaces.kind import Workspace
+from shoal.sessions.worker import Session
 
 
-async def thread_run(
-    context: RunContext,
-    worker: WorkerSpec,
-    workspace: Workspace,
-    session_dir: SessionDir,
-    words: OutputLog,
-    stop: asyncio.Event,
-) -> AgentEnd:
-    """Call the job's function on its workspace; when its time is over or it is to stop, it is left to itself."""
+async def run_in_thread(session: Session) -> AgentEnd:
+    """Call the worker's function on its workspace; when its time is over or it has to stop, it is left to itself."""
+    worker, workspace = session.worker, session.workspace
     if not workspace.is_visible or worker.function is None:
         raise Unavailable("execution_mode thread", "this workspace is seen only in a box", "ask for worktree")
     said = _call_in_thread(worker.function, (worker.task.prompt, workspace.path)[: arguments(worker.function)])
     try:
         async with asyncio.TaskGroup() as group:
-            told = group.create_task(stop.wait())
-            await asyncio.wait((said, told), timeout=worker.seconds, return_when=asyncio.FIRST_COMPLETED)
-            ending = Ending.BY_ITSELF if said.done() else Ending.STOP if told.done() else Ending.TIME
-            told.cancel()
+            stopped = group.create_task(session.stop.wait())
+            await asyncio.wait((said, stopped), timeout=worker.seconds, return_when=asyncio.FIRST_COMPLETED)
+            ending = Ending.BY_ITSELF if said.done() else Ending.STOP if stopped.done() else Ending.TIME
+            stopped.cancel()
     except BaseExceptionGroup as errors:
         raise first_of(errors) from None
     # What goes on by itself may still write there: nobody else must get these files.
     workspace.can_recycle = workspace.can_recycle and said.done()
-    code = _wait_for_end(said, words) if said.done() else None
-    words.close()
-    return AgentEnd(ending=ending, exit=Exit(code, None), words=words)
+    code = _log_outcome(said.result(), session.log) if said.done() else None
+    session.log.close()
+    return AgentEnd(ending=ending, exit=Exit(code, None), log=session.log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +47,9 @@ class _ThreadOutcome:
     code: int
 
 
-def _wait_for_end(said: "asyncio.Future[_ThreadOutcome]", words: OutputLog) -> int:
-    words.feed(said.result().stream, said.result().text)
-    return said.result().code
+def _log_outcome(outcome: _ThreadOutcome, log: OutputLog) -> int:
+    log.feed(outcome.stream, outcome.text)
+    return outcome.code
 
 
 def _call_in_thread(function: Callable[..., object], given: tuple[str | Path, ...]) -> "asyncio.Future[_ThreadOutcome]":

@@ -12,13 +12,10 @@ from shoal.errors import AgentCancelled, AgentTimedOut, BadInput, ShoalError, fi
 from shoal.model.agent import SCRIPTED, TOOLS, AgentSpec, Mind
 from shoal.proc import Exit, Stream
 from shoal.sessions.agent_process import AgentEnd, Ending
-from shoal.sessions.context import RunContext
-from shoal.sessions.open_session import OpenSession
+from shoal.sessions.held_session import OpenSession
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import note_grants
-from shoal.sessions.session_dir import SessionDir
-from shoal.sessions.worker import WorkerSpec
-from shoal.workspaces.kind import Workspace
+from shoal.sessions.worker import Session, WorkerSpec
 
 PLACE = (
     "You work in a private copy of a git repository, by your tools alone. Paths are from its top. What you change "
@@ -26,26 +23,19 @@ PLACE = (
 )
 
 
-async def in_process_run(
-    context: RunContext,
-    worker: WorkerSpec,
-    workspace: Workspace,
-    session_dir: SessionDir,
-    words: OutputLog,
-    stop: asyncio.Event,
-) -> AgentEnd:
-    """Give the task to a fork of the agent, whose tools work behind the session's wall."""
-    note_grants(context, worker)
-    hands = OpenSession(context, worker, workspace, session_dir, None)
-    voice = _AgentEvents(words)
+async def run_in_process(session: Session) -> AgentEnd:
+    """Give the task to a fork of the agent, whose tools run in the session's sandbox."""
+    note_grants(session)
+    tools = OpenSession(session)
+    events = _AgentEvents(session.log)
     try:
-        async with _forked(worker, hands) as fork:
-            fork.subscribe(voice.hear)
-            outcome = await _outcome(fork, worker, stop, context.grace)
-            voice.conclude(outcome)
-            return replace(_session_end(outcome, words), usage=_usage(fork), resources=hands.resources)
+        async with _forked(session.worker, tools) as fork:
+            fork.subscribe(events.hear)
+            outcome = await _outcome(fork, session.worker, session.stop, session.context.grace)
+            events.conclude(outcome)
+            return replace(_session_end(outcome, session.log), usage=_usage(fork), resources=tools.resources)
     finally:
-        words.close()
+        session.log.close()
 
 
 def assert_agent(spec: AgentSpec) -> None:
@@ -85,12 +75,12 @@ def _step(reply: str | dict[str, dict[str, object]] | list[dict[str, dict[str, o
 
 
 @contextlib.asynccontextmanager
-async def _forked(worker: WorkerSpec, hands: OpenSession) -> AsyncIterator[Agent]:
-    """Give a fork with hands in the session; what it spends is the base's too."""
+async def _forked(worker: WorkerSpec, tools: OpenSession) -> AsyncIterator[Agent]:
+    """Give a fork with tools in the session; what it spends is the base's too."""
     spec = worker.task.agent
     base = _agent(spec)
     wanted = spec.mind.tools if spec.mind else TOOLS
-    setup = base.setup.with_tools([tool for tool in sandboxed_tools(hands) if tool.name in wanted])
+    setup = base.setup.with_tools([tool for tool in sandboxed_tools(tools) if tool.name in wanted])
     if spec.mind is not None:
         setup = replace(setup, system_prompt="\n\n".join(filter(None, (worker.task.system_prompt, PLACE))))
         if spec.mind.temperature is not None:
@@ -125,16 +115,16 @@ async def _prompt_agent(fork: Agent, worker: WorkerSpec) -> Reply | ShoalError:
         return error
 
 
-def _session_end(outcome: Reply | ShoalError, words: OutputLog) -> AgentEnd:
+def _session_end(outcome: Reply | ShoalError, log: OutputLog) -> AgentEnd:
     match outcome:
         case Reply():
-            return AgentEnd(ending=Ending.BY_ITSELF, exit=Exit(0, None), words=words)
+            return AgentEnd(ending=Ending.BY_ITSELF, exit=Exit(0, None), log=log)
         case AgentCancelled():
-            return AgentEnd(ending=Ending.STOP, exit=Exit(None, None), words=words)
+            return AgentEnd(ending=Ending.STOP, exit=Exit(None, None), log=log)
         case AgentTimedOut():
-            return AgentEnd(ending=Ending.TIME, exit=Exit(None, None), words=words, failure=str(outcome))
+            return AgentEnd(ending=Ending.TIME, exit=Exit(None, None), log=log, failure=str(outcome))
         case _:
-            return AgentEnd(ending=Ending.BY_ITSELF, exit=Exit(1, None), words=words, failure=str(outcome))
+            return AgentEnd(ending=Ending.BY_ITSELF, exit=Exit(1, None), log=log, failure=str(outcome))
 
 
 def _usage(fork: Agent) -> dict[str, float]:
@@ -147,7 +137,7 @@ def _usage(fork: Agent) -> dict[str, float]:
 class _AgentEvents:
     """Turns what the agent does into words: its texts are its output, its tools are told beside."""
 
-    words: OutputLog
+    log: OutputLog
     text: str = ""
     """What it said last, which is said again in full if it was its answer."""
 
@@ -170,4 +160,4 @@ class _AgentEvents:
 
     def _say(self, stream: Stream, text: str) -> None:
         if text:
-            self.words.feed(stream, f"{text}\n".encode(errors="replace"))
+            self.log.feed(stream, f"{text}\n".encode(errors="replace"))

@@ -19,8 +19,9 @@ from shoal.model.results import WorkerResult
 from shoal.sessions.context import RunContext
 from shoal.sessions.executable_config import Flags, flag_changes
 from shoal.sessions.sandboxed import git_environment, open_sandboxed
-from shoal.sessions.seal import Seal, Wish, seal_work
+from shoal.sessions.seal import Seal, SealRequest, seal_work
 from shoal.sessions.session_dir import SessionDir
+from shoal.sessions.worker import Session
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.objects import objects_ready
 from shoal.workspaces.overlay import is_empty
@@ -116,28 +117,21 @@ NOTHING = KeptWork()
 
 
 async def keep_work(
-    context: RunContext,
-    workspace: Workspace,
-    session_dir: SessionDir,
-    *,
-    branch: str,
-    message: str,
-    has_history: bool,
-    litter: tuple[str, ...] = (),
+    context: RunContext, workspace: Workspace, directory: SessionDir, *, branch: str, request: SealRequest
 ) -> KeptWork:
     """Bring the work to a branch; try again without the agent's own history if that is what is unsound."""
     ref = f"refs/heads/{branch}"
     here = await value(context.repository, ref) if not workspace.is_overlay else None
     join = here if here not in (None, context.base.commit) else ""
-    if workspace.is_overlay and not has_history and is_empty(workspace.changes):
+    if workspace.is_overlay and not request.has_history and is_empty(workspace.changes):
         return NOTHING
-    wish = Wish(message=message, has_history=has_history, join=join or "", litter=litter)
+    request = replace(request, join=join or "")
     async with _able_to_read(context, join) as there:
-        seal = await seal_work(there, workspace, session_dir, wish)
+        seal = await seal_work(there, workspace, directory, request)
         result = await _import(there, seal, ref, here)
-        if result.failure and has_history:
+        if result.failure and request.has_history:
             why = result.failure
-            seal = await seal_work(there, workspace, session_dir, replace(wish, has_history=False))
+            seal = await seal_work(there, workspace, directory, replace(request, has_history=False))
             result = await _import(there, replace(seal, squashed=why), ref, here)
     if result.commit is None and result.failure is None and here == context.base.commit:
         await move(context.repository, [Move(ref, ABSENT, here)])
@@ -251,9 +245,10 @@ test -z "$(git status --porcelain --ignored)"
 """
 
 
-async def recycle(context: RunContext, workspace: Workspace, session_dir: SessionDir) -> Path | None:
+async def recycle(session: Session) -> Path | None:
     """Make the workspace pristine and return its index, or `None` when it cannot serve again."""
-    gitdir = session_dir.box / f"recycle-{secrets.token_hex(3)}"
+    context, workspace, directory = session.context, session.workspace, session.directory
+    gitdir = directory.box / f"recycle-{secrets.token_hex(3)}"
     write_gitdir(
         gitdir,
         context.repository,
@@ -264,23 +259,24 @@ async def recycle(context: RunContext, workspace: Workspace, session_dir: Sessio
         loose_stat=False,
     )
     try:
-        await _run(context, workspace, session_dir, gitdir, CLEAN)
-        await asyncio.to_thread(renew_folders, workspace.path, session_dir.opened.stat().st_mtime_ns, session_dir.box)
-        await _run(context, workspace, session_dir, gitdir, RESTORE)
+        await _run(session, gitdir, CLEAN)
+        await asyncio.to_thread(renew_folders, workspace.path, directory.opened.stat().st_mtime_ns, directory.box)
+        await _run(session, gitdir, RESTORE)
     except (ShoalError, OSError, TimeoutError):
         return None
     return gitdir / "index"
 
 
-async def _run(context: RunContext, workspace: Workspace, session_dir: SessionDir, gitdir: Path, script: str) -> None:
+async def _run(session: Session, gitdir: Path, script: str) -> None:
+    context, workspace, opened = session.context, session.workspace, session.directory.opened
     env = git_environment(gitdir, workspace.path)
-    env |= {"MARK": str(session_dir.opened), "BASE": context.base.commit}
+    env |= {"MARK": str(opened), "BASE": context.base.commit}
     command = Command(argv=("/bin/sh", "-c", script, "recycle"), cwd=workspace.path, env=env)
-    policy = context.policy(token=secrets.token_hex(8), read=(session_dir.opened,), write=(workspace.path, gitdir))
+    policy = context.policy(token=secrets.token_hex(8), read=(opened,), write=(workspace.path, gitdir))
     policy = replace(policy, uid=os.getuid(), gid=os.getgid())
-    async with open_sandboxed(context.sandbox, command, policy, sink=lambda _stream, _data: None) as box:
+    async with open_sandboxed(context.sandbox, command, policy, sink=lambda _stream, _data: None) as process:
         async with asyncio.timeout(SECONDS):
-            done = await box.wait()
+            done = await process.wait()
     if done.code != 0:
         raise Broken("the worktree cannot be made pristine")
 

@@ -1,172 +1,215 @@
-"""A session held open: commands run in it one after the other, and its work is kept when it is closed."""
+"""All that is private to a session, opened and removed: workspace, gitdir, lease, and a disk if it is asked for."""
 
 import asyncio
 import contextlib
-import secrets
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import functools
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 
-from shoal.adapters.command import CommandAdapter as CommandAdapter
-from shoal.errors import BadInput
-from shoal.model.agent import AgentSpec
-from shoal.model.limits import ResourceLimits
-from shoal.model.permissions import Decision, PermissionManager
-from shoal.model.resolved_task import ResolvedTask
-from shoal.model.results import WorkerResult
-from shoal.model.status import Status
-from shoal.sandboxes.kind import Sandbox
-from shoal.sessions.agent_process import Ending, watch_process
+from shoal.git.gitdir import user_config, write_gitdir, write_refs
 from shoal.sessions.context import RunContext
-from shoal.sessions.database import keep_database
-from shoal.sessions.keep_work import patch
-from shoal.sessions.open_dir import open_session_dir
-from shoal.sessions.output_log import OutputLog
-from shoal.sessions.policy import agent_box, note_decision, session_bounds
-from shoal.sessions.reuse import Spare
-from shoal.sessions.sandboxed import open_sandboxed
-from shoal.sessions.session import ended_events, import_work, mask_result, started_event
-from shoal.sessions.session_dir import SessionDir
-from shoal.sessions.worker import WorkerSpec
-from shoal.workspaces.kind import Workspace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandResult:
-    """How a command in a session ended, and the end of what it said."""
-
-    exit_code: int | None
-    signal: int | None
-    output: str
-    error: str
-    timed_out: bool = False
-    limit: str | None = None
-    """The limit that it met, if it met one."""
-
-
-class OpenSession:
-    """An open session: everything in it is private to it until it is closed."""
-
-    def __init__(
-        self,
-        context: RunContext,
-        worker: WorkerSpec,
-        workspace: Workspace,
-        session_dir: SessionDir,
-        spare: Spare | None,
-    ) -> None:
-        self._site = context
-        self._job = worker
-        self._open = workspace
-        self._lease = session_dir
-        self._spare = spare
-        self.session_id = worker.step
-        self.workspace = workspace.path
-        self.branch = worker.branch
-        self.db_path = session_dir.database
-        self.sandbox: Sandbox = context.sandbox
-        self.permission_manager = PermissionManager(workspace.path, worker.task.permitted, tell=self._record_decision)
-        self.result: WorkerResult | None = None
-        self._began = time.monotonic()
-        self._limit: str | None = None
-        self.resources: dict[str, float] = {}
-        """What its commands used of the machine so far: the highest memory, and all CPU together."""
-
-    @property
-    def limits(self) -> ResourceLimits:
-        """What each command in it may spend."""
-        return self._job.limits
-
-    async def run(
-        self, command: str | Sequence[str], *, timeout: float | None = None, stdin: bytes | None = None
-    ) -> CommandResult:
-        """Run *command* behind the session's wall, in its workspace; a string is given to `sh -c`."""
-        argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
-        if not argv:
-            raise BadInput("the command is empty; give a program")
-        boxed_command, policy = agent_box(self._site, self._job, self._open, self._lease, argv)
-        boxed_command = replace(boxed_command, stdin=stdin or b"")
-        words = OutputLog(self._site.run, self._job.session, self._site.ledger.note, self._site.mask)
-        with self._site.enforcer.group(f"{self._job.session}-{secrets.token_hex(2)}", self.limits) as group:
-            bounds = session_bounds(self._site, self._job, self._open, self._lease, group)
-            async with open_sandboxed(
-                self._site.sandbox,
-                boxed_command,
-                policy,
-                sink=words.feed,
-                join=group.wrap,
-                gone=group.end_rest,
-                guard=self._site.guard,
-            ) as box:
-                seconds = _least(timeout, self.limits.time_seconds)
-                seen = await watch_process(box, bounds, seconds, asyncio.Event(), self._site.grace)
-            self._count(group.usage().as_resources())
-        exit_, timed_out = seen.exit, seen.ending is Ending.TIME
-        limit = "time" if timed_out else seen.limit or bounds.met(failed=exit_.code != 0)
-        words.close()
-        self._limit = limit or self._limit
-        return CommandResult(
-            exit_code=exit_.code,
-            signal=exit_.signal,
-            output=words.output,
-            error=words.errors,
-            timed_out=timed_out,
-            limit=limit,
-        )
-
-    def _count(self, used: Mapping[str, float]) -> None:
-        for name, number in used.items():
-            before = self.resources.get(name, 0.0)
-            self.resources[name] = max(before, number) if name == "memory_peak_mb" else round(before + number, 3)
-
-    def _record_decision(self, decision: Decision) -> None:
-        if self.result is None:  # once it is closed, so is its log
-            note_decision(self._site, self._job, decision)
-
-    async def close(self) -> WorkerResult:
-        """Bring the work in; what could not be brought in stays on disk and is named."""
-        context, worker = self._site, self._job
-        database, unkept = await keep_database(context, worker.session, self._lease)
-        work = await import_work(context, worker, self._open, self._lease, self._spare)
-        status = Status.FAILED if work.failure else Status.SUCCEEDED if work.commit else Status.NO_CHANGES
-        result = WorkerResult(
-            index=worker.index,
-            session=worker.session,
-            status=status,
-            error=work.failure,
-            workspace=str(self.workspace),
-            base=context.base.commit,
-            limit=self._limit,
-            resources=dict(self.resources),
-            artifacts={**await patch(context, worker.session, work), **database},
-            duration_seconds=round(time.monotonic() - self._began, 3),
-        )
-        result = work.on(result, self._lease.box)
-        self.result = mask_result(replace(result, unkept=(*result.unkept, *unkept)), context.mask)
-        await self._site.ledger.forget(self._job.session)
-        await self._site.ledger.append(*ended_events(self._site, self._job, self.result))
-        return self.result
+from shoal.sessions.host_probe import assert_room
+from shoal.sessions.policy import as_json
+from shoal.sessions.reuse import Spare, gitdir_aside
+from shoal.sessions.session_dir import SessionDir, hold_session_dir
+from shoal.sessions.setup.prepare import Ready, finish_setup, set_up
+from shoal.sessions.start_turns import begun_turn
+from shoal.sessions.worker import Session, WorkerSpec
+from shoal.workspaces.kind import Kind, Workspace, WorkspaceOrder
+from shoal.workspaces.overlay import Overlay
+from shoal.workspaces.quota import settle, sized
+from shoal.workspaces.remove import clear_privileges
 
 
 @contextlib.asynccontextmanager
-async def held_session(context: RunContext, worker: WorkerSpec) -> AsyncIterator[OpenSession]:
-    """Open a session of a run for commands to come; on leaving, its work is kept."""
-    path = context.paths.workspace(context.run, worker.step, worker.index)
-    await context.ledger.append(started_event(context, worker, path))
-    async with open_session_dir(context, worker, path) as (workspace, session_dir, spare):
-        session = OpenSession(context, worker, workspace, session_dir, spare)
+async def open_session(
+    context: RunContext,
+    worker: WorkerSpec,
+    *,
+    stop: asyncio.Event | None = None,
+    is_held: bool = True,
+    setup_as: WorkerSpec | None = None,
+) -> AsyncIterator[Session]:
+    """Open everything private to a session; on leaving it is removed, unless the raw files must stay.
+
+    *stop* ends its set-up early, and later its agent. *is_held* says that the caller keeps it open for programs to
+    come, which may be programs of the host; otherwise the worker's own program starts in it at once, and its turn to
+    start begins here. *setup_as* is the worker whose set-up it gets, if not *worker*.
+    """
+    assert_room(context.paths)
+    stop = stop or asyncio.Event()
+    starts_at_once = worker.is_program and not is_held
+    async with (
+        set_up(context, setup_as or worker, stop) as ready,
+        begun_turn() if starts_at_once else contextlib.nullcontext(),
+        _filled(context, worker, ready, stop, is_seen=is_held or worker.function is not None) as session,
+    ):
+        yield session
+
+
+@contextlib.asynccontextmanager
+async def _filled(
+    context: RunContext, worker: WorkerSpec, ready: Ready, stop: asyncio.Event, *, is_seen: bool
+) -> AsyncIterator[Session]:
+    path = context.workspace_path(worker.step, worker.index)
+    box = context.paths.box(worker.session)
+    files = _input_files(worker)
+    user = context.user if context.sandbox.mounts else None
+    spare = Spare.of(context, worker, box, path, files, user)
+    if not spare.take():
+        os.mkdir(box, 0o700)  # noqa: PTH102
+    workspace: Workspace | None = None
+    try:
+        async with _disk(context, worker, box, path) as disk:
+            with hold_session_dir(
+                box, worker.session, files, user, disk=disk, database=worker.database, written=spare.written
+            ) as directory:
+                _user_config(context, directory)
+                order = _order(context, worker, path, disk, ready.trees, is_mounted=spare.is_mounted)
+                async with _kind(context, is_seen=is_seen).open(order) as workspace:
+                    session = Session(
+                        context=context,
+                        worker=worker,
+                        workspace=workspace,
+                        directory=directory,
+                        log=context.output_log(worker.session),
+                        stop=stop,
+                        has_history=spare.has_history,
+                    )
+                    _private_gitdir(session)
+                    if not ready.is_nothing:
+                        spare.use = None  # what is laid into it makes it this session's for good
+                        await finish_setup(session, ready, functools.partial(_make_again, session))
+                    if worker.limits.is_exact:
+                        settle(disk, worker.limits.disk_bytes or 0)
+                    if workspace.can_recycle or not ready.is_nothing:
+                        _mark(directory.opened)
+                    spare.note(workspace)
+                    yield session
+                    spare.leave(workspace)
+    finally:
+        if workspace is not None and workspace.keep:
+            await clear_privileges(box, path)
+        elif not spare.put_away(workspace):
+            context.trash.throw(box)
+        _clear_folder(context, path)
+
+
+def _input_files(worker: WorkerSpec) -> dict[str, str | bytes]:
+    """Give the files that an agent is given to read, by their names."""
+    return {
+        "prompt.md": worker.task.prompt,
+        "system_prompt.md": worker.task.system_prompt,
+        **({"permissions.json": as_json(worker.task.permitted)} if worker.task.has_permissions else {}),
+        **{f"inputs/{name}": text for name, text in worker.task.inputs.items()},
+    }
+
+
+def _kind(context: RunContext, *, is_seen: bool) -> Kind:
+    """Let an overlay be mounted in the boxes alone, where that is enough and the wall can."""
+    if isinstance(context.kind, Overlay) and not is_seen and context.sandbox.mounts:
+        return replace(context.kind, may_hide=True)
+    return context.kind
+
+
+@contextlib.asynccontextmanager
+async def _disk(context: RunContext, worker: WorkerSpec, box: Path, path: Path) -> AsyncIterator[Path]:
+    """Give the folder for all that the agent can write: *box* itself, or a disk of its own where its limit is exact."""
+    if not worker.limits.is_exact:
+        yield box
+        return
+    is_overlay = isinstance(context.kind, Overlay)
+    ours = context.base.index.stat().st_size + (0 if is_overlay else context.base.bytes)
+    async with sized(box, (worker.limits.disk_bytes or 0) + ours, None if is_overlay else path) as disk:
+        yield disk
+
+
+def _order(
+    context: RunContext,
+    worker: WorkerSpec,
+    path: Path,
+    disk: Path,
+    trees: tuple[Path, ...],
+    *,
+    is_mounted: bool = False,
+) -> WorkspaceOrder:
+    return WorkspaceOrder(
+        repository=context.repository,
+        base=context.base,
+        path=path,
+        box=disk,
+        branch=worker.branch,
+        trees=trees,
+        pointer=None if context.sandbox.mounts else _pointer(f"{disk}/git"),
+        is_mounted=is_mounted,
+        has_own_disk=worker.limits.is_exact,
+    )
+
+
+def _private_gitdir(session: Session) -> None:
+    context, workspace, directory = session.context, session.workspace, session.directory
+    ref = f"refs/heads/{session.worker.branch}"
+    named = {f"refs/heads/{context.repository.branch}": context.base.commit} if context.repository.branch else {}
+    refs = {ref: context.base.commit, **named}
+    aside = gitdir_aside(directory.box)
+    if os.path.exists(aside):  # noqa: PTH110
+        write_refs(aside, head=f"ref: {ref}", refs=refs)
+        os.rename(aside, directory.git)  # noqa: PTH104
+    else:
+        head, index = f"ref: {ref}", workspace.index
+        write_gitdir(directory.git, context.repository, head=head, refs=refs, index=index, lenders=context.lenders)
+    if not context.sandbox.mounts and not workspace.is_overlay:
+        pointer = workspace.path / ".git"
+        pointer.unlink(missing_ok=True)
+        pointer.write_bytes(_pointer(directory.git))
+
+
+def _make_again(session: Session) -> None:
+    """Make the home and the gitdir once more."""
+    session.directory.home.mkdir()
+    _user_config(session.context, session.directory)
+    _private_gitdir(session)
+
+
+def _pointer(gitdir: Path | str) -> bytes:
+    """Give the text of `.git`: a wall that cannot lay it over that path needs it in the workspace itself."""
+    return f"gitdir: {gitdir}\n".encode(errors="surrogateescape")
+
+
+def _user_config(context: RunContext, directory: SessionDir) -> None:
+    """Tell git who commits, so that it works in any other repository that the agent makes, too."""
+    file = f"{directory.home}/.gitconfig"
+    if not os.path.exists(file):  # noqa: PTH110
+        Path(file).write_text(user_config(context.repository.identity), errors="surrogateescape")
+
+
+def _mark(file: Path) -> None:
+    """Make *file* and let its time be now."""
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.utime(fd)
+    finally:
+        os.close(fd)
+
+
+def _clear_folder(context: RunContext, path: Path) -> None:
+    """Take the workspace's folder away; thrown where its removal would wait for the box's own mounts to be gone."""
+    with contextlib.suppress(OSError):
+        if isinstance(context.kind, Overlay) and context.sandbox.mounts and not os.listdir(path):
+            context.trash.throw(path)
+    prune(path, context.paths.workspaces)
+
+
+def prune(path: Path, root: Path) -> None:
+    """Remove the workspace's folder and its parents as far as they are empty."""
+    folder, end = str(path), str(root)
+    while folder not in (end, "/"):
         try:
-            yield session
-        finally:
-            await session.close()
-
-
-def holding(step: str, index: int, limits: ResourceLimits | None) -> WorkerSpec:
-    """Make the job of a session that waits for commands."""
-    agent = AgentSpec(name=step, adapter="command", command=("true",))
-    task = ResolvedTask(name=step, prompt="", agent=agent, limits=limits)
-    return WorkerSpec(step=step, index=index, count=1, task=task, adapter=CommandAdapter())
-
-
-def _least(*seconds: float | None) -> float | None:
-    return min((one for one in seconds if one is not None), default=None)
+            os.rmdir(folder)  # noqa: PTH106
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return
+        folder = folder.rpartition("/")[0] or "/"

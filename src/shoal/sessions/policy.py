@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shoal.adapters.kind import Adapter, SessionPaths
+from shoal.adapters.kind import Adapter
 from shoal.errors import BadInput, Unavailable
 from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, room
 from shoal.limits.kind import LimitGroup
@@ -25,10 +25,9 @@ from shoal.sessions.clients import installed_name
 from shoal.sessions.context import RunContext
 from shoal.sessions.credentials import client_variables, secrets_of
 from shoal.sessions.limit_watch import SessionBounds, counter
-from shoal.sessions.session_dir import SYSTEM_PATH, SessionDir
+from shoal.sessions.session_dir import SYSTEM_PATH
 from shoal.sessions.toolchain import show_folders, toolchain
-from shoal.sessions.worker import WorkerSpec
-from shoal.workspaces.kind import Workspace
+from shoal.sessions.worker import Session
 
 # Sockets and devices of the host: to see one is to be able to speak to it, read-only or not.
 ALIVE = tuple(map(Path, ("/dev", "/proc", "/run", "/sys", "/var/run")))
@@ -210,18 +209,13 @@ def _decisions(
 
 PASSWD, GROUP = Path("/etc/passwd"), Path("/etc/group")
 
-SUBJECT_SIGNS = 2000
+SUBJECT_CHARS = 2000
 
 
-def agent_box(
-    context: RunContext,
-    worker: WorkerSpec,
-    workspace: Workspace,
-    session_dir: SessionDir,
-    argv: tuple[str, ...] | None = None,
-) -> tuple[Command, Policy]:
-    """Say what runs in the agent's box, and what that box may see; *argv* stands in for the adapter's."""
-    invocation = worker.adapter.invocation(worker.task, place_of(workspace, session_dir))
+def agent_command(session: Session, argv: tuple[str, ...] | None = None) -> tuple[Command, Policy]:
+    """Give the agent's command and the policy of its sandbox; *argv* replaces the adapter's own."""
+    context, worker, workspace, directory = session.context, session.worker, session.workspace, session.directory
+    invocation = worker.adapter.invocation(worker.task, session.paths)
     argv = argv or invocation.argv
     search = context.environ.get("PATH", "")
     argv = (installed_name(worker.adapter.client, argv[0], search), *argv[1:])
@@ -230,17 +224,17 @@ def agent_box(
     grant = resolve_grants(context, worker.task, worker.adapter)
     if workspace.is_visible:
         grant.assert_real(workspace.path)  # a program of the host's may have put a link there since it was opened
-    covers = _covers(workspace, session_dir, is_writable=grant.parts is None) if context.sandbox.mounts else ()
+    covers = _covers(session, is_writable=grant.parts is None) if context.sandbox.mounts else ()
     policy = context.policy(
         token=secrets.token_hex(8),
-        read=(session_dir.inputs, *shown, *invocation.needs, *grant.read(workspace.path)),
-        write=(*grant.write(workspace.path), session_dir.git, session_dir.own),
+        read=(directory.inputs, *shown, *invocation.needs, *grant.read(workspace.path)),
+        write=(*grant.write(workspace.path), directory.git, directory.own),
         covers=covers,
         layers=workspace.layers,
         network=network_of(worker.task, worker.adapter),
     )
     env = {
-        **environment(context, worker, workspace, session_dir, tuple(dict.fromkeys((*tools.path, *workspace.search)))),
+        **environment(session, tuple(dict.fromkeys((*tools.path, *workspace.search)))),
         **invocation.env,
         **client_variables(worker.task, worker.adapter, context.environ),
         **worker.task.agent.env,
@@ -250,83 +244,79 @@ def agent_box(
     return Command(argv=argv, cwd=workspace.path, env=env, stdin=stdin), policy
 
 
-def _covers(workspace: Workspace, session_dir: SessionDir, *, is_writable: bool) -> tuple[Bind, ...]:
-    """Say what is laid over files that every box has."""
+def identity_covers(session: Session) -> tuple[Bind, ...]:
+    """Cover the files by which programs in a sandbox know who they are and where their gitdir is."""
+    inputs = session.directory.inputs
     return (
-        Bind(session_dir.inputs / "passwd", PASSWD),
-        Bind(session_dir.inputs / "group", GROUP),
-        Bind(session_dir.inputs / "git", workspace.path / ".git"),
-        *workspace.covers,
-        *_alias(workspace, session_dir, is_writable=is_writable),
+        Bind(inputs / "passwd", PASSWD),
+        Bind(inputs / "group", GROUP),
+        Bind(inputs / "git", session.workspace.path / ".git"),
     )
 
 
-def _alias(workspace: Workspace, session_dir: SessionDir, *, is_writable: bool) -> tuple[Bind, ...]:
-    """Show the workspace where set-up knew it too, with the same cover on its `.git`."""
+def _covers(session: Session, *, is_writable: bool) -> tuple[Bind, ...]:
+    """Cover files of the host, and show the workspace where set-up knew it too, with the same cover on its `.git`."""
+    workspace = session.workspace
+    covers = (*identity_covers(session), *workspace.covers)
     if workspace.alias is None:
-        return ()
-    pointer = Bind(session_dir.inputs / "git", workspace.alias / ".git")
-    return (Bind(workspace.path, workspace.alias, is_writable), pointer)
+        return covers
+    pointer = Bind(session.directory.inputs / "git", workspace.alias / ".git")
+    return (*covers, Bind(workspace.path, workspace.alias, is_writable), pointer)
 
 
-def place_of(workspace: Workspace, session_dir: SessionDir) -> SessionPaths:
-    """Say where the agent stands."""
-    return SessionPaths(home=session_dir.home, inputs=session_dir.inputs, workspace=workspace.path)
-
-
-def session_bounds(
-    context: RunContext, worker: WorkerSpec, workspace: Workspace, session_dir: SessionDir, group: LimitGroup
-) -> SessionBounds:
-    """Say what a session is held to; a workspace that is a whole checkout does not count for its base."""
+def session_bounds(session: Session, group: LimitGroup) -> SessionBounds:
+    """Give the bounds of a session; the base of a workspace that is a whole checkout does not count."""
+    context, workspace, directory = session.context, session.workspace, session.directory
     given = 0 if workspace.is_overlay else context.base.bytes + context.base.files * (ENTRY_BYTES + FILE_BYTES)
-    folders = (workspace.changes, session_dir.git, session_dir.own)
+    folders = (workspace.changes, directory.git, directory.own)
     return SessionBounds(
         group=group,
-        limits=worker.limits,
+        limits=session.worker.limits,
         folders=folders,
         given_bytes=given,
-        box=session_dir.box,
-        disk=session_dir.disk if worker.limits.is_exact else None,
+        box=directory.box,
+        disk=directory.disk if session.worker.limits.is_exact else None,
         pace=context.pace,
         floor=context.floor,
-        at_start=room(session_dir.box),
+        at_start=room(directory.box),
         unread=counter(context, folders),
     )
 
 
-def note_grants(context: RunContext, worker: WorkerSpec) -> None:
+def note_grants(session: Session) -> None:
     """Begin the session's audit log with what was decided before it started."""
-    for decision in decisions_of(context, worker.task, worker.adapter):
-        note_decision(context, worker, decision)
+    for decision in decisions_of(session.context, session.worker.task, session.worker.adapter):
+        note_decision(session, decision)
 
 
-def note_decision(context: RunContext, worker: WorkerSpec, decision: Decision) -> None:
-    """Record one decision in the session's own database; masked before it is cut, or half of a secret could pass."""
-    subject, rule = context.mask.text(decision.subject)[:SUBJECT_SIGNS], context.mask.text(decision.rule)
+def note_decision(session: Session, decision: Decision) -> None:
+    """Record a decision in the session's own database."""
+    context = session.context
+    # Masked before it is cut, or half of a secret could pass.
+    subject, rule = context.mask.text(decision.subject)[:SUBJECT_CHARS], context.mask.text(decision.rule)
     context.ledger.note(
-        PermissionDecided(run=context.run, session=worker.session, subject=subject, rule=rule, allowed=decision.allowed)
+        PermissionDecided(run=context.run, session=session.id, subject=subject, rule=rule, allowed=decision.allowed)
     )
 
 
-def environment(
-    context: RunContext, worker: WorkerSpec, workspace: Workspace, session_dir: SessionDir, path: tuple[Path, ...]
-) -> dict[str, str]:
-    """Name the session and what it was given, also in words that scripts written for other tools know."""
+def environment(session: Session, path: tuple[Path, ...]) -> dict[str, str]:
+    """Name the session and what it was given, also by the names that scripts written for other tools know."""
+    context, worker, directory = session.context, session.worker, session.directory
     # Named only where there is something in them.
     laid = {
         "SHOAL_INPUTS_DIR": ("inputs", bool(worker.task.inputs)),
         "SHOAL_PERMISSIONS_FILE": ("permissions.json", worker.task.has_permissions),
     }
     named = {
-        **session_dir.environment(),
-        **{name: f"{session_dir.inputs}/{title}" for name, (title, is_given) in laid.items() if is_given},
+        **directory.environment(),
+        **{name: f"{directory.inputs}/{title}" for name, (title, is_given) in laid.items() if is_given},
         "PATH": ":".join((*map(str, path), *SYSTEM_PATH, *map(str, show_folders(context.toolchains).path))),
         "SHOAL_RUN": context.run,
         "SHOAL_STEP": worker.step,
         "SHOAL_WORKER_INDEX": str(worker.index),
         "SHOAL_WORKER_COUNT": str(worker.count),
         "SHOAL_MAX_CONCURRENT_AGENTS": str(worker.task.max_concurrent_agents),
-        "SHOAL_WORKSPACE_PATH": str(workspace.path),
+        "SHOAL_WORKSPACE_PATH": str(session.workspace.path),
         "SHOAL_ROOT_PATH": str(context.repository.top),
         "SHOAL_BRANCH": worker.branch,
         "CONDUCTOR_DEFAULT_BRANCH": context.repository.branch or "main",

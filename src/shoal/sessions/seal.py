@@ -54,35 +54,35 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class SealRequest:
     """How to seal: with the agent's own history or without, and joined with a commit that the host made."""
 
     message: str
     has_history: bool
     join: str = ""
-    litter: tuple[str, ...] = ()
+    scratch_files: tuple[str, ...] = ()
     """What is no work where nobody tracks it, as git's ignore patterns."""
 
 
-async def seal_work(context: RunContext, workspace: Workspace, session_dir: SessionDir, wish: Wish) -> Seal:
+async def seal_work(context: RunContext, workspace: Workspace, directory: SessionDir, request: SealRequest) -> Seal:
     """Seal the files; a failure is told, and is never "no changes"."""
-    with _fresh_gitdir(context, workspace, session_dir, wish) as gitdir:
-        command = _command(context, workspace, session_dir, wish, gitdir)
+    with _fresh_gitdir(context, workspace, directory, request) as gitdir:
+        command = _command(context, workspace, directory, request, gitdir)
         policy = context.policy(
             token=secrets.token_hex(8),
-            read=(workspace.path, workspace.changes, session_dir.git),
+            read=(workspace.path, workspace.changes, directory.git),
             write=(gitdir,),
             layers=workspace.sealing,
         )
         # As the owner of the files on the host, so that the index's stat data fits; able to read what mode 000 hides.
         policy = replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
-        pack = session_dir.box / f"pack-{secrets.token_hex(3)}"
+        pack = directory.box / f"pack-{secrets.token_hex(3)}"
         with pack.open("xb") as spool:
             said = _SealOutput(spool)
             try:
-                async with open_sandboxed(context.sandbox, command, policy, sink=said.feed) as box:
+                async with open_sandboxed(context.sandbox, command, policy, sink=said.feed) as process:
                     async with asyncio.timeout(context.bounds.seal_seconds):
-                        exit_ = await box.wait()
+                        exit_ = await process.wait()
             except TimeoutError:
                 return Seal(failure=f"sealing took more than {context.bounds.seal_seconds:.0f} s")
             except _TooMuch as error:  # the box was ended at once
@@ -91,9 +91,11 @@ async def seal_work(context: RunContext, workspace: Workspace, session_dir: Sess
 
 
 @contextlib.contextmanager
-def _fresh_gitdir(context: RunContext, workspace: Workspace, session_dir: SessionDir, wish: Wish) -> Iterator[Path]:
-    gitdir = session_dir.box / f"seal-{secrets.token_hex(3)}"
-    lenders = (*context.lenders, *((session_dir.git / "objects",) if wish.has_history else ()))
+def _fresh_gitdir(
+    context: RunContext, workspace: Workspace, directory: SessionDir, request: SealRequest
+) -> Iterator[Path]:
+    gitdir = directory.box / f"seal-{secrets.token_hex(3)}"
+    lenders = (*context.lenders, *((directory.git / "objects",) if request.has_history else ()))
     write_gitdir(
         gitdir,
         context.repository,
@@ -103,19 +105,21 @@ def _fresh_gitdir(context: RunContext, workspace: Workspace, session_dir: Sessio
         lenders=lenders,
         loose_stat=False,
     )
-    for_seal(session_dir.box, gitdir)
-    (gitdir / "message").write_text(wish.message, errors="replace")
-    if wish.litter:
+    for_seal(directory.box, gitdir)
+    (gitdir / "message").write_text(request.message, errors="replace")
+    if request.scratch_files:
         (gitdir / "info").mkdir(exist_ok=True)
         with (gitdir / "info" / "exclude").open("a") as exclude:  # files of the user's own may be named there already
-            exclude.write("\n".join(wish.litter) + "\n")
+            exclude.write("\n".join(request.scratch_files) + "\n")
     try:
         yield gitdir
     finally:
         shutil.rmtree(gitdir, ignore_errors=True)
 
 
-def _command(context: RunContext, workspace: Workspace, session_dir: SessionDir, wish: Wish, gitdir: Path) -> Command:
+def _command(
+    context: RunContext, workspace: Workspace, directory: SessionDir, request: SealRequest, gitdir: Path
+) -> Command:
     who = context.repository.identity
     env = {
         **git_environment(gitdir, workspace.path),
@@ -126,12 +130,12 @@ def _command(context: RunContext, workspace: Workspace, session_dir: SessionDir,
         "WS": str(workspace.path),
         "CHANGES": str(workspace.changes),
         "BASE": context.base.commit,
-        "AGENT_GIT": str(session_dir.git) if wish.has_history else "",
-        "JOIN": wish.join,
+        "AGENT_GIT": str(directory.git) if request.has_history else "",
+        "JOIN": request.join,
         "MAX_KIB": str(MAX_BLOB_BYTES // 1024),
         "MAX_ALLOC": str(MAX_WALK_BYTES),
         **_bounds(context.bounds),
-        "HISTORY": _script("seal_history.sh") if wish.has_history else "",
+        "HISTORY": _script("seal_history.sh") if request.has_history else "",
         "PLAIN": _script("seal_plain.sh"),
     }
     return Command(argv=("/bin/sh", "-c", _script("seal.sh"), "seal"), cwd=workspace.path, env=env)

@@ -1,4 +1,4 @@
-"""One session, from intent to end: workspace, private gitdir, wall, agent, seal, import, branch."""
+"""One session: open it, run its agent, keep the work, check it against its contracts, record the result."""
 
 import asyncio
 import contextlib
@@ -16,35 +16,34 @@ from shoal.model.events import Imported, SessionEnded, SessionStarted
 from shoal.model.masking import Mask
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.sessions.agent_process import AgentEnd, Ending, agent_run
-from shoal.sessions.artifacts import Collected, collect_artifacts
-from shoal.sessions.artifacts import store_artifacts as kept_artifacts
+from shoal.sessions.agent_process import AgentEnd, Ending, run_process
+from shoal.sessions.artifacts import Collected, collect_artifacts, store_artifacts
 from shoal.sessions.client_settings import restore_client_settings
 from shoal.sessions.context import RunContext
 from shoal.sessions.database import keep_database
-from shoal.sessions.function_thread import thread_run
+from shoal.sessions.function_thread import run_in_thread
 from shoal.sessions.keep_work import KeptWork, keep_work, patch, recycle
-from shoal.sessions.open_dir import open_session_dir
-from shoal.sessions.output_log import OutputLog
-from shoal.sessions.reuse import Spare
-from shoal.sessions.session_dir import SessionDir
+from shoal.sessions.open_session import open_session
+from shoal.sessions.seal import SealRequest
 from shoal.sessions.setup.prepare import setup_record
-from shoal.sessions.worker import WorkerSpec
-from shoal.workspaces.kind import Workspace
+from shoal.sessions.worker import Session, WorkerSpec
 from shoal.workspaces.overlay import Overlay
 
 # What goes wrong with one session is that session's failure, and never the end of the others.
 FAULTS = (ShoalError, OSError, TimeoutError, ValueError)
-PROMPT_SIGNS = 200
+PROMPT_CHARS = 200
+
+Runner = Callable[[Session], Awaitable[AgentEnd]]
+"""Runs the agent of an opened session to its end."""
 
 
 async def run_session(
     context: RunContext, worker: WorkerSpec, *, on_result: Callable[[WorkerResult], None] | None = None
 ) -> WorkerResult:
-    """Run one agent to its end and keep its work; the agent's failure is a value, and *told* to who wants to know.
+    """Run one agent to its end and keep its work; an agent's failure is returned as a value.
 
-    Cancelled, it asks the agent to stop, keeps its work and tells the result before it goes on being cancelled;
-    cancelled once more it ends at once, and the next start brings in what was left.
+    Cancelled, it asks the agent to stop, keeps its work and passes the result to *on_result* before the cancellation
+    goes on. Cancelled once more it ends at once, and the next start imports the work.
     """
     stop = asyncio.Event()
     try:
@@ -62,77 +61,96 @@ async def run_session(
 
 
 async def _session(
-    context: RunContext, worker: WorkerSpec, stop: asyncio.Event, told: Callable[[WorkerResult], None] | None
+    context: RunContext, worker: WorkerSpec, stop: asyncio.Event, on_result: Callable[[WorkerResult], None] | None
 ) -> WorkerResult:
     began = time.monotonic()
-    path = context.paths.workspace(context.run, worker.step, worker.index)
-    await context.ledger.append(started_event(context, worker, path))
+    await context.ledger.append(started_event(context, worker))
     try:
-        result = await _work(context, worker, path, stop)
+        async with open_session(context, worker, stop=stop, is_held=False) as session:
+            result = await _work(session)
     except FAULTS as error:
-        result = WorkerResult(
-            index=worker.index, session=worker.session, status=Status.FAILED, error=_error_text(error)
-        )
-    result = replace(
+        result = _failed(worker, error)
+    result = _with_facts(context, worker, result, seconds=time.monotonic() - began)
+    result = await _with_client_settings(context, result)
+    result = await _record(context, worker, mask_result(result, context.mask))
+    if on_result is not None:
+        on_result(result)
+    return result
+
+
+async def _work(session: Session) -> WorkerResult:
+    """Run the agent, keep its work, and check that against the contracts of its step."""
+    workspace, worker = session.workspace, session.worker
+    workspace.keep = True  # from here on the files stay, until a ref holds them
+    run_agent = runner_for(worker)
+    try:
+        ended = await run_agent(session)
+    except (BadInput, Unavailable):
+        workspace.keep = False  # the agent never ran
+        raise
+    except FAULTS as error:
+        return _failed(worker, error, raw=session.directory.box)
+    collected = await collect_artifacts(session.context, workspace, worker.artifacts)  # before it is recycled
+    database = await keep_database(session)
+    try:
+        work = await import_work(session)
+    except FAULTS as error:
+        return _failed(worker, error, raw=session.directory.box)
+    result = await _with_artifacts(session, _result(session, ended, work), collected, work)
+    return await check_contracts(session, database.add_to(result), collected.produced, runner_for)
+
+
+def runner_for(worker: WorkerSpec) -> Runner:
+    """Give what runs the agent of *worker* in an opened session."""
+    if worker.is_in_process:
+        from shoal.sessions.in_process import run_in_process  # brings in pydantic-ai, which only its users pay for
+
+        return run_in_process
+    if worker.task.agent.adapter == ACP:
+        from shoal.sessions.acp.conversation import run_acp  # brings in the protocol's SDK, likewise
+
+        return run_acp
+    return run_in_thread if worker.function else run_process
+
+
+def _failed(worker: WorkerSpec, error: Exception, *, raw: Path | None = None) -> WorkerResult:
+    """Make the result of a session that broke; *raw* is where its files still lie, if there are any."""
+    return WorkerResult(
+        index=worker.index,
+        session=worker.session,
+        status=Status.FAILED,
+        error=_error_text(error),
+        raw=None if raw is None else str(raw),
+    )
+
+
+def _with_facts(context: RunContext, worker: WorkerSpec, result: WorkerResult, *, seconds: float) -> WorkerResult:
+    return replace(
         result,
         attempts=worker.attempt,
         item=worker.item,
         prompt=prompt_summary(context, worker),
         base=context.base.commit,
-        workspace=str(path),
-        duration_seconds=round(time.monotonic() - began, 3),
+        workspace=str(context.workspace_path(worker.step, worker.index)),
+        duration_seconds=round(seconds, 3),
     )
+
+
+async def _with_client_settings(context: RunContext, result: WorkerResult) -> WorkerResult:
     try:
-        result = await restore_client_settings(context, result)
+        return await restore_client_settings(context, result)
     except FAULTS as error:  # the branch is as the client left it, and its base is what it started from
-        result = replace(result, error=result.error or _error_text(error))
-    result = mask_result(result, context.mask)
+        return replace(result, error=result.error or _error_text(error))
+
+
+async def _with_artifacts(session: Session, result: WorkerResult, left: Collected, work: KeptWork) -> WorkerResult:
+    """Store the files that the agent had to leave; without them its work is not good."""
+    context = session.context
     try:
-        await context.ledger.forget(worker.session)
-    except ShoalError as error:
-        result = replace(result, error=result.error or f"its log is not whole: {error}")
-    await context.ledger.append(*ended_events(context, worker, result))
-    if told is not None:
-        told(result)
-    return result
-
-
-async def _work(context: RunContext, worker: WorkerSpec, path: Path, stop: asyncio.Event) -> WorkerResult:
-    quarters = open_session_dir(
-        context, worker, path, is_seen=worker.function is not None, starts=worker.is_program, stop=stop
-    )
-    async with quarters as (workspace, session_dir, spare):
-        words = OutputLog(context.run, worker.session, context.ledger.note, context.mask, context.flood)
-        # From here on the files stay, until a ref holds them.
-        workspace.keep = True
-        work_in = runner_for(worker)
-        try:
-            ended = await work_in(context, worker, workspace, session_dir, words, stop)
-        except (BadInput, Unavailable):
-            workspace.keep = False  # the agent never ran
-            raise
-        except FAULTS as error:
-            return _raw(worker, session_dir, error)
-        left = await collect_artifacts(
-            context, workspace, worker.artifacts
-        )  # before the workspace is taken for another agent
-        database, unkept = await keep_database(context, worker.session, session_dir)
-        try:
-            work = await import_work(context, worker, workspace, session_dir, spare)
-        except FAULTS as error:
-            return _raw(worker, session_dir, error)
-        result = await _with_artifacts(context, worker, _result(worker, ended, work, session_dir), left, work)
-        if database or unkept:
-            result = replace(result, artifacts={**result.artifacts, **database}, unkept=(*result.unkept, *unkept))
-        return await check_contracts(context, worker, result, session_dir.box, stop, runner_for, left.produced)
-
-
-async def _with_artifacts(
-    context: RunContext, worker: WorkerSpec, result: WorkerResult, left: Collected, work: KeptWork
-) -> WorkerResult:
-    """Keep the files that it had to leave; without them its work is not good."""
-    try:
-        files = {**kept_artifacts(context, worker.session, left.produced), **await patch(context, worker.session, work)}
+        files = {
+            **store_artifacts(context, session.id, left.produced),
+            **await patch(context, session.id, work),
+        }
     except FAULTS as error:  # the branch holds the work all the same
         return replace(result, status=Status.FAILED, error=_error_text(error))
     if left.problems and result.status.is_good:
@@ -140,73 +158,57 @@ async def _with_artifacts(
     return replace(result, artifacts=files) if files else result
 
 
-def runner_for(worker: WorkerSpec) -> Callable[..., Awaitable[AgentEnd]]:
-    """Say how *worker* is worked on in its box."""
-    if worker.is_in_process:
-        from shoal.sessions.in_process import in_process_run  # brings in pydantic-ai, which only its users pay for
-
-        return in_process_run
-    if worker.task.agent.adapter == ACP:
-        from shoal.sessions.acp.conversation import (
-            acp_run,  # brings in the protocol's SDK, which only its users pay for
-        )
-
-        return acp_run
-    return thread_run if worker.function else agent_run
+async def _record(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> WorkerResult:
+    """Close the session's log, and write the result to the ledger."""
+    try:
+        await context.ledger.forget(worker.session)
+    except ShoalError as error:
+        result = replace(result, error=result.error or f"its log is incomplete: {error}")
+    await context.ledger.append(*ended_events(context, worker, result))
+    return result
 
 
 def _error_text(error: Exception) -> str:
     return str(error) or f"{type(error).__name__} while this session was worked on"
 
 
-def _raw(worker: WorkerSpec, session_dir: SessionDir, error: Exception) -> WorkerResult:
-    """Say that the files still lie where the agent left them."""
-    return WorkerResult(
-        index=worker.index,
-        session=worker.session,
-        status=Status.FAILED,
-        error=_error_text(error),
-        raw=str(session_dir.box),
-    )
-
-
-async def import_work(
-    context: RunContext, worker: WorkerSpec, workspace: Workspace, session_dir: SessionDir, spare: Spare | None
-) -> KeptWork:
+async def import_work(session: Session) -> KeptWork:
     """Keep the work, and decide whether the files may go: no workspace is removed before a ref holds it."""
+    context, worker, workspace = session.context, session.worker, session.workspace
     workspace.keep = True
-    has_history = spare is None or spare.has_history()
-    message = worker.message(context.mask.text)
-    litter = worker.adapter.client.litter if worker.adapter.client else ()
-    work = await keep_work(
-        context, workspace, session_dir, branch=worker.branch, message=message, has_history=has_history, litter=litter
+    client = worker.adapter.client
+    request = SealRequest(
+        message=worker.message(context.mask.text),
+        has_history=session.has_history(),
+        scratch_files=client.scratch_files if client else (),
     )
+    work = await keep_work(context, workspace, session.directory, branch=worker.branch, request=request)
     if not work.must_stay and context.cleanup:
         workspace.keep = False
-        # Where a wall cannot cover `.git`, an agent could have left a link there for the next one.
+        # Where a sandbox cannot cover `.git`, an agent could have left a link there for the next one.
         if workspace.can_recycle and context.sandbox.mounts:
-            workspace.recycled = await recycle(context, workspace, session_dir)
+            workspace.recycled = await recycle(session)
     if work.commit is not None and not context.cleanup and context.kind.name == "worktree":
-        with contextlib.suppress(ShoalError):  # a person who looks there is shown no changes that are committed
+        with contextlib.suppress(ShoalError):  # a person who looks there sees no changes that are committed
             await git(workspace.index.parent, "read-tree", work.commit)
     return work
 
 
-def _result(worker: WorkerSpec, ended: AgentEnd, work: KeptWork, session_dir: SessionDir) -> WorkerResult:
-    status, error = _verdict(worker, ended, work)
+def _result(session: Session, ended: AgentEnd, work: KeptWork) -> WorkerResult:
+    status, error = _verdict(session.worker, ended, work)
     result = WorkerResult(
-        index=worker.index,
-        session=worker.session,
+        index=session.worker.index,
+        session=session.id,
         status=status,
         exit_code=ended.exit.code,
-        output=ended.words.output,
+        output=ended.log.output,
         limit="time" if ended.ending is Ending.TIME else ended.limit if ended.ending is Ending.LIMIT else None,
         usage=ended.usage,
         resources=ended.resources,
         client_session=ended.client_session,
         error=error,
     )
-    return work.on(result, session_dir.box)
+    return work.on(result, session.directory.box)
 
 
 def _verdict(worker: WorkerSpec, ended: AgentEnd, work: KeptWork) -> tuple[Status, str | None]:
@@ -221,7 +223,7 @@ def _verdict(worker: WorkerSpec, ended: AgentEnd, work: KeptWork) -> tuple[Statu
     if ended.exit.signal is not None and not ended.is_judged:
         return Status.FAILED, f"it was ended by signal {ended.exit.signal}"
     if ended.exit.code != 0 and not ended.is_judged:
-        said = f": {ended.words.complaint}" if ended.words.complaint else ""
+        said = f": {ended.log.complaint}" if ended.log.complaint else ""
         return Status.FAILED, f"it exited with {ended.exit.code}{said}"
     if work.too_large:
         return Status.FAILED, work.too_large
@@ -233,8 +235,8 @@ def _verdict(worker: WorkerSpec, ended: AgentEnd, work: KeptWork) -> tuple[Statu
     return Status.SUCCEEDED, None
 
 
-def started_event(context: RunContext, worker: WorkerSpec, path: Path) -> SessionStarted:
-    """Say what is about to be opened, before anything of it exists."""
+def started_event(context: RunContext, worker: WorkerSpec) -> SessionStarted:
+    """Describe the session that is about to be opened, before anything of it exists."""
     return SessionStarted(
         run=context.run,
         step=worker.step,
@@ -243,7 +245,7 @@ def started_event(context: RunContext, worker: WorkerSpec, path: Path) -> Sessio
         branch=worker.branch,
         base=context.base.commit,
         strategy=context.kind.name,
-        workspace=str(path),
+        workspace=str(context.workspace_path(worker.step, worker.index)),
         attempt=worker.attempt,
         by_host=isinstance(context.kind, Overlay) and context.kind.by_host,
         prompt=prompt_summary(context, worker),
@@ -253,7 +255,7 @@ def started_event(context: RunContext, worker: WorkerSpec, path: Path) -> Sessio
 
 def prompt_summary(context: RunContext, worker: WorkerSpec) -> str:
     """Give the beginning of the prompt on one line; masked before it is cut, or half of a secret could pass."""
-    return " ".join(context.mask.text(worker.task.title or worker.task.prompt).split())[:PROMPT_SIGNS]
+    return " ".join(context.mask.text(worker.task.title or worker.task.prompt).split())[:PROMPT_CHARS]
 
 
 def ended_events(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> tuple[Imported | SessionEnded, ...]:
@@ -287,7 +289,7 @@ def mask_result(result: WorkerResult, mask: Mask) -> WorkerResult:
         instructions=tuple(mask.text(name) for name in result.instructions),
         notes=tuple(mask.text(note) for note in result.notes),
         set_back=tuple(mask.text(name) for name in result.set_back),
-        checks=tuple(replace(one, message=mask.text(one.message)) for one in result.checks),
+        checks=tuple(replace(check, message=mask.text(check.message)) for check in result.checks),
     )
 
 

@@ -1,10 +1,11 @@
-"""One worker of a step, as a value: its names, its task and what it may spend."""
+"""A worker of a step and its opened session, as values."""
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from shoal.adapters.kind import Adapter
+from shoal.adapters.kind import Adapter, SessionPaths
 from shoal.model.artifact import Artifact
 from shoal.model.contract import Contract, Passes
 from shoal.model.limits import ResourceLimits
@@ -14,7 +15,9 @@ from shoal.model.status import Status
 from shoal.model.task import Task
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.context import RunContext
-from shoal.workspaces.kind import Kind
+from shoal.sessions.output_log import OutputLog
+from shoal.sessions.session_dir import SessionDir
+from shoal.workspaces.kind import Kind, Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +108,33 @@ class WorkerSpec:
         asked = self.task.timeout if self.task.timeout is not None else self.task.agent.timeout
         bounds = [seconds for seconds in (asked, self.limits.time_seconds) if seconds is not None]
         return min(bounds, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One attempt of one worker, opened: everything that its agent works with."""
+
+    context: RunContext
+    worker: WorkerSpec
+    workspace: Workspace
+    directory: SessionDir
+    log: OutputLog
+    """What the agent says; recorded in the session's own database."""
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the agent has to stop."""
+    has_history: Callable[[], bool] = field(default=lambda: True, repr=False)
+    """Tell whether the agent's own gitdir may hold commits or other changes."""
+
+    @property
+    def id(self) -> str:
+        """The session's id, which also names its directory."""
+        return self.worker.session
+
+    @property
+    def paths(self) -> SessionPaths:
+        """The paths that an adapter builds its command from."""
+        return SessionPaths(home=self.directory.home, inputs=self.directory.inputs, workspace=self.workspace.path)
+
+    def with_new_log(self) -> "Session":
+        """Give the session an empty log, for one more program in it."""
+        return replace(self, log=self.context.output_log(self.id))

@@ -17,15 +17,12 @@ from shoal.model.resolved_task import ResolvedTask
 from shoal.sessions.acp.turn import AcpTurn, Lost, TurnAnswer, TurnRefused, one_line
 from shoal.sessions.acp.updates import ToolCall, Updates
 from shoal.sessions.acp.wire import AcpWire, Flooded, is_answer, is_request, is_update
-from shoal.sessions.agent_process import AgentEnd, Ending, Watched, agent_run, watch_process
-from shoal.sessions.context import RunContext
+from shoal.sessions.agent_process import AgentEnd, Ending, Watched, run_process, watch_process
 from shoal.sessions.limit_watch import SessionBounds
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import note_decision
 from shoal.sessions.sandboxed import SandboxedProcess
-from shoal.sessions.session_dir import SessionDir
-from shoal.sessions.worker import WorkerSpec
-from shoal.workspaces.kind import Workspace
+from shoal.sessions.worker import Session
 
 MOST_GARBAGE = 100
 MOST_DECISIONS = 10_000
@@ -225,15 +222,9 @@ class AcpConversation:
             self._wire.end()
 
 
-async def acp_run(
-    context: RunContext,
-    worker: WorkerSpec,
-    workspace: Workspace,
-    session_dir: SessionDir,
-    words: OutputLog,
-    stop: asyncio.Event,
-) -> AgentEnd:
-    """Give the task to the agent in one turn, and answer what it asks by the permissions of the session."""
-    manager = PermissionManager(workspace.path, worker.task.permitted)
-    talk = AcpConversation(worker.task, manager, words, lambda decision: note_decision(context, worker, decision))
-    return await agent_run(context, worker, workspace, session_dir, words, stop, talk)
+async def run_acp(session: Session) -> AgentEnd:
+    """Give the task to the agent in one turn, and answer its requests by the permissions of the session."""
+    task = session.worker.task
+    manager = PermissionManager(session.workspace.path, task.permitted)
+    talk = AcpConversation(task, manager, session.log, lambda decision: note_decision(session, decision))
+    return await run_process(session, talk)

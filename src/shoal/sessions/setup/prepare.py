@@ -20,12 +20,12 @@ from shoal.model.setup import Setup, SetupRecord
 from shoal.sandboxes.kind import RootLayers
 from shoal.sessions.context import RunContext
 from shoal.sessions.policy import network_of
-from shoal.sessions.session_dir import SessionDir, hold_session_dir
+from shoal.sessions.session_dir import hold_session_dir
 from shoal.sessions.setup.changes import LEFT, inspect_setup, pattern, write_setup_note
 from shoal.sessions.setup.project import root_covers
-from shoal.sessions.setup.sandbox import STREAM, commands_run, tools_of
+from shoal.sessions.setup.sandbox import STREAM, run_commands, tools_of
 from shoal.sessions.toolchain import Toolchain
-from shoal.sessions.worker import WorkerSpec
+from shoal.sessions.worker import Session, WorkerSpec
 from shoal.workspaces.base import settings_digest
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.overlay import Overlay
@@ -54,7 +54,6 @@ class Ready:
     alias: Path | None = None
     inside: Setup | None = None
     tools: Toolchain = field(default_factory=lambda: Toolchain((), ()))
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
     worker: WorkerSpec | None = None
     """Whose set-up it is."""
 
@@ -98,7 +97,7 @@ def setup_record(context: RunContext, job: WorkerSpec) -> SetupRecord | None:
 
 
 @contextlib.asynccontextmanager
-async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event | None) -> AsyncIterator[Ready]:
+async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event) -> AsyncIterator[Ready]:
     """Make ready what the workspace of *worker* is to begin with; told to stop, it gives what there is."""
     setup = setup_of(context, job)
     if context.project.refusal:
@@ -106,10 +105,9 @@ async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event | Non
     if not setup.commands and not context.project.included:
         yield NOTHING
         return
-    stop = stop or asyncio.Event()
     if not isinstance(context.kind, Overlay) or not context.sandbox.mounts or (setup.commands and setup.is_each):
         inside = _with_own_rights(context, job, setup)
-        yield Ready(inside=inside, stop=stop, tools=tools_of(context, inside), worker=job)
+        yield Ready(inside=inside, tools=tools_of(context, inside), worker=job)
         return
     key, at, setup = await _layer_of(context, job, setup)
     if setup.is_confined:
@@ -135,70 +133,53 @@ async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event | Non
         if setup.commands and not makers:
             _say(context, job, "made before, and used again")
         alias, tools = context.paths.setups / "at" / key, tools_of(context, setup)
-        yield Ready(layer=layer, trees=_stack_layers(context.base, at.base, layer), alias=alias, tools=tools, stop=stop)
+        yield Ready(layer=layer, trees=_stack_layers(context.base, at.base, layer), alias=alias, tools=tools)
 
 
-async def finish_setup(
-    context: RunContext,
-    job: WorkerSpec,
-    ready: Ready,
-    workspace: Workspace,
-    session_dir: SessionDir,
-    renew: Callable[[], None],
-) -> None:
-    """Finish an open workspace: run what is to be run inside, and tell its git what is not the agent's work.
+async def finish_setup(session: Session, ready: Ready, renew: Callable[[], None]) -> None:
+    """Finish an open workspace: run what has to run inside, and record for its git what is not the agent's work.
 
-    *renew* makes the home and the gitdir again, which are taken away after commands had them.
+    *renew* makes the home and the gitdir again, which are removed after commands had them.
     """
+    context, workspace, directory = session.context, session.workspace, session.directory
     workspace.covers, workspace.alias = root_covers(context), ready.alias
     workspace.tools, workspace.search = ready.tools.read, ready.tools.path
     try:
-        left = (
-            ready.layer / LEFT
-            if ready.layer
-            else await _inside(context, ready.worker or job, ready, workspace, session_dir, renew)
-        )
+        left = ready.layer / LEFT if ready.layer else await _inside(session, ready, renew)
     except Exception:
-        await _remove_branch(context, job)
+        await _remove_branch(context, session.worker)
         raise
-    if (
-        ready.layer and ready.trees[0] == ready.layer / TREE
-    ):  # over it, what earlier steps did may be the same by chance
-        write_setup_note(ready.layer, session_dir.box)
+    if ready.layer and ready.trees[0] == ready.layer / TREE:
+        # Over another layer, what earlier steps did may be the same by chance.
+        write_setup_note(ready.layer, directory.box)
     included = [pattern(os.fsencode(name)) for name in context.project.included if "\n" not in name]
     exclude = b"".join(line + b"\n" for line in included)
     if exclude:
-        (session_dir.box / LEFT).mkdir(exist_ok=True)
-        (session_dir.box / LEFT / "included").write_bytes(exclude)
+        (directory.box / LEFT).mkdir(exist_ok=True)
+        (directory.box / LEFT / "included").write_bytes(exclude)
     if left is not None:
         exclude += (left / "exclude").read_bytes()
-        await _assume_unchanged(session_dir.git, left / "assumed")
+        await _assume_unchanged(directory.git, left / "assumed")
     if exclude:
-        (session_dir.git / "info").mkdir(exist_ok=True)
-        (session_dir.git / "info" / "exclude").write_bytes(exclude)
+        (directory.git / "info").mkdir(exist_ok=True)
+        (directory.git / "info" / "exclude").write_bytes(exclude)
 
 
-async def _inside(
-    context: RunContext,
-    job: WorkerSpec,
-    ready: Ready,
-    workspace: Workspace,
-    session_dir: SessionDir,
-    renew: Callable[[], None],
-) -> Path | None:
+async def _inside(session: Session, ready: Ready, renew: Callable[[], None]) -> Path | None:
     """Set one workspace up by itself."""
+    context, workspace, directory = session.context, session.workspace, session.directory
     setup = ready.inside or Setup()
     if context.project.files is not None:
         copy_files(context.project.files, workspace.changes, context.project.included)
     if not setup.commands:
         return None
-    await commands_run(context, job, replace(setup, each=True), workspace, session_dir, ready.stop)
-    # We write there next: a link that was left would lead us out of the wall. And its commits are not the agent's.
+    await run_commands(replace(session, worker=ready.worker or session.worker), replace(setup, each=True))
+    # We write there next: a link that was left would lead us out of the sandbox. And its commits are not the agent's.
     pointer = () if context.sandbox.mounts or workspace.is_overlay else (workspace.path / ".git",)
-    await remove_all(session_dir.git, session_dir.home, *pointer)
+    await remove_all(directory.git, directory.home, *pointer)
     renew()
-    (await inspect_setup(context, workspace, session_dir.box)).write(session_dir.box / LEFT)
-    return session_dir.box / LEFT
+    (await inspect_setup(context, workspace, directory.box)).write(directory.box / LEFT)
+    return directory.box / LEFT
 
 
 async def _remove_branch(context: RunContext, job: WorkerSpec) -> None:
@@ -225,20 +206,23 @@ async def _make_layer(
         copy_files(context.project.files, upper, context.project.included)
     if setup.commands:
         workspace = _workspace(context, aside, at)
-        with hold_session_dir(box, job.session, {}, context.user, disk=box) as session_dir:
-            (session_dir.home / ".gitconfig").write_text(
+        with hold_session_dir(box, job.session, {}, context.user, disk=box) as directory:
+            (directory.home / ".gitconfig").write_text(
                 user_config(context.repository.identity), errors="surrogateescape"
             )
             base = context.base
             write_gitdir(
-                session_dir.git,
-                context.repository,
-                head=base.commit,
-                refs={},
-                index=base.index,
-                lenders=context.lenders,
+                directory.git, context.repository, head=base.commit, refs={}, index=base.index, lenders=context.lenders
             )
-            if not await commands_run(context, job, replace(setup, each=False), workspace, session_dir, stop):
+            session = Session(
+                context=context,
+                worker=job,
+                workspace=workspace,
+                directory=directory,
+                log=context.output_log(job.session),
+                stop=stop,
+            )
+            if not await run_commands(session, replace(setup, each=False)):
                 return False
             (await inspect_setup(context, workspace, box)).write(aside / LEFT)
     else:

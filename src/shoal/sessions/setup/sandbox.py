@@ -1,30 +1,26 @@
 """The box of set-up: its commands behind the wall, with the session's environment, in its workspace."""
 
-import asyncio
 import contextlib
 import re
 import secrets
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from shoal.errors import SetupFailed, Unavailable
 from shoal.model.command import Command
 from shoal.model.events import AgentActed, Output
-from shoal.model.policy import Bind, Network, Policy
+from shoal.model.policy import Network, Policy
 from shoal.model.setup import OWN_NAMES, ROOT_NAMES, Setup
 from shoal.proc import Exit
 from shoal.sessions.agent_process import Ending, Watched, watch_process
 from shoal.sessions.context import RunContext
 from shoal.sessions.output_log import OutputLog
-from shoal.sessions.policy import environment, network_of, place_of, session_bounds
+from shoal.sessions.policy import environment, identity_covers, network_of, session_bounds
 from shoal.sessions.sandboxed import open_sandboxed
-from shoal.sessions.session_dir import SessionDir
 from shoal.sessions.setup.project import INCLUDE, root_covers
 from shoal.sessions.toolchain import Toolchain, show_folders, toolchain
-from shoal.sessions.worker import WorkerSpec
-from shoal.workspaces.kind import Workspace
+from shoal.sessions.worker import Session
 
 STREAM = "setup"
 CONFINED = (
@@ -32,7 +28,7 @@ CONFINED = (
     "`allow_executable_config: true` on the step lets it have `setup.network`"
 )
 TAIL_LINES = 8
-TAIL_SIGNS = 2000
+TAIL_CHARS = 2000
 _UNREACHED = re.compile(r"resolve|network|connect|ENOTFOUND|EAI_AGAIN|getaddrinfo", re.IGNORECASE)
 # Each command in a shell of its own; other tools' ones are written for bash, as a rule.
 SCRIPT = """
@@ -42,30 +38,22 @@ for command; do printf '+ %.200s\\n' "$command"; "$shell" -c "$command" || exit;
 """
 
 
-async def commands_run(
-    context: RunContext,
-    worker: WorkerSpec,
-    setup: Setup,
-    workspace: Workspace,
-    session_dir: SessionDir,
-    stop: asyncio.Event,
-) -> bool:
-    """Run the commands to their end; `False` when told to stop. Raises `SetupFailed` for every other end."""
-    command, policy = _box(context, worker, setup, workspace, session_dir)
-    words = OutputLog(
-        context.run, worker.session, lambda event: log_setup_event(context, event), context.mask, context.flood
-    )
-    with context.enforcer.group(f"{worker.session}-setup", worker.limits) as group:
-        bounds = session_bounds(context, worker, workspace, session_dir, group)
-        with contextlib.closing(words):
+async def run_commands(session: Session, setup: Setup) -> bool:
+    """Run the commands to their end; `False` when asked to stop. Raises `SetupFailed` for every other end."""
+    context = session.context
+    command, policy = _setup_command(session, setup)
+    log = OutputLog(context.run, session.id, lambda event: log_setup_event(context, event), context.mask, context.flood)
+    with context.enforcer.group(f"{session.id}-setup", session.worker.limits) as group:
+        bounds = session_bounds(session, group)
+        with contextlib.closing(log):
             async with open_sandboxed(
-                context.sandbox, command, policy, sink=words.feed, join=group.wrap, guard=context.guard
-            ) as box:
-                seen = await watch_process(box, bounds, setup.timeout, stop, context.grace)
+                context.sandbox, command, policy, sink=log.feed, join=group.wrap, guard=context.guard
+            ) as process:
+                seen = await watch_process(process, bounds, setup.timeout, session.stop, context.grace)
     if seen.ending is Ending.STOP:
         return False
     if seen.ending is not Ending.BY_ITSELF or seen.exit.code != 0:
-        raise SetupFailed(_why(setup, seen, words, policy.network))
+        raise SetupFailed(_why(setup, seen, log, policy.network))
     return True
 
 
@@ -74,29 +62,18 @@ def log_setup_event(context: RunContext, event: Output | AgentActed) -> None:
     context.ledger.note(replace(event, stream=STREAM) if isinstance(event, Output) else event)
 
 
-def _box(
-    context: RunContext, worker: WorkerSpec, setup: Setup, workspace: Workspace, session_dir: SessionDir
-) -> tuple[Command, Policy]:
-    agent = worker.adapter.invocation(worker.task, place_of(workspace, session_dir)).argv[0]
+def _setup_command(session: Session, setup: Setup) -> tuple[Command, Policy]:
+    context, worker, workspace, directory = session.context, session.worker, session.workspace, session.directory
+    agent = worker.adapter.invocation(worker.task, session.paths).argv[0]
     tools = tools_of(context, setup, agent)
-    env = {
-        **environment(context, worker, workspace, session_dir, tools.path),
-        **worker.task.agent.env,
-        **worker.task.env,
-    }
+    env = {**environment(session, tools.path), **worker.task.agent.env, **worker.task.env}
     if not setup.is_each:
         env = {name: text for name, text in env.items() if name not in OWN_NAMES}
-    covers = (
-        Bind(session_dir.inputs / "passwd", Path("/etc/passwd")),
-        Bind(session_dir.inputs / "group", Path("/etc/group")),
-        Bind(session_dir.inputs / "git", workspace.path / ".git"),
-        *root_covers(context),
-    )
     policy = context.policy(
         token=secrets.token_hex(8),
-        read=(session_dir.inputs, *tools.read, *show_folders(context.toolchains).read),
-        write=(workspace.path, session_dir.git, session_dir.own),
-        covers=covers,
+        read=(directory.inputs, *tools.read, *show_folders(context.toolchains).read),
+        write=(workspace.path, directory.git, directory.own),
+        covers=(*identity_covers(session), *root_covers(context)),
         layers=workspace.layers,
         network=setup.network or network_of(worker.task, worker.adapter),
     )
@@ -122,8 +99,8 @@ def _programs(setup: Setup) -> Iterator[str]:
                 yield from words[:1]
 
 
-def _why(setup: Setup, seen: Watched, words: OutputLog, network: Network) -> str:
-    said = (words.output + words.errors).strip()[-TAIL_SIGNS:].splitlines()[-TAIL_LINES:]
+def _why(setup: Setup, seen: Watched, log: OutputLog, network: Network) -> str:
+    said = (log.output + log.errors).strip()[-TAIL_CHARS:].splitlines()[-TAIL_LINES:]
     lines = [f"setup failed: {_end(setup, seen)}{f' ({setup.source})' if setup.source else ''}", *said]
     if setup.named & ROOT_NAMES and "No such file" in "".join(said):
         lines.append(f"files of your checkout that set-up may read are named in {INCLUDE}; it sees no others")

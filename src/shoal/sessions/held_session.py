@@ -1,0 +1,156 @@
+"""A session held open: commands run in it one after the other, and its work is kept when it is closed."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shoal.adapters.command import CommandAdapter as CommandAdapter
+from shoal.errors import BadInput
+from shoal.model.agent import AgentSpec
+from shoal.model.limits import ResourceLimits
+from shoal.model.permissions import Decision, PermissionManager
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.results import WorkerResult
+from shoal.model.status import Status
+from shoal.sandboxes.kind import Sandbox
+from shoal.sessions.agent_process import Ending, watch_process
+from shoal.sessions.context import RunContext
+from shoal.sessions.database import keep_database
+from shoal.sessions.keep_work import patch
+from shoal.sessions.open_session import open_session
+from shoal.sessions.policy import agent_command, note_decision, session_bounds
+from shoal.sessions.sandboxed import open_sandboxed
+from shoal.sessions.session import ended_events, import_work, mask_result, started_event
+from shoal.sessions.worker import Session, WorkerSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """How a command in a session ended, and the end of what it said."""
+
+    exit_code: int | None
+    signal: int | None
+    output: str
+    error: str
+    timed_out: bool = False
+    limit: str | None = None
+    """The limit that it met, if it met one."""
+
+
+class OpenSession:
+    """An open session: everything in it is private to it until it is closed."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        worker, workspace = session.worker, session.workspace
+        self.session_id = worker.step
+        self.workspace = workspace.path
+        self.branch = worker.branch
+        self.db_path = session.directory.database
+        self.sandbox: Sandbox = session.context.sandbox
+        self.permission_manager = PermissionManager(workspace.path, worker.task.permitted, tell=self._record_decision)
+        self.result: WorkerResult | None = None
+        self._began = time.monotonic()
+        self._limit: str | None = None
+        self.resources: dict[str, float] = {}
+        """What its commands used of the machine so far: the highest memory, and all CPU together."""
+
+    @property
+    def limits(self) -> ResourceLimits:
+        """What each command in it may spend."""
+        return self._session.worker.limits
+
+    async def run(
+        self, command: str | Sequence[str], *, timeout: float | None = None, stdin: bytes | None = None
+    ) -> CommandResult:
+        """Run *command* in the session's sandbox and workspace; a string is given to `sh -c`."""
+        argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
+        if not argv:
+            raise BadInput("the command is empty; give a program")
+        session, context = self._session.with_new_log(), self._session.context
+        sandboxed_command, policy = agent_command(session, argv)
+        with context.enforcer.group(f"{session.id}-{secrets.token_hex(2)}", self.limits) as group:
+            bounds = session_bounds(session, group)
+            async with open_sandboxed(
+                context.sandbox,
+                replace(sandboxed_command, stdin=stdin or b""),
+                policy,
+                sink=session.log.feed,
+                join=group.wrap,
+                gone=group.end_rest,
+                guard=context.guard,
+            ) as process:
+                seconds = _least(timeout, self.limits.time_seconds)
+                seen = await watch_process(process, bounds, seconds, asyncio.Event(), context.grace)
+            self._count(group.usage().as_resources())
+        exit_, timed_out = seen.exit, seen.ending is Ending.TIME
+        limit = "time" if timed_out else seen.limit or bounds.met(failed=exit_.code != 0)
+        session.log.close()
+        self._limit = limit or self._limit
+        return CommandResult(
+            exit_code=exit_.code,
+            signal=exit_.signal,
+            output=session.log.output,
+            error=session.log.errors,
+            timed_out=timed_out,
+            limit=limit,
+        )
+
+    def _count(self, used: Mapping[str, float]) -> None:
+        for name, number in used.items():
+            before = self.resources.get(name, 0.0)
+            self.resources[name] = max(before, number) if name == "memory_peak_mb" else round(before + number, 3)
+
+    def _record_decision(self, decision: Decision) -> None:
+        if self.result is None:  # once it is closed, so is its log
+            note_decision(self._session, decision)
+
+    async def close(self) -> WorkerResult:
+        """Import the work; files that could not be imported stay on disk and are named."""
+        session, context, worker = self._session, self._session.context, self._session.worker
+        database = await keep_database(session)
+        work = await import_work(session)
+        status = Status.FAILED if work.failure else Status.SUCCEEDED if work.commit else Status.NO_CHANGES
+        result = WorkerResult(
+            index=worker.index,
+            session=session.id,
+            status=status,
+            error=work.failure,
+            workspace=str(self.workspace),
+            base=context.base.commit,
+            limit=self._limit,
+            resources=dict(self.resources),
+            artifacts=await patch(context, session.id, work),
+            duration_seconds=round(time.monotonic() - self._began, 3),
+        )
+        result = database.add_to(work.on(result, session.directory.box))
+        self.result = mask_result(result, context.mask)
+        await context.ledger.forget(session.id)
+        await context.ledger.append(*ended_events(context, worker, self.result))
+        return self.result
+
+
+@contextlib.asynccontextmanager
+async def hold_session(context: RunContext, worker: WorkerSpec) -> AsyncIterator[OpenSession]:
+    """Open a session of a run for commands to come; on leaving, its work is kept."""
+    await context.ledger.append(started_event(context, worker))
+    async with open_session(context, worker) as opened:
+        session = OpenSession(opened)
+        try:
+            yield session
+        finally:
+            await session.close()
+
+
+def held_worker(step: str, index: int, limits: ResourceLimits | None) -> WorkerSpec:
+    """Make the worker of a session that waits for commands."""
+    agent = AgentSpec(name=step, adapter="command", command=("true",))
+    task = ResolvedTask(name=step, prompt="", agent=agent, limits=limits)
+    return WorkerSpec(step=step, index=index, count=1, task=task, adapter=CommandAdapter())
+
+
+def _least(*seconds: float | None) -> float | None:
+    return min((bound for bound in seconds if bound is not None), default=None)
