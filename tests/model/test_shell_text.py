@@ -140,6 +140,7 @@ def test_a_hostile_value_is_one_plain_word_in_very_many_texts(text: str, tmp_pat
         ("a=([{{ x }}]=1)", "in a subscript"),
         ("echo ${{ x }}", "right behind a `$`"),
         ('echo "$${{ x }}"; echo "${{ x }}"', "right behind a `$`"),
+        ('echo "$#{{ x }}"', "right behind `$#`"),
         ("echo \\{{ x }}", "behind a backslash"),
         ('echo "\\{{ x }}"', "behind a backslash"),
         ("echo $(case a in a) echo {{ x }};; esac)", "`case` in `$( )`"),

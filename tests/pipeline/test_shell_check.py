@@ -70,6 +70,10 @@ def test_an_uncertain_place_is_told_wherever_a_shell_reads_it(written: str, plac
         (f"make V={OUTPUT}", "make", "$$NAME in its recipe"),
         (f"export {OUTPUT}", "export", '"$NAME"'),
         (f"declare -i n={OUTPUT}", "declare", '"$NAME"'),
+        (f"printf -v {OUTPUT} %s a", "printf", '"$NAME"'),
+        (f"[ -v {OUTPUT} ]", "[", '"$NAME"'),
+        (f"test 1 -a -v 'a[{OUTPUT}]'", "test", '"$NAME"'),
+        (f"read -r a {OUTPUT} < f", "read", '"$NAME"'),
     ],
 )
 def test_a_value_never_becomes_code_of_another_program(command: str, program: str, read_as: str) -> None:
@@ -103,6 +107,7 @@ def test_bash_calculates_in_double_brackets() -> None:
         f"jq -n --arg a {OUTPUT} '$a'",
         f"export A={OUTPUT}; local b={OUTPUT}",
         f"[ {OUTPUT} -eq 1 ] || test {OUTPUT} = a",
+        f"read -rp {OUTPUT} a <<< {OUTPUT}; printf %s {OUTPUT}",
         "bash -c 'echo {{ steps.a.output | quote }}'",
         "ssh host \"ls {{ steps.a.output | quote }}\"",
         "sed 's/a/{{ steps.a.branch }}/' f; bash -c 'echo {{ run.id }} {{ 1 + 2 }} {{ worker.index }}'",

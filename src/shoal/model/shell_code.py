@@ -47,6 +47,8 @@ STARTING = frozenset(
 """Commands that start the command that is among their arguments."""
 DECLARING = frozenset({"declare", "typeset", "local", "export", "readonly", "unset", "make", "gmake"})
 """Commands that calculate or run what is in a name; `make` runs what is in a value."""
+NAMING_BY_V = frozenset({"printf", "test", "["})
+"""Commands that take the word behind `-v` for a variable's name; bash runs what is in its subscript."""
 SPEAKING = frozenset({"echo", "printf"})
 AS_SHELL = SHELLS | {"eval", "trap", "ssh", "watch", "su", "runuser"}
 """Those whose code is a shell's."""
@@ -54,6 +56,7 @@ FROM_STDIN = SHELLS | AFTER_FLAG.keys() - {"env", "su", "runuser"} | {"ssh"}
 
 _VERSION = re.compile(r"[0-9.]+$")
 _CALCULATED = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
+_READ_OPTION = re.compile(r"-[A-Za-z]*[dinNptu]")
 _VALUE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=[^\0]*\0.*", re.DOTALL)
 _QUOTED_VALUE = re.compile(r"\|\s*quote\s*(?:\(\s*\))?\s*-?\}\}$")
 
@@ -99,6 +102,11 @@ def _builtin_places(words: Sequence[Word]) -> list[CodePlace]:
     is_test = first == "[[" or "]]" in texts or bool(words[0].places)
     if is_test and not _CALCULATED.isdisjoint(texts):
         return [CodePlace(start, "[[") for word in words for start in word.places]
+    if first == "read":
+        names = [word for before, word in itertools.pairwise(words) if not _READ_OPTION.fullmatch(before.text)]
+        return [CodePlace(start, first) for word in names if word.text != STDIN for start in word.places]
+    if first in NAMING_BY_V:
+        return [CodePlace(start, first) for word in _behind_flags(words[1:], re.compile("-v")) for start in word.places]
     if first not in DECLARING:
         return []
     is_number = any(re.fullmatch(r"-[A-Za-z]*i[A-Za-z]*", text) for text in texts)

@@ -126,6 +126,8 @@ class Quotes:
             self.double(word)
         elif following and following in _SPECIAL:
             self.at += 1
+            if following == "#" and self.text.startswith(MASK, self.at):
+                self.place(Context.WORD, "right behind `$#`, which zsh takes together with it", word)
         elif name := _NAME.match(self.text, self.at):
             self.at = name.end()
 
