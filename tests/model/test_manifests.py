@@ -8,7 +8,7 @@ import pytest
 from shoal.model.executable import (
     MOST_BYTES,
     UNREADABLE,
-    changed_hooks,
+    find_changed_hooks,
     is_manifest,
     is_repository,
     possible_repositories,
@@ -48,30 +48,30 @@ def content(said: object) -> bytes | None:
 @pytest.mark.parametrize(("path", "before", "after"), EVERY_DAY)
 def test_what_is_changed_every_day_does_not_count(path: str, before: object, after: object) -> None:
     assert is_manifest(path)
-    assert changed_hooks(path, content(before), content(after)) == ()
+    assert find_changed_hooks(path, content(before), content(after)) == ()
 
 
 @pytest.mark.parametrize(("path", "before", "after", "part"), RUNS)
 def test_what_runs_by_itself_counts(path: str, before: object, after: object, part: str) -> None:
     assert is_manifest(path)
-    assert changed_hooks(path, content(before), content(after)) == (part,)
+    assert find_changed_hooks(path, content(before), content(after)) == (part,)
 
 
 @pytest.mark.parametrize(("text", "part"), HOOKS)
 def test_what_builds_a_python_package_counts(text: str, part: str) -> None:
-    assert changed_hooks("pyproject.toml", PYPROJECT.encode(), f"{PYPROJECT}{text}\n".encode()) == (part,)
+    assert find_changed_hooks("pyproject.toml", PYPROJECT.encode(), f"{PYPROJECT}{text}\n".encode()) == (part,)
 
 
 def test_dependencies_of_a_python_package_do_not_count() -> None:
     after = PYPROJECT.replace('name = "a"', 'name = "a"\ndependencies = ["requests>=2.31.0", "pydantic==2.7.1"]')
     after += "[tool.ruff.lint]\nselect = ['ALL']\n"
 
-    assert changed_hooks("pyproject.toml", PYPROJECT.encode(), after.encode()) == ()
+    assert find_changed_hooks("pyproject.toml", PYPROJECT.encode(), after.encode()) == ()
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"\xff", b'{"scripts": []}', b"[" * 100_000, b'{"a": ' + b"9" * 5000])
 def test_what_cannot_be_read_counts_as_a_whole(text: bytes) -> None:
-    assert changed_hooks("package.json", b"{}", text) == (UNREADABLE,)
+    assert find_changed_hooks("package.json", b"{}", text) == (UNREADABLE,)
 
 
 def test_a_hostile_file_takes_no_time() -> None:
@@ -79,8 +79,8 @@ def test_a_hostile_file_takes_no_time() -> None:
     few = b"".join(line % number for number in range(MOST_BYTES // 32))
     began = time.process_time()
 
-    assert changed_hooks("pyproject.toml", None, few) == ()
-    assert changed_hooks("pyproject.toml", None, b"a." * (MOST_BYTES // 2) + b"a = 1\n") == (UNREADABLE,)
+    assert find_changed_hooks("pyproject.toml", None, few) == ()
+    assert find_changed_hooks("pyproject.toml", None, b"a." * (MOST_BYTES // 2) + b"a = 1\n") == (UNREADABLE,)
     assert time.process_time() - began < 5
 
 

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from shoal.model.shell import filled
+from shoal.model.shell import fill_argv
 
 HOSTILE = "x; echo INJECTED"
 SAYS = "echo {{ it }}"
@@ -27,7 +27,7 @@ SCRIPTS = (
 
 @pytest.mark.parametrize("words", SCRIPTS)
 def test_no_value_becomes_a_part_of_the_script(words: str) -> None:
-    argv = filled((*words.split(), SAYS, "name", "{{ it }}"), lambda text: text.replace("{{ it }}", HOSTILE))
+    argv = fill_argv((*words.split(), SAYS, "name", "{{ it }}"), lambda text: text.replace("{{ it }}", HOSTILE))
 
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == f"{HOSTILE}\n"
 
@@ -36,4 +36,4 @@ def test_no_value_becomes_a_part_of_the_script(words: str) -> None:
 def test_words_that_no_shell_reads_as_a_script_are_filled_in_where_they_stand(words: str) -> None:
     argv = (*words.split(), "file", "-c", "{{ it }}")
 
-    assert filled(argv, lambda text: text.replace("{{ it }}", HOSTILE)) == (*argv[:-1], HOSTILE)
+    assert fill_argv(argv, lambda text: text.replace("{{ it }}", HOSTILE)) == (*argv[:-1], HOSTILE)

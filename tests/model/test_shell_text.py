@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import BadInput
 from shoal.model.places import find_places
-from shoal.model.shell import Render, filled, parameterised
+from shoal.model.shell import Render, fill_argv, parameterise
 
 SHELLS = ("sh", "bash", "dash")
 NULS = "printf '\\0'\n"
@@ -51,7 +51,7 @@ def always(value: str) -> Render:
 
 
 def outputs(script: str, value: str, shell: str) -> bytes:
-    text, values = parameterised(script, lambda _: value)
+    text, values = parameterise(script, lambda _: value)
     environ = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
     return subprocess.run([shell, "-c", text, shell, *values], capture_output=True, check=True, env=environ).stdout
 
@@ -98,7 +98,7 @@ def assert_reads_the_same(text: str, folder: Path) -> bool:
     """A place is read as a plain word in it would be, and a hostile value is no more than that word."""
     script = f"{DEFINED}{text}"
     try:
-        filled, values = parameterised(script, lambda _: HOSTILE)
+        filled, values = parameterise(script, lambda _: HOSTILE)
     except BadInput:
         return False
     for shell in ("bash", "dash"):
@@ -157,7 +157,7 @@ def test_a_hostile_value_is_one_plain_word_in_very_many_texts(text: str, tmp_pat
 )  # fmt: skip
 def test_a_place_that_shells_may_read_in_two_ways_is_refused(script: str, why: str) -> None:
     with pytest.raises(BadInput) as caught:
-        parameterised(script, lambda _: "a")
+        parameterise(script, lambda _: "a")
 
     assert why in str(caught.value)
 
@@ -167,12 +167,12 @@ def test_in_arithmetic_only_a_whole_number_is_taken(shell: str) -> None:
     assert outputs("echo $((10 -{{ x }}))", "-3", shell) == b"13\n"
     for value in ("a[$(echo HACKED >&2)]", "", "1+1", "010", "9" * 40):
         with pytest.raises(BadInput, match="must be a whole number"):
-            parameterised("echo $((10 -{{ x }}))", always(value))
+            parameterise("echo $((10 -{{ x }}))", always(value))
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_authors_own_parameters_are_as_they_were_given(shell: str) -> None:
-    argv = filled((shell, "-c", 'printf "%s " "$0" "$#" "$@" {{ x }}', "name", "a b", "c"), lambda text: text)
+    argv = fill_argv((shell, "-c", 'printf "%s " "$0" "$#" "$@" {{ x }}', "name", "a b", "c"), lambda text: text)
 
     assert subprocess.run(argv, capture_output=True, check=True).stdout == b"name 2 a b c {{ x }} "
 
@@ -186,9 +186,9 @@ def test_a_value_larger_than_a_word_may_be_arrives_whole(shell: str) -> None:
 
 def test_a_value_that_no_process_can_be_given_is_refused() -> None:
     with pytest.raises(BadInput, match="larger than 1536 KiB"):
-        parameterised("echo {{ x }}", always("x" * 2 * 2**20))
+        parameterise("echo {{ x }}", always("x" * 2 * 2**20))
     with pytest.raises(BadInput, match="can be given 130000"):
-        filled(("echo", "{{ x }}"), lambda _: "x" * 200_000)
+        fill_argv(("echo", "{{ x }}"), lambda _: "x" * 200_000)
 
 
 def test_a_place_ends_where_its_template_does() -> None:

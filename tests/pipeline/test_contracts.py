@@ -179,7 +179,7 @@ def test_a_schema_in_a_file_is_read_once_and_told_where_it_is_wrong() -> None:
 def test_what_fills_in_a_shells_text_is_never_read_as_a_command() -> None:
     contract = Passes(type="command", command='pytest "{{ input }}" {{ worker.index }}')
 
-    filled = contract.rendered({"{{ input }}": "$(evil)'\"", "{{ worker.index }}": "0"}.__getitem__)
+    filled = contract.fill_in({"{{ input }}": "$(evil)'\"", "{{ worker.index }}": "0"}.__getitem__)
 
     text = 'shoal_value_1=${1} shoal_value_2=${2}; shift 2; pytest "${shoal_value_1}" "${shoal_value_2}"'
     assert filled.argv == ("/bin/sh", "-c", text, "sh", "$(evil)'\"", "0")
@@ -190,7 +190,7 @@ def test_what_fills_in_a_shells_text_is_never_read_as_a_command() -> None:
 @given(value=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 @settings(max_examples=5, deadline=None)
 def test_any_value_reaches_a_command_as_it_is(command: str, value: str) -> None:
-    contract = Passes(type="command", command=command).rendered(lambda _: value)
+    contract = Passes(type="command", command=command).fill_in(lambda _: value)
 
     done = subprocess.run(contract.argv, capture_output=True, check=True)
 

@@ -80,7 +80,7 @@ class OpencodeReader:
         self._reason = words(part.get("reason"))
         match part.get("tokens"):
             case {"input": sent, "output": received, **rest}:
-                self._add("input_tokens", number(sent) + _cached_tokens(rest.get("cache")))
+                self._add("input_tokens", number(sent) + _count_cached(rest.get("cache")))
                 self._add("output_tokens", number(received) + number(rest.get("reasoning")))
         if cost := number(part.get("cost")):
             self._add("cost_usd", cost)
@@ -89,7 +89,7 @@ class OpencodeReader:
         self.usage[name] = self.usage.get(name, 0) + more
 
 
-def _cached_tokens(cache: object) -> float:
+def _count_cached(cache: object) -> float:
     return number(cache.get("read")) + number(cache.get("write")) if isinstance(cache, dict) else 0
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from shoal.model.shell import SHELL, Render, filled, parameterised, written_out
+from shoal.model.shell import SHELL, Render, fill_argv, parameterise, write_out
 
 TRIAL = "select"
 """The name under which a selection's command stands among the checks: it only compares."""
@@ -45,7 +45,7 @@ class Contract:
         """Say what will be checked, as the end of "it counts when …"."""
         raise NotImplementedError
 
-    def rendered(self, render: Render) -> Self:
+    def fill_in(self, render: Render) -> Self:
         """Fill in the places of its texts."""
         del render
         return self
@@ -64,7 +64,7 @@ class JsonSchema(Contract):
         what = f"the artifact `{self.artifact}`" if self.path is None else f"the file `{self.path}`"
         return f"{what} is JSON that fits this schema: {_cut(self.schema, MOST_SCHEMA)}"
 
-    def rendered(self, render: Render) -> Self:
+    def fill_in(self, render: Render) -> Self:
         return self if self.path is None else replace(self, path=render(self.path))
 
 
@@ -93,12 +93,12 @@ class Passes(Contract):
         within = f" within {self.timeout:g} seconds" if self.timeout is not None else ""
         return f"the command `{_cut(self.words, 1000)}` exits with 0{within}, run on a fresh checkout of your commit"
 
-    def rendered(self, render: Render) -> Self:
+    def fill_in(self, render: Render) -> Self:
         """Fill in the places; those of a shell's text become its variables, so that no value is read as a command."""
         if not isinstance(self.command, str):
-            return replace(self, command=filled(self.command, render))
-        text, values = parameterised(self.command, render)
-        return replace(self, command=text, values=values, shown=written_out(self.command, render))
+            return replace(self, command=fill_argv(self.command, render))
+        text, values = parameterise(self.command, render)
+        return replace(self, command=text, values=values, shown=write_out(self.command, render))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class NonEmptyFile(Contract):
     def promise(self) -> str:
         return f"`{self.path}` is a plain file (no link) with something in it"
 
-    def rendered(self, render: Render) -> Self:
+    def fill_in(self, render: Render) -> Self:
         return replace(self, path=render(self.path))
 
 
@@ -125,9 +125,9 @@ class SourceDiff(Contract):
 
     @property
     def promise(self) -> str:
-        but = f", not counting {_listed(self.exclude)}" if self.exclude else ""
+        but = f", not counting {_list_patterns(self.exclude)}" if self.exclude else ""
         files = "file" if self.min_files == 1 else "files"
-        return f"at least {self.min_files} {files} of {_listed(self.paths)} are changed{but}"
+        return f"at least {self.min_files} {files} of {_list_patterns(self.paths)} are changed{but}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class NoTestDeletions(Contract):
 
     @property
     def promise(self) -> str:
-        which = f" ({_listed(self.patterns)})" if self.patterns else ""
+        which = f" ({_list_patterns(self.patterns)})" if self.patterns else ""
         return f"no test file{which} is deleted or renamed to something else, and no fewer tests are left than before"
 
 
@@ -160,7 +160,7 @@ class AgentReview(Contract):
     def promise(self) -> str:
         return f"a reviewer ({self.reviewer}) finds that your changes meet these criteria: {self.criteria.strip()}"
 
-    def rendered(self, render: Render) -> Self:
+    def fill_in(self, render: Render) -> Self:
         return replace(self, criteria=render(self.criteria))
 
 
@@ -195,7 +195,7 @@ def canonical_schema(schema: object) -> str:
     return json.dumps(schema, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _listed(patterns: Sequence[str]) -> str:
+def _list_patterns(patterns: Sequence[str]) -> str:
     return ", ".join(f"`{pattern}`" for pattern in patterns)
 
 

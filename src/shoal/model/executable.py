@@ -78,19 +78,19 @@ class ExecutableRules:
     add: tuple[str, ...] = ()
     excepted: tuple[str, ...] = ()
 
-    def held(self, paths: Iterable[str]) -> tuple[str, ...]:
+    def select(self, paths: Iterable[str]) -> tuple[str, ...]:
         """Give those of *paths* that run code later by their names."""
-        rules = _compiled_once((*ALWAYS, *self.add))
+        rules = _compile_once((*ALWAYS, *self.add))
         return tuple(path for path in paths if _matches(rules, path) and not self.excepts(path))
 
     def excepts(self, path: str) -> bool:
         """Say whether the user wants *path* to pass, whatever it has in it."""
-        return bool(self.excepted) and _matches(_compiled_once(self.excepted), path, otherwise=False)
+        return bool(self.excepted) and _matches(_compile_once(self.excepted), path, otherwise=False)
 
 
 def instruction_paths(paths: Iterable[str]) -> tuple[str, ...]:
     """Give those of *paths* that clients read as words of their user; they are named, and not held."""
-    return tuple(path for path in paths if len(path) <= LONGEST and _INSTRUCTIONS.search(folded(path)))
+    return tuple(path for path in paths if len(path) <= LONGEST and _INSTRUCTIONS.search(fold_path(path)))
 
 
 def executable_paths(paths: Iterable[str], *, strict: bool = False) -> tuple[str, ...]:
@@ -99,24 +99,24 @@ def executable_paths(paths: Iterable[str], *, strict: bool = False) -> tuple[str
     Paths are git's, from the top of the repository. What a name does not tell stays unseen: the target of a link
     that was there before, or a program that one of these files calls.
     """
-    return ExecutableRules(add=OPTIONAL if strict else ()).held(paths)
+    return ExecutableRules(add=OPTIONAL if strict else ()).select(paths)
 
 
 def is_read_by_clients(path: str) -> bool:
     """Say whether a client that works there takes *path* for its settings, or for words of its user."""
-    return _CLIENTS.search(folded(path)) is not None
+    return _CLIENTS.search(fold_path(path)) is not None
 
 
 def is_client_config(path: str) -> bool:
     """Say whether a client that works there may run what *path* names, or send its login where that says."""
-    return _SETTINGS.search(folded(path)) is not None
+    return _SETTINGS.search(fold_path(path)) is not None
 
 
 def _matches(rules: re.Pattern[str], path: str, *, otherwise: bool = True) -> bool:
-    return otherwise if len(path) > LONGEST else rules.search(folded(path)) is not None
+    return otherwise if len(path) > LONGEST else rules.search(fold_path(path)) is not None
 
 
-def folded(path: str) -> str:
+def fold_path(path: str) -> str:
     """Spell *path* as a checkout that ignores case and what cannot be seen would."""
     if not path.isascii():
         seen = "".join(sign for sign in path if unicodedata.category(sign) != "Cf")
@@ -125,7 +125,7 @@ def folded(path: str) -> str:
     return "/".join(part.split(":", 1)[0].rstrip(". ") or part for part in parts)
 
 
-def _compiled(rules: Iterable[str]) -> re.Pattern[str]:
+def _compile(rules: Iterable[str]) -> re.Pattern[str]:
     patterns = [_pattern(rule.casefold()) for rule in rules]
     top = "|".join(pattern.removeprefix("/") for pattern in patterns if pattern.startswith("/")) or NEVER
     anywhere = "|".join(pattern for pattern in patterns if not pattern.startswith("/")) or NEVER
@@ -140,10 +140,10 @@ def _pattern(rule: str) -> str:
     return f"/{pattern}" if rule.startswith("/") else pattern
 
 
-_compiled_once = functools.lru_cache(maxsize=16)(_compiled)
-_INSTRUCTIONS = _compiled(rule for rule in INSTRUCTIONS if rule not in ALWAYS)
-_CLIENTS = _compiled((*AGENTS, *INSTRUCTIONS))
-_SETTINGS = _compiled(SETTINGS)
+_compile_once = functools.lru_cache(maxsize=16)(_compile)
+_INSTRUCTIONS = _compile(rule for rule in INSTRUCTIONS if rule not in ALWAYS)
+_CLIENTS = _compile((*AGENTS, *INSTRUCTIONS))
+_SETTINGS = _compile(SETTINGS)
 
 
 MOST_BYTES = 128 * 1024
@@ -173,7 +173,7 @@ def is_manifest(path: str) -> bool:
     return _name(path) in MANIFESTS
 
 
-def changed_hooks(path: str, before: bytes | None, after: bytes | None) -> tuple[str, ...]:
+def find_changed_hooks(path: str, before: bytes | None, after: bytes | None) -> tuple[str, ...]:
     """Name the parts of the manifest at *path* that run code by themselves and that *after* has otherwise."""
     if after is None:
         return ()
@@ -190,7 +190,7 @@ def changed_hooks(path: str, before: bytes | None, after: bytes | None) -> tuple
 
 
 def _name(path: str) -> str:
-    return folded(path).rpartition("/")[2]
+    return fold_path(path).rpartition("/")[2]
 
 
 def _package(content: bytes) -> Iterator[tuple[str, object]]:
@@ -265,7 +265,7 @@ def possible_repositories(paths: Iterable[str]) -> Iterator[str]:
     """Name the folders of which a change to one of *paths* could make a repository; the top is an empty name."""
     for path in paths:
         if len(path) <= LONGEST:
-            spelt = folded(path)
+            spelt = fold_path(path)
             for found in _PART.finditer(spelt):
                 depth = spelt.count("/", 0, found.start() + 1)
                 yield "/".join(path.replace("\\", "/").split("/")[:depth])
@@ -273,5 +273,5 @@ def possible_repositories(paths: Iterable[str]) -> Iterator[str]:
 
 def is_repository(names: Iterable[str]) -> bool:
     """Say whether git takes a folder with entries of these *names* for a repository."""
-    parts = {folded(name) for name in names}
+    parts = {fold_path(name) for name in names}
     return "head" in parts and ({"objects", "refs"} <= parts or "commondir" in parts)

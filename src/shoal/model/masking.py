@@ -85,7 +85,7 @@ class Mask:
         """Replace every secret in *text*; what has no secret in it stays as it is."""
         if not self._texts:
             return text
-        return _masked(text, self._texts).said
+        return _mask(text, self._texts).text
 
     def stream(self) -> "MaskStream":
         """Begin to mask one stream of bytes."""
@@ -107,34 +107,34 @@ class MaskStream:
     def feed(self, chunk: bytes) -> bytes:
         """Take the next chunk and give what is decided by it."""
         text = self._held + chunk
-        return self._say(text, self._undecided(text))
+        return self._say(text, self._find_undecided(text))
 
     def close(self) -> bytes:
         """Give what was held back; it was no secret after all."""
         return self._say(self._held, len(self._held))
 
-    def _undecided(self, text: bytes) -> int:
+    def _find_undecided(self, text: bytes) -> int:
         """Say from where on *text* could be the beginning of a secret that is not whole yet."""
         last = range(max(0, len(text) - SHORTEST + 1), len(text))
         tip = next((at for at in last if text[at:] in self._tips), len(text))
-        return min([tip, *(_begun(text, needle.form) for needle in self._needles)])
+        return min([tip, *(_find_tip(text, needle.form) for needle in self._needles)])
 
     def _say(self, text: bytes, until: int) -> bytes:
-        done = _masked(text, self._needles, covered=self._covered, until=until)
+        done = _mask(text, self._needles, covered=self._covered, until=until)
         self._held = text[until:]
         self._covered = done.settled - until
-        return done.said
+        return done.text
 
 
 @dataclass(frozen=True, slots=True)
 class _Masked(Generic[AnyStr]):
     """What is to be said, and up to where of the text that is final."""
 
-    said: AnyStr
+    text: AnyStr
     settled: int
 
 
-def _masked(
+def _mask(
     text: AnyStr, needles: Sequence[_Needle[AnyStr]], *, covered: int = 0, until: int | None = None
 ) -> _Masked[AnyStr]:
     """Replace what begins before *until*; secrets that overlap are one hole, whose name is that of the first."""
@@ -152,10 +152,10 @@ def _masked(
 
 
 def _hits(text: AnyStr, needles: Sequence[_Needle[AnyStr]]) -> list[_Hit]:
-    return sorted(hit for rank, needle in enumerate(needles) for hit in _found(text, needle.form, rank))
+    return sorted(hit for rank, needle in enumerate(needles) for hit in _find_form(text, needle.form, rank))
 
 
-def _found(text: AnyStr, form: AnyStr, rank: int) -> Iterator[_Hit]:
+def _find_form(text: AnyStr, form: AnyStr, rank: int) -> Iterator[_Hit]:
     """Find *form* by leaps to the last one that overlaps, since `aaaa` in a long row of `a` is everywhere."""
     size = len(form)
     start = text.find(form)
@@ -167,7 +167,7 @@ def _found(text: AnyStr, form: AnyStr, rank: int) -> Iterator[_Hit]:
         start = text.find(form, end)
 
 
-def _begun(text: bytes, form: bytes) -> int:
+def _find_tip(text: bytes, form: bytes) -> int:
     """Say from where on *text* is the beginning of *form*, of which the first few bytes have come."""
     head = form[:SHORTEST]
     at = text.find(head, max(0, len(text) - len(form) + 1))
@@ -197,10 +197,10 @@ def _forms(value: str) -> Iterator[str]:
         yield from _in_base64(_raw(whole))
         yield from _in_base64(_raw(whole) + b"\n")  # `echo "$SECRET" | base64`
     if len(value.strip()) >= LONG:
-        yield from _encoded(value.strip())
+        yield from _encode(value.strip())
 
 
-def _encoded(value: str) -> Iterator[str]:
+def _encode(value: str) -> Iterator[str]:
     """Give spellings that are found in no other text, because *value* is long."""
     raw = _raw(value)
     yield from (raw.hex(), raw.hex().upper())

@@ -38,10 +38,10 @@ class Rule:
 
     def why_not(self, total: int) -> str | None:
         """Say why *total* workers cannot do enough, whatever they do, or `None`."""
-        if total and self.required_successes(total) > total:
+        if total and self.count_required(total) > total:
             return f"a quorum of {self.wanted} cannot be had of {total} worker{'s' if total > 1 else ''}"
         return None
 
-    def required_successes(self, total: int) -> int:
+    def count_required(self, total: int) -> int:
         """Say how many of *total* have to succeed."""
         return {"race": min(1, total), "quorum": self.wanted}.get(self.pattern, total)

@@ -33,17 +33,17 @@ _NAMING = ("--rcfile", "--init-file")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
 
-def filled(argv: Sequence[str], render: Render) -> tuple[str, ...]:
+def fill_argv(argv: Sequence[str], render: Render) -> tuple[str, ...]:
     """Fill in the words of a command; the script of a shell among them takes its values as variables."""
     at = script_index(argv)
     if at is None:
         return tuple(_word(word, render) for word in argv)
     before, (name, *rest) = (_word(word, render) for word in argv[:at]), argv[at + 1 :] or ("sh",)
-    script, values = parameterised(argv[at], render)
+    script, values = parameterise(argv[at], render)
     return (*before, script, _word(name, render), *values, *(_word(word, render) for word in rest))
 
 
-def parameterised(script: str, render: Render) -> tuple[str, tuple[str, ...]]:
+def parameterise(script: str, render: Render) -> tuple[str, tuple[str, ...]]:
     """Give a shell's text with variables in its places, and the parameters that it takes their values from.
 
     Raises `BadInput` for a place that is not certain to be read as one value, and for a value that no shell can hold.
@@ -60,17 +60,17 @@ def parameterised(script: str, render: Render) -> tuple[str, tuple[str, ...]]:
         reading = read.readings[place.start]
         if reading.context is None:
             raise BadInput(f"no value can be put into a shell's text at `{place.text}`: {reading.refusal}")
-        edits.append((place.start, place.end, _quoted(reading.context, len(values) + 1)))
+        edits.append((place.start, place.end, _quote(reading.context, len(values) + 1)))
         if reading.context is not Context.COMMENT:
-            values.append(_checked(render(place.text), place.text, reading.context))
+            values.append(_check_value(render(place.text), place.text, reading.context))
     beginning, parameters = _beginning(values)
-    return beginning + _edited(placed.text, edits), parameters
+    return beginning + _apply_edits(placed.text, edits), parameters
 
 
-def written_out(script: str, render: Render) -> str:
+def write_out(script: str, render: Render) -> str:
     """Give a shell's text with its values where the places are, for a person to read."""
     placed = find_places(script)
-    return _edited(placed.text, [(place.start, place.end, render(place.text)) for place in placed.places])
+    return _apply_edits(placed.text, [(place.start, place.end, render(place.text)) for place in placed.places])
 
 
 def script_index(argv: Sequence[str]) -> int | None:
@@ -92,11 +92,11 @@ def _script_after(argv: Sequence[str], at: int) -> int | None:
     return at if is_script and at < len(argv) else None
 
 
-def _quoted(context: Context, number: int) -> str:
+def _quote(context: Context, number: int) -> str:
     return "" if context is Context.COMMENT else QUOTED[context].format(VARIABLE.format(number))
 
 
-def _edited(text: str, edits: list[tuple[int, int, str]]) -> str:
+def _apply_edits(text: str, edits: list[tuple[int, int, str]]) -> str:
     """Write *text* with each of *edits*, which do not overlap."""
     made, at = "", 0
     for start, end, written in sorted(edits):
@@ -123,14 +123,14 @@ def _beginning(values: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 def _word(word: str, render: Render) -> str:
     """Fill in a word that no shell reads."""
-    text = _checked(render(word), word, Context.WORD)
+    text = _check_value(render(word), word, Context.WORD)
     if len(text.encode(errors="replace")) > LONGEST_WORD:
         what = f"a word of the command would have {len(text.encode(errors='replace'))} bytes"
         raise BadInput(f"{what}, and a program can be given {LONGEST_WORD}; hand it over as a file")
     return text
 
 
-def _checked(value: str, written: str, context: Context) -> str:
+def _check_value(value: str, written: str, context: Context) -> str:
     """Refuse what is no number where a shell calculates; a NUL fails the one worker that is given it."""
     if context is Context.NUMBER and not _NUMBER.fullmatch(value):
         raise BadInput(f"the value of `{written}` must be a whole number, for a shell calculates with it")

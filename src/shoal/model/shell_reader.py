@@ -214,7 +214,7 @@ class _Reader(Quotes):
             self.at += 1
         start, parts = self.at, list(_end_word_parts(self.text, self.at))
         self.at += sum(map(len, parts))
-        delimiter = "".join(_unquoted(part) for part in parts)
+        delimiter = "".join(_unquote(part) for part in parts)
         following = self.text[self.at : self.at + 1]
         if not delimiter or following not in ("", "\n", *_BLANKS, *";&|<>)"):
             raise Doubt("the end word of its here-document is too unusual", start)
@@ -231,7 +231,7 @@ class _Reader(Quotes):
         announced, self.here_documents = self.here_documents, []
         for here in announced:
             start, end, following = self.at, *self._body_end(here)
-            self._quoted_body(here, end) if here.is_quoted else self._body(here, end)
+            self._read_quoted_body(here, end) if here.is_quoted else self._body(here, end)
             if self.at > end:
                 raise Doubt("an expansion goes beyond the end of its here-document", start)
             self.at = following
@@ -250,7 +250,7 @@ class _Reader(Quotes):
         here.word.places.append(self.at)
         self.place(Context.HERE)
 
-    def _quoted_body(self, here: _HereDocument, end: int) -> None:
+    def _read_quoted_body(self, here: _HereDocument, end: int) -> None:
         """Take the quotes off its end word where it has places, and escape what a shell would expand then."""
         if MASK not in self.text[self.at : end]:
             self.at = end
@@ -290,7 +290,7 @@ def _end_word_parts(text: str, at: int) -> Iterator[str]:
         at = found.end()
 
 
-def _unquoted(part: str) -> str:
+def _unquote(part: str) -> str:
     if part[0] == "\\":
         return part[1:]
     return part[1:-1] if part[0] in "'\"" else part

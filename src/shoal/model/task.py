@@ -159,28 +159,28 @@ class Task:
             if difflib.get_close_matches(str(key), (*known, *SPELLINGS), n=1, cutoff=NEAR):
                 raise UnknownName("key of a task", str(key), (*known, *SPELLINGS))
         results = {key: value for key, value in free.items() if _is_results(value)}
-        made = cls(**{"prompt": None, **_fields(cls, own)}).given(results)
+        made = cls(**{"prompt": None, **_fields(cls, own)}).with_inputs(results)
         params = {key: value for key, value in free.items() if key not in results}
         return replace(made, params={**(made.params or {}), **params}) if params else made
 
-    def given(self, more: Sequence[WorkerResult] | Mapping[str, object]) -> Self:
+    def with_inputs(self, more: Sequence[WorkerResult] | Mapping[str, object]) -> Self:
         """Give it *more* inputs."""
         if not more:
             return self
         if not isinstance(more, Mapping) and not isinstance(self.inputs, Mapping):
             return replace(self, inputs=(*self.inputs, *more))
-        return replace(self, inputs={**_named_inputs(self.inputs), **_named_inputs(more)})
+        return replace(self, inputs={**_name_inputs(self.inputs), **_name_inputs(more)})
 
-    def resolved(self, known: Mapping[str, WorkerResult]) -> Self:
+    def resolve_inputs(self, known: Mapping[str, WorkerResult]) -> Self:
         """Put results where its inputs name them."""
 
-        def found(value: object) -> object:
+        def look_up(value: object) -> object:
             return known.get(value, value) if isinstance(value, str) else value
 
         if isinstance(self.inputs, Mapping):
-            by_name = {name: found(value) for name, value in self.inputs.items()}
+            by_name = {name: look_up(value) for name, value in self.inputs.items()}
             return self if by_name == self.inputs else replace(self, inputs=by_name)
-        listed = tuple(found(value) for value in self.inputs)
+        listed = tuple(look_up(value) for value in self.inputs)
         return self if listed == self.inputs else replace(self, inputs=listed)  # type: ignore[arg-type]  # checked there
 
     @property
@@ -244,7 +244,7 @@ def _by_name(inputs: Mapping[str, object]) -> dict[str, WorkerResult | str]:
     return found
 
 
-def _named_inputs(inputs: Sequence[WorkerResult | str] | Mapping[str, object]) -> dict[str, object]:
+def _name_inputs(inputs: Sequence[WorkerResult | str] | Mapping[str, object]) -> dict[str, object]:
     if isinstance(inputs, Mapping):
         return dict(inputs)
     return {f"input-{number}": item for number, item in enumerate(inputs, start=1)}

@@ -33,11 +33,11 @@ async def balance(
     hands = agents if isinstance(agents, Mapping) else {f"agent {n}": agent for n, agent in enumerate(agents, start=1)}
     context = WorkerQueue(dict.fromkeys(hands, 1.0) | _weights(hands, weights), strategy)
 
-    async def handled(item: Item) -> T:
+    async def handle(item: Item) -> T:
         with context.chosen() as name:
             return await hands[name](item)
 
-    return await map_settled(handled, items, **options)
+    return await map_settled(handle, items, **options)
 
 
 def _weights(hands: Mapping[str, object], weights: Mapping[str, float] | Sequence[float] | None) -> dict[str, float]:

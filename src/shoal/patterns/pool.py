@@ -94,7 +94,7 @@ class AgentPool(Generic[A]):
     async def __aexit__(self, *_: object) -> None:
         self._is_entered, self._is_over = False, True
         if self._is_open:
-            await self._closed()
+            await self._close_all()
 
     async def _open(self) -> None:
         if self._is_over:
@@ -112,7 +112,7 @@ class AgentPool(Generic[A]):
             self._places.release()
             raise
 
-    async def _closed(self) -> None:
+    async def _close_all(self) -> None:
         self._is_open = False
         self._idle.clear()
         self._named.clear()
@@ -163,7 +163,7 @@ class AgentPool(Generic[A]):
         """
         if not self._is_entered:
             if self._is_open:
-                await self._closed()
+                await self._close_all()
             return
         for kept in self._all:
             kept.is_old = True
@@ -214,7 +214,7 @@ class AgentPool(Generic[A]):
                 if name in self._named:  # somebody else was quicker
                     self._places.release()
                 else:
-                    self._named[name] = await self._begun_by(name, lending)
+                    self._named[name] = await self._begin_named(name, lending)
         kept = self._named[name]
         with Lending():
             await kept.ready.wait()
@@ -225,7 +225,7 @@ class AgentPool(Generic[A]):
         kept.uses += 1
         return kept
 
-    async def _begun_by(self, name: str, lending: Lending) -> PooledAgent[A]:
+    async def _begin_named(self, name: str, lending: Lending) -> PooledAgent[A]:
         await self._ensure_open()
         kept = self._begin(lending, name)
         kept.has_place = True

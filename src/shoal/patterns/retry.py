@@ -70,7 +70,7 @@ async def retrying(
 ) -> T:
     """Run *call* again while it fails, or gives what *accept* refuses: see `Retry`."""
 
-    async def judged() -> T:
+    async def judge() -> T:
         value = await call()
         if accept is not None and not accept(value):
             raise Refused(value)
@@ -84,4 +84,4 @@ async def retrying(
         retry_on=retry_on,
         on_retry=on_retry,
     )
-    return await again(judged, retry)
+    return await again(judge, retry)

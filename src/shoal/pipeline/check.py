@@ -56,7 +56,7 @@ BASE_HINT = "`base` is looked up before any step has run; name the step in `need
 VERIFY_HINT = "`verify` is the same for every run; use what is in the repository"
 
 
-def untemplated_problems(tree: Node, name: str) -> Iterator[Problem]:
+def find_untemplated(tree: Node, name: str) -> Iterator[Problem]:
     """Find places in texts that nothing is filled into; braces that name nothing of ours are left as they are."""
     for entry in entries(find(tree, "agents")).values():
         yield from _problems(find(entry.value, "command"), name, AGENT_HINT)
@@ -165,7 +165,7 @@ class _DocumentCheck:
         yield from self._not_empty(self.tree, "steps")
         yield from self._not_empty(self.tree, "pipelines")
         yield from merging_problems(self.tree, self.name)
-        yield from untemplated_problems(self.tree, self.name)
+        yield from find_untemplated(self.tree, self.name)
 
     def agents(self) -> Iterator[Problem]:
         for label, entry in entries(find(self.tree, "agents")).items():

@@ -46,7 +46,7 @@ class Shape(BaseModel):
 @lru_cache(maxsize=256)  # in a large document it is asked of every step
 def meant(shape: type[Shape], name: str) -> str | None:
     """Give the key of *shape* that an unknown *name* was probably to be, if one is near."""
-    known = _known_keys(shape)
+    known = _list_keys(shape)
     return None if name in known else close(name, known)
 
 
@@ -132,8 +132,8 @@ def _unknown(shape: type[Shape], name: str) -> str:
         return f"{key(name)} {UNSUPPORTED}; remove it"
     if name == "<<":
         return "merge keys (`<<`) are not read; write the values out"
-    return f"unknown key {key(name)}; {nearest(name, _known_keys(shape))}"
+    return f"unknown key {key(name)}; {nearest(name, _list_keys(shape))}"
 
 
-def _known_keys(shape: type[Shape]) -> list[str]:
+def _list_keys(shape: type[Shape]) -> list[str]:
     return sorted({field.alias or name for name, field in shape.model_fields.items()} | shape.later)

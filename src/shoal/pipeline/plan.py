@@ -63,7 +63,7 @@ def plan(
         keep_database=runtime.keep_database,
         fleet_limits=runtime.fleet_limits,
         toolchains=folders,
-        executable=runtime.executable_config.given(),
+        executable=runtime.executable_config.to_rules(),
         merging=how,
         input=given,
         notes=tuple(dict.fromkeys(settling.notes)),

@@ -80,7 +80,7 @@ class _Check:
         words, places = list[Word](), dict[int, tuple[Scalar, Place]]()
         for index, scalar in enumerate(nodes):
             placed = find_places(str(scalar.value))
-            word = Word("".join(_masked(placed)))
+            word = Word("".join(_mask_places(placed)))
             if index != script:
                 for place in placed.places:
                     word.places.append(len(places))
@@ -124,7 +124,7 @@ class _Check:
         return Problem(self.name, written.place(place), what)
 
 
-def _masked(placed: PlacedText) -> Iterator[str]:
+def _mask_places(placed: PlacedText) -> Iterator[str]:
     at = 0
     for place in placed.places:
         yield placed.text[at : place.start] + MASK

@@ -73,7 +73,7 @@ class PersonaSources:
         """Give what workspaces are set up with and which folders of programs all see: said here, else in the file."""
         given = {"setup": setup, "toolchains": toolchains}
         runtime = {key: value for key, value in given.items() if value is not None}
-        written = [_parsed({"runtime": runtime}, "coordinator", self.folder)] if runtime else []
+        written = [_parse({"runtime": runtime}, "coordinator", self.folder)] if runtime else []
         found = [
             Settling(document=document, environ=self.environ)
             for document in (*written, *([self.own] if self.own else []))
@@ -92,7 +92,7 @@ class PersonaSources:
         agents = {**dict.fromkeys(shape.agents, STUB), PLACE: STUB}
         personas = {known: {"agent": PLACE} for known in shape.personas}
         step = {"name": name, "agent": PLACE, "prompt": "-", **promises}
-        return _parsed({"agents": agents, "personas": personas, "steps": [step]}, f"task {name}", self.folder)
+        return _parse({"agents": agents, "personas": personas, "steps": [step]}, f"task {name}", self.folder)
 
     def _document(self, step: Document) -> Document:
         """Lay the step beside the agents and personas of the project's file, whose `runtime` is not its own."""
@@ -122,10 +122,10 @@ class PersonaSources:
         agent = fields.pop("agent", None)  # any kind of agent that a task may name; the roster finds it
         known = {"agents": {agent: STUB}} if isinstance(agent, str) else {}
         persona = {**fields, "agent": agent} if isinstance(agent, str) else fields
-        return _parsed({**known, "personas": {name: persona}}, f"persona {name}", self.folder)
+        return _parse({**known, "personas": {name: persona}}, f"persona {name}", self.folder)
 
 
-def _parsed(content: Mapping[str, object], name: str, folder: Path) -> Document:
+def _parse(content: Mapping[str, object], name: str, folder: Path) -> Document:
     try:
         text = json.dumps(content)
     except (TypeError, ValueError) as error:

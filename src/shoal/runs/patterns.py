@@ -293,4 +293,4 @@ def _retried(task: Task, retry: RetryLike) -> Task:
 
 
 def _informed(task: TaskLike, before: Sequence[WorkerResult]) -> Task:
-    return Task.of(task).given(before)
+    return Task.of(task).with_inputs(before)

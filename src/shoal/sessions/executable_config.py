@@ -10,8 +10,8 @@ from shoal.model.executable import (
     MOST_BYTES,
     UNREADABLE,
     ExecutableRules,
-    changed_hooks,
-    folded,
+    find_changed_hooks,
+    fold_path,
     instruction_paths,
     is_manifest,
     is_repository,
@@ -43,7 +43,7 @@ async def flag_changes(
     instructions: list[str] = []
     for first in range(0, len(paths), AT_ONCE):
         some = paths[first : first + AT_ONCE]
-        held += rules.held(some)
+        held += rules.select(some)
         instructions += instruction_paths(some)
         await asyncio.sleep(0)
     rest = [path for path in paths if not rules.excepts(path)] if rules.excepted else paths
@@ -61,7 +61,7 @@ async def _manifests(gitdir: Path, base: str, commit: str, paths: Sequence[str],
     for path, before, after in zip(judged, read[::2], read[1::2], strict=True):
         if after is not None and (after.kind != "blob" or after.data is None):
             found.append(f"{path} ({UNREADABLE})")
-        elif after is not None and (parts := changed_hooks(path, before.data if before else None, after.data)):
+        elif after is not None and (parts := find_changed_hooks(path, before.data if before else None, after.data)):
             found.append(f"{path} ({', '.join(parts)})")
         await asyncio.sleep(0)
     return found
@@ -77,9 +77,9 @@ async def _repositories(gitdir: Path, commit: str, paths: Iterable[str], rules: 
     names: dict[str, set[str]] = {}
     for folder, content in zip(folders, read, strict=True):
         # Folders that differ by case are one where case does not count.
-        names.setdefault(folded(folder), set()).update(_entries(content, len(commit)))
+        names.setdefault(fold_path(folder), set()).update(_entries(content, len(commit)))
     hits = {folder for folder, entries in names.items() if is_repository(entries)}
-    return [f"{folder or '.'} (a git repository inside of this one)" for folder in folders if folded(folder) in hits]
+    return [f"{folder or '.'} (a git repository inside of this one)" for folder in folders if fold_path(folder) in hits]
 
 
 def _entries(content: Content | None, digits: int) -> Iterable[str]:

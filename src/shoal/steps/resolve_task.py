@@ -240,7 +240,7 @@ def _setup(agent: AgentSpec, usual: Usual) -> Setup | None:
 
 def add_need_results(assignment: ResolvedTask, task: Task, needs: Mapping[str, WorkerResult]) -> ResolvedTask:
     """Tell what the needs came to, where an input of *task* is the name of one of them."""
-    told = task.resolved(needs)
+    told = task.resolve_inputs(needs)
     if told is task:
         return assignment
     words = briefing(told)

@@ -13,7 +13,7 @@ from shoal.model.plan import Step, Variation, short, variation
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.rule import Rule
-from shoal.model.shell import SHELL, filled
+from shoal.model.shell import SHELL, fill_argv
 from shoal.model.status import Status
 from shoal.patterns import Call, Err, Limiter, gather, quorum, race, settled
 from shoal.sandboxes.kind import Sandbox
@@ -68,8 +68,8 @@ def jobs_of(
                 trusts_base=trusts_base(step, base),
                 item=cell.id if cell else None,
                 artifacts=tuple(replace(one, path=here.render(one.path)) for one in step.artifacts),
-                contracts=tuple(one.rendered(here.render) for one in step.contracts),
-                trial=None if step.trial is None else step.trial.rendered(here.render),
+                contracts=tuple(one.fill_in(here.render) for one in step.contracts),
+                trial=None if step.trial is None else step.trial.fill_in(here.render),
                 reviewers={name: fill_in(reviewers[name], here) for name in step.reviewers} if reviewers else {},
             )
         )
@@ -133,7 +133,7 @@ def _fill_worker_texts(step: Step, task: ResolvedTask, scope: TemplateScope, own
         task = fill_in(task, scope)
     if step.is_command:
         title = scope.render(task.agent.command[-1]) if task.agent.command[:-1] == SHELL else ""
-        command = filled(task.agent.command, scope.render)
+        command = fill_argv(task.agent.command, scope.render)
         agent = task.agent if command == task.agent.command else replace(task.agent, command=command)
         task = replace(task, agent=agent, title=title or " ".join(command))
     return task
@@ -208,7 +208,7 @@ def verdict(rule: Rule, results: Sequence[WorkerResult]) -> Status:
     if all(result.status is Status.SKIPPED for result in results):
         return Status.SKIPPED
     good = sum(result.status.is_good for result in results)
-    if good >= rule.required_successes(len(results)):
+    if good >= rule.count_required(len(results)):
         return Status.SUCCEEDED
     if all(result.status.is_good or result.status is Status.CANCELLED for result in results):
         return Status.CANCELLED

@@ -146,14 +146,14 @@ class Generator(GenerateJsonSchema):
     def function_plain_schema(self, schema: core_schema.PlainValidatorFunctionSchema) -> JsonSchemaValue:
         """Look it up: a validator alone says nothing of what it takes."""
         declared = schema.get("json_schema_input_schema", ANY)["type"] != "any"
-        return _accepted_schema(
+        return _schema_of_input(
             schema["function"]["function"], super().function_plain_schema(schema), declared=declared
         )
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         """Look it up: what comes first may take more than the type behind it."""
         declared = "json_schema_input_schema" in schema
-        return _accepted_schema(
+        return _schema_of_input(
             schema["function"]["function"], super().function_before_schema(schema), declared=declared
         )
 
@@ -201,7 +201,7 @@ def _choices(validator: object) -> tuple[str, ...]:
     return names
 
 
-def _accepted_schema(validator: Callable[..., object], inner: JsonSchemaValue, *, declared: bool) -> JsonSchemaValue:
+def _schema_of_input(validator: Callable[..., object], inner: JsonSchemaValue, *, declared: bool) -> JsonSchemaValue:
     """Give what *validator* takes; *inner* is that, where it has *declared* it, else what its type takes."""
     name = _validator_name(validator)
     if name in TAKES:

@@ -97,7 +97,7 @@ def _all_different(artifacts: list[ArtifactShape]) -> list[ArtifactShape]:
     lines = [
         *_twice(titles, "name", "a second artifact named {}; rename one"),
         *_twice(paths, "path", "a second artifact at {}; one of them is enough"),
-        *(_reserved_name_error(index, title) for index, title in enumerate(titles) if title in RESERVED),
+        *(_refuse_reserved(index, title) for index, title in enumerate(titles) if title in RESERVED),
     ]
     if lines:
         raise ValidationError.from_exception_data("output_artifacts", lines)
@@ -165,6 +165,6 @@ def _twice(keys: Sequence[str], field: str, what: str) -> Iterator[InitErrorDeta
             yield InitErrorDetails(type=wrong(what.format(key(value))), loc=(index, field), input=value)
 
 
-def _reserved_name_error(index: int, name: str) -> InitErrorDetails:
+def _refuse_reserved(index: int, name: str) -> InitErrorDetails:
     sentence = f"`{name}` is what Shoal calls {RESERVED[name]}; choose another `name`"
     return InitErrorDetails(type=wrong(sentence), loc=(index, "name"), input=name)

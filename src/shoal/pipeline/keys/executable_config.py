@@ -35,6 +35,6 @@ class ExecutableConfigShape(Shape):
     excepted: Patterns = Field(default_factory=list, alias="except")
     """Files and folders of the table that are merged as any other."""
 
-    def given(self) -> ExecutableRules:
+    def to_rules(self) -> ExecutableRules:
         """Give them as a value."""
         return ExecutableRules(add=tuple(self.add), excepted=tuple(self.excepted))
