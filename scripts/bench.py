@@ -15,7 +15,8 @@ from pathlib import Path
 from shoal.adapters.command import CommandAdapter as CommandAdapter
 from shoal.model.agent import AgentSpec
 from shoal.model.resolved_task import ResolvedTask
-from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import agent_command
@@ -74,7 +75,8 @@ async def measured(repo: Path, files: int) -> None:
     request = RunRequest(folder=repo, environ={**os.environ, **IDENTITY}, name="bench")
     rounds = ROUNDS if files <= 5000 else max(3, ROUNDS // 5)
     times: Times = {}
-    async with open_context(request) as context:
+    async with open_run(request) as opened:
+        context = opened.context
         await session(context, "true")
         for number in range(rounds):
             change = f"echo {number} > d0/f0.txt"

@@ -10,8 +10,9 @@ from shoal.model.agent import AgentSpec
 from shoal.model.plan import Plan, Step
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import RunReport, WorkerResult
-from shoal.runs.prepare import RunRequest
-from shoal.runs.run import Listener, run
+from shoal.runs.request import RunRequest
+from shoal.runs.run import run
+from shoal.store.ledger import Listener
 from tests.conftest import git
 
 

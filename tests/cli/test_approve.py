@@ -22,14 +22,16 @@ import asyncio, json, os, sys
 from pathlib import Path
 from shoal.cli.json_output import event_line
 from shoal.steps.gate import ask_person, door_of
-from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
 from shoal.model.gate import Gate
 from shoal.model.status import Status
 
 async def asked(name, gates):
     ask = RunRequest(folder=Path.cwd(), environ=os.environ, name=name, sandbox="none", strategy="worktree")
-    async with open_context(ask) as site:
+    async with open_run(ask) as opened:
+        site = opened.context
         site.ledger.subscribe(lambda recorded: print(event_line(recorded), flush=True))
         started = RunStarted(run=site.run, name=name, base="b", wall="none", workspace="worktree", owner=os.getpid())
         steps = [StepStarted(run=site.run, step=step, workers=0, on_failure="fail_fast") for step in gates]

@@ -13,7 +13,8 @@ from shoal.contracts.committed_work import CommittedBench, Reviewer
 from shoal.model.agent import AgentSpec
 from shoal.model.contract import AgentReview, Checked, Contract, JsonSchema, NonEmptyFile, Passes
 from shoal.model.resolved_task import ResolvedTask
-from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.sessions.session import runner_for
 from shoal.sessions.worker import WorkerSpec
 from tests.conftest import git
@@ -63,7 +64,8 @@ async def benched(
     """Lay *commit* on a bench, as a session does that has just brought it in."""
     request = RunRequest(folder=repo, environ=os.environ, strategy=strategy, sandbox=sandbox, base=base, grace=0.5)
     job = job or worker()
-    async with open_context(request) as context:
+    async with open_run(request) as opened:
+        context = opened.context
         box = context.paths.box(job.session)
         box.mkdir()
         try:

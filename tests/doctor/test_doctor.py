@@ -30,7 +30,8 @@ from shoal.model.command import Command
 from shoal.model.finding import Diagnosis, Finding
 from shoal.model.limits import ResourceLimits
 from shoal.model.policy import Network, Policy
-from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.sandboxes.bubblewrap import ABSTRACT
 from shoal.sandboxes.kind import Sandbox, wall_line
 from shoal.sessions.agent_process import Ending
@@ -48,8 +49,8 @@ BEYOND_A_USER = set() if os.geteuid() == 0 else {"mounts", *TRACING}
 @contextlib.asynccontextmanager
 async def on(repo: Path, sandbox: str = "bubblewrap") -> AsyncIterator[RunContext]:
     request = RunRequest(folder=repo, environ=os.environ, sandbox=sandbox, strategy="worktree", grace=0.5)
-    async with open_context(request) as context:
-        yield replace(context, cleanup=False)
+    async with open_run(request) as opened:
+        yield replace(opened.context, cleanup=False)
 
 
 def open_ways(findings: tuple[Finding, ...]) -> set[str]:

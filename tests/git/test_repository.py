@@ -9,7 +9,7 @@ import pytest
 from shoal.errors import BadInput, BadRepository
 from shoal.git.refs import aliases, list_refs, refuse_blocked_names
 from shoal.git.repository import dirt, inspect, resolve
-from shoal.runs.prepare import exclude_state
+from shoal.runs.context import exclude_state
 from tests.conftest import git, make_repo
 
 

@@ -25,7 +25,8 @@ from shoal.model.conflict_rule import ConflictRule
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerKey, WorkerRunner
@@ -231,9 +232,10 @@ def loser(command: str = "true") -> WorkerSpec:
 async def disputed(repo: Path, both: Sides) -> AsyncIterator[tuple[Dispute, Means]]:
     """A conflict, and all that it may be resolved with."""
     async with (
-        open_context(RunRequest(folder=repo, environ=os.environ, base=both.base, grace=0.5)) as context,
-        workbench(context.repository) as bench,
+        open_run(RunRequest(folder=repo, environ=os.environ, base=both.base, grace=0.5)) as opened,
+        workbench(opened.context.repository) as bench,
     ):
+        context = opened.context
         found = await bench.try_merge(both.ours, both.theirs)
         assert isinstance(found, Conflicted)
         admission = Admission(context.paths.root)

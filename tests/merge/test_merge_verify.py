@@ -19,8 +19,8 @@ from shoal.model.limits import ResourceLimits
 from shoal.model.masking import Mask
 from shoal.model.status import Status
 from shoal.patterns.limiter import Limiter
-from shoal.runs.prepare import RunRequest, open_context
-from shoal.runs.recovery import sweep
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
 from shoal.store.fold import StepState, fold
 from shoal.store.paths import StatePaths
@@ -47,8 +47,8 @@ def passes(command: str, timeout: float | None = None) -> Passes:
 
 @contextlib.asynccontextmanager
 async def ground(repo: Path, strategy: str = "auto") -> AsyncIterator[RunContext]:
-    async with open_context(RunRequest(folder=repo, environ=os.environ, strategy=strategy, grace=0.5)) as context:
-        yield context
+    async with open_run(RunRequest(folder=repo, environ=os.environ, strategy=strategy, grace=0.5)) as opened:
+        yield opened.context
 
 
 @contextlib.asynccontextmanager
@@ -211,8 +211,8 @@ async def test_what_a_kill_leaves_is_removed_by_the_next_start(repo: Path) -> No
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
     assert list((repo / ".shoal/boxes").iterdir())
 
-    async with ground(repo) as context:
-        (lost,) = await sweep(context)
+    async with open_run(RunRequest(folder=repo, environ=os.environ, grace=0.5)) as opened:
+        (lost,) = opened.recovered
 
     assert lost.status is Status.LOST
     assert lost.raw is None

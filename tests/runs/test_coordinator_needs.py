@@ -18,7 +18,8 @@ from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.patterns import Limiter
-from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.runs.task_run import run_task_graph
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission
@@ -98,7 +99,8 @@ def test_each_task_runs_after_its_needs_and_what_cannot_run_is_skipped(
     order: list[str] = []
 
     async def scheduled() -> dict[str, WorkerResult]:
-        async with open_context(RunRequest(folder=shared_repo, environ=os.environ)) as context:
+        async with open_run(RunRequest(folder=shared_repo, environ=os.environ)) as opened:
+            context = opened.context
             runner = WorkerRunner(context, Limiter(5), Admission(context.paths.root))
             workers = {name: worker(name, needs[name]) for name in needs}
 

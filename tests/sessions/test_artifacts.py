@@ -14,7 +14,8 @@ from shoal.adapters.command import CommandAdapter as CommandAdapter
 from shoal.errors import Broken
 from shoal.model.artifact import Artifact, Produced, Type, type_of
 from shoal.proc import Stream
-from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.sessions import artifacts
 from shoal.sessions.artifacts import Collected, FoundFile, answers, collect_artifacts, read_back, store_artifacts
 from shoal.sessions.context import RunContext
@@ -58,10 +59,11 @@ async def ended(
     """Let a script be the agent, and come back when it is gone."""
     told = bytearray()
     job = WorkerSpec(step="work", index=0, count=1, task=step("work", script, **task).task, adapter=CommandAdapter())  # type: ignore[arg-type]
-    async with open_context(
-        RunRequest(folder=repo, environ=os.environ, strategy=strategy.split()[0], sandbox=sandbox)
-    ) as prepared_site:
-        context = replace(prepared_site, kind=Overlay(by_host=False)) if "user" in strategy else prepared_site
+    request = RunRequest(folder=repo, environ=os.environ, strategy=strategy.split()[0], sandbox=sandbox)
+    async with open_run(request) as opened:
+        context = opened.context
+        if "user" in strategy:
+            context = replace(context, kind=Overlay(by_host=False))
         async with open_session(context, job) as session:
             command, policy = agent_command(session)
 

@@ -24,7 +24,8 @@ from shoal.model.plan import Plan
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.runs.clean import Broom, Cleaning, clean
-from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.runs.run import run
 from shoal.sessions.limit_watch import SessionBounds, wait_for_breach
 from shoal.sessions.open_session import open_session
@@ -359,7 +360,8 @@ else:
             with pytest.raises(Broken, match=r"only .* MB are free on the disk of .*, and 20 MB must stay free"):
                 async with IsolatedAgentSession("held", repo):
                     pass
-            async with open_context(RunRequest(folder=repo, environ=os.environ)) as context:
+            async with open_run(RunRequest(folder=repo, environ=os.environ)) as opened:
+                context = opened.context
                 task = step("work", "true").task
                 job = WorkerSpec(step="work", index=0, count=1, task=task, adapter=CommandAdapter())
                 with pytest.raises(Broken, match="20 MB must stay free; make room, or run `shoal clean`"):

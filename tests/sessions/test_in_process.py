@@ -18,7 +18,7 @@ from shoal.model.results import RunReport
 from shoal.model.status import Status
 from shoal.pipeline.load import parse
 from shoal.pipeline.plan import plan
-from shoal.runs.prepare import RunRequest
+from shoal.runs.request import RunRequest
 from shoal.runs.run import run
 from shoal.testing.model import ModelServer
 from tests.acting import assert_nothing_left, fingerprint, paths_in, shown

@@ -9,7 +9,7 @@ from shoal.model.events import Recorded, SessionEnded
 from shoal.model.permissions import Permissions
 from shoal.pipeline.load import load
 from shoal.pipeline.plan import plan
-from shoal.runs.prepare import RunRequest
+from shoal.runs.request import RunRequest
 from shoal.runs.run import run
 from tests.acting import ran, step
 from tests.cli.conftest import shoal_in

@@ -9,7 +9,8 @@ from shoal.adapters.command import CommandAdapter as CommandAdapter
 from shoal.model.command import Command
 from shoal.model.policy import Policy
 from shoal.proc import Stream
-from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import agent_command
@@ -33,9 +34,10 @@ async def test_who_is_stopped_while_its_sandbox_is_made_ends_at_once(repo: Path)
     task = step("work", "trap '' TERM; sleep 600").task
     worker = WorkerSpec(step="work", index=0, count=1, task=task, adapter=CommandAdapter())
     async with (
-        open_context(RunRequest(folder=repo, environ=os.environ)) as context,
-        open_session(context, worker) as session,
+        open_run(RunRequest(folder=repo, environ=os.environ)) as opened,
+        open_session(opened.context, worker) as session,
     ):
+        context = opened.context
         command, policy = agent_command(session)
 
         async with open_sandboxed(Unseen(context.sandbox), command, policy, sink=_ignore) as box, asyncio.timeout(60):

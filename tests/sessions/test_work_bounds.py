@@ -17,7 +17,7 @@ from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
 from shoal.model.plan import Plan
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.runs.prepare import RunRequest
+from shoal.runs.request import RunRequest
 from shoal.runs.run import run
 from tests.acting import assert_nothing_left, paths_in, shown, step, worked
 from tests.conftest import git

@@ -13,7 +13,8 @@ from shoal.model.events import Event, GateAnswered, GateOpened, Recorded, Reques
 from shoal.model.gate import Gate, GateAnswer, GateVerdict
 from shoal.model.masking import Mask
 from shoal.model.status import Status
-from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
 from shoal.steps.gate import MOST_SIGNS, ask_person, door_of
 from shoal.store.fold import StepState, fold
@@ -26,10 +27,9 @@ ASK = Gate(message="Ship it?")
 @contextlib.asynccontextmanager
 async def opened(repo: Path) -> AsyncIterator[RunContext]:
     """Hold the site of a real run."""
-    async with open_context(
-        RunRequest(folder=repo, environ=os.environ, sandbox="none", strategy="worktree")
-    ) as context:
-        yield context
+    request = RunRequest(folder=repo, environ=os.environ, sandbox="none", strategy="worktree")
+    async with open_run(request) as opened_run:
+        yield opened_run.context
 
 
 def heard(context: RunContext, kind: type[Event], act: Callable[[Recorded], object]) -> None:

@@ -14,7 +14,7 @@ from shoal.cli.run_output import RunOutput
 from shoal.model.plan import Plan
 from shoal.model.results import RunBroken, RunReport
 from shoal.model.status import Status
-from shoal.runs.prepare import RunRequest
+from shoal.runs.request import RunRequest
 from shoal.runs.run import run
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

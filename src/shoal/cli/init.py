@@ -21,7 +21,7 @@ from shoal.git.repository import has_commit, inspect
 from shoal.model.repository import Repository
 from shoal.pipeline.editor_schema.schema import schema
 from shoal.pipeline.names import OWN_FILE
-from shoal.runs.prepare import exclude_state
+from shoal.runs.context import exclude_state
 from shoal.sessions.clients import ClientStatus, standings
 from shoal.store.paths import StatePaths
 

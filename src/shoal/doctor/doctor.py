@@ -13,7 +13,8 @@ from shoal.doctor.targets import README
 from shoal.errors import ShoalError, Unavailable, first_of
 from shoal.git.snapshot import scratch_repository
 from shoal.model.finding import Diagnosis, Finding
-from shoal.runs.prepare import RunRequest, open_context
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.context import RunContext
 from shoal.workspaces.overlay import Overlay
@@ -56,8 +57,8 @@ async def _run_checks(scratch: Path, environ: Mapping[str, str], note: Tell) -> 
     request.folder.mkdir()
     try:
         await scratch_repository(request.folder, FILES)
-        async with open_context(request) as context:
-            return await _on(replace(context, cleanup=False), walls, scratch, note)
+        async with open_run(request) as opened:
+            return await _on(replace(opened.context, cleanup=False), walls, scratch, note)
     except ShoalError as error:
         note((_refusal(error),))
         return Diagnosis(findings=())

@@ -31,6 +31,7 @@ from shoal.sessions.session import FAULTS, ended_events, mask_result, prompt_sum
 from shoal.sessions.setup.prepare import setup_record
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerRunner
+from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 
 STEP = "merge__verify"
@@ -199,14 +200,14 @@ def setup_worker(runner: WorkerRunner) -> WorkerSpec | None:
     if known:
         usual = _most_common(record for record, _ in known)
         return next(job for record, job in known if record == usual)
-    return recorded_worker(context)
+    return recorded_worker(context.paths, context.run, context.environ)
 
 
-def recorded_worker(context: RunContext) -> WorkerSpec | None:
-    """Make a worker with the set-up that most recorded sessions of the run had; its secrets come from the host."""
-    started = (one.event for one in read_events(context.paths, context.run))
-    found = [one.setup for one in started if isinstance(one, SessionStarted) and one.setup is not None]
-    return _worker(_most_common(found), context.environ) if found else None
+def recorded_worker(paths: StatePaths, run: str, environ: Mapping[str, str]) -> WorkerSpec | None:
+    """Make a worker with the set-up that most recorded sessions of *run* had; its secrets come from the host."""
+    started = (recorded.event for recorded in read_events(paths, run))
+    found = [event.setup for event in started if isinstance(event, SessionStarted) and event.setup is not None]
+    return _worker(_most_common(found), environ) if found else None
 
 
 def _worker(record: SetupRecord, environ: Mapping[str, str]) -> WorkerSpec:

@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.adapters.client import this_host
 from shoal.errors import BadInput
-from shoal.git.refs import pin
 from shoal.merge.merge import merge
 from shoal.merge.request import MergeContext, MergeRequest, Resolving, Verify
 from shoal.merge.resolvers import REDO, RESOLVE
@@ -20,13 +18,13 @@ from shoal.model.plan import Plan
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import StepResult
 from shoal.proc.spawn import raise_file_limit
-from shoal.runs.preflight import adapters_for, assert_holdable, assert_installed, mask_of
-from shoal.runs.prepare import RunRequest, open_context
-from shoal.runs.recovery import run_swept, sweep
+from shoal.runs.context import home_of, open_run
+from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
 from shoal.store.fold import RunState, fold, report
+from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 
 AT_ONCE = 3
@@ -96,18 +94,12 @@ async def reopened(
     if not run.status.is_ended:
         raise BadInput(f"{run.run} is not over yet; wait for it with `shoal status`, then merge it")
     plan = Plan(name=run.name, steps=(), reviewers={} if resolver is None else {"resolver": resolver})
-    host = this_host()
-    adapters_for(plan, host, environ)
-    await assert_installed(plan, host, environ)
-    request = RunRequest(folder=folder, environ=environ, name=run.name, run=run.run, base=run.base)
+    request = RunRequest(folder=folder, environ=environ, name=run.name, run=run.run, is_reopened=True, base=run.base)
     request = replace(request, sandbox=run.wall or request.sandbox)
-    async with open_context(request) as ground:
-        worker = recorded_worker(ground)  # its secrets may come up in what a set-up says
-        secrets = () if worker is None else worker.task.secret_values
-        context = replace(ground, mask=mask_of(plan, host, environ, secrets))
-        await assert_holdable(context, plan, {})
-        await sweep(context)
-        await run_swept(context, context.run)  # what a killed merge of this very run left
-        await pin(context.repository, context.run, context.base.commit)
+    worker = recorded_worker(StatePaths.of(await home_of(request)), run.run, environ)
+    if worker is not None:  # its secrets may come up in what a set-up says
+        request = replace(request, secrets=worker.task.secret_values)
+    async with open_run(request, plan) as opened:
+        context = opened.context
         admission = Admission(context.paths.root)
         yield WorkerRunner(context, admitting(context, admission, min(at_once, raise_file_limit())), admission)

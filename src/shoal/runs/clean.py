@@ -17,8 +17,8 @@ from shoal.model.command import Command
 from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.runs.prepare import RunRequest, open_context
-from shoal.runs.recovery import sweep
+from shoal.runs.context import open_run
+from shoal.runs.request import RunRequest
 from shoal.sessions.open_session import prune
 from shoal.store.fold import RunState, fold
 from shoal.store.lock import is_locked
@@ -254,8 +254,8 @@ async def _recover_killed_runs(broom: Broom) -> tuple[WorkerResult, ...]:
         return ()
     strategy = "directory" if is_hidden(broom.repository) else "auto"
     request = RunRequest(folder=broom.folder, environ=broom.environ, name="clean", strategy=strategy)
-    async with open_context(replace(request, sandbox=killed[-1].wall or request.sandbox)) as context:
-        return tuple(await sweep(context))
+    async with open_run(replace(request, sandbox=killed[-1].wall or request.sandbox)) as opened:
+        return opened.recovered
 
 
 async def _remove(broom: Broom, finding: Leftover) -> bool:

@@ -19,21 +19,21 @@ from shoal.errors import BadInput
 from shoal.model.agent import AgentSpec
 from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
 from shoal.model.limits import ResourceLimits
-from shoal.model.masking import Mask
 from shoal.model.permissions import PermissionManager, Permissions
+from shoal.model.plan import Plan, Step
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.runs.prepare import RunRequest, home_of, open_context
-from shoal.runs.recovery import sweep
+from shoal.runs.context import home_of, open_run
+from shoal.runs.request import RunRequest
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.context import RunContext
 from shoal.sessions.held_session import CommandResult, OpenSession
-from shoal.sessions.host_probe import assert_exact_disk, assert_room, wall
+from shoal.sessions.host_probe import assert_room, wall
 from shoal.sessions.limit_watch import spelt
 from shoal.sessions.open_session import open_session
-from shoal.sessions.policy import note_grants, resolve_grants
+from shoal.sessions.policy import note_grants
 from shoal.sessions.session import name_short_secrets, started_event
 from shoal.sessions.session_dir import SessionDir
 from shoal.sessions.session_thread import HeldWorkspace, SessionLoop
@@ -69,7 +69,7 @@ class IsolatedAgentSession:
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,47}", session_id):
             raise BadInput(f"session id {session_id!r} must be small letters, digits and dashes, 48 at most")
         self._limits = limits if isinstance(limits, ResourceLimits | None) else ResourceLimits.of(limits)
-        self._ask = RunRequest(
+        self._request = RunRequest(
             folder=Path(base_workspace),
             environ=dict(os.environ),
             name=session_id,
@@ -123,13 +123,9 @@ class IsolatedAgentSession:
     async def __aenter__(self) -> OpenSession:
         """Open the session."""
         async with contextlib.AsyncExitStack() as stack:
-            ground = await stack.enter_async_context(open_context(self._ask))
-            context = replace(ground, mask=Mask.of(self._secrets))
-            resolve_grants(context, self._task, CommandAdapter())
+            plan = Plan(name=self.session_id, steps=(Step(name=self.session_id, task=self._task),))
+            context = (await stack.enter_async_context(open_run(self._request, plan))).context
             assert_room(context.paths)
-            if self._task.limits is not None and self._task.limits.is_exact:
-                await assert_exact_disk(context.sandbox, context.paths)
-            await sweep(context)
             worker = self._job
             stack.push_async_callback(self._run_ended, context, time.monotonic())
             await _record_intent(context, worker)
@@ -208,7 +204,7 @@ class IsolatedAgentSession:
     def _foreseen(self) -> "_Foreseen":
         """Look at the repository, from a thread of its own: whoever asks may have a loop, or none."""
         with ThreadPoolExecutor(max_workers=1) as thread:
-            return thread.submit(asyncio.run, _foreseen(self._ask, self._job)).result()
+            return thread.submit(asyncio.run, _foreseen(self._request, self._job)).result()
 
     @property
     def _opened(self) -> OpenSession:

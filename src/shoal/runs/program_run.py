@@ -14,8 +14,8 @@ from shoal.model.results import RunReport
 from shoal.model.task import AgentLike
 from shoal.patterns import Limiter
 from shoal.runs.request import Settings
-from shoal.runs.run import Listener
 from shoal.runs.task_run import TaskRun, crewed
+from shoal.store.ledger import Listener
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,50 @@
-"""How a coordinator works, from its arguments or from a configuration as seed 002 writes it."""
+"""What the user asks of a run, and what a program asks of its coordinator."""
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from shoal.errors import BadInput, Unavailable, UnknownName
-from shoal.model.limits import ResourceLimits
+from shoal.git.closure import OnGather
+from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
 from shoal.model.task import AgentLike
+from shoal.store.ledger import Listener
 
 MODES = ("process", "thread")
 DATABASES = ("per_agent", "shared")
 SPELLINGS = {"max_concurrent_agents": "max_concurrent", "max_concurrent_workers": "max_concurrent"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """Where and how to run, as the user asked."""
+
+    folder: Path
+    environ: Mapping[str, str] = field(repr=False)
+    name: str = "run"
+    run: str | None = None
+    """The name of the run; `None` makes one of *name*, the date and a few random characters."""
+    is_reopened: bool = False
+    """Whether *run* has ended before and goes on now."""
+    base: str | None = None
+    strategy: str = "auto"
+    sandbox: str = "bubblewrap"
+    cleanup: bool = True
+    keep_database: bool = False
+    fleet: ResourceLimits | None = None
+    grace: float = 5.0
+    approve_all: bool = False
+    """Whether every gate is approved as soon as it is reached."""
+    bounds: WorkBounds = WORK_BOUNDS
+    """What Shoal's own work on agents' files may take."""
+    secrets: tuple[Mapping[str, str], ...] = field(default=(), repr=False)
+    """Values to mask besides those that the plan takes from the host, by their names."""
+    on_event: Listener | None = field(default=None, repr=False)
+    """Called with every event of the run after its commit."""
+    on_gather: OnGather | None = field(default=None, repr=False)
+    """Called when it takes long to gather the objects that agents may read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,12 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-from shoal.adapters.client import this_host
 from shoal.errors import ShoalError, first_of
 from shoal.git.repository import dirt
-from shoal.model.events import Recorded, RunEnded, RunStarted
+from shoal.model.events import RunEnded, RunStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.merge import MergeReport
 from shoal.model.overlap import Overlap
@@ -21,24 +19,14 @@ from shoal.model.rule import Rule
 from shoal.model.status import Status
 from shoal.proc.spawn import raise_file_limit
 from shoal.runs.auto_merge import auto_merge, resolving_steps
+from shoal.runs.context import open_run
 from shoal.runs.overlaps import alternatives_of, overlaps_told
-from shoal.runs.preflight import (
-    adapters_for,
-    assert_holdable,
-    assert_installed,
-    assert_rooted,
-    equip_steps,
-    mask_of,
-    with_commits,
-)
-from shoal.runs.prepare import RunRequest, open_context
-from shoal.runs.recovery import sweep
+from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
 from shoal.sessions.limit_watch import spelt
 from shoal.sessions.policy import outside_notes
 from shoal.sessions.session import name_short_secrets
 from shoal.sessions.setup.project import setup_notes
-from shoal.sessions.toolchain import searching
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
 from shoal.steps.gate import door_of
@@ -49,6 +37,7 @@ from shoal.steps.template_scope import TemplateScope
 from shoal.steps.workers import Equipment, together, verdict
 from shoal.store.fold import fold
 from shoal.store.fold import report as folded
+from shoal.store.ledger import Listener
 from shoal.store.reader import read_events
 
 STATUS_SECONDS = 3.0
@@ -180,31 +169,18 @@ def _stopped_result(performance: StageRunner, plan: Plan, stage: Stage) -> StepR
     )
 
 
-Listener = Callable[[Recorded], None]
-
-
 async def run(plan: Plan, request: RunRequest, *, stop: asyncio.Event, listen: Listener | None = None) -> RunReport:
     """Run *plan* and report; setting *stop* ends the agents, keeps their work and reports what there is.
 
     Raises `RunBroken`, which has the report, for whatever goes wrong after the first agent may have begun.
     """
-    request = replace(request, environ=searching(request.environ, plan.toolchains))
-    adapters = adapters_for(plan, this_host(), request.environ)
-    await assert_installed(plan, this_host(), request.environ)
     began, report = time.monotonic(), None
     try:
-        async with open_context(request, look=partial(assert_rooted, plan)) as ground:
-            context = replace(ground, mask=mask_of(plan, this_host(), request.environ), toolchains=plan.toolchains)
-            context = replace(context, executable=plan.executable)
-            if listen is not None:
-                context.ledger.subscribe(listen)
-            await assert_holdable(context, plan, adapters)
-            plan = replace(plan, steps=await with_commits(context.repository, plan.steps))
-            equipment = await equip_steps(context, plan, adapters)
-            await sweep(context)
+        async with open_run(replace(request, on_event=listen), plan) as opened:
+            context, plan = opened.context, opened.plan
             work = _Work(plan, await record_start(context, plan), _dispatch(context, plan))
             try:
-                await work.do(equipment, stop, approve_all=request.approve_all)
+                await work.do(opened.equipment, stop, approve_all=request.approve_all)
             except Exception as error:
                 work.break_off(error)
                 raise

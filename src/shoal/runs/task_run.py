@@ -15,7 +15,7 @@ from shoal.errors import BadInput
 from shoal.git.refs import assert_unblocked, list_refs, pin
 from shoal.git.repository import resolve
 from shoal.model.conflict_rule import Merging
-from shoal.model.events import Recorded, RunEnded, StepEnded, StepStarted
+from shoal.model.events import RunEnded, StepEnded, StepStarted
 from shoal.model.masking import Mask
 from shoal.model.merge import Strategy
 from shoal.model.plan import Plan, Step
@@ -27,15 +27,13 @@ from shoal.model.task import AgentLike, Task, TaskLike
 from shoal.patterns.limiter import Limiter, use_limiter
 from shoal.proc.spawn import raise_file_limit
 from shoal.runs.auto_merge import auto_merge
+from shoal.runs.context import open_run
 from shoal.runs.overlaps import overlaps_told
 from shoal.runs.preflight import adapters_for, assert_holdable, assert_installed, secret_values
-from shoal.runs.prepare import RunRequest, open_context
-from shoal.runs.recovery import sweep
-from shoal.runs.request import Settings
+from shoal.runs.request import RunRequest, Settings
 from shoal.runs.run import record_start
 from shoal.sessions.context import RunContext
 from shoal.sessions.held_session import OpenSession, held_worker, hold_session
-from shoal.sessions.toolchain import searching
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
@@ -50,6 +48,7 @@ from shoal.steps.resolve_task import (
     settle,
 )
 from shoal.store.fold import fold, report
+from shoal.store.ledger import Listener
 from shoal.store.reader import read_events
 
 
@@ -238,24 +237,20 @@ class TaskRun:
 async def crewed(
     folder: Path,
     settings: Settings,
-    listen: Callable[[Recorded], None] | None = None,
+    listen: Listener | None = None,
     limiter: Limiter | None = None,
 ) -> AsyncIterator[TaskRun]:
     """Open a run for tasks that come in over time; what patterns run inside shares its limit."""
     began = time.monotonic()
     directory = AgentDirectory(folder, settings.environ, settings.agent, settings.agents, personas=settings.personas)
     usual, toolchains = _surroundings(directory, settings)
-    request = _ask(folder, settings)
-    request = replace(request, environ=searching(request.environ, toolchains))
-    async with open_context(request) as ground:
-        context = replace(ground, toolchains=toolchains)
-        if listen is not None:
-            context.ledger.subscribe(listen)
-        await sweep(context)
-        most = min(settings.max_concurrent, raise_file_limit())
-        few = () if most == settings.max_concurrent else (f"{most} agents at a time: more need more open files",)
-        seen = tuple(f"all agents may run what lies in {one.path}" for one in toolchains)
-        await record_start(context, Plan(name=settings.name, steps=(), notes=(*few, *seen)), settings.limits)
+    most = min(settings.max_concurrent, raise_file_limit())
+    few = () if most == settings.max_concurrent else (f"{most} agents at a time: more need more open files",)
+    seen = tuple(f"all agents may run what lies in {folder.path}" for folder in toolchains)
+    plan = Plan(name=settings.name, steps=(), toolchains=toolchains, notes=(*few, *seen))
+    async with open_run(replace(_run_request(folder, settings), on_event=listen), plan) as opened:
+        context = opened.context
+        await record_start(context, plan, settings.limits)
         admission = Admission(context.paths.root)
         limit = limiter or admitting(context, admission, most)
         task_run = TaskRun(context, settings, limit, admission, directory, replace(usual, private=context.private))
@@ -289,7 +284,7 @@ def _surroundings(directory: AgentDirectory, settings: Settings) -> tuple[Usual,
     return replace(usual, setup=setup, file_setup=of_file), folders
 
 
-def _ask(folder: Path, settings: Settings) -> RunRequest:
+def _run_request(folder: Path, settings: Settings) -> RunRequest:
     return RunRequest(
         folder=folder,
         environ=settings.environ,

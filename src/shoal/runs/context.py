@@ -1,29 +1,42 @@
-"""Getting ready: everything that can be refused is refused here, before any agent starts."""
+"""Open a run: everything that can be refused is refused here, before any agent starts."""
 
 import asyncio
 import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from shoal.adapters.client import this_host
 from shoal.errors import BadInput, Unavailable
-from shoal.git.closure import OnGather
 from shoal.git.refs import pin, refuse_blocked_names, unpin
 from shoal.git.repository import inspect, resolve
 from shoal.git.snapshot import snapshot
 from shoal.limits.choose import choose
 from shoal.limits.guard import guarded
 from shoal.limits.kind import Enforcer
-from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
+from shoal.model.plan import Plan
 from shoal.model.repository import Repository
-from shoal.runs.recovery import list_unfinished
+from shoal.model.results import WorkerResult
+from shoal.runs.preflight import (
+    adapters_for,
+    assert_holdable,
+    assert_installed,
+    assert_rooted,
+    equip_steps,
+    mask_of,
+    with_commits,
+)
+from shoal.runs.recovery import list_unfinished, run_swept, sweep
+from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, wall
 from shoal.sessions.session_dir import User
 from shoal.sessions.setup.project import project_ready
+from shoal.sessions.toolchain import searching
+from shoal.steps.workers import Equipment
 from shoal.store.ledger import open_ledger
 from shoal.store.lock import hold_lock
 from shoal.store.paths import StatePaths
@@ -35,41 +48,47 @@ AGENT_UID = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """Where and how to run, as the user asked."""
+class OpenRun:
+    """A run whose agents may start: its context, and its plan as this host and this repository settle it."""
 
-    folder: Path
-    environ: Mapping[str, str] = field(repr=False)
-    name: str = "run"
-    run: str | None = None
-    """The run to go on with, which has ended; `None` begins one."""
-    base: str | None = None
-    strategy: str = "auto"
-    sandbox: str = "bubblewrap"
-    cleanup: bool = True
-    keep_database: bool = False
-    fleet: ResourceLimits | None = None
-    grace: float = 5.0
-    approve_all: bool = False
-    """Whether every gate is approved as soon as it is reached."""
-    bounds: WorkBounds = WORK_BOUNDS
-    """What Shoal's own work on agents' files may take."""
-    on_gather: OnGather | None = field(default=None, repr=False)
-    """Called when it takes long to gather the objects that agents may read."""
-
-
-Look = Callable[[Repository], Awaitable[None]]
+    context: RunContext
+    plan: Plan
+    """With commits in the place of the names that stages start from."""
+    equipment: Mapping[str, Equipment] = field(default_factory=dict)
+    """What the workers of each step are run with."""
+    recovered: tuple[WorkerResult, ...] = ()
+    """What killed runs had left, brought in now."""
 
 
 @contextlib.asynccontextmanager
-async def open_context(request: RunRequest, *, look: Look | None = None) -> AsyncIterator[RunContext]:
-    """Hold all that a run stands on: its lock, its ledger, its pinned and checked-out base, its wall.
+async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterator[OpenRun]:
+    """Open the run that *request* asks for: its lock, its ledger, its pinned and checked-out base, its sandbox.
 
-    *look* may refuse the repository: before that nothing is written into one.
+    What *plan* asks for and cannot have is refused first: before that nothing is written into the repository. Then
+    the work of killed runs is brought in. This is the only way to a `RunContext`, also where no agent of a plan runs.
     """
+    plan = plan or Plan(name=request.name, steps=())
+    environ = searching(request.environ, plan.toolchains)
+    adapters = adapters_for(plan, this_host(), environ)
+    await assert_installed(plan, this_host(), environ)
+    async with _open_context(replace(request, environ=environ), plan) as context:
+        if request.on_event is not None:
+            context.ledger.subscribe(request.on_event)
+        await assert_holdable(context, plan, adapters)
+        settled = replace(plan, steps=await with_commits(context.repository, plan.steps))
+        equipment = await equip_steps(context, settled, adapters)
+        recovered = await sweep(context)
+        if request.is_reopened:
+            recovered += await run_swept(context, context.run)  # what a killed merge of this very run left
+            await pin(context.repository, context.run, context.base.commit)
+        yield OpenRun(context=context, plan=settled, equipment=equipment, recovered=tuple(recovered))
+
+
+@contextlib.asynccontextmanager
+async def _open_context(request: RunRequest, plan: Plan) -> AsyncIterator[RunContext]:
+    """Hold all that the sessions of a run share."""
     repository, commit = await _find_repository(request)
-    if look is not None:
-        await look(repository)
+    await assert_rooted(plan, repository)
     paths = StatePaths.of(repository.home)
     paths.create()
     exclude_state(repository)
@@ -101,6 +120,9 @@ async def open_context(request: RunRequest, *, look: Look | None = None) -> Asyn
                 enforcer=enforcer,
                 # Root's agents are nobody special in their box: clients and databases refuse to run as root.
                 user=User(os.getuid() or AGENT_UID, os.getgid() or AGENT_UID),
+                mask=mask_of(plan, this_host(), request.environ, request.secrets),
+                toolchains=plan.toolchains,
+                executable=plan.executable,
                 grace=request.grace,
                 cleanup=request.cleanup,
                 keeps_database=request.keep_database,
