@@ -28,6 +28,40 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlanned:
+    """The plan of a run as it was started, before its first agent; large, so read only to resume the run."""
+
+    run: str
+    plan: str
+    """The plan as JSON; empty where another process cannot read it back."""
+    unrecorded: str = ""
+    """Why the plan is not here."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What of the command line holds for the run beside its plan."""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumed:
+    """Another process continues a run that had stopped."""
+
+    run: str
+    owner: int
+    host: str = ""
+    epoch: int = 1
+    """How often the run has been resumed, this time included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDiscarded:
+    """What a session came to does not count any more, because its work is done again."""
+
+    run: str
+    step: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepStarted:
     """A step began, with so many workers."""
 
@@ -58,6 +92,10 @@ class SessionStarted:
     """How its prompt begins, on one line and without secrets."""
     setup: SetupRecord | None = None
     """How its workspace is made ready; `None` where there is no set-up."""
+    visit: int = 1
+    """The how-manieth time its step was entered, where that is in a loop."""
+    origin: str = ""
+    """The commit that its work counts from, where it continues the files of an interrupted session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +176,9 @@ class StepEnded:
     rounds: int = 1
     notes: tuple[str, ...] = ()
     artifacts: Mapping[str, str] = field(default_factory=dict)
+    visit: int = 1
+    is_stopped: bool = False
+    """Whether it was stopped from outside, so that resuming the run continues it."""
     unstarted: tuple[WorkerResult, ...] = ()
     """What is told of workers that never began: they have no session that would tell it."""
 
@@ -181,6 +222,7 @@ class GateOpened:
     message: str
     timeout: float | None = None
     on_timeout: GateVerdict = GateVerdict.REJECT
+    visit: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +235,7 @@ class GateAnswered:
     by: str = ""
     message: str = ""
     request: str = ""
+    visit: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +267,9 @@ class MergeEnded:
 
 Event = (
     RunStarted
+    | RunPlanned
+    | RunResumed
+    | SessionDiscarded
     | StepStarted
     | SessionStarted
     | AgentStarted

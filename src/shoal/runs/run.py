@@ -115,7 +115,8 @@ async def collect_results(performance: StageRunner, plan: Plan) -> tuple[StepRes
         elif not _is_inner(stage.name) or performance.steps.has_begun(stage.name):
             notes = performance.notes.get(stage.name, ())
             result = replace(_stopped_result(performance, plan, stage), notes=notes)
-            await record_stage_ended(performance.steps.context, result)
+            visit = performance.steps.visits.get(stage.name, 1)
+            await record_stage_ended(performance.steps.context, result, visit, is_stopped=True)
             found.append(result)
     return (*found, *_judges(performance, {one.step for one in found}))
 

@@ -250,6 +250,8 @@ def started_event(context: RunContext, worker: WorkerSpec) -> SessionStarted:
         by_host=isinstance(context.kind, Overlay) and context.kind.by_host,
         prompt=prompt_summary(context, worker),
         setup=setup_record(context, worker),
+        visit=worker.visit,
+        origin=worker.origin or "",
     )
 
 

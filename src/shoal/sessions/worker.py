@@ -30,6 +30,12 @@ class WorkerSpec:
     task: ResolvedTask
     adapter: Adapter
     attempt: int = 1
+    visit: int = 1
+    """How often its step has been entered, where that is in a loop."""
+    origin: str | None = None
+    """The commit that its work counts from, where it starts with the files of an interrupted session."""
+    continues: str | None = None
+    """The interrupted session whose files it starts with."""
     database: str | None = None
     """The name of its database, where that is not the session's own."""
     base: str | None = None

@@ -18,6 +18,7 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.session import FAULTS, mask_result, run_session
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission
+from shoal.steps.history import AttemptKey, History, Salvage, Visit
 from shoal.steps.prompt import again
 from shoal.workspaces.base import base_ready, delta_ready
 from shoal.workspaces.overlay import Overlay
@@ -33,6 +34,13 @@ class WorkerKey:
     index: int
 
 
+def _continue(worker: WorkerSpec, salvage: Salvage | None) -> WorkerSpec:
+    """Let *worker* start with the files that an interrupted attempt left, as work of an agent."""
+    if salvage is None:
+        return worker
+    return replace(worker, base=salvage.commit, origin=salvage.origin, continues=salvage.session, trusts_base=False)
+
+
 def is_good(result: WorkerResult) -> bool:
     """Say whether a session ended well, for patterns that ask."""
     return result.status.is_good
@@ -41,13 +49,17 @@ def is_good(result: WorkerResult) -> bool:
 class WorkerRunner:
     """The sessions of one run; *active* are those that run now, *results* the last result of each worker."""
 
-    def __init__(self, context: RunContext, limiter: Limiter, admission: Admission) -> None:
+    def __init__(
+        self, context: RunContext, limiter: Limiter, admission: Admission, history: History | None = None
+    ) -> None:
         self.context = context
         self.limiter = limiter
+        self.history = history or History()
+        """What the run came to before it was resumed."""
         self.active: dict[str, WorkerSpec] = {}
         self._tasks: dict[str, asyncio.Task[object]] = {}
         self.results: dict[WorkerKey, WorkerResult] = {}
-        self.spent: dict[str, float] = {}
+        self.spent: dict[str, float] = sum_usage(self.history.usage)
         """What all sessions spent on models so far, those that were tried again too."""
         self.workers: dict[WorkerKey, WorkerSpec] = {}
         """What each worker was given last, for who has it done again."""
@@ -61,7 +73,12 @@ class WorkerRunner:
         async def attempt() -> WorkerResult:
             # A fresh workspace and a new branch for each: what the former one wrote is kept on its own.
             number = next(numbers)
-            return await self._attempt(worker if number == 1 else again(worker, number, self.result(worker)))
+            key = AttemptKey(Visit(worker.step, worker.visit), worker.index, number)
+            if (recorded := self.history.result(key)) is not None:
+                self.results[WorkerKey(worker.step, worker.index)] = recorded
+                return recorded
+            this = worker if number == 1 else again(worker, number, self.result(worker))
+            return await self._attempt(_continue(this, self.history.salvage(key)))
 
         retry = worker.task.retry
         if retry.max_attempts == 1:

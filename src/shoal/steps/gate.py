@@ -25,11 +25,19 @@ def door_of(context: RunContext) -> Iterator[RequestDoor]:
 
 
 async def ask_person(
-    gate: Gate, door: RequestDoor, context: RunContext, step: str, *, approve_all: bool = False
+    gate: Gate,
+    door: RequestDoor,
+    context: RunContext,
+    step: str,
+    *,
+    approve_all: bool = False,
+    visit: int = 1,
+    question: int | None = None,
 ) -> GateAnswer:
     """Ask a person and wait for the answer, which is recorded before anybody acts on it.
 
     The gate's message is shown as it is: its places are filled in. Cancelled, it leaves the gate without an answer.
+    *question* is the number of the event that asked before the run was resumed: an answer to it still counts.
     """
     asked = GateOpened(
         run=context.run,
@@ -37,17 +45,20 @@ async def ask_person(
         message=_shown_message(context, gate),
         timeout=gate.timeout,
         on_timeout=gate.on_timeout,
+        visit=visit,
     )
     if approve_all:
         answer = GateAnswer(verdict=GateVerdict.APPROVE, by=user_name(), message="--yes")
-        await context.ledger.append(asked, _answer_event(context, step, answer))
+        await context.ledger.append(asked, _answer_event(context, asked, answer))
         return answer
     door.open()  # who reads of the gate may answer at once
-    (opened,) = await context.ledger.append(asked)
-    fits = answers(step, opened.seq)
+    if question is None:
+        (opened,) = await context.ledger.append(asked)
+        question = opened.seq
+    fits = answers(step, question)
     request = await _request(gate, door, fits)
     answer = _answer(gate, context, request)
-    await context.ledger.append(_answer_event(context, step, answer, request))
+    await context.ledger.append(_answer_event(context, asked, answer, request))
     door.settle(fits)
     return answer
 
@@ -68,11 +79,12 @@ def _answer(gate: Gate, context: RunContext, request: ControlRequest | None) -> 
 
 
 def _answer_event(
-    context: RunContext, step: str, answer: GateAnswer, request: ControlRequest | None = None
+    context: RunContext, asked: GateOpened, answer: GateAnswer, request: ControlRequest | None = None
 ) -> GateAnswered:
     return GateAnswered(
         run=context.run,
-        step=step,
+        step=asked.step,
+        visit=asked.visit,
         answer=answer.verdict,
         by=answer.by,
         message=answer.message,

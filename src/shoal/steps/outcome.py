@@ -56,8 +56,10 @@ def _start(run: str, stage: Stage, *, is_again: bool) -> StepStarted:
     return StepStarted(run=run, step=stage.name, workers=workers, on_failure=rule, is_again=is_again)
 
 
-async def record_stage_ended(context: RunContext, result: StepResult) -> None:
-    """Record how a stage ended."""
+async def record_stage_ended(
+    context: RunContext, result: StepResult, visit: int = 1, *, is_stopped: bool = False
+) -> None:
+    """Record how a stage ended; one that *is_stopped* from outside is continued when the run is resumed."""
     ended = StepEnded(
         run=context.run,
         step=result.step,
@@ -68,6 +70,8 @@ async def record_stage_ended(context: RunContext, result: StepResult) -> None:
         rounds=result.rounds,
         notes=result.notes,
         artifacts=result.artifacts,
+        visit=visit,
+        is_stopped=is_stopped,
         unstarted=tuple(one for one in result.worker_results if not one.attempts),
     )
     await context.ledger.append(ended)

@@ -108,6 +108,7 @@ async def _verdict(
         adapter=adapter_of(judge.task.agent, this_host()),
         base=start,
         trusts_base=trusts_base(step, start),
+        visit=runner.workers[WorkerKey(step.name, tied[0].index)].visit,
     )
     context = runner.context
     await context.ledger.append(StepStarted(run=context.run, step=name, workers=1, on_failure="fail_fast"))

@@ -59,7 +59,7 @@ class StageRunner:
             outcome = replace(outcome, result=replace(outcome.result, notes=self.notes.get(name, ())))
             outcome = _mask(self.steps.context, outcome)
             self.outcomes[name] = outcome
-            await record_stage_ended(self.steps.context, outcome.result)
+            await record_stage_ended(self.steps.context, outcome.result, self.steps.visits.get(name, 1))
             return outcome
 
         return await in_turn({stage.name: stage.needs for stage in stages}, perform)
@@ -145,7 +145,17 @@ class StageRunner:
     async def _approval(self, stage: Approval, here: StageState) -> StageOutcome:
         gate = replace(stage.gate, message=here.scope.render(stage.gate.message))
         steps = self.steps
-        answer = await ask_person(gate, steps.door, steps.context, stage.name, approve_all=steps.approve_all)
+        history, visit = steps.runner.history, steps.runner.history.enter(stage.name)
+        steps.visits[stage.name] = visit.number
+        answer = history.answers.get(visit) or await ask_person(
+            gate,
+            steps.door,
+            steps.context,
+            stage.name,
+            approve_all=steps.approve_all,
+            visit=visit.number,
+            question=history.questions.get(visit),
+        )
         result = StepResult(
             step=stage.name, on_failure="fail_fast", status=answer.status, worker_results=(), error=answer.error
         )

@@ -20,7 +20,16 @@ from shoal.steps.dag import Unstacked, merge_dependencies
 from shoal.steps.outcome import StageOutcome, fail_stage, is_good_enough
 from shoal.steps.select import Judge, judge_of, select_worker
 from shoal.steps.template_scope import TemplateScope
-from shoal.steps.workers import Equipment, cells_done, cells_of, jobs_of, make_unstarted_jobs, together, verdict
+from shoal.steps.workers import (
+    Equipment,
+    cells_done,
+    cells_of,
+    jobs_of,
+    make_unstarted_jobs,
+    take_recorded,
+    together,
+    verdict,
+)
 from shoal.store.requests import RequestDoor
 
 MOST_BYTES = 64 * 2**20
@@ -43,6 +52,8 @@ class StepRunner:
         self.door = door
         self.approve_all = approve_all
         self._equipment = equipment
+        self.visits: dict[str, int] = {}
+        """How often each stage has been entered."""
 
     @property
     def context(self) -> RunContext:
@@ -53,12 +64,16 @@ class StepRunner:
         self, step: Step, base: str | None, scope: TemplateScope, needs: Mapping[str, StageOutcome]
     ) -> StageOutcome:
         """Run the workers of *step* from *base* to their end, and say what it hands on."""
+        history, visit = self.runner.history, self.runner.history.enter(step.name)
+        self.visits[step.name] = visit.number
         cells = None if step.matrix is None else cells_of(step.matrix, needs)
-        jobs = self.jobs(step, base, scope, needs, cells)
+        jobs = [replace(job, visit=visit.number) for job in self.jobs(step, base, scope, needs, cells)]
         judge = judge_of(step, scope, self.reviewers)
         if why := Rule.on_failure(step.on_failure).why_not(len(jobs)):
             raise BadInput(why)
-        if cells is None:
+        if visit in history.steps:
+            results = take_recorded(self.runner, jobs, [history.steps[visit].get(job.index) for job in jobs])
+        elif cells is None:
             results = await together(self.runner, jobs, Rule.on_failure(step.on_failure))
         else:
             results = await cells_done(self.runner, step, jobs, cells)

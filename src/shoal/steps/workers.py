@@ -18,8 +18,9 @@ from shoal.model.status import Status
 from shoal.patterns import Call, Err, Limiter, gather, quorum, race, settled
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.worker import WorkerSpec
-from shoal.steps.attempts import WorkerRunner, is_good
+from shoal.steps.attempts import WorkerKey, WorkerRunner, is_good
 from shoal.steps.dag import Unstacked, in_turn, merge_dependencies
+from shoal.steps.history import Visit, is_decided
 from shoal.steps.outcome import StageOutcome
 from shoal.steps.prompt import with_artifacts
 from shoal.steps.resolve_task import add_need_results
@@ -167,6 +168,9 @@ async def together(
     runner: WorkerRunner, jobs: Sequence[WorkerSpec], rule: Rule, most: int | None = None
 ) -> tuple[WorkerResult, ...]:
     """Run *jobs* by *rule*, at most *most* at once and return all results in order, stopped ones too."""
+    known = [runner.history.final(Visit(job.step, job.visit), job.index, job.task.retry.max_attempts) for job in jobs]
+    if is_decided(rule, known):  # before the run was resumed
+        return take_recorded(runner, jobs, known)
     if len(jobs) == 1:  # by every rule: it runs, and its result is a value
         await runner.run(jobs[0])
         return (runner.result(jobs[0]),)
@@ -187,6 +191,17 @@ async def together(
             _expect(error)
     except Refused:
         pass
+    return tuple(runner.result(job) for job in jobs)
+
+
+def take_recorded(
+    runner: WorkerRunner, jobs: Sequence[WorkerSpec], known: Sequence[WorkerResult | None]
+) -> tuple[WorkerResult, ...]:
+    """Give the results that the workers of a step came to before the run was resumed."""
+    for job, result in zip(jobs, known, strict=True):
+        runner.workers[WorkerKey(job.step, job.index)] = job
+        if result is not None:
+            runner.results[WorkerKey(job.step, job.index)] = result
     return tuple(runner.result(job) for job in jobs)
 
 

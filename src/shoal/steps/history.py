@@ -1,0 +1,175 @@
+"""What a run came to before it stopped: a resumed run takes these results instead of starting agents again.
+
+A resumed run walks its plan from the start, as the first run did. Every step, worker, attempt and gate that has an end
+in the ledger is answered from here, so the walk comes by itself to where the run stopped.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.model.events import (
+    GateAnswered,
+    GateOpened,
+    Recorded,
+    SessionDiscarded,
+    SessionEnded,
+    SessionStarted,
+    StepEnded,
+)
+from shoal.model.gate import GateAnswer
+from shoal.model.results import WorkerResult
+from shoal.model.rule import Rule
+from shoal.model.status import Status
+
+FINISHED = (Status.SUCCEEDED, Status.NO_CHANGES, Status.FAILED, Status.TIMED_OUT, Status.OVER_LIMIT)
+"""How a session ends by itself; any other ending is an interruption, after which it starts again."""
+ENDED_ALONE = (Status.SUCCEEDED, Status.DEGRADED, Status.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One time that a step was entered: a step inside of a loop is entered once in each round."""
+
+    step: str
+    number: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptKey:
+    """One attempt of one worker."""
+
+    visit: Visit
+    index: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Salvage:
+    """The work of an interrupted attempt: where a new session may continue."""
+
+    session: str
+    commit: str
+    branch: str
+    origin: str
+    """The commit that the work counts from."""
+    client_session: str | None = None
+
+
+@dataclass(slots=True)
+class History:
+    """What was recorded of a run; an empty one knows nothing, as at the start of every run."""
+
+    results: dict[AttemptKey, WorkerResult] = field(default_factory=dict)
+    salvaged: dict[AttemptKey, Salvage] = field(default_factory=dict)
+    steps: dict[Visit, Mapping[int, WorkerResult]] = field(default_factory=dict)
+    """The results of all workers of steps that ended by themselves, by index."""
+    answers: dict[Visit, GateAnswer] = field(default_factory=dict)
+    questions: dict[Visit, int] = field(default_factory=dict)
+    """The numbers of the events that opened gates without an answer."""
+    usage: tuple[Mapping[str, float], ...] = ()
+    """What every session spent so far, those that do not count any more too."""
+    is_fresh: bool = False
+    """Whether interrupted sessions start from their base, and not from the files that they left."""
+    _entered: Counter[str] = field(default_factory=Counter)
+
+    def enter(self, step: str) -> Visit:
+        """Count that *step* is entered once more."""
+        self._entered[step] += 1
+        return Visit(step, self._entered[step])
+
+    def result(self, key: AttemptKey) -> WorkerResult | None:
+        """Give the result of an attempt that ended by itself."""
+        return self.results.get(key)
+
+    def salvage(self, key: AttemptKey) -> Salvage | None:
+        """Give the work that an interrupted attempt left, if a new one is to continue it."""
+        return None if self.is_fresh else self.salvaged.get(key)
+
+    def final(self, visit: Visit, index: int, max_attempts: int) -> WorkerResult | None:
+        """Give the result of a worker that has nothing left to do: it succeeded, or used all its attempts."""
+        result = None
+        for number in range(1, max_attempts + 1):
+            result = self.results.get(AttemptKey(visit, index, number))
+            if result is None or result.status.is_good:
+                break
+        return result
+
+
+def read_history(events: Iterable[Recorded], *, is_fresh: bool = False) -> History:
+    """Add up what *events* of one run say, in their order."""
+    reading = _Reading(History(is_fresh=is_fresh))
+    for recorded in sorted(events, key=lambda recorded: recorded.seq):
+        reading.take(recorded)
+    return reading.history
+
+
+def is_decided(rule: Rule, known: Sequence[WorkerResult | None]) -> bool:
+    """Say whether the workers that have ended decide their step by *rule*, so that no other has to start."""
+    ended = [result for result in known if result is not None]
+    good = sum(result.status.is_good for result in ended)
+    match rule.pattern:
+        case "gather":
+            return len(ended) == len(known) or good < len(ended)
+        case "race" | "quorum":
+            return len(ended) == len(known) or good >= rule.(len(known))
+        case _:
+            return len(ended) == len(known)
+
+
+class _Reading:
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self._keys: dict[str, AttemptKey] = {}
+        self._origins: dict[str, str] = {}
+        self._last: defaultdict[Visit, dict[int, WorkerResult]] = defaultdict(dict)
+
+    def take(self, recorded: Recorded) -> None:
+        match recorded.event:
+            case SessionStarted() as started:
+                key = AttemptKey(Visit(started.step, started.visit), started.index, started.attempt)
+                self._keys[started.session] = key
+                self._origins[started.session] = started.origin or started.base
+            case SessionEnded(session=session, result=result) if session in self._keys:
+                self._session_ended(self._keys[session], result)
+            case SessionDiscarded(session=session) if session in self._keys:
+                self._discard(self._keys[session])
+            case StepEnded() as ended:
+                self._step_ended(ended)
+            case GateOpened(step=step, visit=visit):
+                self.history.questions[Visit(step, visit)] = recorded.seq
+            case GateAnswered() as answered:
+                gate = Visit(answered.step, answered.visit)
+                answer = GateAnswer(verdict=answered.answer, by=answered.by, message=answered.message)
+                self.history.answers[gate] = answer
+                self.history.questions.pop(gate, None)
+            case _:
+                pass
+
+    def _session_ended(self, key: AttemptKey, result: WorkerResult) -> None:
+        history = self.history
+        history.usage = (*history.usage, result.usage) if result.usage else history.usage
+        self._last[key.visit][key.index] = result
+        if result.status in FINISHED:
+            history.results[key] = result
+            history.salvaged.pop(key, None)
+        elif result.commit is not None and result.branch is not None:
+            history.salvaged[key] = Salvage(
+                session=result.session,
+                commit=result.commit,
+                branch=result.branch,
+                origin=self._origins[result.session],
+                client_session=result.client_session,
+            )
+
+    def _discard(self, key: AttemptKey) -> None:
+        self.history.results.pop(key, None)
+        self.history.salvaged.pop(key, None)
+        self.history.steps.pop(key.visit, None)
+        self._last[key.visit].pop(key.index, None)
+
+    def _step_ended(self, ended: StepEnded) -> None:
+        visit = Visit(ended.step, ended.visit)
+        if ended.status in ENDED_ALONE and not ended.is_stopped:
+            unstarted = {result.index: result for result in ended.unstarted}
+            self.history.steps[visit] = {**unstarted, **self._last[visit]}
