@@ -112,7 +112,7 @@ def is_decided(rule: Rule, known: Sequence[WorkerResult | None]) -> bool:
         case "gather":
             return len(ended) == len(known) or good < len(ended)
         case "race" | "quorum":
-            return len(ended) == len(known) or good >= rule.(len(known))
+            return len(ended) == len(known) or good >= rule.count_required(len(known))
         case _:
             return len(ended) == len(known)
 
