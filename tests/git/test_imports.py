@@ -1,11 +1,12 @@
 """A pack from a box is taken whole or not at all."""
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from shoal.git.imports import ImportedWork, ImportRefused, take
+from shoal.git.imports import ImportedWork, ImportRefused, release, release_abandoned, take
 from shoal.git.repository import inspect
 from shoal.model.limits import WorkBounds
 from tests.conftest import git
@@ -217,3 +218,46 @@ async def test_a_pack_that_unpacks_to_gigabytes_is_given_up(repo: Path, tmp_path
 
     assert pack.stat().st_size < 2**20
     assert taken == ImportRefused("to unpack it takes more than 1 s of a processor")
+
+
+async def test_no_gc_of_the_users_takes_what_no_ref_holds_yet(repo: Path, tmp_path: Path) -> None:
+    agent, base = agent_of(repo, tmp_path), git(repo, "rev-parse", "HEAD")
+    (agent / "new.txt").write_text("new\n")
+    git(agent, "add", "-A")
+    git(agent, "commit", "-qm", "new")
+    tip = git(agent, "rev-parse", "HEAD")
+    found = await inspect(repo, os.environ)
+    taken = await take(found, packed(agent, tip, base=base), base=base, tips=(tip,), lender=repo / ".git/objects")
+    git(repo, "gc", "-q", "--prune=now")
+    assert isinstance(taken, ImportedWork)
+    assert git(repo, "show", f"{tip}:new.txt") == "new"
+
+    release_abandoned(found)
+    assert all(keep.exists() for keep in taken.keeps), "its process is alive"
+    for keep in taken.keeps:
+        keep.write_text("shoal-import 1 1 another-boot\n")
+    release_abandoned(found)
+    git(repo, "gc", "-q", "--prune=now")
+    assert not [path for path in objects(repo) if path.endswith(".keep")]
+    assert subprocess.run(["git", "cat-file", "-e", tip], cwd=repo, check=False, capture_output=True).returncode != 0
+
+
+async def test_a_gc_while_a_pack_is_checked_takes_nothing_of_it(repo: Path, tmp_path: Path) -> None:
+    agent, base = agent_of(repo, tmp_path), git(repo, "rev-parse", "HEAD")
+    (agent / "new.txt").write_text("new\n")
+    git(agent, "add", "-A")
+    git(agent, "commit", "-qm", "new")
+    tip = git(agent, "rev-parse", "HEAD")
+    before = objects(repo)
+
+    found = await inspect(repo, os.environ)
+    taking = asyncio.ensure_future(
+        take(found, packed(agent, tip, base=base), base=base, tips=(tip,), lender=repo / ".git/objects")
+    )
+    while not taking.done():
+        assert [path for path in objects(repo) if path not in before and "tmp_objdir" in path] == []
+        await asyncio.sleep(0)
+    taken = taking.result()
+    assert isinstance(taken, ImportedWork)
+    release(taken)
+    assert not [path for path in objects(repo) if path.endswith(".keep")]

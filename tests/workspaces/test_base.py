@@ -2,10 +2,13 @@
 
 import asyncio
 import os
+import subprocess
 from pathlib import Path
 
+import pytest
+
 from shoal.git.repository import inspect
-from shoal.workspaces.base import base_ready, swept
+from shoal.workspaces.base import base_ready, sweep_bases
 from tests.conftest import git
 
 
@@ -65,6 +68,61 @@ async def test_what_a_kill_left_half_made_is_swept(repo: Path, tmp_path: Path) -
     (tmp_path / "making-1/tree").mkdir(parents=True)
     (tmp_path / "gone-2").mkdir()
 
-    await swept(await inspect(repo, os.environ), tmp_path)
+    await sweep_bases(await inspect(repo, os.environ), tmp_path)
 
     assert not list(tmp_path.glob("*-*"))
+
+
+@pytest.mark.parametrize("damage", ["emptied note", "shortened file", "changed file", "missing file"])
+async def test_a_damaged_base_is_made_anew(repo: Path, tmp_path: Path, damage: str) -> None:
+    found, commit, bases = await inspect(repo, os.environ), git(repo, "rev-parse", "HEAD"), tmp_path / "bases"
+    bases.mkdir()
+    async with base_ready(found, commit, bases) as base:
+        file = base.tree / "d0/f0.txt"
+        whole = file.read_text()
+    match damage:
+        case "emptied note":
+            (base.tree.parent / "ready").write_text("")
+        case "shortened file":
+            file.write_text("")
+        case "changed file":
+            file.write_text("X" * len(whole))
+        case _:
+            file.unlink()
+
+    async with base_ready(found, commit, bases) as again:
+        assert (again.tree / "d0/f0.txt").read_text() == whole
+    assert len(list(bases.iterdir())) == 1
+
+
+async def test_a_damaged_base_that_agents_use_is_left_to_them(repo: Path, tmp_path: Path) -> None:
+    found, commit, bases = await inspect(repo, os.environ), git(repo, "rev-parse", "HEAD"), tmp_path / "bases"
+    bases.mkdir()
+
+    async with base_ready(found, commit, bases) as base:
+        (base.tree / "d0/f0.txt").write_text("")
+        async with base_ready(found, commit, bases) as other:
+            assert other.tree != base.tree
+            assert (other.tree / "d0/f0.txt").read_text() == (repo / "d0/f0.txt").read_text()
+        assert base.tree.is_dir()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may make a file immutable")
+async def test_a_base_that_cannot_be_removed_hinders_nobody(repo: Path, tmp_path: Path) -> None:
+    found, commit, bases = await inspect(repo, os.environ), git(repo, "rev-parse", "HEAD"), tmp_path / "bases"
+    bases.mkdir()
+    async with base_ready(found, commit, bases) as base:
+        pass
+    file = base.tree / "d0/f0.txt"
+    file.write_text("damaged")
+    inode = file.stat().st_ino
+    subprocess.run(["chattr", "+i", file], check=True)
+    try:
+        async with base_ready(found, commit, bases) as again:
+            assert (again.tree / "d0/f0.txt").read_text() == (repo / "d0/f0.txt").read_text()
+        (left,) = await sweep_bases(found, bases)
+    finally:
+        stuck = next(path for path in bases.rglob("f0.txt") if path.stat().st_ino == inode)
+        subprocess.run(["chattr", "-i", stuck], check=True)
+    assert left.name.startswith("gone-")
+    assert await sweep_bases(found, bases) == []

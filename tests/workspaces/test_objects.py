@@ -11,7 +11,7 @@ import pytest
 from shoal.errors import BadRepository
 from shoal.git.repository import inspect
 from shoal.workspaces import objects
-from shoal.workspaces.objects import evicted, objects_ready, swept
+from shoal.workspaces.objects import evict_store, objects_ready, sweep_stores
 from tests.conftest import git
 
 
@@ -109,7 +109,7 @@ async def test_what_a_kill_or_a_power_failure_left_is_made_again(repo: Path, tmp
     (stores / commit / "objects/pack").mkdir(parents=True)
     (stores / commit / "ready").touch()
 
-    await swept(stores)
+    await sweep_stores(stores)
     async with objects_ready(found, commit, stores) as store:
         assert listed(repo, store) == reachable(repo, commit)
     assert not list(stores.glob("making-*"))
@@ -123,7 +123,7 @@ async def test_the_longest_unused_store_goes_but_none_in_use(repo: Path, tmp_pat
         async with objects_ready(found, commits[1], stores):
             pass
         async with objects_ready(found, commits[2], stores, budget=0) as third:
-            await evicted(third.parent)
+            await evict_store(third.parent)
             assert {path.name for path in stores.iterdir()} == {commits[0], commits[2]}
             assert listed(repo, first) == reachable(repo, commits[0])
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal import proc
@@ -19,16 +21,14 @@ from shoal.model.repository import Repository
 
 MAX_PACK_BYTES = 512 * 2**20
 MAX_BLOB_BYTES = 100 * 2**20
-UNPACK_BELOW_OBJECTS = 100
-UNPACK_BELOW_BYTES = 8 * 2**20
-OVER_LIMIT = b"attempting to allocate"
 # Names of changed files, which are looked at in memory: some 400,000 of them, or fewer where they are long.
 MAX_LISTED_BYTES = 64 * 2**20
 # The most that git may ask for at once, so that an object of gigabytes, packed to nothing, does not fill the memory.
 MAX_ALLOC_BYTES = 512 * 2**20
 GITLINK = "160000"
 STATE = re.compile(r'"?\.shoal(?:[/"]|\Z)')
-QUARANTINE = "tmp_objdir-shoal-"
+OLD_QUARANTINE = "tmp_objdir-shoal-"
+KEEP = "shoal-import"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,13 @@ class ImportRefused:
 
 @dataclass(frozen=True, slots=True)
 class ImportedWork:
-    """The tip is whole in the repository's objects; no ref holds it yet."""
+    """The tip is whole in the repository's objects; no ref holds it yet, but no gc of the user's takes it."""
 
     tip: str
     paths: tuple[str, ...]
     """What differs from the base."""
+    keeps: tuple[Path, ...] = field(default=(), compare=False)
+    """The files that hold its packs until `release`."""
 
     @property
     def files_changed(self) -> int:
@@ -72,7 +74,7 @@ async def take(
             return ImportRefused(f"its tip is not an object name: {tip[:80]!r}")
     try:
         async with asyncio.timeout(bounds.import_seconds):
-            with _quarantine(repository) as aside:
+            with _quarantine(pack) as aside:
                 return await _taken(_Aside.of(repository, aside, lender, bounds), pack, base, tips)
     except TimeoutError:
         return ImportRefused(f"to check it took more than {bounds.import_seconds:.0f} s")
@@ -99,8 +101,8 @@ async def _taken(aside: "_Aside", pack: Path, base: str, tips: tuple[str, ...]) 
         refusal = await _check_commits(aside, commits)
     if refusal:
         return ImportRefused(refusal)
-    _migrate(aside.folder, aside.repository.lenders[0])
-    return ImportedWork(tips[0], change.result().paths)
+    keeps = _migrate(aside.folder, aside.repository.lenders[0])
+    return ImportedWork(tips[0], change.result().paths, keeps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +137,38 @@ class _Aside:
 
 
 @contextlib.contextmanager
-def _quarantine(repository: Repository) -> Iterator[Path]:
-    # On the same file system as the objects, so that each file moves by one rename; git's own prefix, so gc knows it.
-    prefix = f"{QUARANTINE}{os.getpid()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=repository.lenders[0]) as folder:
+def _quarantine(pack: Path) -> Iterator[Path]:
+    """Make a folder of objects beside *pack*, where no gc of the user's comes."""
+    with tempfile.TemporaryDirectory(prefix="import-", dir=pack.parent) as folder:
         yield Path(folder)
 
 
-def quarantines_left(repository: Repository) -> list[Path]:
-    """Name the quarantines whose process is gone."""
-    found = repository.lenders[0].glob(f"{QUARANTINE}*")
-    return [path for path in found if not Path("/proc", path.name.removeprefix(QUARANTINE).split("-")[0]).exists()]
+def release(work: ImportedWork) -> None:
+    """Let the user's gc handle the objects of *work*: a ref holds them now, or nobody wants them."""
+    for keep in work.keeps:
+        keep.unlink(missing_ok=True)
+
+
+def release_abandoned(repository: Repository) -> None:
+    """Let go of what an import held whose process is gone, and remove quarantines of older versions."""
+    objects = repository.lenders[0]
+    for keep in objects.glob("pack/*.keep"):
+        with contextlib.suppress(OSError):
+            words = keep.read_text(errors="replace").split()
+            if words[:1] == [KEEP] and words[1:] != _identity(int(words[1])):
+                keep.unlink()
+    for folder in objects.glob(f"{OLD_QUARANTINE}*"):
+        if not Path("/proc", folder.name.removeprefix(OLD_QUARANTINE).split("-")[0]).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _identity(pid: int) -> list[str]:
+    """Name a process so that no later one has its name; nothing where there is none."""
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return [str(pid), started, Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
+    except OSError:
+        return []
 
 
 async def _unpack(aside: _Aside, pack: Path) -> str | None:
@@ -153,22 +176,18 @@ async def _unpack(aside: _Aside, pack: Path) -> str | None:
         start = file.read(32)
     if start[:4] != b"PACK" or len(start) < 32:
         return "what came out of the box is not a pack"
-    few = int.from_bytes(start[8:12], "big") < UNPACK_BELOW_OBJECTS
-    # Unpacking keeps every commit and tree in memory until the last is checked: only small ones, then.
-    small = {**aside.env, "GIT_ALLOC_LIMIT": str(UNPACK_BELOW_BYTES)}
-    done = await _feed_pack(aside, pack, ("unpack-objects", "-q"), small) if few else None
-    if done is None or OVER_LIMIT in done.stderr:
-        done = await _feed_pack(aside, pack, ("index-pack", "--stdin", "--fix-thin", "--threads=2"), aside.env)
+    done = await _feed_pack(aside, pack)
     if done.exit.signal is not None:
         return f"to unpack it takes more than {aside.limits.cpu_seconds} s of a processor"
     return None if done.ok else f"git does not take its objects: {_first_error(done.stderr)}"
 
 
-async def _feed_pack(aside: _Aside, pack: Path, verb: tuple[str, ...], env: Mapping[str, str]) -> proc.Completed:
+async def _feed_pack(aside: _Aside, pack: Path) -> proc.Completed:
+    verb = ("index-pack", "--stdin", "--fix-thin", "--threads=2", "--strict", f"--max-input-size={MAX_PACK_BYTES}")
     command = Command(
-        argv=("git", *FLAGS, *verb, "--strict", f"--max-input-size={MAX_PACK_BYTES}"),
+        argv=("git", *FLAGS, *verb),
         cwd=Path("/"),
-        env={**ENVIRONMENT, "GIT_DIR": str(aside.repository.git), **env},
+        env={**ENVIRONMENT, "GIT_DIR": str(aside.repository.git), **aside.env},
         stdin=pack,
         limits=aside.limits,
     )
@@ -260,16 +279,32 @@ def _check_entries(lines: list[str]) -> str | None:
     return None
 
 
-def _migrate(aside: Path, objects: Path) -> None:
-    """Move loose objects, then packs, each pack before its index, as git itself does."""
-    found = sorted(
-        (path for path in aside.rglob("*") if path.is_file()), key=lambda path: (path.suffix == ".idx", path)
-    )
-    for path in found:
-        target = objects / path.relative_to(aside)
-        target.parent.mkdir(exist_ok=True)
-        if not target.exists():
-            os.rename(path, target)  # noqa: PTH104 - rename, not replace: an object that exists is the same object
+def _migrate(aside: Path, objects: Path) -> tuple[Path, ...]:
+    """Move packs, each held against a gc of the user's, and before its index, as git itself does."""
+    keeps = []
+    for path in sorted((aside / "pack").glob("*.pack")):
+        (objects / "pack").mkdir(exist_ok=True)
+        keep = objects / "pack" / f"{path.stem}.keep"
+        if not keep.exists():  # else it is the user's own, or holds the same objects for another session
+            keep.write_text(" ".join((KEEP, *_identity(os.getpid()))) + "\n")
+            keeps.append(keep)
+        for name in (f"{path.stem}.rev", path.name, f"{path.stem}.idx"):
+            if (aside / "pack" / name).exists() and not (objects / "pack" / name).exists():
+                _move(aside / "pack" / name, objects / "pack" / name)
+    return tuple(keeps)
+
+
+def _move(path: Path, target: Path) -> None:
+    try:
+        path.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        part = target.with_name(f"tmp_{target.name}")  # by git's own prefix, so that its gc knows what it is
+        shutil.copyfile(path, part)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.rename(target)
 
 
 def _first_error(stderr: bytes) -> str:

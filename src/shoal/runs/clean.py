@@ -239,8 +239,8 @@ async def clean(broom: Broom) -> Cleaning:
     """Bring in the killed runs, then remove what may go."""
     lost = await _recover_killed_runs(broom)
     if broom.paths.bases.is_dir():
-        await bases.swept(broom.repository, broom.paths.bases)
-    await objects.swept(broom.paths.objects)
+        await bases.sweep_bases(broom.repository, broom.paths.bases)
+    await objects.sweep_stores(broom.paths.objects)
     seen = await leftovers(broom.repository, broom.paths, broom.older_than)
     found = [one for one in seen if one.sort is not Sort.KILLED]
     gone = [one for one in found if (broom.force or not one.needs_force) and await _remove(broom, one)]
@@ -269,7 +269,7 @@ async def _remove(broom: Broom, finding: Leftover) -> bool:
             await bases.evict_base(broom.repository, finding.path)
             return not finding.path.exists()
         case Sort.OBJECTS:
-            await objects.evicted(finding.path)
+            await objects.evict_store(finding.path)
             return not finding.path.exists()
         case Sort.SETUP:
             await setup.evict_setup(finding.path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shoal.errors import Broken, ShoalError, Unavailable
 from shoal.git.difference import list_changed_paths
-from shoal.git.imports import quarantines_left
+from shoal.git.imports import release_abandoned
 from shoal.git.refs import ABSENT, Move, list_refs, move, unpin, unpin_abandoned, value
 from shoal.git.run import git
 from shoal.limits.members import kill_each
@@ -98,10 +98,9 @@ WORKSPACE_DEPTH = 3  # run, step, worker
 
 async def sweep(context: RunContext) -> list[WorkerResult]:
     """Bring in the sessions of runs whose owner is dead; idempotent, so it may itself be killed and run again."""
-    await bases.swept(context.repository, context.paths.bases)
-    await objects.swept(context.paths.objects)
-    if left := quarantines_left(context.repository):
-        await remove_all(*left)
+    await bases.sweep_bases(context.repository, context.paths.bases)
+    await objects.sweep_stores(context.paths.objects)
+    release_abandoned(context.repository)
     await unpin_abandoned(context.repository, context.paths.runs)
     forget_dead(context.paths)
     found: list[WorkerResult] = []

@@ -11,7 +11,7 @@ from pathlib import Path
 from shoal.errors import Broken, ShoalError
 from shoal.git.contents import contents
 from shoal.git.gitdir import write_gitdir
-from shoal.git.imports import MAX_BLOB_BYTES, ImportRefused, take
+from shoal.git.imports import MAX_BLOB_BYTES, ImportRefused, release, take
 from shoal.git.refs import ABSENT, Move, move, refusal, value
 from shoal.git.run import git
 from shoal.model.command import Command
@@ -194,7 +194,11 @@ async def _import(context: RunContext, seal: Seal, ref: str, here: str | None) -
     has_work = seal.tip != context.base.commit
     if has_work:
         moves.append(Move(ref, seal.tip, here or ABSENT))
-    if not await move(context.repository, moves):
+    try:
+        is_moved = await move(context.repository, moves)
+    finally:
+        release(taken)
+    if not is_moved:
         why = await refusal(context.repository, ref, seal.tip)
         return replace(known, failure=f"{ref} {f'cannot be made: {why}' if why else 'was moved by somebody else'}")
     return replace(

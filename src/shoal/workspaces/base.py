@@ -1,5 +1,6 @@
 """Base checkouts: one immutable tree per commit, made once, shared by all agents and by later runs."""
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -12,16 +13,21 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal import proc
+from shoal.errors import Broken
 from shoal.git.checkout import check_out
 from shoal.git.closure import OnGather
 from shoal.git.gitdir import write_gitdir
 from shoal.git.lock import repository_locked
 from shoal.git.run import git
+from shoal.model.command import Command
 from shoal.model.repository import Base, Repository
 from shoal.workspaces.objects import objects_ready, stores_beside
 from shoal.workspaces.remove import remove_all
 
 BUDGET_BYTES = 10 * 2**30
+MAX_PLACES = 4
+SYNC_SECONDS = 600.0
 
 
 @contextlib.asynccontextmanager
@@ -29,8 +35,9 @@ async def base_ready(
     repository: Repository, commit: str, bases: Path, *, budget: int = BUDGET_BYTES, on_gather: OnGather | None = None
 ) -> AsyncIterator[Base]:
     """Hold the checkout of *commit*, made now if it is not there; while held, nobody removes it."""
-    folder = bases / f"{commit}-{settings_digest(repository)}"
+    name = f"{commit}-{settings_digest(repository)}"
     async with repository_locked(repository.git):
+        folder = await _choose_folder(bases / name)
         if not (folder / "ready").exists():
             await _make(repository, commit, folder)
         hold = hold_base(folder)
@@ -60,14 +67,70 @@ async def _make(repository: Repository, commit: str, folder: Path) -> None:
     files = await check_out(repository, commit, tree=tree, index=aside / "index", shadow=aside / "git")
     # The gitdir pointer of each agent is laid over this empty file, so the agent's own layer stays empty.
     (tree / ".git").touch()
-    write_note(aside, tree, files=files)
-    await remove_all(folder, aside / "git")
+    await remove_all(aside / "git")
+    await _publish(aside, folder, files=files)
+
+
+async def _publish(aside: Path, folder: Path, *, files: int) -> None:
+    """Put a whole checkout into its place: its files reach the disk before its name does."""
+    await sync_files(aside)
+    write_note(aside, aside / "tree", files=files)
     aside.rename(folder)
+    _sync(folder.parent)
+
+
+async def _choose_folder(folder: Path) -> Path:
+    """Name the place of a checkout that is intact or absent; what is damaged, or another user's, is moved away."""
+    for place in (folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, MAX_PLACES + 1))):
+        if not os.path.lexists(place) or await asyncio.to_thread(is_intact, place):
+            return place
+        with contextlib.suppress(OSError):  # a run uses it, or it is not ours, or protected: it is only a cache
+            os.close(hold_base(place, fcntl.LOCK_EX))
+            await discard(place)
+            return place
+    raise Broken(f"{folder} is damaged and cannot be moved away; remove it by hand")
+
+
+async def discard(folder: Path) -> bool:
+    """Move a cache away and remove it; `False` where some of it stays, for the next `clean` to try again."""
+    aside = folder.with_name(f"gone-{secrets.token_hex(4)}")
+    folder.rename(aside)
+    with contextlib.suppress(Broken, TimeoutError):
+        await remove_all(aside)
+    return not aside.exists()
+
+
+def is_intact(folder: Path) -> bool:
+    """Say whether a checkout is as it was made, by the size and time of each of its files."""
+    try:
+        noted = json.loads((folder / "ready").read_bytes())
+        return bool(noted["stamp"] == _scan(folder / "tree").stamp)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+async def sync_files(folder: Path) -> None:
+    """Write what lies in *folder* to the disk; a file system that cannot do so is as safe as it gets."""
+    argv = ("sync", "-f", "--", str(folder))
+    await proc.run(
+        Command(argv=argv, cwd=Path("/"), env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}), timeout=SYNC_SECONDS
+    )
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def write_note(folder: Path, tree: Path, *, files: int) -> None:
-    """Note that a base is whole, and how large."""
-    (folder / "ready").write_text(json.dumps({"files": files, "bytes": _bytes(tree)}))
+    """Note that a base is whole, how large, and how to recognise it."""
+    scan = _scan(tree)
+    note = folder / "ready"
+    note.write_text(json.dumps({"files": files, "bytes": scan.bytes, "stamp": scan.stamp}))
+    _sync(note)
 
 
 def settings_digest(repository: Repository) -> str:
@@ -88,21 +151,35 @@ def hold_base(folder: Path, mode: int = fcntl.LOCK_SH) -> int:
 
 
 def read_base_note(folder: Path) -> dict[str, int]:
-    """Read what was noted when the base was made."""
-    noted: dict[str, int] = json.loads((folder / "ready").read_text())
-    return noted
+    """Read how large a base is; nothing where its note is damaged."""
+    try:
+        noted = json.loads((folder / "ready").read_bytes())
+        return {"files": int(noted["files"]), "bytes": int(noted["bytes"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"files": 0, "bytes": 0}
 
 
-def _bytes(tree: Path) -> int:
-    total, rest = 0, [os.fspath(tree)]
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """What a tree takes, and a digest of the names, kinds, sizes and times of all its files."""
+
+    bytes: int
+    stamp: str
+
+
+def _scan(tree: Path) -> _Scan:
+    total, rest, found = 0, [os.fsencode(tree)], []
+    start = len(rest[0])
     while rest:  # not by os.walk, which calls itself for each level of a tree
         with os.scandir(rest.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     rest.append(entry.path)
                 else:
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-    return total
+                    seen = entry.stat(follow_symlinks=False)
+                    total += seen.st_blocks * 512
+                    found.append(b"%s %o %d %d" % (entry.path[start:], seen.st_mode, seen.st_size, seen.st_mtime_ns))
+    return _Scan(total, hashlib.sha256(b"\0".join(sorted(found))).hexdigest())
 
 
 async def _evict(repository: Repository, bases: Path, budget: int) -> None:
@@ -124,24 +201,25 @@ async def evict_base(repository: Repository, folder: Path) -> int:
 async def _evict_bases(folder: Path) -> int:
     try:
         hold = hold_base(folder, fcntl.LOCK_EX)
-    except (BlockingIOError, FileNotFoundError):
+    except OSError:  # it is in use, gone, or another user's
         return 0
     try:
         size = read_base_note(folder)["bytes"]
-        aside = folder.with_name(f"gone-{secrets.token_hex(4)}")
-        folder.rename(aside)
-        await remove_all(aside)
+        with contextlib.suppress(OSError):
+            await discard(folder)
     finally:
         os.close(hold)
     return size
 
 
-async def swept(repository: Repository, bases: Path) -> None:
-    """Remove what a killed process left half made or half removed."""
+async def sweep_bases(repository: Repository, bases: Path) -> list[Path]:
+    """Remove what a killed process left half made or half removed; name what cannot be removed."""
     async with repository_locked(repository.git):
         left = [*bases.glob("making-*"), *bases.glob("gone-*")]
         if left:
-            await remove_all(*left)
+            with contextlib.suppress(Broken, TimeoutError):
+                await remove_all(*left)
+    return [path for path in left if path.exists()]
 
 
 WHITEOUT = os.makedev(0, 0)
@@ -161,8 +239,9 @@ async def delta_ready(
     repository: Repository, commit: str, over: Base, bases: Path, *, on_gather: OnGather | None = None
 ) -> AsyncIterator[Base]:
     """Hold a layer that turns *over*, a whole checkout, into *commit*; made now if it is not there."""
-    folder = bases / f"{commit}-{settings_digest(repository)}-over-{over.commit[:12]}"
+    name = f"{commit}-{settings_digest(repository)}-over-{over.commit[:12]}"
     async with repository_locked(repository.git):
+        folder = await _choose_folder(bases / name)
         if not (folder / "ready").exists():
             await _make_delta(repository, commit, over, folder)
         hold = hold_base(folder)
@@ -200,9 +279,8 @@ async def _make_delta(repository: Repository, commit: str, over: Base, folder: P
     changed = b"".join(name + b"\0" for name in difference.changed)
     await git(shadow, "checkout-index", "-u", "-z", "--stdin", env=env, stdin=changed)
     _whiten(tree, difference.gone, set(_folders(names)))
-    write_note(aside, tree, files=len(names))
-    await remove_all(folder, shadow)
-    aside.rename(folder)
+    await remove_all(shadow)
+    await _publish(aside, folder, files=len(names))
 
 
 async def _difference(shadow: Path, base: str, commit: str) -> _Difference:

@@ -68,7 +68,7 @@ async def objects_ready(
         async with _said_if_slow(repository, commit, on_gather), repository_locked(stores, seconds=GATHER_SECONDS):
             hold = _hold_store(folder)  # another process may have been quicker
             if hold is None:
-                await remove_all(folder)
+                await _clear(folder)
                 await _make_store(repository, commit, folder)
                 hold = _hold_store(folder)
                 await _evict(stores, budget)
@@ -107,9 +107,25 @@ def _parts(folder: Path) -> tuple[Part, ...]:
     """Read what a store has; nothing of one that is not whole, or whose note a power failure emptied."""
     try:
         noted = json.loads((folder / "ready").read_bytes())
-        return tuple(Part(part["commit"], tuple(part["packs"]), part["bytes"]) for part in noted)
+        parts = tuple(Part(part["commit"], tuple(part["packs"]), part["bytes"]) for part in noted)
+        return parts if all(_is_there(folder, part) for part in parts) else ()
     except (OSError, ValueError, KeyError, TypeError):
         return ()
+
+
+def _is_there(folder: Path, part: Part) -> bool:
+    packs = [folder / "objects" / "pack" / name for name in part.packs]
+    indexed = all(pack.with_suffix(".idx").stat().st_size for pack in packs)
+    return indexed and sum(pack.with_suffix(".pack").stat().st_size for pack in packs) == part.bytes
+
+
+async def _clear(folder: Path) -> None:
+    """Make room for a store where a damaged one is."""
+    if os.path.lexists(folder):
+        aside = folder.with_name(f"gone-{secrets.token_hex(4)}")
+        folder.rename(aside)
+        with contextlib.suppress(Broken, TimeoutError):  # it is only a cache: `clean` tries again
+            await remove_all(aside)
 
 
 async def _make_store(repository: Repository, commit: str, folder: Path) -> None:
@@ -120,7 +136,10 @@ async def _make_store(repository: Repository, commit: str, folder: Path) -> None
         (objects / "pack").mkdir(parents=True)
         (objects / "info").mkdir()
         parts = await _grown(repository, commit, folder, objects) or await _gathered(repository, commit, objects)
-        (aside / "ready").write_text(json.dumps([asdict(part) for part in parts]))
+        with (aside / "ready").open("w") as note:
+            note.write(json.dumps([asdict(part) for part in parts]))
+            note.flush()
+            os.fsync(note.fileno())
         aside.rename(folder)
     except OSError as error:
         raise Broken(f"{aside} cannot be written: {error.strerror}") from error
@@ -241,7 +260,7 @@ def _bytes(store: Path) -> float:
     return sum(one.st_blocks * 512 / one.st_nlink for one in seen)
 
 
-async def evicted(store: Path) -> None:
+async def evict_store(store: Path) -> None:
     """Remove a store, unless it is in use."""
     with contextlib.suppress(Broken):  # somebody is making one, which may build on this
         async with repository_locked(store.parent, seconds=0):
@@ -261,7 +280,7 @@ async def _remove(store: Path) -> bool:
     return True
 
 
-async def swept(stores: Path) -> None:
+async def sweep_stores(stores: Path) -> None:
     """Remove what a killed process left half made or half removed."""
     left = [*stores.glob("making-*"), *stores.glob("gone-*")]
     if left:
