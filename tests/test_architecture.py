@@ -17,7 +17,7 @@ SRC = TESTS.parent / "src" / "shoal"
 LOW = "errors model"
 MIDDLE = f"{LOW} proc patterns pipeline adapters sandboxes git store"
 UPPER = f"{MIDDLE} agent workspaces limits"
-EVERYTHING = f"{UPPER} sessions contracts steps merge runs doctor dashboard"
+EVERYTHING = f"{UPPER} sessions contracts executors steps merge runs doctor dashboard"
 MAY_IMPORT = {
     "errors": "",
     "model": "errors",
@@ -33,7 +33,8 @@ MAY_IMPORT = {
     "limits": MIDDLE,
     "contracts": f"{UPPER} sessions",
     "sessions": f"{UPPER} contracts",
-    "steps": f"{UPPER} sessions contracts",
+    "executors": f"{UPPER} sessions contracts",
+    "steps": f"{UPPER} sessions contracts executors",
     "merge": f"{UPPER} sessions contracts steps",
     "runs": f"{UPPER} sessions contracts steps merge",
     "doctor": f"{UPPER} sessions runs",

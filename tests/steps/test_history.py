@@ -77,7 +77,12 @@ def test_rounds_of_a_loop_are_told_apart() -> None:
 
 
 def test_a_step_that_ended_alone_has_all_its_results_and_a_stopped_one_has_none() -> None:
-    events: list[Event] = [started("a"), ended("a", Status.SUCCEEDED, commit="c"), started("b", 1), ended("b", Status.CANCELLED, 1)]
+    events: list[Event] = [
+        started("a"),
+        ended("a", Status.SUCCEEDED, commit="c"),
+        started("b", 1),
+        ended("b", Status.CANCELLED, 1),
+    ]
     alone = StepEnded(run="r", step="s", status=Status.SUCCEEDED)
     stopped = StepEnded(run="r", step="s", status=Status.FAILED, is_stopped=True)
 

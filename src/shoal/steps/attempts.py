@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 from shoal.errors import Refused
+from shoal.executors.kind import Executor
+from shoal.executors.local import LocalExecutor
 from shoal.git.refs import pin
 from shoal.model.repository import Base
 from shoal.model.results import WorkerResult, sum_usage
@@ -15,7 +17,7 @@ from shoal.patterns.limiter import Limiter
 from shoal.patterns.retry import retrying
 from shoal.sessions.client_settings import set_aside
 from shoal.sessions.context import RunContext
-from shoal.sessions.session import FAULTS, mask_result, run_session
+from shoal.sessions.session import FAULTS, mask_result
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission
 from shoal.steps.history import AttemptKey, History, Salvage, Visit
@@ -50,9 +52,15 @@ class WorkerRunner:
     """The sessions of one run; *active* are those that run now, *results* the last result of each worker."""
 
     def __init__(
-        self, context: RunContext, limiter: Limiter, admission: Admission, history: History | None = None
+        self,
+        context: RunContext,
+        limiter: Limiter,
+        admission: Admission,
+        history: History | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.context = context
+        self._executor = executor or LocalExecutor()
         self.limiter = limiter
         self.history = history or History()
         """What the run came to before it was resumed."""
@@ -141,7 +149,7 @@ class WorkerRunner:
             self._tasks[worker.session] = task
         try:
             with self._admission.carried():
-                return await run_session(context, worker, on_result=lambda result: self.note(worker, result))
+                return await self._executor.run(context, worker, lambda result: self.note(worker, result))
         finally:
             del self.active[worker.session]
             self._tasks.pop(worker.session, None)

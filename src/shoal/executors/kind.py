@@ -1,0 +1,21 @@
+"""What an executor is, wherever it runs sessions."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from shoal.model.results import WorkerResult
+from shoal.sessions.context import RunContext
+from shoal.sessions.worker import WorkerSpec
+
+OnResult = Callable[[WorkerResult], None]
+
+
+class Executor(Protocol):
+    """A place in which sessions run."""
+
+    async def run(self, context: RunContext, worker: WorkerSpec, on_result: OnResult) -> WorkerResult:
+        """Run one session of *worker* to its end, record it in the ledger, and return its result.
+
+        An agent's failure is a result, never an exception. Cancelled, the session stops its agent and keeps the work;
+        *on_result* gets the result once, in that case too, before this returns or raises.
+        """
