@@ -2,7 +2,7 @@
 
 What a key means is the docstring below it in its shape. A validator that takes more, or other things, than the type
 behind it declares them by `json_schema_input_type`, or has an entry in `values.TAKES`. The schema refuses less than
-`shoal validate` does, and never more.
+`shoal validate` does, and never more: rules between keys are checked there only, where the message says what to do.
 """
 
 import ast
@@ -16,102 +16,19 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from shoal.pipeline.check import foreign_keys
 from shoal.pipeline.editor_schema.values import NAMED, TAKES
-from shoal.pipeline.keys.script import Action
 from shoal.pipeline.names import PATTERN
 from shoal.pipeline.shape import FileShape
-from shoal.pipeline.tree import NEEDS
 
-Rule = Callable[[JsonSchemaValue], JsonSchemaValue | None]
-"""What is asked of a mapping besides its keys; `None` where it has no such keys."""
-
-
-def _key_present(key: str) -> JsonSchemaValue:
-    return {"required": [key], "properties": {key: {"not": {"type": "null"}}}}
-
-
-def some_of(*keys: str) -> Rule:
-    """Ask for at least one of *keys*, as far as the mapping has them."""
-
-    def rule(made: JsonSchemaValue) -> JsonSchemaValue | None:
-        return {"anyOf": [_key_present(key) for key in keys if key in made["properties"]]}
-
-    return rule
-
-
-def not_both(first: str, second: str) -> Rule:
-    """Refuse two keys that exclude each other."""
-
-    def rule(made: JsonSchemaValue) -> JsonSchemaValue | None:
-        is_there = {first, second} <= set(made["properties"])
-        return {"not": {"allOf": [_key_present(first), _key_present(second)]}} if is_there else None
-
-    return rule
-
-
-def with_adapter(adapter: str, *needed: str) -> Rule:
-    """Ask an agent of *adapter* for one of the keys *needed*, and refuse what goes with other adapters."""
-
-    def rule(made: JsonSchemaValue) -> JsonSchemaValue | None:
-        nothing = {key: {"type": "null"} for key in foreign_keys(adapter) if key in made["properties"]}
-        then: JsonSchemaValue = {"properties": nothing}
-        if needed:
-            then["anyOf"] = [_key_present(key) for key in needed]
-        return {"if": {"required": ["adapter"], "properties": {"adapter": {"const": adapter}}}, "then": then}
-
-    return rule
-
-
-def require_name(*keys: str) -> Rule:
-    """Hold the texts under *keys* to the rule for names."""
-    return lambda made: {"properties": {key: {"pattern": f"^{PATTERN}$"} for key in keys}}
-
-
-def labels(*keys: str) -> Rule:
-    """Hold the keys of the mappings under *keys* to the rule for names."""
-    return lambda made: {"properties": {key: {"propertyNames": {"pattern": f"^{PATTERN}$"}} for key in keys}}
-
-
-def require_items(*keys: str) -> Rule:
-    """Refuse empty lists under *keys*."""
-    return lambda made: {"properties": {key: {"minItems": 1} for key in keys}}
-
-
-def no_matrix_of_workers(made: JsonSchemaValue) -> JsonSchemaValue:
-    """Refuse a matrix and several workers on the same step."""
-    matrix = {"required": ["strategy"], "properties": {"strategy": {"type": "object", "required": ["matrix"]}}}
-    return {"not": {"allOf": [matrix, _key_present("concurrency")]}}
-
-
-def one_verb(made: JsonSchemaValue) -> JsonSchemaValue:
-    """Ask an action for exactly one verb."""
-    return {"oneOf": [_key_present(verb) for verb in Action.verbs]}
-
-
-RULES: Mapping[str, tuple[Rule, ...]] = {
-    "FileShape": (not_both("steps", "pipelines"), require_items("steps", "pipelines"), labels("agents", "personas")),
-    "PipelineShape": (require_name("name"), require_items("steps")),
-    "PersonaShape": (not_both("system_prompt", "system_prompt_file"),),
-    "AgentShape": (
-        with_adapter("command", "command"),
-        with_adapter("scripted", "script", "script_file"),
-        with_adapter("python", "model"),
-        with_adapter("acp", "command"),
-        not_both("script", "script_file"),
-    ),
-    "StepShape": (
-        some_of("name", "id"),
-        not_both("name", "id"),
-        require_name("name", "id"),
-        some_of("prompt", "exec", "command", "gate", "pipeline", "loop"),
-        not_both("prompt", "exec"),
-        *(not_both(first, second) for first, second in zip(NEEDS, NEEDS[1:] + NEEDS[:1], strict=True)),
-        no_matrix_of_workers,
-    ),
-    "Action": (one_verb,),
+NAME = {"pattern": f"^{PATTERN}$"}
+SOME = {"minItems": 1}
+LABELS = {"propertyNames": NAME}
+BOUNDS: Mapping[str, Mapping[str, JsonSchemaValue]] = {
+    "FileShape": {"steps": SOME, "pipelines": SOME, "agents": LABELS, "personas": LABELS},
+    "PipelineShape": {"name": NAME, "steps": SOME},
+    "StepShape": {"name": NAME, "id": NAME},
 }
-
+"""What a key is held to beside its type. Which keys go together is left to `shoal validate`."""
 
 ANY = core_schema.any_schema()
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -133,14 +50,14 @@ class Generator(GenerateJsonSchema):
         return False
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Add to a shape what its keys mean, and which of them go together."""
+        """Add what the keys of a shape mean, and what each of them is held to."""
         made = super().model_schema(schema)
         shape = schema["cls"]
         made["title"] = shape.__name__.removesuffix("Shape")
         for name, meaning in meanings(shape).items():
             made["properties"][name] = {**made["properties"][name], "description": meaning}
-        if rules := [rule for make_rule in RULES.get(shape.__name__, ()) if (rule := make_rule(made)) is not None]:
-            made["allOf"] = rules
+        if bounds := BOUNDS.get(shape.__name__):
+            made["allOf"] = [{"properties": dict(bounds)}]
         return made
 
     def function_plain_schema(self, schema: core_schema.PlainValidatorFunctionSchema) -> JsonSchemaValue:
