@@ -25,6 +25,7 @@ class Unseen:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self.name, self.gaps, self.mounts = sandbox.name, sandbox.gaps, sandbox.mounts
+        self.confines, self.has_gaps_offline = sandbox.confines, sandbox.has_gaps_offline
 
     def wrap(self, command: Command, policy: Policy) -> Command:
         return self._sandbox.wrap(command, replace(policy, token="another"))

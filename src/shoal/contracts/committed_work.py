@@ -27,7 +27,6 @@ from shoal.sessions.worker import Session, WorkerSpec
 from shoal.store.paths import StatePaths
 from shoal.workspaces.base import base_ready, delta_ready
 from shoal.workspaces.directory import Directory
-from shoal.workspaces.overlay import Overlay
 
 RunnerFor = Callable[[WorkerSpec], Callable[[Session], Awaitable[AgentEnd]]]
 """Chooses how a worker is run in an opened session."""
@@ -181,7 +180,7 @@ class CommittedBench:
         box = self.box / f"check-{secrets.token_hex(3)}"
         async with self._base() as base:
             # A linked worktree would need a branch; a copy does not.
-            kind = self.context.kind if isinstance(self.context.kind, Overlay) else Directory()
+            kind = self.context.kind if self.context.kind.has_layers else Directory()
             paths, trusted = _Within(self.context.paths.root, box), self.context.trusted_base
             there = replace(self.context, base=base, kind=kind, paths=paths, trusted=trusted)
             async with open_session(there, worker, stop=self.stop, setup_as=self.setup_as) as session:
@@ -191,7 +190,7 @@ class CommittedBench:
         context = self.context
         if self.commit in (None, context.base.commit):
             return contextlib.nullcontext(context.base)
-        if isinstance(context.kind, Overlay):
+        if context.kind.has_layers:
             return delta_ready(context.repository, self.commit, context.base, context.paths.bases)
         return base_ready(context.repository, self.commit, context.paths.bases)
 

@@ -17,7 +17,6 @@ from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.context import RunContext
-from shoal.workspaces.overlay import Overlay
 
 WALLS = ("bubblewrap", "landlock")
 FILES = {README: "# Scratch\n"}
@@ -84,8 +83,8 @@ async def _on(context: RunContext, walls: Walls, scratch: Path, note: Tell) -> D
 
 def _overlay(context: RunContext) -> Finding:
     kind = context.kind
-    by = "mounted by Shoal itself" if isinstance(kind, Overlay) and kind.by_host else "mounted in the agent's box"
-    held = isinstance(kind, Overlay)
+    by = "mounted by Shoal itself" if kind.mounts_on_host else "mounted in the agent's box"
+    held = kind.has_layers
     return Finding(
         area=WORKSPACE,
         name="overlay",

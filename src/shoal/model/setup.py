@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from shoal.model.network import NETWORKS
 from shoal.model.policy import Network
 
 USUAL_SECONDS = 600.0
@@ -42,7 +43,7 @@ class Setup:
 
     def within(self, network: Network) -> "Setup":
         """Give them no more than the agent's own *network*."""
-        if self.network is not Network.HOST or network is Network.HOST:
+        if self.network is None or NETWORKS[self.network].is_within(NETWORKS[network]):
             return self
         return replace(self, network=network, is_confined=True)
 

@@ -126,7 +126,7 @@ async def _open_context(request: RunRequest, plan: Plan) -> AsyncIterator[RunCon
                 grace=request.grace,
                 cleanup=request.cleanup,
                 keeps_database=request.keep_database,
-                is_guarded=guard.has_groups and sandbox.name == "none",
+                is_guarded=guard.has_groups and not sandbox.confines,
                 guard=guard,
                 bounds=request.bounds,
                 on_gather=request.on_gather,

@@ -19,6 +19,7 @@ from shoal.errors import BadInput
 from shoal.model.agent import AgentSpec
 from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
 from shoal.model.limits import ResourceLimits
+from shoal.model.network import NETWORKS
 from shoal.model.permissions import PermissionManager, Permissions
 from shoal.model.plan import Plan, Step
 from shoal.model.policy import Network
@@ -273,7 +274,8 @@ def _is_in_loop() -> bool:
 
 def _network_note(worker: WorkerSpec) -> tuple[str, ...]:
     """Say that its commands reach the network, where they do."""
-    return ("its commands are on the host's network",) if worker.task.network is Network.HOST else ()
+    note = NETWORKS[worker.task.network].note if worker.task.network else ""
+    return (note,) if note else ()
 
 
 async def _record_intent(context: RunContext, worker: WorkerSpec) -> None:

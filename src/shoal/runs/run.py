@@ -11,9 +11,9 @@ from shoal.git.repository import dirt
 from shoal.model.events import RunEnded, RunStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.merge import MergeReport
+from shoal.model.network import NETWORKS
 from shoal.model.overlap import Overlap
 from shoal.model.plan import INNER, Approval, Plan, Stage, Step, everything
-from shoal.model.policy import Network
 from shoal.model.results import RunBroken, RunReport, StepResult
 from shoal.model.rule import Rule
 from shoal.model.status import Status
@@ -102,8 +102,9 @@ def _other_walls(context: RunContext, plan: Plan) -> tuple[str, ...]:
 
 def _gaps(context: RunContext, plan: Plan) -> tuple[str, ...]:
     """What the wall does not hold, as far as this run has to do with it."""
-    on_host = any(Network.HOST in (task.network, task.agent.network) for task in plan.assignments)
-    return context.sandbox.gaps if on_host or context.sandbox.name != "bubblewrap" else ()
+    networks = {network for task in plan.assignments for network in (task.network, task.agent.network) if network}
+    on_host = any(NETWORKS[network].shares_host for network in networks)
+    return context.sandbox.gaps if on_host or context.sandbox.has_gaps_offline else ()
 
 
 async def collect_results(performance: StageRunner, plan: Plan) -> tuple[StepResult, ...]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from shoal.errors import BadInput, Unavailable
 from shoal.model.command import Argument, Command, Given, ReportPipe
-from shoal.model.policy import Layers, Network, Policy
+from shoal.model.network import NETWORKS
+from shoal.model.policy import Layers, Policy
 from shoal.sandboxes import bubblewrap as inside
 from shoal.sandboxes.host import HostRoot
 from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, RootLayers, nul_separated
@@ -163,6 +164,8 @@ class Bubblewrap:
     root: HostRoot = field(repr=False)
     name: str = field(default="bubblewrap", init=False)
     mounts: bool = field(default=True, init=False)
+    confines: bool = field(default=True, init=False)
+    has_gaps_offline: bool = field(default=False, init=False)
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -172,7 +175,7 @@ class Bubblewrap:
 
     def wrap(self, command: Command, policy: Policy) -> Command:
         """Put *command* into a box; raise `BadInput` where the policy contradicts itself."""
-        argv = (*self._scope(policy.network), *self._layers(policy), *self._box(command, policy))
+        argv = (*self._scope(policy), *self._layers(policy), *self._box(command, policy))
         return Command(argv=argv, cwd=OUTSIDE_CWD, env=OUTSIDE_ENV, stdin=command.stdin)
 
     def _box(self, command: Command, policy: Policy) -> tuple[Argument, ...]:
@@ -183,7 +186,7 @@ class Bubblewrap:
             str(self.bwrap),
             *FLAGS,
             *(word for capability in policy.capabilities for word in ("--cap-add", capability)),
-            *(() if policy.network is Network.HOST else ("--unshare-net",)),
+            *(() if NETWORKS[policy.network].shares_host else ("--unshare-net",)),
             *("--uid", str(policy.uid), "--gid", str(policy.gid)),
             *view.argv,
             *("--chdir", str(command.cwd)),
@@ -195,8 +198,8 @@ class Bubblewrap:
             *inside.argv(command.argv, environment, policy, view),
         )
 
-    def _scope(self, network: Network) -> tuple[str, ...]:
-        return (*self.launcher, "scope", "--") if self.launcher and network is Network.HOST else ()
+    def _scope(self, policy: Policy) -> tuple[str, ...]:
+        return (*self.launcher, "scope", "--") if self.launcher and NETWORKS[policy.network].shares_host else ()
 
     def _layers(self, policy: Policy) -> tuple[str, ...]:
         if policy.layers is None:

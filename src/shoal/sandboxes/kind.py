@@ -35,6 +35,14 @@ class Sandbox(Protocol):
         """Sentences that say what this wall does not hold."""
 
     @property
+    def has_gaps_offline(self) -> bool:
+        """Whether its gaps are open without a network too."""
+
+    @property
+    def confines(self) -> bool:
+        """Whether it holds a command in at all."""
+
+    @property
     def mounts(self) -> bool:
         """Whether it can show covers and layers; a wall that cannot leaves covers out and refuses layers."""
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from shoal.errors import Unavailable
 from shoal.model.command import Command, Given
-from shoal.model.policy import Network, Policy
+from shoal.model.network import NETWORKS
+from shoal.model.policy import Policy
 from shoal.sandboxes.host import HostRoot
 from shoal.sandboxes.order import launch_command
 from shoal.sandboxes.seccomp import Strength
@@ -41,6 +42,8 @@ class Landlock:
     root: HostRoot = field(repr=False)
     name: str = field(default="landlock", init=False)
     mounts: bool = field(default=False, init=False)
+    confines: bool = field(default=True, init=False)
+    has_gaps_offline: bool = field(default=True, init=False)
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -49,7 +52,7 @@ class Landlock:
 
     def wrap(self, command: Command, policy: Policy) -> Command:
         """Put *command* behind Landlock; covers are left out, and user, group and capabilities stay as they are."""
-        is_cut_off = policy.network is Network.NONE
+        is_cut_off = not NETWORKS[policy.network].shares_host
         system = (*self.root.folders, *self.root.etc, *(() if is_cut_off else self.root.resolver), *ALSO_READ)
         read = (*system, *policy.read)
         _assert_hidden(policy, (*read, *policy.write))

@@ -22,6 +22,8 @@ class NoWall:
     launcher: tuple[str, ...]
     name: str = field(default="none", init=False)
     mounts: bool = field(default=False, init=False)
+    confines: bool = field(default=False, init=False)
+    has_gaps_offline: bool = field(default=True, init=False)
     gaps: tuple[str, ...] = field(default=GAPS, init=False)
 
     def wrap(self, command: Command, policy: Policy) -> Command:

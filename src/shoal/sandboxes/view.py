@@ -20,6 +20,7 @@ from pathlib import Path
 
 from shoal.errors import BadInput
 from shoal.model.command import Argument, Given
+from shoal.model.network import NETWORKS
 from shoal.model.policy import Network, Policy
 from shoal.sandboxes.host import HostRoot
 
@@ -196,7 +197,7 @@ class View:
 @functools.lru_cache(maxsize=8)
 def _everywhere(root: HostRoot, network: Network) -> Shared:
     """Give what every box has, which is the same for all of a host."""
-    etc = root.etc + (root.resolver if network is Network.HOST else ())
+    etc = root.etc + (root.resolver if NETWORKS[network].shares_host else ())
     mounted = (path for path in (*root.folders, *etc) if path not in root.texts)
     mounts = (
         *(Mount(link.path, Show.LINK, link.text) for link in root.links),

@@ -153,7 +153,7 @@ def assert_room(paths: StatePaths) -> None:
 
 async def assert_exact_disk(sandbox: Sandbox, paths: StatePaths) -> None:
     """Try a disk of a size of its own; raise `Unavailable` where no agent could be held to one."""
-    if sandbox.name == "none":
+    if not sandbox.confines:
         why = "without a wall an agent can write on every disk"
         raise Unavailable("`disk: exact`", why, "use the bubblewrap wall, or say `disk: polled`")
     place = paths.boxes / f"trial-{secrets.token_hex(4)}"

@@ -219,7 +219,7 @@ LARGEST_BYTES = 64 * 2**20
 
 async def patch(context: RunContext, session: str, work: KeptWork) -> dict[str, str]:
     """Write the patch beside the other results and name it; other kinds of workspace have a branch instead."""
-    if context.kind.name != "directory" or work.commit is None:
+    if not context.kind.leaves_patch or work.commit is None:
         return {}
     options = ("--binary", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=all")
     done = await git(context.repository.git, "diff", *options, context.base.commit, work.commit, limit=LARGEST_BYTES)

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import os
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 from shoal.git.gitdir import user_config, write_gitdir, write_refs
@@ -18,7 +17,6 @@ from shoal.sessions.setup.prepare import Ready, finish_setup, set_up
 from shoal.sessions.start_turns import begun_turn
 from shoal.sessions.worker import Session, WorkerSpec
 from shoal.workspaces.kind import Kind, Workspace, WorkspaceOrder
-from shoal.workspaces.overlay import Overlay
 from shoal.workspaces.quota import settle, sized
 from shoal.workspaces.remove import clear_privileges
 
@@ -108,10 +106,8 @@ def _input_files(worker: WorkerSpec) -> dict[str, str | bytes]:
 
 
 def _kind(context: RunContext, *, is_seen: bool) -> Kind:
-    """Let an overlay be mounted in the boxes alone, where that is enough and the wall can."""
-    if isinstance(context.kind, Overlay) and not is_seen and context.sandbox.mounts:
-        return replace(context.kind, may_hide=True)
-    return context.kind
+    """Let the workspace be mounted in sandboxes alone, where that is enough and the sandbox can."""
+    return context.kind if is_seen or not context.sandbox.mounts else context.kind.hidden()
 
 
 @contextlib.asynccontextmanager
@@ -120,9 +116,9 @@ async def _disk(context: RunContext, worker: WorkerSpec, box: Path, path: Path) 
     if not worker.limits.is_exact:
         yield box
         return
-    is_overlay = isinstance(context.kind, Overlay)
-    ours = context.base.index.stat().st_size + (0 if is_overlay else context.base.bytes)
-    async with sized(box, (worker.limits.disk_bytes or 0) + ours, None if is_overlay else path) as disk:
+    has_layers = context.kind.has_layers
+    ours = context.base.index.stat().st_size + (0 if has_layers else context.base.bytes)
+    async with sized(box, (worker.limits.disk_bytes or 0) + ours, None if has_layers else path) as disk:
         yield disk
 
 
@@ -197,7 +193,7 @@ def _mark(file: Path) -> None:
 def _clear_folder(context: RunContext, path: Path) -> None:
     """Take the workspace's folder away; thrown where its removal would wait for the box's own mounts to be gone."""
     with contextlib.suppress(OSError):
-        if isinstance(context.kind, Overlay) and context.sandbox.mounts and not os.listdir(path):
+        if context.kind.has_layers and context.sandbox.mounts and not os.listdir(path):
             context.trash.throw(path)
     prune(path, context.paths.workspaces)
 

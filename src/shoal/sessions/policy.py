@@ -16,6 +16,7 @@ from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, room
 from shoal.limits.kind import LimitGroup
 from shoal.model.command import Command, Live
 from shoal.model.events import PermissionDecided
+from shoal.model.network import NETWORKS
 from shoal.model.permissions import NO_RULE, NOT_LISTED, Decision, Permissions
 from shoal.model.plan import Plan
 from shoal.model.policy import Bind, Network, Policy
@@ -111,13 +112,13 @@ def as_json(permissions: Permissions) -> str:
 
 
 def _assert_holdable(context: RunContext, permissions: Permissions, network: Network) -> None:
-    if permissions.hosts is not None and network is Network.HOST:
+    if permissions.hosts is not None and not NETWORKS[network].holds_hosts:
         why = (
             "with `network: host` every host can be reached, and a gateway that lets only some through is not there yet"
         )
         raise Unavailable("permissions.hosts", why, "use `network: none`, or leave `hosts` out")
     is_narrow = not _is_all(permissions.writable)
-    if context.sandbox.name == "none" and (is_narrow or permissions.hosts is not None):
+    if not context.sandbox.confines and (is_narrow or permissions.hosts is not None):
         what = "permissions.writable" if is_narrow else "permissions.hosts"
         raise Unavailable(what, "without a wall nothing holds it", "use the bubblewrap or the landlock wall")
 
@@ -234,6 +235,7 @@ def agent_command(session: Session, argv: tuple[str, ...] | None = None) -> tupl
         network=network_of(worker.task, worker.adapter),
     )
     env = {
+        **NETWORKS[policy.network].env,
         **environment(session, tuple(dict.fromkeys((*tools.path, *workspace.search)))),
         **invocation.env,
         **client_variables(worker.task, worker.adapter, context.environ),

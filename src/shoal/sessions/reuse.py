@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.model.policy import Network
+from shoal.model.network import NETWORKS
 from shoal.sessions.context import RunContext
 from shoal.sessions.policy import network_of
 from shoal.sessions.session_dir import User
 from shoal.sessions.worker import WorkerSpec
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.mount import list_mounts, table_version
-from shoal.workspaces.overlay import Overlay, unmount_overlay
+from shoal.workspaces.overlay import unmount_overlay
 from shoal.workspaces.remove import Trash
 from shoal.workspaces.spares import MOUNTED, WORKER, WORKSPACE
 
@@ -149,7 +149,7 @@ class Spare:
         user: User | None,
     ) -> "Spare":
         """Say what the folder of *worker* is like."""
-        is_plain = isinstance(context.kind, Overlay) and not worker.task.inputs and not worker.limits.is_exact
+        is_plain = context.kind.has_layers and not worker.task.inputs and not worker.limits.is_exact
         names = (*prompts, *(("passwd", "group", "git") if user else ()))
         is_known = is_plain and context.cleanup and not context.repository.is_shallow
         use = (
@@ -270,14 +270,14 @@ def _stays_mounted(context: RunContext, worker: WorkerSpec, path: Path) -> bool:
 
     Where set-up lays something into it, the layers are others; and a base of its own may go with it.
     """
-    if not isinstance(context.kind, Overlay) or not context.kind.by_host or not context.base_stays:
+    if not context.kind.mounts_on_host or not context.base_stays:
         return False
     if worker.count != 1 or path.name != WORKER or worker.function is not None:  # functions run outside of the wall
         return False
     if worker.task.nearest_setup is not None or context.project.setup is not None or context.project.included:
         return False
     # On the host's network two agents can hand each other what they hold open.
-    is_shut = context.sandbox.mounts and network_of(worker.task, worker.adapter) is Network.NONE
+    is_shut = context.sandbox.mounts and not NETWORKS[network_of(worker.task, worker.adapter)].shares_host
     return is_shut or (not context.sandbox.mounts and context.enforcer.holds_fleet != frozenset())
 
 

@@ -27,7 +27,6 @@ from shoal.sessions.open_session import open_session
 from shoal.sessions.seal import SealRequest
 from shoal.sessions.setup.prepare import setup_record
 from shoal.sessions.worker import Session, WorkerSpec
-from shoal.workspaces.overlay import Overlay
 
 # What goes wrong with one session is that session's failure, and never the end of the others.
 FAULTS = (ShoalError, OSError, TimeoutError, ValueError)
@@ -188,7 +187,7 @@ async def import_work(session: Session) -> KeptWork:
         # Where a sandbox cannot cover `.git`, an agent could have left a link there for the next one.
         if workspace.can_recycle and context.sandbox.mounts:
             workspace.recycled = await recycle(session)
-    if work.commit is not None and not context.cleanup and context.kind.name == "worktree":
+    if work.commit is not None and not context.cleanup and context.kind.links_branch:
         with contextlib.suppress(ShoalError):  # a person who looks there sees no changes that are committed
             await git(workspace.index.parent, "read-tree", work.commit)
     return work
@@ -247,7 +246,7 @@ def started_event(context: RunContext, worker: WorkerSpec) -> SessionStarted:
         strategy=context.kind.name,
         workspace=str(context.workspace_path(worker.step, worker.index)),
         attempt=worker.attempt,
-        by_host=isinstance(context.kind, Overlay) and context.kind.by_host,
+        by_host=context.kind.mounts_on_host,
         prompt=prompt_summary(context, worker),
         setup=setup_record(context, worker),
         visit=worker.visit,

@@ -23,7 +23,6 @@ from shoal.steps.admission import Admission
 from shoal.steps.history import AttemptKey, History, Salvage, Visit
 from shoal.steps.prompt import again
 from shoal.workspaces.base import base_ready, delta_ready
-from shoal.workspaces.overlay import Overlay
 
 APART_SECONDS = 0.05  # a cancel that comes before the last one was seen is one with it
 
@@ -167,6 +166,6 @@ class WorkerRunner:
 
 def _base(context: RunContext, commit: str) -> contextlib.AbstractAsyncContextManager[Base]:
     """Check out only what differs from the run's base, where a layer over it will do."""
-    if isinstance(context.kind, Overlay):
+    if context.kind.has_layers:
         return delta_ready(context.repository, commit, context.base, context.paths.bases, on_gather=context.on_gather)
     return base_ready(context.repository, commit, context.paths.bases, on_gather=context.on_gather)

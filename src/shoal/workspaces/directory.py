@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal import proc
@@ -18,9 +18,18 @@ TIMEOUT = 600.0
 class Directory:
     """A copy per agent; the copy shares blocks where the file system can."""
 
+    has_layers: bool = field(default=False, init=False, repr=False)
+    mounts_on_host: bool = field(default=False, init=False, repr=False)
+    links_branch: bool = field(default=False, init=False, repr=False)
+    leaves_patch: bool = field(default=True, init=False, repr=False)
+
     @property
     def name(self) -> str:
         return "directory"
+
+    def hidden(self) -> "Directory":
+        """Stay as it is: the host sees the files in any case."""
+        return self
 
     @contextlib.asynccontextmanager
     async def open(self, order: WorkspaceOrder) -> AsyncIterator[Workspace]:

@@ -76,5 +76,24 @@ class Kind(Protocol):
     def name(self) -> str:
         """The value of `isolation_strategy`."""
 
+    @property
+    def has_layers(self) -> bool:
+        """Whether a private layer lies over the shared base, so that a base can be made of layers too."""
+
+    @property
+    def mounts_on_host(self) -> bool:
+        """Whether the host mounts the layers, marked by attributes that only root sees."""
+
+    @property
+    def links_branch(self) -> bool:
+        """Whether git of the host knows the workspace, as a linked worktree on the agent's branch."""
+
+    @property
+    def leaves_patch(self) -> bool:
+        """Whether the work is handed on as a patch, because there may be no repository to have a branch in."""
+
+    def hidden(self) -> "Kind":
+        """Give the kind of a workspace that only sandboxes have to see."""
+
     def open(self, order: WorkspaceOrder) -> AbstractAsyncContextManager[Workspace]:
         """Make the workspace, and undo it on leaving unless it is to be kept."""

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.model.policy import Layers
@@ -26,10 +26,21 @@ class Overlay:
 
     by_host: bool
     may_hide: bool = False
+    has_layers: bool = field(default=True, init=False, repr=False)
+    links_branch: bool = field(default=False, init=False, repr=False)
+    leaves_patch: bool = field(default=False, init=False, repr=False)
 
     @property
     def name(self) -> str:
         return "overlay"
+
+    @property
+    def mounts_on_host(self) -> bool:
+        return self.by_host
+
+    def hidden(self) -> "Overlay":
+        """Let sandboxes mount it, if many are mounted on the host already."""
+        return replace(self, may_hide=True)
 
     @contextlib.asynccontextmanager
     async def open(self, order: WorkspaceOrder) -> AsyncIterator[Workspace]:

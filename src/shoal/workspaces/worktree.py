@@ -4,7 +4,7 @@ import contextlib
 import json
 import secrets
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import Broken
@@ -26,10 +26,18 @@ class Worktree:
     """*pool* is the folder of recycled worktrees."""
 
     pool: Path
+    has_layers: bool = field(default=False, init=False, repr=False)
+    mounts_on_host: bool = field(default=False, init=False, repr=False)
+    links_branch: bool = field(default=True, init=False, repr=False)
+    leaves_patch: bool = field(default=False, init=False, repr=False)
 
     @property
     def name(self) -> str:
         return "worktree"
+
+    def hidden(self) -> "Worktree":
+        """Stay as it is: the host sees the files in any case."""
+        return self
 
     @contextlib.asynccontextmanager
     async def open(self, order: WorkspaceOrder) -> AsyncIterator[Workspace]:

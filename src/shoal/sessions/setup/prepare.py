@@ -28,7 +28,6 @@ from shoal.sessions.toolchain import Toolchain
 from shoal.sessions.worker import Session, WorkerSpec
 from shoal.workspaces.base import settings_digest
 from shoal.workspaces.kind import Workspace
-from shoal.workspaces.overlay import Overlay
 from shoal.workspaces.remove import remove_all
 from shoal.workspaces.setup_layers import TREE, copy_files, is_ready, layer_ready
 
@@ -71,7 +70,7 @@ def setup_of(context: RunContext, job: WorkerSpec) -> Setup:
     if (said := job.task.nearest_setup) is not None:
         return said
     project = context.project
-    if project.setup is None or context.sandbox.name == "none":
+    if project.setup is None or not context.sandbox.confines:
         return Setup()
     if project.problem:
         raise SetupFailed(f"setup failed: {project.problem}")
@@ -105,7 +104,7 @@ async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event) -> A
     if not setup.commands and not context.project.included:
         yield NOTHING
         return
-    if not isinstance(context.kind, Overlay) or not context.sandbox.mounts or (setup.commands and setup.is_each):
+    if not context.kind.has_layers or not context.sandbox.mounts or (setup.commands and setup.is_each):
         inside = _with_own_rights(context, job, setup)
         yield Ready(inside=inside, tools=tools_of(context, inside), worker=job)
         return
@@ -184,7 +183,7 @@ async def _inside(session: Session, ready: Ready, renew: Callable[[], None]) -> 
 
 async def _remove_branch(context: RunContext, job: WorkerSpec) -> None:
     """Take the branch of a linked worktree away again, which no agent will ever be on."""
-    if context.kind.name == "worktree":
+    if context.kind.links_branch:
         await move(context.repository, [Move(f"refs/heads/{job.branch}", ABSENT, context.base.commit)])
 
 
@@ -235,7 +234,7 @@ async def _make_layer(
 
 def _workspace(context: RunContext, aside: Path, at: Path) -> Workspace:
     """Describe the workspace of set-up; only boxes mount it, so that a kill leaves no mount."""
-    kind = RootLayers if isinstance(context.kind, Overlay) and context.kind.by_host else Layers
+    kind = RootLayers if context.kind.mounts_on_host else Layers
     layers = kind(lower=context.base.trees, upper=aside / TREE, work=aside / "work", target=at)
     return Workspace(path=at, index=context.base.index, changes=aside / TREE, layers=layers)
 
@@ -280,7 +279,7 @@ def _with_own_rights(context: RunContext, job: WorkerSpec, setup: Setup) -> Setu
 
 def _key(context: RunContext, job: WorkerSpec, setup: Setup, base: Base) -> str:
     """Name all that the outcome depends on."""
-    by_host = isinstance(context.kind, Overlay) and context.kind.by_host
+    by_host = context.kind.mounts_on_host
     env = {**job.task.agent.env, **job.task.env}
     network = setup.network or network_of(job.task, job.adapter)
     tools = tools_of(context, setup)

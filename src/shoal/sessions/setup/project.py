@@ -15,14 +15,13 @@ from shoal.errors import BadInput
 from shoal.git.repository import list_ignored_files, own_gitdir
 from shoal.git.run import git
 from shoal.model.plan import Plan
-from shoal.model.policy import Bind, Network
+from shoal.model.policy import Bind
 from shoal.model.repository import Base, Repository
 from shoal.model.setup import Project, Setup
 from shoal.sessions.context import RunContext
 from shoal.sessions.policy import network_of
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
-from shoal.workspaces.overlay import Overlay
 from shoal.workspaces.setup_layers import content, copy_files, digest, is_file
 
 LARGEST = 64 * 1024
@@ -130,10 +129,11 @@ def _confined_notes(context: RunContext, plan: Plan) -> Iterator[str]:
     for step in plan.working:
         setup = step.task.nearest_setup
         is_on_work = bool(step.needs) and step.base is None and step.is_stacked
-        if setup is None or setup.network is not Network.HOST or not is_on_work or step.task.allow_executable_config:
+        if setup is None or not is_on_work or step.task.allow_executable_config:
             continue
-        is_shared = isinstance(context.kind, Overlay) and context.sandbox.mounts and not setup.is_each
-        if not is_shared and network_of(step.task, adapter_of(step.task.agent, this_host())) is Network.NONE:
+        confined = setup.within(network_of(step.task, adapter_of(step.task.agent, this_host()))).is_confined
+        is_shared = context.kind.has_layers and context.sandbox.mounts and not setup.is_each
+        if confined and not is_shared:
             what = f"step {step.name}: its set-up runs on the work of earlier agents, and so without a network"
             yield f"{what}; `allow_executable_config: true` lets it have one"
 

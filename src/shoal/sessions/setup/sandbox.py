@@ -10,6 +10,7 @@ from dataclasses import replace
 from shoal.errors import SetupFailed, Unavailable
 from shoal.model.command import Command
 from shoal.model.events import AgentActed, Output
+from shoal.model.network import NETWORKS
 from shoal.model.policy import Network, Policy
 from shoal.model.setup import OWN_NAMES, ROOT_NAMES, Setup
 from shoal.proc import Exit
@@ -66,7 +67,8 @@ def _setup_command(session: Session, setup: Setup) -> tuple[Command, Policy]:
     context, worker, workspace, directory = session.context, session.worker, session.workspace, session.directory
     agent = worker.adapter.invocation(worker.task, session.paths).argv[0]
     tools = tools_of(context, setup, agent)
-    env = {**environment(session, tools.path), **worker.task.agent.env, **worker.task.env}
+    network = setup.network or network_of(worker.task, worker.adapter)
+    env = {**NETWORKS[network].env, **environment(session, tools.path), **worker.task.agent.env, **worker.task.env}
     if not setup.is_each:
         env = {name: text for name, text in env.items() if name not in OWN_NAMES}
     policy = context.policy(
@@ -75,7 +77,7 @@ def _setup_command(session: Session, setup: Setup) -> tuple[Command, Policy]:
         write=(workspace.path, directory.git, directory.own),
         covers=(*identity_covers(session), *root_covers(context)),
         layers=workspace.layers,
-        network=setup.network or network_of(worker.task, worker.adapter),
+        network=network,
     )
     argv = ("/bin/sh", "-c", SCRIPT, setup.source or "set-up", *setup.commands)
     return Command(argv=argv, cwd=workspace.path, env=env), policy
@@ -106,7 +108,7 @@ def _why(setup: Setup, seen: Watched, log: OutputLog, network: Network) -> str:
         lines.append(f"files of your checkout that set-up may read are named in {INCLUDE}; it sees no others")
     if setup.is_confined:
         lines.append(CONFINED)
-    elif network is Network.NONE and _UNREACHED.search("".join(said)):
+    elif not NETWORKS[network].shares_host and _UNREACHED.search("".join(said)):
         lines.append("it had no network; `setup: {run: …, network: host}` gives it one")
     return "\n".join(lines)
 
