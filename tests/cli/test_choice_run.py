@@ -334,7 +334,7 @@ def test_items_whose_work_does_not_go_together_are_told_to_who_would_build_on_th
 
 def test_what_needs_a_failed_item_is_skipped_and_says_why(matrix: Ran) -> None:
     assert items(matrix, "broken-item") == {"api": "failed", "ui": "skipped", "docs": "succeeded"}
-    assert matrix.worker("broken-item", 1)["error"] == "it needs 'api', which did not end well"
+    assert matrix.worker("broken-item", 1)["error"] == "dependency 'api' failed"
     assert matrix.statuses["broken-item"] == "degraded"
 
 

@@ -214,4 +214,4 @@ def test_no_secret_is_told_of_an_item_that_never_began(repo: Path, tmp_path: Pat
     report = stopped(repo, [file], tmp_path / "told", TOP=SECRET)
 
     skipped = next(one for one in report["steps"] if one["step"] == "cells")["worker_results"][1]
-    assert (skipped["status"], skipped["error"]) == ("skipped", "it needs '[secret TOP]', which did not end well")
+    assert (skipped["status"], skipped["error"]) == ("skipped", "dependency '[secret TOP]' failed")

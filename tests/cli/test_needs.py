@@ -66,7 +66,7 @@ def test_what_needs_a_failed_step_is_skipped_and_an_optional_one_stops_nobody(sh
         "maybe": "failed",
         "on": "succeeded",
     }
-    assert found["after"]["error"] == "it needs bad, which did not end well"
+    assert found["after"]["error"] == "dependency 'bad' failed"
     only = written(repo, agents, {"name": "maybe", "optional": True}, {"name": "on"})
     assert shoal("run", only).code == 0
 

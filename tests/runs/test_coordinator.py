@@ -96,7 +96,7 @@ async def test_a_task_starts_when_its_needs_ended_well_and_from_their_work(repo:
     assert statuses(results) == ["succeeded"] * 3 + ["failed", "skipped", "skipped"]
     assert shown(repo, results[2], "built.md") == "design\nother"
     assert '"status": "succeeded"' in shown(repo, results[2], "told.json")
-    assert results[4].error == "it needs broken, which did not end well"
+    assert results[4].error == "dependency 'broken' failed"
     assert_nothing_left(repo)
 
 

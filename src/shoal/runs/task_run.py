@@ -37,7 +37,7 @@ from shoal.sessions.held_session import OpenSession, held_worker, hold_session
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
-from shoal.steps.dag import Unstacked, in_turn, merge_dependencies
+from shoal.steps.dag import Contribution, DagRunner, Node, Turn, Unstacked, explain_skip
 from shoal.steps.resolve_task import (
     AgentDirectory,
     Usual,
@@ -312,56 +312,62 @@ OnEnd = Callable[[WorkerResult], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class _Ended:
     result: WorkerResult
-    stood: str | None
+    base: str | None
     """The commit that it started from; `None` is the run's base."""
 
     @property
     def commit(self) -> str | None:
-        """What is handed on: a need that changed nothing hands on what it stood on itself."""
-        return self.result.commit or self.stood
+        """What is handed on: a task that changed nothing hands on its own base."""
+        return self.result.commit or self.base
 
 
 async def run_task_graph(
-    runner: WorkerRunner, jobs: Sequence[WorkerSpec], work: Work, on_end: OnEnd | None = None
+    runner: WorkerRunner, workers: Sequence[WorkerSpec], work: Work, on_end: OnEnd | None = None
 ) -> None:
-    """Do *work* for each of *workers*; one whose need did not end well is skipped, and its result says so."""
-    known = {worker.step: worker for worker in jobs}
-
-    async def reported(name: str, ended: Mapping[str, _Ended]) -> _Ended:
-        done = await perform(name, ended)
-        if on_end is not None:
-            await on_end(done.result)
-        return done
-
-    async def perform(name: str, ended: Mapping[str, _Ended]) -> _Ended:
-        worker = known[name]
-        needs = {need: ended[need] for need in worker.needs}
-        if bad := [need for need, one in needs.items() if not one.result.status.is_good]:
-            return _record_skipped(runner, worker, Status.SKIPPED, f"it needs {', '.join(bad)}, which did not end well")
-        try:
-            standing = await _standing(runner, worker, needs)
-        except Unstacked as error:
-            return _record_skipped(runner, worker, Status.FAILED, str(error))
-        await work(standing)
-        return _Ended(runner.result(worker), standing.base)
-
-    await in_turn({worker.step: worker.needs for worker in jobs}, reported)
+    """Do *work* for each of *workers*; one of which a dependency failed is skipped, and its result says so."""
+    tasks = _TaskWork(runner, {worker.step: worker for worker in workers}, work, on_end)
+    nodes = [
+        Node(name=worker.step, needs=worker.needs, base=worker.base, is_stacked=worker.is_stacked) for worker in workers
+    ]
+    await DagRunner(runner.context, tasks).run(nodes)
 
 
-async def _standing(runner: WorkerRunner, worker: WorkerSpec, needs: Mapping[str, _Ended]) -> WorkerSpec:
-    base = worker.base
-    if base is None and worker.is_stacked:
-        base = await merge_dependencies(
-            runner.context, worker.step, worker.needs, [one.commit for one in needs.values() if one.commit]
-        )
-    told = (
-        worker.task
-        if worker.wish is None
-        else add_need_results(worker.task, worker.wish, {need: needs[need].result for need in needs})
-    )
-    return replace(worker, base=base, task=told)
+@dataclass(frozen=True, slots=True)
+class _TaskWork:
+    """The tasks of a program, as the scheduler sees them."""
 
+    runner: WorkerRunner
+    workers: Mapping[str, WorkerSpec]
+    work: Work
+    on_end: OnEnd | None
 
-def _record_skipped(runner: WorkerRunner, worker: WorkerSpec, status: Status, why: str) -> _Ended:
-    runner.note(worker, worker.result_without_start(status, why))
-    return _Ended(runner.result(worker), None)
+    def is_met(self, ended: _Ended) -> bool:
+        return ended.result.status.is_good
+
+    def contribution(self, name: str, ended: _Ended) -> Contribution:
+        return Contribution(name, ended.commit)
+
+    async def skip(self, node: Node, failed: Sequence[str]) -> _Ended:
+        return await self._note(node, Status.SKIPPED, explain_skip(failed))
+
+    async def unstack(self, node: Node, error: Unstacked, turn: Turn[_Ended]) -> _Ended:
+        return await self._note(node, Status.FAILED, str(error))
+
+    async def perform(self, node: Node, turn: Turn[_Ended]) -> _Ended:
+        worker = self.workers[node.name]
+        task = worker.task
+        if worker.wish is not None:
+            task = add_need_results(task, worker.wish, {need: ended.result for need, ended in turn.needs.items()})
+        await self.work(replace(worker, base=turn.base, task=task))
+        return await self._end(node, turn.base)
+
+    async def _note(self, node: Node, status: Status, why: str) -> _Ended:
+        worker = self.workers[node.name]
+        self.runner.note(worker, worker.result_without_start(status, why))
+        return await self._end(node, None)
+
+    async def _end(self, node: Node, base: str | None) -> _Ended:
+        ended = _Ended(self.runner.result(self.workers[node.name]), base)
+        if self.on_end is not None:
+            await self.on_end(ended.result)
+        return ended

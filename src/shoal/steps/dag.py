@@ -1,19 +1,127 @@
-"""Work that waits for other work: each piece starts the moment its own needs have ended, and never earlier."""
+"""The one scheduler of work that waits for other work: stages of a plan, cells of a matrix, tasks of a program."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 from shoal.errors import ShoalError, first_of
 from shoal.git.conflict_sides import find_markers, has_sides, merge_favouring
 from shoal.git.merge import Conflicted, Merged, MergeRepository, Resolve, combine_commits
 from shoal.git.refs import pin
 from shoal.model.conflict_rule import ConflictRule
+from shoal.patterns.limiter import Limiter
 from shoal.sessions.context import RunContext
 from shoal.sessions.session import FAULTS
 
 Ended = TypeVar("Ended")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One piece of work: what it waits for, and what it starts from."""
+
+    name: str
+    needs: Sequence[str] = ()
+    title: str = ""
+    """How the commit that merges its dependencies names it, where that is not its name."""
+    base: str | None = None
+    """A commit to start from in the place of the work of its dependencies."""
+    is_stacked: bool = True
+    """Whether it starts from the work of its dependencies."""
+    start: str | None = None
+    """What it starts from where its dependencies left nothing; `None` is the run's base."""
+    on_conflict: ConflictRule | None = None
+    """What decides where the work of its dependencies conflicts; `None` where nobody can give a rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn(Generic[Ended]):
+    """The moment at which a node may start: its dependencies have ended well, and their work is merged."""
+
+    base: str | None
+    needs: Mapping[str, Ended]
+    ended: Mapping[str, Ended] = field(repr=False)
+    """Everything that has ended so far."""
+    note: str | None = None
+    """Which conflicts a rule resolved."""
+
+
+class DagWork(Protocol[Ended]):
+    """What differs between stages, cells and tasks."""
+
+    def is_met(self, ended: Ended) -> bool:
+        """Say whether those that need it may start."""
+
+    def contribution(self, name: str, ended: Ended) -> "Contribution":
+        """Say what those that need it build on; raise `Unstacked` where its work cannot be built on."""
+
+    async def skip(self, node: Node, failed: Sequence[str]) -> Ended:
+        """Note that *node* does not start, because its dependencies *failed* did not succeed."""
+
+    async def unstack(self, node: Node, error: "Unstacked", turn: Turn[Ended]) -> Ended:
+        """Note that the work of the dependencies of *node* does not go together."""
+
+    async def perform(self, node: Node, turn: Turn[Ended]) -> Ended:
+        """Do *node* to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What one dependency hands on: the *commit*, `None` for nothing, and the *name* that messages use."""
+
+    name: str
+    commit: str | None
+
+
+class DagRunner(Generic[Ended]):
+    """Runs nodes by their needs: each starts the moment its dependencies have ended, on their merged work."""
+
+    def __init__(self, context: RunContext, work: DagWork[Ended], limiter: Limiter | None = None) -> None:
+        self._context = context
+        self._work = work
+        self._limiter = limiter
+
+    async def run(self, nodes: Sequence[Node]) -> dict[str, Ended]:
+        """Do all of *nodes*; the first error cancels the rest, and is raised."""
+        known = {node.name: node for node in nodes}
+
+        async def perform(name: str, ended: Mapping[str, Ended]) -> Ended:
+            return await self._node(known[name], ended)
+
+        return await in_turn({node.name: node.needs for node in nodes}, perform)
+
+    async def _node(self, node: Node, ended: Mapping[str, Ended]) -> Ended:
+        work = self._work
+        needs = {need: ended[need] for need in node.needs}
+        if failed := [need for need, outcome in needs.items() if not work.is_met(outcome)]:
+            return await work.skip(node, failed)
+        try:
+            base = await self._stack(node, needs)
+        except Unstacked as error:
+            return await work.unstack(node, error, Turn(base=node.start, needs=needs, ended=ended))
+        turn = Turn(base=base.commit, needs=needs, ended=ended, note=base.note)
+        async with contextlib.nullcontext() if self._limiter is None else self._limiter.slot():
+            return await work.perform(node, turn)
+
+    async def _stack(self, node: Node, needs: Mapping[str, Ended]) -> "Stacked":
+        if node.base is not None:
+            return Stacked(node.base)
+        if not node.is_stacked:
+            return Stacked(None)
+        if not needs:
+            return Stacked(node.start)
+        parts = [self._work.contribution(need, outcome) for need, outcome in needs.items()]
+        merged = await merge_parts(self._context, node.title or node.name, parts, node.on_conflict)
+        return Stacked(merged.commit or node.start, merged.note)
+
+
+def explain_skip(failed: Sequence[str]) -> str:
+    """Say which dependencies did not succeed."""
+    names = ", ".join(map(ascii, failed))
+    return f"dependency {names} failed" if len(failed) == 1 else f"dependencies {names} failed"
+
 
 Perform = Callable[[str, Mapping[str, Ended]], Awaitable[Ended]]
 """Do one piece by its name; what has ended so far, its needs among it, is given too."""
@@ -24,7 +132,7 @@ async def in_turn(needs: Mapping[str, Sequence[str]], perform: Perform[Ended]) -
     ends = {name: asyncio.Event() for name in needs}
     ended: dict[str, Ended] = {}
 
-    async def one(name: str) -> None:
+    async def run_node(name: str) -> None:
         for need in needs[name]:
             await ends[need].wait()
         ended[name] = await perform(name, ended)
@@ -33,7 +141,7 @@ async def in_turn(needs: Mapping[str, Sequence[str]], perform: Perform[Ended]) -
     try:
         async with asyncio.TaskGroup() as group:
             for name in needs:
-                group.create_task(one(name))
+                group.create_task(run_node(name))
     except BaseExceptionGroup as errors:
         raise first_of(errors) from None
     return ended
@@ -43,7 +151,7 @@ SHOWN = 5
 
 
 class Unstacked(ShoalError):
-    """The work of the needs cannot be had together; *paths* are the files that conflict."""
+    """The work of the dependencies does not go together; *paths* are the files that conflict."""
 
     def __init__(self, what: str, paths: Sequence[str] = ()) -> None:
         super().__init__(what)
@@ -58,25 +166,17 @@ class Stacked:
     note: str | None = None
 
 
-async def merge_dependencies(
-    context: RunContext, step: str, needs: Sequence[str], commits: Sequence[str]
-) -> str | None:
-    """Merge *commits*, the work of *needs*; `None` is the run's own base. Raises `Unstacked` with the reason."""
-    return (await merge_needs(context, step, needs, commits, None)).commit
-
-
-async def merge_needs(
-    context: RunContext, step: str, needs: Sequence[str], commits: Sequence[str], rule: ConflictRule | None
+async def merge_parts(
+    context: RunContext, title: str, parts: Sequence[Contribution], rule: ConflictRule | None = None
 ) -> Stacked:
-    """Merge *commits*, the work of *needs*, by *rule* where they conflict. Raises `Unstacked` with the reason.
-
-    Where nobody can give a rule, as among the cells of a matrix, it is `None`.
-    """
+    """Merge *parts* as the base of *title*, by *rule* where they conflict. Raises `Unstacked` with the reason."""
+    needs = [part.name for part in parts]
+    commits = [part.commit for part in parts if part.commit]
     if not commits:
         return Stacked(None)
-    said = f"Base of {step}: {', '.join(needs)}\n"
+    message = f"Base of {title}: {', '.join(needs)}\n"
     try:
-        base = await combine_commits(context.repository, commits, said, resolve=_take_side(rule))
+        base = await combine_commits(context.repository, commits, message, resolve=_take_side(rule))
         if isinstance(base, Merged):
             await pin(context.repository, context.run, base.commit)  # a slot may be long in coming, and a gc quick
     except FAULTS as error:

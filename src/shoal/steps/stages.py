@@ -5,14 +5,13 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from shoal.errors import BadInput, Broken
+from shoal.errors import BadInput, Broken, ShoalError
 from shoal.model.artifact import Produced
-from shoal.model.conflict_rule import ConflictRule
 from shoal.model.plan import Approval, Loop, PipelineGroup, Stage, Step, everything
 from shoal.model.results import StepResult
 from shoal.model.status import Status
 from shoal.sessions.context import RunContext
-from shoal.steps.dag import Stacked, Unstacked, in_turn, merge_needs
+from shoal.steps.dag import Contribution, DagRunner, Node, Turn, Unstacked, explain_skip, merge_parts
 from shoal.steps.gate import ask_person
 from shoal.steps.outcome import (
     GOOD_ENOUGH,
@@ -50,56 +49,34 @@ class StageRunner:
 
     async def run(self, stages: Sequence[Stage], start: str | None, scope: TemplateScope) -> dict[str, StageOutcome]:
         """Do *stages*, those that need nothing from the commit *start*."""
-        known = {stage.name: stage for stage in stages}
         await record_stages_started(self.steps.context, stages, self._begun)
-        self._begun |= known.keys()
+        self._begun |= {stage.name for stage in stages}
+        work = _StageWork(self, {stage.name: stage for stage in stages}, start, scope)
+        return await DagRunner(self.steps.context, work).run([work.node(stage) for stage in stages])
 
-        async def perform(name: str, ended: Mapping[str, StageOutcome]) -> StageOutcome:
-            outcome = await self._stage(known[name], ended, start, scope)
-            outcome = replace(outcome, result=replace(outcome.result, notes=self.notes.get(name, ())))
-            outcome = _mask(self.steps.context, outcome)
-            self.outcomes[name] = outcome
-            await record_stage_ended(self.steps.context, outcome.result, self.steps.visits.get(name, 1))
-            return outcome
-
-        return await in_turn({stage.name: stage.needs for stage in stages}, perform)
-
-    async def _stage(
-        self, stage: Stage, ended: Mapping[str, StageOutcome], start: str | None, scope: TemplateScope
-    ) -> StageOutcome:
-        needs = {need: ended[need] for need in stage.needs}
-        if bad := [need for need, one in needs.items() if not one.is_met]:
-            why = f"it needs {', '.join(bad)}, which did not end well"
-            return replace(self.steps.skip(stage, Status.SKIPPED, why), commit=start)
-        base = start
+    async def run_stage(self, stage: Stage, turn: Turn[StageOutcome], scope: TemplateScope) -> StageOutcome:
+        """Do *stage*, whose turn has come, unless its condition does not hold."""
         try:
-            within = scope.at(stage, ended)
+            within = scope.at(stage, turn.ended)
             if stage.condition is not None and not within.holds(stage.condition):
-                return await self._passed_over(stage, needs, start)
-            base = await self._base(stage, needs, start)
-            here = StageState(base=base, scope=within, needs=needs)
+                return self.pass_over(stage, turn.base)
+            here = StageState(base=turn.base, scope=within, needs=turn.needs)
             return await (self._once(stage, here) if stage.loop is None else self._rounds(stage, stage.loop, here))
         except (Unstacked, BadInput, Broken) as error:
-            return replace(self.steps.skip(stage, Status.FAILED, str(error)), commit=base)
+            return replace(self.steps.skip(stage, Status.FAILED, str(error)), commit=turn.base)
 
-    async def _passed_over(self, stage: Stage, needs: Mapping[str, StageOutcome], start: str | None) -> StageOutcome:
-        """Note that the condition of *stage* does not hold; needs that conflict count for who would build on them."""
+    def pass_over(self, stage: Stage, base: str | None, conflict: str | None = None) -> StageOutcome:
+        """Note that the condition of *stage* does not hold; needs that conflict count for those that build on them."""
         skipped = self.steps.skip(stage, Status.SKIPPED, f"`if: {stage.condition}` does not hold")
-        skipped = replace(skipped, is_met=True, commit=start, is_passed_over=True)
-        try:
-            return replace(skipped, commit=await self._base(stage, needs, start))
-        except Unstacked as error:
-            return replace(skipped, conflict=f"{stage.name}: {error}")
+        return replace(skipped, is_met=True, commit=base, is_passed_over=True, conflict=conflict)
 
-    async def _base(self, stage: Stage, needs: Mapping[str, StageOutcome], start: str | None) -> str | None:
-        if stage.base is not None:
-            return stage.base
-        if not stage.is_stacked:
-            return None
-        merged = await self._merge_parts(stage, needs, stage.on_conflict)
-        if merged.note is not None:
-            self.notes[stage.name] = (self.steps.context.mask.text(merged.note),)
-        return merged.commit or start
+    async def finish(self, name: str, outcome: StageOutcome) -> StageOutcome:
+        """Record how a stage ended."""
+        outcome = replace(outcome, result=replace(outcome.result, notes=self.notes.get(name, ())))
+        outcome = _mask(self.steps.context, outcome)
+        self.outcomes[name] = outcome
+        await record_stage_ended(self.steps.context, outcome.result, self.steps.visits.get(name, 1))
+        return outcome
 
     async def _once(self, stage: Stage, here: StageState) -> StageOutcome:
         match stage:
@@ -184,19 +161,67 @@ class StageRunner:
         needed = {need for one in stage.stages for need in one.needs}
         last = {one.name: outcome.inner[one.name] for one in stage.stages if one.name not in needed}
         try:
-            merged = await self._merge_parts(stage, last)
-        except Unstacked as error:  # no fault of the group's own: it counts for who would build on it
+            parts = [_contribution(name, part) for name, part in last.items()]
+            merged = await merge_parts(self.steps.context, stage.name, parts)
+        except Unstacked as error:  # no fault of the group's own: it counts for those that build on it
             return replace(outcome, conflict=f"{stage.name}: {error}")
         return replace(outcome, commit=merged.commit or outcome.commit)
 
-    async def _merge_parts(
-        self, stage: Stage, parts: Mapping[str, StageOutcome], rule: ConflictRule | None = None
-    ) -> Stacked:
-        """Merge the work of *parts* for *stage*; raises `Unstacked` where it does not go together."""
-        if spoilt := next((one.conflict for one in parts.values() if one.conflict), None):
-            raise Unstacked(spoilt)
-        commits = [one.commit for one in parts.values() if one.commit]
-        return await merge_needs(self.steps.context, stage.name, tuple(parts), commits, rule)
+
+@dataclass(frozen=True, slots=True)
+class _StageWork:
+    """Stages of one level, as the scheduler sees them."""
+
+    runner: StageRunner
+    stages: Mapping[str, Stage]
+    start: str | None
+    scope: TemplateScope
+
+    def node(self, stage: Stage) -> Node:
+        return Node(
+            name=stage.name,
+            needs=stage.needs,
+            base=stage.base,
+            is_stacked=stage.is_stacked,
+            start=self.start,
+            on_conflict=stage.on_conflict,
+        )
+
+    def is_met(self, ended: StageOutcome) -> bool:
+        return ended.is_met
+
+    def contribution(self, name: str, ended: StageOutcome) -> Contribution:
+        return _contribution(name, ended)
+
+    async def skip(self, node: Node, failed: Sequence[str]) -> StageOutcome:
+        skipped = self.runner.steps.skip(self.stages[node.name], Status.SKIPPED, explain_skip(failed))
+        return await self.runner.finish(node.name, replace(skipped, commit=self.start))
+
+    async def unstack(self, node: Node, error: Unstacked, turn: Turn[StageOutcome]) -> StageOutcome:
+        stage = self.stages[node.name]
+        outcome = self._conflict(stage, error, turn)
+        return await self.runner.finish(node.name, outcome)
+
+    def _conflict(self, stage: Stage, error: Unstacked, turn: Turn[StageOutcome]) -> StageOutcome:
+        why: ShoalError = error
+        try:
+            if stage.condition is not None and not self.scope.at(stage, turn.ended).holds(stage.condition):
+                return self.runner.pass_over(stage, turn.base, f"{stage.name}: {error}")
+        except (BadInput, Broken) as wrong:
+            why = wrong
+        return replace(self.runner.steps.skip(stage, Status.FAILED, str(why)), commit=turn.base)
+
+    async def perform(self, node: Node, turn: Turn[StageOutcome]) -> StageOutcome:
+        if turn.note is not None:
+            self.runner.notes[node.name] = (self.runner.steps.context.mask.text(turn.note),)
+        outcome = await self.runner.run_stage(self.stages[node.name], turn, self.scope)
+        return await self.runner.finish(node.name, outcome)
+
+
+def _contribution(name: str, outcome: StageOutcome) -> Contribution:
+    if outcome.conflict:
+        raise Unstacked(outcome.conflict)
+    return Contribution(name, outcome.commit)
 
 
 def _mask(context: RunContext, outcome: StageOutcome) -> StageOutcome:

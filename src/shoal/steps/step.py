@@ -16,7 +16,7 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.session import FAULTS
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerRunner
-from shoal.steps.dag import Unstacked, merge_dependencies
+from shoal.steps.dag import Contribution, Unstacked, merge_parts
 from shoal.steps.outcome import StageOutcome, fail_stage, is_good_enough
 from shoal.steps.select import Judge, judge_of, select_worker
 from shoal.steps.template_scope import TemplateScope
@@ -168,9 +168,8 @@ class StepRunner:
     async def _matrix_built(self, step: Step, outcome: StageOutcome, base: str | None) -> StageOutcome:
         good = [one for one in outcome.result.worker_results if one.status.is_good and one.commit]
         try:
-            commit = await merge_dependencies(
-                self.context, step.name, [one.session for one in good], [str(one.commit) for one in good]
-            )
+            parts = [Contribution(result.session, result.commit) for result in good]
+            commit = (await merge_parts(self.context, step.name, parts)).commit
         except Unstacked as error:
             return replace(outcome, conflict=f"{step.name}: {error}{_of_artifacts(step, error)}")
         return replace(outcome, commit=commit or base)

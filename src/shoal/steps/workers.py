@@ -1,5 +1,6 @@
 """The workers of a step as jobs, made when it starts: texts filled in, differences and artifacts laid on."""
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from shoal.patterns import Call, Err, Limiter, gather, quorum, race, settled
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerKey, WorkerRunner, is_good
-from shoal.steps.dag import Unstacked, in_turn, merge_dependencies
+from shoal.steps.dag import Contribution, DagRunner, Node, Turn, Unstacked, explain_skip
 from shoal.steps.history import Visit, is_decided
 from shoal.steps.outcome import StageOutcome
 from shoal.steps.prompt import with_artifacts
@@ -260,44 +261,50 @@ async def cells_done(
     rule = Rule.on_failure(step.on_failure)
     if not any(cell.needs for cell in cells):
         return await together(runner, jobs, rule, most)
-    await _run_in_order(runner, jobs, cells, Limiter(most or max(1, len(jobs))), is_strict=rule.pattern == "gather")
+    limiter = Limiter(most or max(1, len(jobs)))
+    work = _CellWork(runner, {cell.id: job for cell, job in zip(cells, jobs, strict=True)}, rule.pattern == "gather")
+    with contextlib.suppress(Refused):
+        await DagRunner(runner.context, work, limiter).run([_cell_node(cell, step.name) for cell in cells])
     return tuple(runner.result(job) for job in jobs)
 
 
-async def _run_in_order(
-    runner: WorkerRunner, jobs: Sequence[WorkerSpec], cells: Sequence[Cell], limiter: Limiter, *, is_strict: bool
-) -> None:
-    known = {cell.id: job for cell, job in zip(cells, jobs, strict=True)}
-    needs = {cell.id: cell.needs for cell in cells}
+def _cell_node(cell: Cell, step: str) -> Node:
+    return Node(name=cell.id, needs=cell.needs, title=step)
 
-    async def perform(name: str, ended: Mapping[str, WorkerResult]) -> WorkerResult:
-        job = known[name]
-        if bad := [need for need in needs[name] if not ended[need].status.is_good]:
-            runner.note(
-                job,
-                job.result_without_start(
-                    Status.SKIPPED, f"it needs {', '.join(map(ascii, bad))}, which did not end well"
-                ),
-            )
-        else:
-            await _one(runner, job, [ended[need] for need in needs[name]], limiter)
-        result = runner.result(job)
-        if is_strict and not result.status.is_good:
+
+@dataclass(frozen=True, slots=True)
+class _CellWork:
+    """The cells of a matrix, as the scheduler sees them."""
+
+    runner: WorkerRunner
+    workers: Mapping[str, WorkerSpec]
+    is_strict: bool
+    """Whether the first failure ends the rest."""
+
+    def is_met(self, ended: WorkerResult) -> bool:
+        return ended.status.is_good
+
+    def contribution(self, name: str, ended: WorkerResult) -> Contribution:
+        return Contribution(ended.session, ended.commit or ended.base)  # unchanged, it hands on its base
+
+    async def skip(self, node: Node, failed: Sequence[str]) -> WorkerResult:
+        return self._note(node, Status.SKIPPED, explain_skip(failed))
+
+    async def unstack(self, node: Node, error: Unstacked, turn: Turn[WorkerResult]) -> WorkerResult:
+        return self._note(node, Status.FAILED, str(error))
+
+    async def perform(self, node: Node, turn: Turn[WorkerResult]) -> WorkerResult:
+        worker = self.workers[node.name]
+        await self.runner.run(replace(worker, base=turn.base or worker.base))
+        return self._end(node)
+
+    def _note(self, node: Node, status: Status, why: str) -> WorkerResult:
+        worker = self.workers[node.name]
+        self.runner.note(worker, worker.result_without_start(status, why))
+        return self._end(node)
+
+    def _end(self, node: Node) -> WorkerResult:
+        result = self.runner.result(self.workers[node.name])
+        if self.is_strict and not result.status.is_good:
             raise Refused(result)
         return result
-
-    try:
-        await in_turn(needs, perform)
-    except Refused:
-        return
-
-
-async def _one(runner: WorkerRunner, job: WorkerSpec, needs: Sequence[WorkerResult], limiter: Limiter) -> None:
-    try:
-        commits = [commit for one in needs if (commit := one.commit or one.base)]  # unchanged, it hands on its base
-        base = await merge_dependencies(runner.context, job.step, [one.session for one in needs], commits)
-    except Unstacked as error:
-        runner.note(job, job.result_without_start(Status.FAILED, str(error)))
-        return
-    async with limiter.slot():
-        await runner.run(replace(job, base=base or job.base))
