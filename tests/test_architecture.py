@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "model": "errors",
     "proc": LOW,
     "patterns": LOW,
-    "pipeline": LOW,
+    "pipeline": f"{LOW} sandboxes",
     "adapters": LOW,
     "sandboxes": LOW,
     "store": f"{LOW} proc",
@@ -76,7 +76,7 @@ ONE_DOOR = {
     "starlette": "dashboard",
 }
 
-# Run by path, most of them inside the wall, and never imported.
+# Run by path, most of them inside a sandbox, and never imported.
 PROGRAMS = {
     "sandboxes/launcher.py",
     "limits/watcher.py",

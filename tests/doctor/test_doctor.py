@@ -33,7 +33,7 @@ from shoal.model.policy import Network, Policy
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sandboxes.bubblewrap import ABSTRACT
-from shoal.sandboxes.kind import Sandbox, wall_line
+from shoal.sandboxes.kind import Sandbox, ready_line
 from shoal.sessions.agent_process import Ending
 from shoal.sessions.clients import standings
 from shoal.sessions.context import RunContext
@@ -85,7 +85,7 @@ class Shell:
     gaps: tuple[str, ...] = ()
 
     def wrap(self, command: Command, policy: Policy) -> Command:
-        line = shlex.quote(wall_line(policy.token).decode())
+        line = shlex.quote(ready_line(policy.token).decode())
         words = ("/bin/sh", "-c", f'printf %s {line} >&2; exec "$@"', "sh", *command.argv)
         env = {**os.environ, **command.env} if self.env else command.env
         return Command(argv=words, cwd=command.cwd, env=env, stdin=command.stdin)

@@ -15,9 +15,9 @@ import pytest
 
 from shoal.model.command import Argument, Command, Given, ReportPipe
 from shoal.model.policy import Policy
-from shoal.sandboxes.choose import find, trials
-from shoal.sandboxes.host import SandboxHost, Trial, look
-from shoal.sandboxes.kind import Sandbox, wall_line
+from shoal.sandboxes.host import SandboxHost, Trial, inspect_host
+from shoal.sandboxes.kind import Sandbox, ready_line
+from shoal.sandboxes.registry import find, trials
 from shoal.sessions.host_probe import device_nodes
 
 SEARCH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -78,7 +78,7 @@ class Ran:
     @property
     def said(self) -> str:
         """What came on stderr after the wall's own line, which must be the first."""
-        first = wall_line(TOKEN).decode()
+        first = ready_line(TOKEN).decode()
         assert self.err.startswith(first), self
         return self.err.removeprefix(first)
 
@@ -131,7 +131,7 @@ def ran(command: Command, who: Person) -> Ran:
 
 def host(who: Person) -> SandboxHost:
     """Look at the host as *who*, and run all trials."""
-    found = look(SEARCH, device_nodes())
+    found = inspect_host(SEARCH, device_nodes())
     if who.uid != os.geteuid():
         # Ours may lie in a folder that is closed to others, and what is done for root is not needed.
         found = replace(found, python=PYTHON, root=replace(found.root, devices=(), closed=()))

@@ -137,7 +137,7 @@ def opened(sandbox: Bubblewrap | Landlock, names: tuple[str, ...], monkeypatch: 
     is_kept: Callable[[Denial], bool] = lambda denial: denial.name not in names  # noqa: E731
     monkeypatch.setattr(seccomp, "denials", lambda strength: filter(is_kept, whole(strength)))
     if isinstance(sandbox, Bubblewrap):
-        return replace(sandbox, seccomp=seccomp.program.__wrapped__(Strength.WALLED))
+        return replace(sandbox, seccomp=seccomp.program.__wrapped__(Strength.NAMESPACED))
     return replace(sandbox, filters=dict.fromkeys(Strength, seccomp.program.__wrapped__(Strength.CUT_OFF)))
 
 

@@ -18,8 +18,8 @@ from shoal.model.command import Command
 from shoal.model.policy import Network, Policy
 from shoal.sandboxes import seccomp
 from shoal.sandboxes.bubblewrap import Bubblewrap
-from shoal.sandboxes.choose import LAUNCHER
 from shoal.sandboxes.landlock import Landlock
+from shoal.sandboxes.launch import LAUNCHER
 from shoal.sandboxes.seccomp import ArgumentTest, Denial, Strength
 from tests.sandboxes.sandbox_runs import SEARCH, TOKEN, Person, Ran, facts, python, ran
 
@@ -273,7 +273,7 @@ def test_the_filters_differ_by_what_each_wall_must_make_up_for() -> None:
 
     modes = {"chmod", "fchmod", "fchmodat", "fchmodat2"}
     others = {"prlimit64", "setpriority", "ioprio_set", *(f"sched_set{what}" for what in SCHEDULING)}
-    assert names[Strength.CONFINED] - names[Strength.WALLED] == {*modes, *others, *seccomp.SHARED_OBJECTS}
+    assert names[Strength.CONFINED] - names[Strength.NAMESPACED] == {*modes, *others, *seccomp.SHARED_OBJECTS}
     assert names[Strength.CUT_OFF] == names[Strength.CONFINED]
 
 

@@ -61,7 +61,7 @@ asyncio.run(ran(Path(sys.argv[1]), step("work", sys.argv[3], 2, limits=EXACT), s
 
 
 async def test_without_a_wall_it_is_refused(repo: Path) -> None:
-    with pytest.raises(Unavailable, match="without a wall an agent can write on every disk"):
+    with pytest.raises(Unavailable, match="without a sandbox an agent can write on every disk"):
         await ran(repo, step("work", "true", limits=EXACT), sandbox="none")
     assert_nothing_left(repo)
 

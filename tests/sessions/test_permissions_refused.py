@@ -104,7 +104,7 @@ async def test_without_a_wall_what_nothing_holds_does_not_start(repo: Path, perm
     error = await refused(repo, permissions, sandbox="none")
 
     assert isinstance(error, Unavailable)
-    assert "without a wall nothing holds it" in str(error)
+    assert "without a sandbox nothing enforces it" in str(error)
 
 
 def test_the_command_refuses_with_the_right_exit_code(repo: Path) -> None:

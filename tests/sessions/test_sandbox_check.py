@@ -13,8 +13,8 @@ from shoal.errors import WallBroken
 from shoal.model.events import AgentStarted, Output, Recorded, SessionStarted
 from shoal.model.status import Status
 from shoal.proc import Stream
-from shoal.sandboxes.kind import wall_line
-from shoal.sandboxes.none import NoWall
+from shoal.sandboxes.kind import ready_line
+from shoal.sandboxes.none import NoSandbox
 from shoal.sessions import start_turns as turns
 from shoal.sessions.sandboxed import HELD_BYTES, SandboxCheck
 from shoal.sessions.start_turns import AT_ONCE, begun_turn, taken_turn
@@ -28,7 +28,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.chunks: list[tuple[Stream, bytes]] = []
-        self.gate = SandboxCheck(NoWall(launcher=()), TOKEN, self.take)
+        self.gate = SandboxCheck(NoSandbox(launcher=()), TOKEN, self.take)
 
     def take(self, stream: Stream, chunk: bytes) -> None:
         self.chunks.append((stream, chunk))
@@ -40,7 +40,7 @@ def test_what_is_read_from_stdout_before_the_walls_line_is_held_and_not_lost() -
     heard.gate.feed(Stream.STDOUT, b"first ")
     heard.gate.feed(Stream.STDOUT, b"second")
     before = list(heard.chunks)
-    heard.gate.feed(Stream.STDERR, wall_line(TOKEN) + b"rest")
+    heard.gate.feed(Stream.STDERR, ready_line(TOKEN) + b"rest")
     heard.gate.feed(Stream.STDOUT, b" third")
 
     assert before == []
@@ -62,7 +62,7 @@ def test_without_the_walls_line_nothing_is_heard_and_what_is_held_is_bounded() -
     with pytest.raises(WallBroken, match="no wall"):
         heard.gate.assert_open()
     assert heard.chunks == []
-    heard.gate.feed(Stream.STDERR, wall_line(TOKEN))
+    heard.gate.feed(Stream.STDERR, ready_line(TOKEN))
     assert [len(chunk) for _, chunk in heard.chunks] == [HELD_BYTES]
 
 

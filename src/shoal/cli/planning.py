@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shoal.errors import BadInput
+from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
 from shoal.model.plan import PipelineGroup, Plan, Role, Stage, Step
 from shoal.model.policy import Network
@@ -18,6 +18,7 @@ from shoal.model.task import Task
 from shoal.pipeline.adhoc import adhoc
 from shoal.pipeline.keys.duration import BadDuration, seconds
 from shoal.pipeline.names import OWN_FILE, own_file
+from shoal.sandboxes.registry import KINDS
 
 MOST_BYTES = 16 * 2**20
 STDIN = "-"
@@ -120,6 +121,8 @@ def make_plan(work: Work, manner: RunOverrides, environ: Mapping[str, str]) -> P
         raise BadInput(f"-j {manner.at_once}: at least 1 agent has to work at a time")
     if manner.retries is not None and manner.retries < 0:
         raise BadInput(f"--retries {manner.retries}: give 0 or more further attempts")
+    if manner.sandbox is not None and manner.sandbox not in KINDS:
+        raise BadInput(f"--sandbox: {UnknownName('sandbox', manner.sandbox, KINDS)}")
     timeout = None if manner.timeout is None else duration("--timeout", manner.timeout)
     work = _with_text(work)
     made = _adhoc(work, environ) if work.is_adhoc else _from_file(work, environ)

@@ -17,6 +17,7 @@ from shoal.cli.planning import RunOverrides, Work, duration, make_plan, one_or_s
 from shoal.cli.run_output import EventOutput, JsonOutput, LineOutput, RunOutput
 from shoal.errors import BadInput
 from shoal.model.plan import Plan, everything
+from shoal.sandboxes.registry import DEFAULT, KINDS
 
 Target = Annotated[
     str | None,
@@ -51,7 +52,10 @@ Base = Annotated[str | None, typer.Option(metavar="REF", help="The commit to sta
 AtOnce = Annotated[
     int | None, typer.Option("-j", metavar="N", help="Agents at a time; 5 for --task, 10 for a file, unless it says.")
 ]
-Wall = Annotated[Literal["bubblewrap", "landlock", "none"] | None, typer.Option(help="The wall; else bubblewrap.")]
+Sandbox = Annotated[
+    str | None,
+    typer.Option(metavar="|".join(KINDS), help=f"The sandbox of every agent; default: the file's, or {DEFAULT}."),
+]
 Isolation = Annotated[
     Literal["auto", "overlay", "worktree", "directory"] | None, typer.Option(help="The workspace; else auto.")
 ]
@@ -90,7 +94,7 @@ def command(
     retries: option.Retries = None,
     base: option.Base = None,
     at_once: option.AtOnce = None,
-    sandbox: option.Wall = None,
+    sandbox: option.Sandbox = None,
     isolation: option.Isolation = None,
     timeout: option.Timeout = None,
     deadline: option.Deadline = None,

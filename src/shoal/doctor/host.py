@@ -20,7 +20,7 @@ from shoal.model.agent import CLIENTS
 from shoal.model.command import Command
 from shoal.model.finding import Finding
 from shoal.proc.spawn import raise_file_limit
-from shoal.sandboxes.choose import NO_LIBSECCOMP
+from shoal.sandboxes.host import NO_LIBSECCOMP
 from shoal.sandboxes.seccomp import LIBRARY, Strength, program
 from shoal.sessions.clients import installed_name
 from shoal.store.paths import StatePaths
@@ -84,7 +84,7 @@ async def _git() -> Finding:
 def _libseccomp() -> Finding:
     held, said = True, LIBRARY
     try:
-        program(Strength.WALLED)
+        program(Strength.NAMESPACED)
     except OSError as error:
         held, said = False, str(error)
     remedy = "" if held else NO_LIBSECCOMP

@@ -22,6 +22,7 @@ from shoal.runs.auto_merge import auto_merge, resolving_steps
 from shoal.runs.context import open_run
 from shoal.runs.overlaps import alternatives_of, overlaps_told
 from shoal.runs.request import RunRequest
+from shoal.sandboxes.registry import confines
 from shoal.sessions.context import RunContext
 from shoal.sessions.limit_watch import spelt
 from shoal.sessions.policy import outside_notes
@@ -95,13 +96,14 @@ def _other_walls(context: RunContext, plan: Plan) -> tuple[str, ...]:
     other = [step for step in plan.working if step.sandbox not in (None, context.sandbox.name)]
     told = [f"step {step.name}: wall {step.sandbox}, in place of the run's" for step in other]
     has_gates = any(isinstance(stage, Approval) for stage in everything(plan.steps))
-    if has_gates and "none" in (context.sandbox.name, *(step.sandbox for step in other)):
-        told.append("an agent without a wall can answer gates itself")
+    names = (context.sandbox.name, *(step.sandbox for step in other if step.sandbox))
+    if has_gates and not all(map(confines, names)):
+        told.append("an agent without a sandbox can answer gates itself")
     return tuple(told)
 
 
 def _gaps(context: RunContext, plan: Plan) -> tuple[str, ...]:
-    """What the wall does not hold, as far as this run has to do with it."""
+    """Say what the sandbox does not protect, as far as it matters to this run."""
     networks = {network for task in plan.assignments for network in (task.network, task.agent.network) if network}
     on_host = any(NETWORKS[network].shares_host for network in networks)
     return context.sandbox.gaps if on_host or context.sandbox.has_gaps_offline else ()

@@ -1,4 +1,4 @@
-"""The wall of namespaces: bubblewrap with one frozen set of flags, looked at from inside before the agent starts."""
+"""The sandbox of namespaces: bubblewrap with one frozen set of flags, checked from inside before the agent starts."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,17 +8,21 @@ from pathlib import Path
 from shoal.errors import BadInput, Unavailable
 from shoal.model.command import Argument, Command, Given, ReportPipe
 from shoal.model.network import NETWORKS
-from shoal.model.policy import Layers, Policy
+from shoal.model.policy import Layers, Network, Policy
 from shoal.sandboxes import bubblewrap as inside
-from shoal.sandboxes.host import HostRoot
-from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, RootLayers, nul_separated
+from shoal.sandboxes.host import TRIAL_TOKEN, HostRoot, SandboxHost
+from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, TRUE, RootLayers, nul_separated
+from shoal.sandboxes.launch import launcher_argv
+from shoal.sandboxes.seccomp import Strength
 from shoal.sandboxes.view import View
+
+CONFINES = True
 
 SHELL = "/bin/sh"
 
-# Builtins only, so that nothing forks (1 ms); for dash and for bash as sh. Its variables are named so that none can be
-# one of the agent's, which would then be changed for the agent too. Lists come with their length before them, because
-# a name in them may be anything. In the shell's words: $1 token, $2 capability sets, $3 network, and four lists.
+# Builtins only, so that nothing forks (1 ms); for dash and for bash as sh. Its variables have names that no agent's
+# variable has, which would then be changed for the agent too. Each list comes after its length, because a name in it
+# may be anything. In the shell: $1 token, $2 capability sets, $3 network, and four lists.
 ASSERT = r"""
 _shoal_token=$1 _shoal_caps=$2 _shoal_net=$3
 shift 3
@@ -81,7 +85,7 @@ BY_SHELLS = ("PWD", "OLDPWD", "SHLVL", "_")
 
 
 def argv(command: tuple[Argument, ...], environment: "Environment", policy: Policy, view: View) -> tuple[Argument, ...]:
-    """Begin the box with the script; *command* follows it, whatever it holds."""
+    """Begin the sandbox with the script; *command* follows it, whatever it contains."""
     return (
         *(SHELL, "-c", ASSERT, "sh", policy.token, capability_set(policy.capabilities), policy.network.value),
         *_with_count(str(path) for path in view.absent),
@@ -94,10 +98,10 @@ def argv(command: tuple[Argument, ...], environment: "Environment", policy: Poli
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """An agent's variables, apart by when they are set.
+    """An agent's variables, separated by when they are set.
 
-    *early* ones the box begins with. *late* ones would change how the script itself runs (a preloaded library could
-    say the wall's line for it), so they are set last. *foreign* ones nobody asked for: bubblewrap and shells add them.
+    The sandbox begins with *early*. *late* would change how the script itself runs (a preloaded library could print
+    the sandbox's line for it), so they are set last. Nobody asked for *foreign*: bubblewrap and shells add them.
     """
 
     early: Mapping[str, str] = field(repr=False)
@@ -106,10 +110,10 @@ class Environment:
 
 
 def environment(env: Mapping[str, str]) -> Environment:
-    """Take the variables apart; raise `BadInput` for a name that no shell would pass on."""
+    """Separate the variables; raise `BadInput` for a name that no shell would pass on."""
     for name in env:
         if not NAME.fullmatch(name):
-            raise BadInput(f"{name!r} cannot be the name of a variable: letters, digits and _ only")
+            raise BadInput(f"{name!r} cannot be the name of a variable; use letters, digits and _")
     late = {name: value for name, value in env.items() if LOADER.fullmatch(name)}
     early = {name: value for name, value in env.items() if name not in late}
     return Environment(early, late, tuple(name for name in BY_SHELLS if name not in env))
@@ -119,7 +123,7 @@ def capability_set(names: Iterable[str]) -> str:
     """Spell a set of capabilities as /proc/self/status does."""
     unknown = sorted(set(names) - set(CAPABILITIES))
     if unknown:
-        raise BadInput(f"no box may have {', '.join(unknown)}")
+        raise BadInput(f"no sandbox may have {', '.join(unknown)}")
     return f"{sum(1 << CAPABILITIES[name] for name in set(names)):016x}"
 
 
@@ -133,18 +137,18 @@ FLAGS = (
     *("--new-session", "--die-with-parent", "--hostname", "shoal", "--cap-drop", "ALL"),
 )
 
-# In the shell's words: $1 token, $2 options, $3 target, and then the box's own command.
+# In the shell: $1 token, $2 options, $3 target, and then the sandbox's own command.
 MOUNT_LAYERS = r"""
 mount -t overlay overlay -o "$2" -- "$3" || { printf 'shoal-wall-broken %s layers\n' "$1" >&2; exit 125; }
 shift 3
 exec "$@"
 """
 
-# A namespace for the mount, of which the host's hears nothing.
+# A namespace for the mount, invisible to the host's.
 APART = ("-m", "--propagation", "private")
 APART_AS_USER = ("-Urm",)
 
-LOOPBACK = "with the host's network, what listens on the host's own addresses can be reached"
+LOOPBACK = "with the host's network, whatever listens on the host's own addresses can be reached"
 ABSTRACT = "with the host's network, abstract sockets of the host can be reached: this kernel cannot scope them"
 
 DEVICES = "mode and times of the host's device nodes can be changed: no others can be made here (it needs CAP_MKNOD)"
@@ -152,9 +156,9 @@ DEVICES = "mode and times of the host's device nodes can be changed: no others c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bubblewrap:
-    """Namespaces for everything, no capabilities, a seccomp filter, and a root of which only what is named exists.
+    """Namespaces for everything, no capabilities, a seccomp filter, and a root in which only what is named exists.
 
-    *launcher* is the beginning of a command that shuts abstract sockets off where the network is the host's.
+    *launcher* is the beginning of a command that blocks abstract sockets on the host's network.
     """
 
     bwrap: Path
@@ -163,22 +167,22 @@ class Bubblewrap:
     launcher: tuple[str, ...] | None
     root: HostRoot = field(repr=False)
     name: str = field(default="bubblewrap", init=False)
+    confines: bool = field(default=CONFINES, init=False)
     mounts: bool = field(default=True, init=False)
-    confines: bool = field(default=True, init=False)
     has_gaps_offline: bool = field(default=False, init=False)
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Say what stays open."""
+        """What it does not protect."""
         abstract = () if self.launcher else (ABSTRACT,)
         return (LOOPBACK, *abstract, *((DEVICES,) if self.root.shares_devices else ()))
 
     def wrap(self, command: Command, policy: Policy) -> Command:
-        """Put *command* into a box; raise `BadInput` where the policy contradicts itself."""
-        argv = (*self._scope(policy), *self._layers(policy), *self._box(command, policy))
+        """Put *command* into the sandbox; raise `BadInput` where the policy contradicts itself."""
+        argv = (*self._scope(policy), *self._layers(policy), *self._bwrap(command, policy))
         return Command(argv=argv, cwd=OUTSIDE_CWD, env=OUTSIDE_ENV, stdin=command.stdin)
 
-    def _box(self, command: Command, policy: Policy) -> tuple[Argument, ...]:
+    def _bwrap(self, command: Command, policy: Policy) -> tuple[Argument, ...]:
         view = View(policy, self.root)
         environment = inside.environment(command.env)
         variables = (word for pair in environment.early.items() for word in ("--setenv", *pair))
@@ -205,7 +209,7 @@ class Bubblewrap:
         if policy.layers is None:
             return ()
         if self.unshare is None:
-            raise Unavailable("an overlay in the box", "there is no `unshare`", "`apt install util-linux`")
+            raise Unavailable("an overlay in the sandbox", "`unshare` is missing", "`apt install util-linux`")
         script = (inside.SHELL, "-c", MOUNT_LAYERS, "sh")
         apart = APART if isinstance(policy.layers, RootLayers) else APART_AS_USER
         return (str(self.unshare), *apart, *script, policy.token, _options(policy.layers), str(policy.layers.target))
@@ -221,4 +225,42 @@ def _options(layers: Layers) -> str:
 
 def _escape_overlay_path(path: Path) -> str:
     """Escape what overlayfs takes for a separator, and the quotes that mount(8) takes out."""
-    return "".join(f"\\{sign}" if sign in '\\,:"' else sign for sign in str(path))
+    return "".join(f"\\{char}" if char in '\\,:"' else char for char in str(path))
+
+
+NO_BWRAP = "install it (`apt install bubblewrap` or `dnf install bubblewrap`), or pass `--sandbox landlock`"
+NO_NAMESPACES = (
+    "allow user namespaces (`sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000`, on Ubuntu "
+    "also `kernel.apparmor_restrict_unprivileged_userns=0`), or pass `--sandbox landlock`"
+)
+
+
+def trials(host: SandboxHost) -> Mapping[str, Command]:
+    """Try it without a network, and with the launcher that blocks abstract sockets on the host's."""
+    if host.bwrap is None or host.filters is None:
+        return {}
+    network = Policy(token=TRIAL_TOKEN, network=Network.HOST)
+    return {
+        "bubblewrap": _sandbox(host, host.bwrap, has_scope=False).wrap(TRUE, Policy(token=TRIAL_TOKEN)),
+        "scope": _sandbox(host, host.bwrap, has_scope=True).wrap(TRUE, network),
+    }
+
+
+def build(host: SandboxHost) -> Bubblewrap:
+    """Build it from what was found; raise `Unavailable` where it does not work."""
+    if host.bwrap is None:
+        raise Unavailable("the bubblewrap sandbox", "`bwrap` is not on PATH", NO_BWRAP)
+    host.require_filters("bubblewrap")
+    host.assert_passed("bubblewrap", NO_NAMESPACES)
+    scope = host.tried.get("scope")
+    return _sandbox(host, host.bwrap, has_scope=scope is not None and scope.is_passed)
+
+
+def _sandbox(host: SandboxHost, bwrap: Path, *, has_scope: bool) -> Bubblewrap:
+    return Bubblewrap(
+        bwrap=bwrap,
+        unshare=host.unshare,
+        seccomp=host.require_filters("bubblewrap")[Strength.NAMESPACED],
+        launcher=launcher_argv(host) if has_scope else None,
+        root=host.root,
+    )

@@ -1,4 +1,4 @@
-"""What this host offers to build a wall from, looked at once."""
+"""What this host offers to build a sandbox from, inspected once."""
 
 import os
 import shutil
@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from shoal.sandboxes.kind import wall_line
+from shoal.errors import Unavailable
+from shoal.sandboxes.kind import ready_line
 from shoal.sandboxes.seccomp import Strength, program
 
 TRIAL_TOKEN = "trial"  # noqa: S105 - no secret: it only marks the line of a trial
 
 ROOT_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr")
-# Single files and folders, never the whole of /etc: as root a box could read shadow, ssh's host keys, /etc/ssl/private.
+# Single files and directories, never all of /etc: root's sandbox could read shadow, host keys and /etc/ssl/private.
 # Few, too: each is a mount, and ten of them cost 1.5 ms at every start.
 ETC = (
     *("alternatives", "ca-certificates", "crypto-policies", "fonts", "host.conf", "hosts", "ld.so.cache"),
@@ -26,6 +27,7 @@ ETC_PATTERN = "java-*"
 RESOLVER = "resolv.conf"
 SMALL_BYTES = 2**17
 NEEDS_CAPABILITY = ("kcore", "kmsg")
+NO_LIBSECCOMP = "install it (`apt install libseccomp2` or `dnf install libseccomp`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostRoot:
-    """The part of the host that every box shows, read-only; *resolver* only with the host's network.
+    """The part of the host that every sandbox shows, read-only; *resolver* only with the host's network.
 
-    It is looked at once and compared as itself, so that what follows from it can be remembered.
+    It is inspected once and compared by identity, so that what follows from it can be cached.
 
-    *texts* are the small files among *etc*: a copy of a file costs a box nothing, a mount 0.3 ms.
-    *devices* are shown in place of the host's own nodes of the same names, and *shares_devices* says that those could
-    be changed from inside. *closed* are files of the kernel's that only their owner may read, and so nobody in a box.
+    *texts* are the small files among *etc*: a copy of a file costs a sandbox nothing, a mount 0.3 ms.
+    *devices* are shown in place of the host's own nodes of the same names; *shares_devices* says that an agent could
+    change those. *closed* are files of the kernel that only their owner may read, and so nobody in a sandbox.
     """
 
     links: tuple[Link, ...]
@@ -59,22 +61,22 @@ class HostRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """How a trial ended."""
+    """How the trial of a kind ended."""
 
     code: int | None
     stdout: bytes = b""
     stderr: bytes = b""
 
     @property
-    def held(self) -> bool:
-        """Say whether the wall came up and was found standing from inside."""
-        return self.code == 0 and self.stderr.startswith(wall_line(TRIAL_TOKEN))
+    def is_passed(self) -> bool:
+        """Whether the sandbox came up and passed its check from inside."""
+        return self.code == 0 and self.stderr.startswith(ready_line(TRIAL_TOKEN))
 
     @property
     def complaint(self) -> str:
-        """Give the last thing it said."""
+        """The last line that it printed."""
         lines = self.stderr.decode(errors="replace").strip().splitlines()
-        return lines[-1][-300:] if lines else f"it ended with {self.code} and said nothing"
+        return lines[-1][-300:] if lines else f"exit code {self.code} and no message"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,19 +91,33 @@ class SandboxHost:
     tried: Mapping[str, Trial] = field(default_factory=dict)
 
     def with_trials(self, tried: Mapping[str, Trial]) -> "SandboxHost":
-        """Add the outcome of trials."""
+        """Add how trials ended."""
         return replace(self, tried={**self.tried, **tried})
 
+    def require_filters(self, kind: str) -> Mapping[Strength, bytes]:
+        """Return the system call filters; raise `Unavailable` for *kind* without libseccomp."""
+        if self.filters is None:
+            raise Unavailable(f"the {kind} sandbox", "libseccomp.so.2 is missing", NO_LIBSECCOMP)
+        return self.filters
 
-def look(search: str, devices: tuple[Path, ...] = ()) -> SandboxHost:
-    """Look at the host; *search* is the PATH on which programs are looked for. Nothing is run.
+    def assert_passed(self, kind: str, remedy: str) -> None:
+        """Raise `Unavailable` with *remedy* unless the trial of *kind* passed."""
+        trial = self.tried.get(kind)
+        if trial is None:
+            raise Unavailable(f"the {kind} sandbox", "it has not been tried", "run `shoal doctor`")
+        if not trial.is_passed:
+            raise Unavailable(f"the {kind} sandbox", f"a trial of it failed with {trial.complaint!r}", remedy)
 
-    *devices* are nodes to show in place of the host's, which have to be made by who owns those.
+
+def inspect_host(search: str, devices: tuple[Path, ...] = ()) -> SandboxHost:
+    """Inspect the host without running anything; *search* is the PATH to look for programs on.
+
+    *devices* are nodes to show in place of the host's; only the owner of those can make them.
     """
     is_owner = Path("/dev/null").stat().st_uid == os.geteuid()
     root = host_root(Path("/"))
     return SandboxHost(
-        root=replace(root, devices=devices, shares_devices=is_owner and not devices, closed=_closed_files()),
+        root=replace(root, devices=devices, shares_devices=is_owner and not devices, closed=_find_closed()),
         bwrap=_find_program("bwrap", search),
         unshare=_find_program("unshare", search),
         python=Path(sys.executable),
@@ -110,11 +126,11 @@ def look(search: str, devices: tuple[Path, ...] = ()) -> SandboxHost:
 
 
 def host_root(top: Path) -> HostRoot:
-    """See which of the allowed places exist below *top*, and which of them are links."""
+    """Find which of the allowed paths exist below *top*, and which of them are links."""
     etc, usr = top / "etc", (top / "usr").resolve()
     root = [path for path in (top / name.lstrip("/") for name in ROOT_FOLDERS) if path.exists()]
     named = [path for path in (*(etc / name for name in ETC), *sorted(etc.glob(ETC_PATTERN))) if path.exists()]
-    # A link to what every box has anyway stays a link; any other is followed, and shown as what it leads to.
+    # A link to what every sandbox has anyway stays a link; any other is followed, and its target is shown.
     linked = [path for path in named if path.is_symlink() and path.resolve().is_relative_to(usr)]
     shown = tuple(path for path in named if path not in linked)
     return HostRoot(
@@ -126,8 +142,8 @@ def host_root(top: Path) -> HostRoot:
     )
 
 
-def _closed_files() -> tuple[Path, ...]:
-    """Find what only its owner may read at the top of `/proc`, if we are that."""
+def _find_closed() -> tuple[Path, ...]:
+    """Find the files at the top of `/proc` that only their owner may read, if we are the owner."""
     names = (name for name in sorted(os.listdir("/proc")) if not name.isdigit() and name not in NEEDS_CAPABILITY)
     return tuple(path for path in (Path("/proc", name) for name in names) if _is_closed(path.lstat()))
 
@@ -148,5 +164,5 @@ def _find_program(name: str, search: str) -> Path | None:
 def _filters() -> dict[Strength, bytes] | None:
     try:
         return {strength: program(strength) for strength in Strength}
-    except OSError:  # no libseccomp.so.2: the kinds that need it say so when they are asked for
+    except OSError:  # no libseccomp.so.2: the kinds that need it say so when they are built
         return None

@@ -1,4 +1,4 @@
-"""The wall without namespaces, for hosts that refuse them: Landlock, seccomp, and a launcher that ends all."""
+"""The sandbox without namespaces, for hosts that refuse them: Landlock, seccomp, and a launcher that ends all."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,28 +8,32 @@ from shoal.errors import Unavailable
 from shoal.model.command import Command, Given
 from shoal.model.network import NETWORKS
 from shoal.model.policy import Policy
-from shoal.sandboxes.host import HostRoot
-from shoal.sandboxes.order import launch_command
+from shoal.sandboxes.host import TRIAL_TOKEN, HostRoot, SandboxHost, Trial
+from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, TRUE
+from shoal.sandboxes.launch import launch_command, launcher_argv
 from shoal.sandboxes.seccomp import Strength
+
+CONFINES = True
+NO_LANDLOCK = "use Linux 6.2 or later with Landlock among its `lsm=`, or pass `--sandbox bubblewrap`"
 
 OLDEST_ABI = 3
 SCOPE_ABI = 6
 ALSO_READ = (Path("/proc"), Path("/etc/passwd"), Path("/etc/group"))
 DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
 
-# Git dies of a system-wide file that is there and may not be read.
+# Git dies of a system-wide file that exists and cannot be read.
 WITHOUT_SYSTEM = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1"}
 
 GAPS = (
-    "with the host's network nothing is shut: TCP, UDP and the host's own sockets (docker, ssh-agent) can be reached",
+    "with the host's network nothing is blocked: TCP, UDP and the host's sockets (docker, ssh-agent) can be reached",
     "the names and commands of the host's processes can be seen, and which files exist",
     "mode, times and attributes of the user's own files (for root: of all) can be changed, though not their content",
-    "there is no process namespace: what is left of an agent is found and ended one by one",
-    "some programs fail: nothing in /tmp and /dev/shm can be written, and with no network no socket can be made",
+    "there is no process namespace: processes that an agent leaves are found and ended one by one",
+    "some programs fail: /tmp and /dev/shm cannot be written, and without a network no socket can be made",
     "System V and POSIX queues, shared memory and semaphores by key are refused, and so is the scheduling of other "
     "processes, an agent's own children included: no namespace would keep them apart from the host's",
 )
-UNSCOPED = "this kernel cannot scope them: signals to the user's other processes, and abstract sockets, are not shut"
+UNSCOPED = "this kernel cannot scope them: signals to the user's other processes, and abstract sockets, are not blocked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +45,17 @@ class Landlock:
     filters: Mapping[Strength, bytes] = field(repr=False)
     root: HostRoot = field(repr=False)
     name: str = field(default="landlock", init=False)
+    confines: bool = field(default=CONFINES, init=False)
     mounts: bool = field(default=False, init=False)
-    confines: bool = field(default=True, init=False)
     has_gaps_offline: bool = field(default=True, init=False)
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Say what stays open."""
+        """What it does not protect."""
         return GAPS if self.abi >= SCOPE_ABI else (*GAPS, UNSCOPED)
 
     def wrap(self, command: Command, policy: Policy) -> Command:
-        """Put *command* behind Landlock; covers are left out, and user, group and capabilities stay as they are."""
+        """Confine *command* with Landlock; covers are left out, and user, group and capabilities stay as they are."""
         is_cut_off = not NETWORKS[policy.network].shares_host
         system = (*self.root.folders, *self.root.etc, *(() if is_cut_off else self.root.resolver), *ALSO_READ)
         read = (*system, *policy.read)
@@ -63,12 +67,37 @@ class Landlock:
 
 
 def _assert_hidden(policy: Policy, shown: tuple[Path, ...]) -> None:
-    """Refuse what this wall cannot do: Landlock gives a folder with all that is in it."""
+    """Refuse what Landlock cannot do: it allows a directory with everything in it."""
     for hidden in policy.hidden:
         for path in shown:
             if hidden.is_relative_to(path):
                 raise Unavailable(
                     f"hiding {hidden}",
-                    f"the landlock wall shows all of {path}",
-                    "move one out of the other, or use the bubblewrap wall",
+                    f"the landlock sandbox shows all of {path}",
+                    "move one out of the other, or use the bubblewrap sandbox",
                 )
+
+
+def trials(host: SandboxHost) -> Mapping[str, Command]:
+    """Ask the kernel for its version of Landlock, and try the oldest that will do."""
+    abi = {"abi": Command(argv=(*launcher_argv(host), "abi"), cwd=OUTSIDE_CWD, env=OUTSIDE_ENV)}
+    if host.filters is None:
+        return abi
+    sandbox = Landlock(launcher=launcher_argv(host), abi=OLDEST_ABI, filters=host.filters, root=host.root)
+    return {"landlock": sandbox.wrap(TRUE, Policy(token=TRIAL_TOKEN)), **abi}
+
+
+def build(host: SandboxHost) -> Landlock:
+    """Build it from what was found; raise `Unavailable` where it does not work."""
+    filters = host.require_filters("landlock")
+    abi = _abi(host.tried.get("abi"))
+    if abi < OLDEST_ABI:
+        why = f"this kernel's version of it is {abi}, and {OLDEST_ABI} is needed" if abi else "this kernel has none"
+        raise Unavailable("the landlock sandbox", why, NO_LANDLOCK)
+    host.assert_passed("landlock", NO_LANDLOCK)
+    return Landlock(launcher=launcher_argv(host), abi=abi, filters=filters, root=host.root)
+
+
+def _abi(trial: Trial | None) -> int:
+    printed = trial.stdout.strip() if trial else b""
+    return int(printed) if printed.isdigit() else 0

@@ -1,4 +1,4 @@
-"""A program that puts on a wall without namespaces and then becomes, or watches over, what it was given.
+"""A program that sets up a sandbox without namespaces and then becomes, or watches over, what it was given.
 
     launcher.py abi                                         print the Landlock ABI of this kernel
     launcher.py scope -- argv...                            no signals and abstract sockets to the outside; then exec
@@ -49,7 +49,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LauncherError(Exception):
-    """The wall does not stand."""
+    """The sandbox could not be set up."""
 
 
 def main(argv: list[str]) -> None:
@@ -135,7 +135,7 @@ def reap(order: LaunchOrder, program: bytes | None, command: list[str], keeper: 
         act(order, program, command, reaper)
     quietly(os.setpgid, agent, agent)  # parent and child both do, since either may come first
 
-    def told() -> None:
+    def on_stop() -> None:
         if os.getppid() == keeper:
             quietly(os.killpg, agent, signal.SIGTERM)
         else:
@@ -143,14 +143,14 @@ def reap(order: LaunchOrder, program: bytes | None, command: list[str], keeper: 
             os._exit(EXIT_BROKEN)
 
     if os.getppid() != keeper:
-        told()
-    status = wait_for_child(agent, told)
+        on_stop()
+    status = wait_for_child(agent, on_stop)
     end_all()
     end_as(status)
 
 
 def act(order: LaunchOrder, program: bytes | None, command: list[str], reaper: int) -> None:
-    """Be the agent: put the wall on, say that it stands, and become the command."""
+    """Be the agent: enter the sandbox, report that it holds, and become the command."""
     try:
         quietly(os.setpgid, 0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
@@ -193,17 +193,17 @@ def become(command: list[str], env: dict[bytes, bytes]) -> None:
 
 
 def candidates(program: bytes, search: bytes) -> list[bytes]:
-    """Say where *program* may be; os.execvpe imports a module here, which behind the wall cannot be read."""
+    """Say where *program* may be; os.execvpe imports a module here, which cannot be read in the sandbox."""
     if b"/" in program:
         return [program]
     return [os.path.join(folder, program) for folder in search.split(b":")]  # noqa: PTH118
 
 
-def wait_for_child(child: int, told: "Callable[[], None]") -> int:
-    """Wait for *child*, burying orphans on the way; *told* is called for each signal that asks to stop."""
+def wait_for_child(child: int, on_stop: "Callable[[], None]") -> int:
+    """Wait for *child*, reaping orphans on the way; call *on_stop* for each signal that asks to stop."""
     while True:
         if signal.sigwait(WATCHED) != signal.SIGCHLD:
-            told()
+            on_stop()
             continue
         while (found := reap_child(os.WNOHANG)) and found[0]:
             if found[0] == child:
@@ -211,7 +211,7 @@ def wait_for_child(child: int, told: "Callable[[], None]") -> int:
 
 
 def reap_child(options: int) -> tuple[int, int] | None:
-    """Bury one child; `None` when there are no children."""
+    """Reap one child; `None` when there are no children."""
     try:
         return os.waitpid(-1, options)
     except ChildProcessError:
@@ -230,7 +230,7 @@ def end_all() -> None:
 
 
 def has_children() -> bool:
-    """Bury the dead, and say whether anybody is left: who has no children has no descendants."""
+    """Reap what has ended, and say whether any process is left: no children means no descendants."""
     while found := reap_child(os.WNOHANG):
         if not found[0]:
             return True
@@ -294,7 +294,7 @@ def end_as(status: int) -> None:
     os._exit(os.waitstatus_to_exitcode(status))
 
 
-# The wall.
+# The sandbox.
 
 
 def confine(order: LaunchOrder, program: bytes) -> None:
@@ -361,7 +361,7 @@ def install(program: bytes) -> None:
 
 
 def look(order: LaunchOrder) -> None:
-    """Assert the wall from inside."""
+    """Check the sandbox from inside."""
     said = contents(os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC))
     status = dict(line.split(b":\t", 1) for line in said.splitlines() if b":\t" in line)
     wanted = {b"NoNewPrivs": 1, b"Seccomp": 2, b"CapPrm": 0, b"CapEff": 0, b"CapInh": 0, b"CapAmb": 0}

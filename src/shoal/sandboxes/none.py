@@ -1,35 +1,49 @@
-"""No wall at all, for those who ask for it by name: only what an agent leaves running is still ended."""
+"""No sandbox, for those who ask for it by name: only what an agent leaves running is still ended."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from shoal.model.command import Command
 from shoal.model.policy import Policy
-from shoal.sandboxes.kind import wall_line
-from shoal.sandboxes.order import assert_no_layers, launch_command
+from shoal.sandboxes.host import SandboxHost
+from shoal.sandboxes.kind import ready_line
+from shoal.sandboxes.launch import assert_no_layers, launch_command, launcher_argv
 
-# $1 is the line that the gate waits for.
+CONFINES = False
+
+# $1 is the line that `SandboxCheck` waits for.
 SAY = 'echo "$1" >&2; shift; exec "$@"'
 # A shell drops variables by other names, and sets some of its own; what a linker reads must not reach it.
 PLAIN = re.compile(r"(?:(?!(?:LD_\w*|IFS|OPTIND|PPID|PWD)(?: |$))[A-Za-z_][A-Za-z0-9_]*(?: |$))*")
-GAPS = ("nothing is held: the agent can read, write and reach all that you can",)
+GAPS = ("nothing is protected: the agent can read, write and reach all that you can",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoWall:
+class NoSandbox:
     """Runs a command as it is; *launcher* is the beginning of the launcher's command."""
 
     launcher: tuple[str, ...]
     name: str = field(default="none", init=False)
+    confines: bool = field(default=CONFINES, init=False)
     mounts: bool = field(default=False, init=False)
-    confines: bool = field(default=False, init=False)
     has_gaps_offline: bool = field(default=True, init=False)
     gaps: tuple[str, ...] = field(default=GAPS, init=False)
 
     def wrap(self, command: Command, policy: Policy) -> Command:
-        """Let the launcher run *command* and end what it leaves; where a guard does, a shell is enough, in a tenth."""
+        """Let the launcher run *command* and end what it leaves; a shell, ten times as fast, where a guard does."""
         if not policy.is_guarded or not PLAIN.fullmatch(" ".join(command.env)):
             return launch_command((*self.launcher, "none"), command, policy, {})
         assert_no_layers(policy)
-        line = wall_line(policy.token).decode().rstrip("\n")
+        line = ready_line(policy.token).decode().rstrip("\n")
         return replace(command, argv=("/bin/sh", "-c", SAY, "sh", line, *command.argv))
+
+
+def trials(host: SandboxHost) -> Mapping[str, Command]:
+    """Return no trial: it works everywhere."""
+    return {}
+
+
+def build(host: SandboxHost) -> NoSandbox:
+    """Build it from what was found."""
+    return NoSandbox(launcher=launcher_argv(host))

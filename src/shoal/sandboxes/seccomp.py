@@ -1,4 +1,4 @@
-"""Which system calls a box may make: BPF programs, built by libseccomp through ctypes and run by nobody here."""
+"""Which system calls a sandbox may make: BPF programs, built by libseccomp through ctypes; nothing here loads them."""
 
 import ctypes
 import errno
@@ -63,14 +63,14 @@ FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 
 
 class Strength(StrEnum):
-    """How much a program leaves open: a namespace of its own makes up for what a filter cannot tell apart."""
+    """How much a filter allows: namespaces make up for what a filter cannot distinguish."""
 
-    WALLED = "walled"
-    """Behind namespaces."""
+    NAMESPACED = "namespaced"
+    """In namespaces."""
     CONFINED = "confined"
-    """Behind Landlock, on the host's network."""
+    """With Landlock, on the host's network."""
     CUT_OFF = "cut off"
-    """Behind Landlock, with no network: no new sockets at all but pairs, so no docker, no ssh-agent either."""
+    """With Landlock and no network: no new sockets except pairs, so no docker and no ssh-agent either."""
 
 
 class ArgumentTest(ctypes.Structure):
@@ -125,7 +125,7 @@ def denials(strength: Strength) -> Iterator[Denial]:
     for call, argument in INTO_A_PROCESS.items():
         yield Denial(call, errno.EPERM, (equals(argument, FIRST_PROCESS),))
     yield from _sockets()
-    if strength is not Strength.WALLED:
+    if strength is not Strength.NAMESPACED:
         yield from _without_namespaces()
     if strength is Strength.CUT_OFF:
         yield Denial("socket", errno.EACCES, (ArgumentTest(0, AT_LEAST, 0),))

@@ -1,15 +1,15 @@
-"""What a box shows of the host: which mounts, in which order, and what must then be absent.
+"""What a sandbox shows of the host: which mounts, in which order, and what must then be absent.
 
-A box begins empty. The host's root is laid into it, then memory folders, then what the policy names, parents first;
-a path of the policy that is shown already is not mounted again. Three rules keep the rest out:
+A sandbox begins empty. It gets the host's root, then directories in memory, then what the policy names, parents first;
+a path of the policy that is visible already is not mounted again. Three rules keep the rest out:
 
 - A hidden path needs nothing where nothing shows it. Where it lies below something read-only that is shown (a
   repository in `/usr/src`, or below a toolchain), the folder that holds it is masked by an empty one, in which only
   what the policy names comes back. A hidden path directly in, at, or below a writable one is a contradiction.
-- A mount target never lies below a folder that the box, or an earlier one, could write: bubblewrap before 0.12 follows
-  a link left there onto the host. The one exception is a cover on `.git` at the top of a shown folder: for the agent's
-  whole life it is a mount, and cannot be replaced.
-- Nothing of the policy may lie over what every box has (`/proc`, `/dev`, `/etc`...), nor above it.
+- A mount target is never below a directory that this sandbox, or an earlier one, could write: bubblewrap before 0.12
+  follows a link left there onto the host. The one exception is a cover on `.git` at the top of a visible directory:
+  for the agent's whole life it is a mount, and cannot be replaced.
+- Nothing of the policy may lie over what every sandbox has (`/proc`, `/dev`, `/etc`...), nor above it.
 """
 
 import functools
@@ -27,11 +27,11 @@ from shoal.sandboxes.host import HostRoot
 MEMORY_BYTES = 2**30
 KERNEL = (Path("/proc"), Path("/dev"))
 NOTHING = "/dev/null"
-MEMORY = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - the box's own
+MEMORY = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - the sandbox's own
 
 
 class Show(StrEnum):
-    """What stands at a mount target."""
+    """What is at a mount target."""
 
     LINK = "link"
     KERNEL = "kernel"
@@ -51,7 +51,7 @@ READ_ONLY = (Show.SYSTEM, Show.COPY, Show.READ)
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One thing in the box; *source* is a host path, or a link's text, and *content* a copied file's."""
+    """One thing in the sandbox; *source* is a host path, or a link's text, and *content* a copied file's."""
 
     target: Path
     show: Show
@@ -60,7 +60,7 @@ class Mount:
 
     @property
     def argv(self) -> tuple[Argument, ...]:
-        """Spell it for bubblewrap."""
+        """Its arguments for bubblewrap."""
         target = str(self.target)
         match self.show:
             case Show.LINK:
@@ -85,7 +85,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """A hidden folder that leads to something shown: it may hold *names* and nothing else."""
+    """A hidden directory that leads to something visible: it may contain *names* and nothing else."""
 
     folder: Path
     names: tuple[str, ...]
@@ -93,21 +93,21 @@ class Bare:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What every box has, and the folders that lead there; paths are texts, which compare ten times as fast."""
+    """What every sandbox has, and the directories that lead there; strings compare ten times as fast as paths."""
 
     placed: Mapping[str, Mount]
     leading: frozenset[str]
 
 
 class View:
-    """The mounts of one box."""
+    """The mounts of one sandbox."""
 
     def __init__(self, policy: Policy, root: HostRoot) -> None:
         shared = _everywhere(root, policy.network)
         self._placed = dict(shared.placed)
         self._leading = set(shared.leading)
         self._hidden = policy.hidden
-        asked = _wanted_shows(policy)
+        asked = _shows_of(policy)
         for path in sorted({*asked, *self._masks(asked), *self._frames(asked)}, key=lambda path: path.split("/")):
             self._place(path, asked.get(path, Show.MASK))
         for cover in policy.covers:
@@ -115,19 +115,19 @@ class View:
 
     @property
     def argv(self) -> tuple[Argument, ...]:
-        """Spell the view for bubblewrap; at the end nothing that is ours can be written any more."""
+        """The arguments for bubblewrap; the last ones make everything of ours read-only."""
         masks = [mount.target for mount in self._placed.values() if mount.show is Show.MASK]
         shut = (word for path in (*masks, *KERNEL, Path("/")) for word in ("--remount-ro", str(path)))
         return (*(word for mount in self._placed.values() for word in mount.argv), *shut)
 
     @property
     def absent(self) -> tuple[Path, ...]:
-        """Give the hidden paths that must not exist at all."""
+        """The hidden paths that must not exist at all."""
         return tuple(path for path in self._hidden if str(path) not in self._leading)
 
     @property
     def bare(self) -> tuple[Bare, ...]:
-        """Give the hidden folders that lead to something shown."""
+        """The hidden directories that lead to something visible."""
         return tuple(Bare(path, self._names_in(path)) for path in self._hidden if str(path) in self._leading)
 
     def _names_in(self, folder: Path) -> tuple[str, ...]:
@@ -136,19 +136,19 @@ class View:
         return tuple({parts[depth]: None for parts in within})
 
     def _masks(self, asked: Mapping[str, Show]) -> Iterator[str]:
-        """Find the folders to empty: seen before the policy's own paths are placed, so by what is asked for."""
+        """Find the directories to empty; called before the policy's own paths are placed, so it reads *asked*."""
         for path in map(_check_path, self._hidden):
             if path in asked or path in self._placed:
-                raise BadInput(f"{path} is both to be shown in the box and to be hidden from it")
+                raise BadInput(f"{path} cannot be both visible in the sandbox and hidden from it")
             above = _nearest(path, asked, self._placed)
             show = asked.get(above) or self._placed[above].show if above else Show.MASK
             if show is Show.WRITE or (show in READ_ONLY and above == _parent(path)):
-                raise BadInput(f"{path} cannot be hidden, because the box is to be shown {above}")
+                raise BadInput(f"{path} cannot be hidden, because {above} is visible in the sandbox")
             if show in READ_ONLY:
                 yield _parent(path)
 
     def _frames(self, asked: Mapping[str, Show]) -> Iterator[str]:
-        """Find the folders that only lead to what is shown below `/tmp`: like all others, they cannot be written."""
+        """Find the directories that only lead to something visible below `/tmp`; they are read-only like all others."""
         for path in asked:
             above = self._above(path)
             if above and above.show is Show.MEMORY and _parent(path) != str(above.target):
@@ -162,9 +162,9 @@ class View:
         if show is Show.MASK and above and above.show is Show.MASK:
             return
         if path in self._placed or path in self._leading:
-            raise BadInput(f"{path} cannot be shown in a box, which has a {path} of its own")
+            raise BadInput(f"{path} cannot be made visible: every sandbox has its own {path}")
         if above and above.show in (Show.WRITE, Show.KERNEL, Show.LINK):
-            raise BadInput(f"{path} cannot be shown in a box by that name, because it lies below {above.target}")
+            raise BadInput(f"{path} cannot be made visible at that path, because it is below {above.target}")
         self._add_mount(Mount(Path(path), show, path))
 
     def _is_shown(self, path: str, above: Mount | None) -> bool:
@@ -178,9 +178,9 @@ class View:
         above = self._above(path)
         is_pointer = above is not None and target == above.target / ".git"
         if above and above.show in (Show.READ, Show.WRITE, Show.COVER) and not is_pointer:
-            raise BadInput(f"{target} cannot be covered: an agent may have replaced what lies below {above.target}")
+            raise BadInput(f"{target} cannot be covered: an agent may have replaced what is below {above.target}")
         if path in self._leading:
-            raise BadInput(f"{target} cannot be covered: the box is to be shown what lies below it")
+            raise BadInput(f"{target} cannot be covered: something below it is visible in the sandbox")
         self._placed.pop(path, None)
         self._add_mount(Mount(target, show, str(source)))
 
@@ -196,7 +196,7 @@ class View:
 
 @functools.lru_cache(maxsize=8)
 def _everywhere(root: HostRoot, network: Network) -> Shared:
-    """Give what every box has, which is the same for all of a host."""
+    """Return what every sandbox of a host has."""
     etc = root.etc + (root.resolver if NETWORKS[network].shares_host else ())
     mounted = (path for path in (*root.folders, *etc) if path not in root.texts)
     mounts = (
@@ -212,19 +212,19 @@ def _everywhere(root: HostRoot, network: Network) -> Shared:
     return Shared(placed, frozenset(folder for path in placed for folder in _folders_above(path)))
 
 
-def _wanted_shows(policy: Policy) -> dict[str, Show]:
+def _shows_of(policy: Policy) -> dict[str, Show]:
     asked = dict.fromkeys(map(_check_path, policy.read), Show.READ) | dict.fromkeys(
         map(_check_path, policy.write), Show.WRITE
     )
     if policy.layers:
-        # Layers with an upper may all the same be asked for read-only, with only parts below them to be written.
+        # Layers with an upper may still be read-only as a whole, with only parts below them writable.
         asked.setdefault(_check_path(policy.layers.target), Show.WRITE if policy.layers.upper else Show.READ)
     return asked
 
 
 def _check_path(path: Path) -> str:
     if not path.is_absolute() or ".." in path.parts:
-        raise BadInput(f"{path} is not a whole path, and what it means in a box cannot be told")
+        raise BadInput(f"{path} must be an absolute path without `..`")
     return str(path)
 
 
@@ -234,7 +234,7 @@ def _nearest(path: str, *targets: Collection[str]) -> str | None:
 
 
 def _folders_above(path: str) -> Iterator[str]:
-    """Name the folders above a path, the nearest first."""
+    """Yield the directories above a path, the nearest first."""
     while path != "/":
         path = _parent(path)
         yield path

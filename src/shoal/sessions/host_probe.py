@@ -16,9 +16,9 @@ from shoal.errors import BadInput, Broken, ShoalError, Unavailable, UnknownName,
 from shoal.limits.disk import free_floor
 from shoal.model.command import Command
 from shoal.model.policy import Layers, Policy
-from shoal.sandboxes.choose import find, trials
-from shoal.sandboxes.host import SandboxHost, Trial, look
+from shoal.sandboxes.host import SandboxHost, Trial, inspect_host
 from shoal.sandboxes.kind import Sandbox
+from shoal.sandboxes.registry import find, trials
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.store.paths import StatePaths
 from shoal.workspaces.directory import Directory
@@ -116,7 +116,7 @@ async def _trial(command: Command) -> Trial:
 
 @functools.cache
 def _host() -> SandboxHost:
-    return look(os.environ.get("PATH", os.defpath), device_nodes())
+    return inspect_host(os.environ.get("PATH", os.defpath), device_nodes())
 
 
 async def kind_of_workspace(strategy: str, sandbox: Sandbox, paths: StatePaths, *, stays: bool = False) -> Kind:
@@ -154,8 +154,8 @@ def assert_room(paths: StatePaths) -> None:
 async def assert_exact_disk(sandbox: Sandbox, paths: StatePaths) -> None:
     """Try a disk of a size of its own; raise `Unavailable` where no agent could be held to one."""
     if not sandbox.confines:
-        why = "without a wall an agent can write on every disk"
-        raise Unavailable("`disk: exact`", why, "use the bubblewrap wall, or say `disk: polled`")
+        why = "without a sandbox an agent can write on every disk"
+        raise Unavailable("`disk: exact`", why, "use the bubblewrap sandbox, or set `disk: polled`")
     place = paths.boxes / f"trial-{secrets.token_hex(4)}"
     try:
         await assert_available(place)

@@ -120,7 +120,7 @@ def _assert_holdable(context: RunContext, permissions: Permissions, network: Net
     is_narrow = not _is_all(permissions.writable)
     if not context.sandbox.confines and (is_narrow or permissions.hosts is not None):
         what = "permissions.writable" if is_narrow else "permissions.hosts"
-        raise Unavailable(what, "without a wall nothing holds it", "use the bubblewrap or the landlock wall")
+        raise Unavailable(what, "without a sandbox nothing enforces it", "use the bubblewrap or landlock sandbox")
 
 
 def _outside(context: RunContext, path: str) -> Path:

@@ -14,7 +14,7 @@ from shoal.model.command import Command
 from shoal.model.policy import Policy
 from shoal.proc import Exit, Process, Sink, Stream
 from shoal.proc.namespace import Namespace, adopt
-from shoal.sandboxes.kind import Sandbox, wall_line
+from shoal.sandboxes.kind import Sandbox, ready_line
 from shoal.sessions.session_dir import SYSTEM_PATH
 from shoal.sessions.start_turns import taken_turn
 
@@ -33,7 +33,7 @@ class SandboxCheck:
 
     def __init__(self, sandbox: Sandbox, token: str, sink: Sink, opened: Callable[[], None] | None = None) -> None:
         self._wall = sandbox.name
-        self._expected = wall_line(token)
+        self._expected = ready_line(token)
         self._sink = sink
         self._opened = opened
         self._first = b""

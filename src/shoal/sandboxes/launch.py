@@ -1,4 +1,4 @@
-"""An order for the launcher: what it is to run and to allow, as words on a descriptor."""
+"""Commands that the launcher runs: what to allow and the variables travel on a descriptor, not in argv."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -6,13 +6,21 @@ from pathlib import Path
 from shoal.errors import Unavailable
 from shoal.model.command import Argument, Command, Given, ReportPipe
 from shoal.model.policy import Policy
+from shoal.sandboxes.host import SandboxHost
 from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, nul_separated
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
 
 Lists = Mapping[str, Iterable[str | Path]]
 
 
+def launcher_argv(host: SandboxHost) -> tuple[str, ...]:
+    """Return the beginning of the launcher's command."""
+    return (str(host.python), "-I", "-S", str(LAUNCHER))
+
+
 def launch_command(words: tuple[str, ...], command: Command, policy: Policy, lists: Lists, *more: Argument) -> Command:
-    """Run *command* by the launcher that *words* begin; *lists* and the variables stay out of argv."""
+    """Run *command* by the launcher whose command begins with *words*."""
     assert_no_layers(policy)
     order = (
         *("token", policy.token, "cwd", command.cwd, "network", policy.network.value),
@@ -24,6 +32,8 @@ def launch_command(words: tuple[str, ...], command: Command, policy: Policy, lis
 
 
 def assert_no_layers(policy: Policy) -> None:
-    """Refuse what a wall without mounts cannot show."""
+    """Refuse what a sandbox without mounts cannot show."""
     if policy.layers is not None:
-        raise Unavailable("an overlay in the box", "this wall cannot mount", "use `isolation_strategy: worktree`")
+        raise Unavailable(
+            "an overlay in the sandbox", "this kind of sandbox cannot mount", "use `isolation_strategy: worktree`"
+        )

@@ -1,4 +1,4 @@
-"""Which wall a name stands for, and what is said when it cannot be had."""
+"""Which sandbox a name stands for, and what the error says where it is not available."""
 
 from dataclasses import replace
 
@@ -6,8 +6,8 @@ import pytest
 
 from shoal.errors import Unavailable, UnknownName
 from shoal.model.command import Command, Given
-from shoal.sandboxes.choose import KINDS, find, trials
-from shoal.sandboxes.host import SandboxHost, Trial, look
+from shoal.sandboxes.host import SandboxHost, Trial, inspect_host
+from shoal.sandboxes.registry import KINDS, confines, find, trials
 from shoal.sandboxes.seccomp import Strength, program
 from tests.sandboxes.sandbox_runs import SEARCH, Person, host
 
@@ -16,18 +16,19 @@ REFUSED = Trial(code=1, stderr=b"bwrap: No permissions to create new namespace\n
 
 
 def tried(**results: Trial) -> SandboxHost:
-    return look(SEARCH).with_trials(results)
+    return inspect_host(SEARCH).with_trials(results)
 
 
-def test_this_host_has_every_wall(who: Person) -> None:
+def test_this_host_has_every_sandbox(who: Person) -> None:
     found = host(who)
 
     assert [find(name, found).name for name in KINDS] == ["bubblewrap", "landlock", "none"]
     assert [find(name, found).mounts for name in KINDS] == [True, False, False]
     assert all(find(name, found).gaps for name in KINDS)
+    assert [find(name, found).confines for name in KINDS] == [confines(name) for name in KINDS]
 
 
-def test_an_unknown_name_is_told_with_the_nearest() -> None:
+def test_an_unknown_name_is_reported_with_the_nearest() -> None:
     with pytest.raises(UnknownName, match="did you mean 'bubblewrap'"):
         find("bublewrap", tried())
 
@@ -46,7 +47,7 @@ def test_an_unknown_name_is_told_with_the_nearest() -> None:
         ("landlock", replace(tried(), filters=None), "libseccomp2"),
     ],
 )
-def test_a_wall_that_cannot_be_had_is_refused_with_a_remedy(name: str, found: SandboxHost, words: str) -> None:
+def test_an_unavailable_sandbox_is_refused_with_a_remedy(name: str, found: SandboxHost, words: str) -> None:
     with pytest.raises(Unavailable, match=words):
         find(name, found)
 
@@ -59,8 +60,8 @@ def test_what_a_kernel_cannot_scope_is_a_gap() -> None:
     assert len(find("landlock", old).gaps) == len(find("landlock", new).gaps) + 1
 
 
-def test_only_the_trials_of_one_wall_are_run_for_it() -> None:
-    found = look(SEARCH)
+def test_only_the_trials_of_one_kind_are_run_for_it() -> None:
+    found = inspect_host(SEARCH)
 
     assert set(trials(found)) == {"bubblewrap", "scope", "landlock", "abi"}
     assert set(trials(found, "bubblewrap")) == {"bubblewrap", "scope"}
@@ -74,4 +75,4 @@ def test_filters_are_whole_programs_and_not_the_same() -> None:
 
     assert all(len(each) % 8 == 0 and each for each in programs)
     assert len(set(programs)) == len(programs)
-    assert "Given()" in repr(Command(argv=(Given(programs[0]),), cwd=look(SEARCH).python))
+    assert "Given()" in repr(Command(argv=(Given(programs[0]),), cwd=inspect_host(SEARCH).python))
