@@ -258,3 +258,48 @@ def test_a_class_name_lives_in_one_module() -> None:
     assert {
         name: sorted(modules) for name, modules in homes.items() if len(modules) > 1 and name not in PUBLIC_TWICE
     } == {}
+
+
+PARTICIPLE = re.compile(
+    r"_?([a-z]+ed|told|kept|held|made|taken|brought|said|given|found|begun|known|seen|done)(_[a-z_]+)?"
+)
+NOT_PARTICIPLES = ("feed", "need", "seed", "embed", "speed", "proceed", "exceed")
+VAGUE = {"one", "told"}
+NAMES_NOT_YET_PLAIN = {
+    "agent",
+    "cli",
+    "contracts",
+    "doctor",
+    "git",
+    "limits",
+    "merge",
+    "model",
+    "patterns",
+    "runs",
+    "sessions",
+    "steps",
+    "store",
+    "testing",
+    "workspaces",
+}
+"""Packages that still have such names; remove a package from here when it has none."""
+
+
+def test_functions_are_verbs_and_variables_say_what_they_are() -> None:
+    def unclear(path: Path) -> Iterator[str]:
+        for node in ast.walk(tree(path)) if room_of(path) not in NAMES_NOT_YET_PLAIN else ():
+            match node:
+                case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) if is_participle(node):
+                    yield f"{node.lineno}: {name}() is named by a participle; use the imperative"
+                case ast.Name(name, ast.Store()) | ast.arg(name) if name in VAGUE:
+                    yield f"{node.lineno}: the variable {name!r} does not say what it is"
+
+    assert faults(unclear) == []
+
+
+def is_participle(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Say whether a function is named like `told`; context managers and properties may be."""
+    decorators = " ".join(map(ast.unparse, node.decorator_list))
+    is_allowed = "contextmanager" in decorators or "property" in decorators
+    name = node.name.lstrip("_").split("_")[0]
+    return not is_allowed and name not in NOT_PARTICIPLES and PARTICIPLE.fullmatch(node.name) is not None
