@@ -30,6 +30,10 @@ class ShoalError(Exception):
     exit_code = 3
 
 
+FAULTS = (ShoalError, OSError)
+"""What may go wrong with one session without ending the others; anything else that is raised is a bug in Shoal."""
+
+
 class BadInput(ShoalError):
     """The user asked for something that has no meaning; nothing was changed."""
 

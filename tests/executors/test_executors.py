@@ -4,14 +4,17 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shoal.adapters.command import CommandAdapter
+from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.executors.kind import Executor
 from shoal.executors.local import LocalExecutor
 from shoal.model.events import Output, Recorded, SessionEnded, SessionStarted
+from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.runs.context import open_run
@@ -63,6 +66,24 @@ async def test_an_agents_failure_is_a_result(repo: Path, executor: Executor) -> 
     assert (result.status, result.exit_code) == (Status.FAILED, 3)
     assert shown(repo, result, "kept.txt") == "kept"
     assert reported == [result]
+
+
+class BrokenAdapter(CommandAdapter):
+    """An adapter with a bug."""
+
+    def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
+        raise ValueError("a bug")
+
+
+@EVERY
+async def test_a_bug_is_raised_and_is_no_agents_failure(repo: Path, executor: Executor) -> None:
+    reported: list[WorkerResult] = []
+    with pytest.raises(ValueError, match="a bug"):
+        async with opened(repo) as context:
+            await executor.run(context, replace(worker("true"), adapter=BrokenAdapter()), reported.append)
+
+    assert reported == []
+    assert sessions_with(repo, SessionEnded) == []
 
 
 @EVERY

@@ -16,6 +16,7 @@ from shoal import IsolatedAgentSession
 from shoal.errors import BadRepository, ShoalError
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
+from shoal.sessions import keep_work
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
@@ -222,3 +223,20 @@ def test_a_session_that_is_misused_says_so(repo: Path) -> None:
 async def test_a_plain_with_in_a_running_loop_says_what_to_do(repo: Path) -> None:
     with pytest.raises(Exception, match="async with"), IsolatedAgentSession("agent-1", repo):
         pass
+
+
+async def test_a_patch_that_is_too_large_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keep_work, "MAX_PATCH_BYTES", 2**20)
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    (folder / "file.txt").write_text("old\n")
+
+    result = await worked(folder, "seq 300000 > large.txt", strategy="directory")
+
+    assert result.status is Status.SUCCEEDED
+    assert "patch" not in result.artifacts
+    (note,) = [note for note in result.notes if "patch" in note]
+    assert "larger than 1 MiB" in note
+    command = note.split("`")[1]
+    printed = subprocess.run(command.split(), capture_output=True, text=True, check=True).stdout
+    assert "+300000" in printed

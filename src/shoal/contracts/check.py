@@ -12,7 +12,7 @@ from shoal.contracts.quoting import escape_text, list_paths, quote_output
 from shoal.contracts.review import review
 from shoal.contracts.test_deletions import lost_tests
 from shoal.contracts.workbench import Workbench
-from shoal.errors import ShoalError
+from shoal.errors import FAULTS, BadInput
 from shoal.model.artifact import Produced, document, refusal
 from shoal.model.contract import (
     TRIAL,
@@ -45,7 +45,7 @@ async def check(contracts: Sequence[Contract], bench: Workbench) -> tuple[Checke
 async def _check(contract: Contract, bench: Workbench) -> Checked:
     try:
         broken = await _broken(contract, bench)
-    except (ShoalError, OSError, TimeoutError, ValueError) as error:
+    except FAULTS as error:
         broken = f"it could not be checked: {str(error) or type(error).__name__}"
     return Checked(contract.type, broken is None, broken or MET, contract.only_warns)
 
@@ -126,7 +126,7 @@ async def _check_changes(contract: SourceDiff, bench: Workbench) -> str | None:
 async def _read(bench: Workbench, path: str, limit: int) -> bytes | None:
     """Read a file of the work; a path that was filled in with something may have become none."""
     if why := refusal(path):
-        raise ValueError(f"{_show_file(bench, path)}: {why}")
+        raise BadInput(f"{_show_file(bench, path)}: {why}")
     return await bench.read(path, limit)
 
 
@@ -172,7 +172,7 @@ async def _run_trial(trial: Passes, bench: Workbench) -> Checked:
     """Run a selection's command: it only compares, and its last line may be a score."""
     try:
         ran = await bench.run(trial.argv, trial.timeout)
-    except (ShoalError, OSError, TimeoutError, ValueError) as error:
+    except FAULTS as error:
         return Checked(TRIAL, is_met=False, message=str(error) or type(error).__name__, is_warning=True)
     is_met = ran.exit_code == 0 and ran.failure is None
     score = score_of(ran.output) if is_met else None

@@ -11,7 +11,7 @@ from pathlib import Path
 from shoal import proc
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.doctor.targets import Bait, laid
-from shoal.errors import ShoalError, Unavailable
+from shoal.errors import FAULTS, ShoalError, Unavailable
 from shoal.model.agent import AgentSpec
 from shoal.model.command import Command
 from shoal.model.finding import Finding
@@ -27,7 +27,7 @@ from shoal.sessions.host_probe import kind_of_workspace, wall
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import agent_command
 from shoal.sessions.sandboxed import open_sandboxed
-from shoal.sessions.session import FAULTS, import_work
+from shoal.sessions.session import import_work
 from shoal.sessions.worker import WorkerSpec
 
 ATTACK = Path(__file__).with_name("attack.py")

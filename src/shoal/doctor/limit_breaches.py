@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from shoal.adapters.command import CommandAdapter as CommandAdapter
-from shoal.errors import first_of
+from shoal.errors import FAULTS, first_of
 from shoal.model.agent import AgentSpec
 from shoal.model.finding import Finding
 from shoal.model.limits import ResourceLimits
@@ -17,7 +17,6 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import agent_command, session_bounds
 from shoal.sessions.sandboxed import open_sandboxed
-from shoal.sessions.session import FAULTS
 from shoal.sessions.worker import WorkerSpec
 
 AREA = "limits"

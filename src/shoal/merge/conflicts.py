@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from shoal.errors import first_of
+from shoal.errors import FAULTS, first_of
 from shoal.git.conflicts import Clean, Conflicted
 from shoal.merge.candidates import Allowed, Candidate, hold_back
 from shoal.merge.commits import Chain, CommitBuilder
@@ -18,7 +18,6 @@ from shoal.merge.verify import Stopped
 from shoal.model.conflict_rule import ConflictRule
 from shoal.model.merge import ConflictKind, MergeResult, MergeStatus
 from shoal.model.results import WorkerResult
-from shoal.sessions.session import FAULTS
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerKey
 from shoal.store.fold import fold

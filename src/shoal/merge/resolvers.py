@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from shoal.adapters.client import this_host
 from shoal.adapters.registry import adapter_of
 from shoal.contracts.quoting import list_paths
+from shoal.errors import FAULTS
 from shoal.git.commits import Commit
 from shoal.git.conflict_sides import find_markers, has_sides, merge_favouring
 from shoal.git.difference import list_changed_paths
@@ -21,7 +22,6 @@ from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.retry import Retry
 from shoal.model.status import Status
-from shoal.sessions.session import FAULTS
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerKey, WorkerRunner
 from shoal.steps.prompt import again

@@ -12,7 +12,7 @@ from shoal.adapters.command import CommandAdapter
 from shoal.contracts.committed_work import CommittedBench
 from shoal.contracts.quoting import escape_text
 from shoal.contracts.workbench import Ran
-from shoal.errors import BadInput, ShoalError, Unavailable
+from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable
 from shoal.git.refs import pin
 from shoal.merge.candidates import INSIDE
 from shoal.merge.queue import Verified
@@ -27,7 +27,7 @@ from shoal.model.setup import SetupRecord
 from shoal.model.status import Status
 from shoal.patterns.limiter import Limiter
 from shoal.sessions.context import RunContext
-from shoal.sessions.session import FAULTS, ended_events, mask_result, prompt_summary, runner_for, started_event
+from shoal.sessions.session import ended_events, mask_result, prompt_summary, runner_for, started_event
 from shoal.sessions.setup.prepare import setup_record
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerRunner

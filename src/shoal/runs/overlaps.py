@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
+from shoal.errors import FAULTS
 from shoal.git.ancestry import since
 from shoal.git.conflicts import Conflicted, Tried
 from shoal.git.difference import list_touched_files
@@ -19,7 +20,6 @@ from shoal.model.overlap import Overlap
 from shoal.model.plan import Plan, Step, everything
 from shoal.model.results import WorkerResult
 from shoal.sessions.context import RunContext
-from shoal.sessions.session import FAULTS
 
 MOST_SESSIONS = 2000
 MOST_TOLD = 200

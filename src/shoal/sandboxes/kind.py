@@ -63,10 +63,14 @@ def nul_separated(words: tuple[str | Path, ...]) -> bytes:
     if whole.count("\0") >= max(1, len(texts)):
         bad = next(text for text in texts if "\0" in text)
         raise BadInput(f"{bad!r} contains a NUL byte, which no path, variable or argument can have")
+    try:
+        encoded = os.fsencode(f"{whole}\0")
+    except UnicodeEncodeError as error:
+        raise BadInput(f"no path, variable or argument can contain half a surrogate pair: {error}") from None
     # If exec refused it, the sandbox would seem unavailable, and nobody should be advised to do without.
     if len(whole) > MAX_ARGUMENT_BYTES // 4 and (size := max(map(_size, texts))) > MAX_ARGUMENT_BYTES:
         raise BadInput(f"a variable or argument of {size} bytes is too long for the kernel; pass a file instead")
-    return os.fsencode(f"{whole}\0") if texts else b""
+    return encoded if texts else b""
 
 
 def _size(text: str) -> int:

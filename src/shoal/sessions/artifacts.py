@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shoal.errors import Broken, ShoalError
+from shoal.errors import FAULTS, Broken
 from shoal.model.artifact import Artifact, Produced, fault
 from shoal.model.command import Command
 from shoal.model.policy import Layers, Policy
@@ -64,7 +64,7 @@ async def collect_artifacts(context: RunContext, workspace: Workspace, declared:
         found = await read_files(context, policy, workspace.path, [one.path for one in declared])
     except TimeoutError:
         return _unread(declared, f"could not be read within {SECONDS:.0f} s")
-    except (ShoalError, OSError, ValueError) as error:
+    except FAULTS as error:
         return _unread(declared, f"could not be read: {error}")
     return await _check_artifacts(declared, found)
 
@@ -84,18 +84,18 @@ async def read_files(
 
 
 def answers(said: bytes, token: str, count: int) -> list[FoundFile]:
-    """Take apart what the box wrote about *count* files; raise `ValueError` where it is not whole."""
+    """Take apart what the box wrote about *count* files; raise `Broken` where it is not whole."""
     found, at = [], 0
     for _ in range(count):
         end = said.find(b"\n", at, at + MOST_LINE_BYTES)
         words = said[at : max(end, at)].decode(errors="replace").split(" ")
         # Content comes by its length, and no content can know the token: it was not there before the agent had ended.
         if len(words) != 3 or words[0] != token or not words[2].isdecimal():
-            raise ValueError("the box did not answer as it should")
+            raise Broken("the sandbox that reads files gave no proper answer")
         size = int(words[2]) if words[1] == "file" else 0
         at = end + 1 + size
         if at > len(said):
-            raise ValueError("the box ended too early")
+            raise Broken("the sandbox that reads files ended too early")
         found.append(FoundFile(words[1], said[at - size : at]))
     return found
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.adapters.kind import Adapter
-from shoal.errors import ShoalError
+from shoal.errors import FAULTS
 from shoal.model.resolved_task import ResolvedTask
 from shoal.sessions.artifacts import read_files, reading
 from shoal.sessions.context import RunContext
@@ -156,7 +156,7 @@ async def return_logins(
     """Write renewed logins back where it *is_asked*; gives what a person should know of those that were not."""
     try:
         return await _return_logins(context, session_dir, seeded, is_asked=is_asked)
-    except (ShoalError, OSError, ValueError, TimeoutError) as error:  # its work is good all the same
+    except FAULTS as error:  # its work is good all the same
         return [f"whether it renewed its login cannot be told: {error}"]
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from shoal.errors import ShoalError
+from shoal.errors import FAULTS
 from shoal.model.results import WorkerResult
 from shoal.sessions.artifacts import FoundFile, kept_bytes, read_files, reading
 from shoal.sessions.worker import Session
@@ -38,7 +38,7 @@ async def keep_database(session: Session) -> KeptDatabase:
         policy = reading(context, directory.own)
         paths = [f"{folder.name}/{one}" for one in names]
         found = await read_files(context, policy, directory.own, paths, most=MOST_BYTES)
-    except (ShoalError, OSError, ValueError, TimeoutError) as error:
+    except FAULTS as error:
         return KeptDatabase(unkept=(f"{name}: it could not be read: {error or 'it took too long'}",))
     if found[0].state == "missing":
         return KeptDatabase()

@@ -19,7 +19,7 @@ from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.agent_process import Ending, watch_process
 from shoal.sessions.context import RunContext
 from shoal.sessions.database import keep_database
-from shoal.sessions.keep_work import patch
+from shoal.sessions.keep_work import add_patch
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import agent_command, note_decision, session_bounds
 from shoal.sessions.sandboxed import open_sandboxed
@@ -123,10 +123,10 @@ class OpenSession:
             base=context.base.commit,
             limit=self._limit,
             resources=dict(self.resources),
-            artifacts=await patch(context, session.id, work),
             duration_seconds=round(time.monotonic() - self._began, 3),
         )
-        result = database.add_to(work.on(result, session.directory.box))
+        result = await add_patch(context, work, work.on(result, session.directory.box))
+        result = database.add_to(result)
         self.result = mask_result(result, context.mask)
         await context.ledger.forget(session.id)
         await context.ledger.append(*ended_events(context, worker, self.result))

@@ -214,20 +214,23 @@ async def _import(context: RunContext, seal: Seal, ref: str, here: str | None) -
     )
 
 
-LARGEST_BYTES = 64 * 2**20
+MAX_PATCH_BYTES = 64 * 2**20
 
 
-async def patch(context: RunContext, session: str, work: KeptWork) -> dict[str, str]:
-    """Write the patch beside the other results and name it; other kinds of workspace have a branch instead."""
+async def add_patch(context: RunContext, work: KeptWork, result: WorkerResult) -> WorkerResult:
+    """Write the work as a patch beside the other results, where its kind of workspace has no branch, and name it."""
     if not context.kind.leaves_patch or work.commit is None:
-        return {}
+        return result
     options = ("--binary", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=all")
-    done = await git(context.repository.git, "diff", *options, context.base.commit, work.commit, limit=LARGEST_BYTES)
+    gitdir, base = context.repository.git, context.base.commit
+    done = await git(gitdir, "diff", *options, base, work.commit, limit=MAX_PATCH_BYTES)
     if done.dropped:
-        return {}
-    target = context.paths.results / f"{session}.patch"
+        where = f"`git --git-dir={gitdir} diff --binary {base} {work.commit}` prints it"
+        note = f"its patch is larger than {MAX_PATCH_BYTES // 2**20} MiB and was not written; {where}"
+        return replace(result, notes=(*result.notes, note))
+    target = context.paths.results / f"{result.session}.patch"
     target.write_bytes(done.stdout)
-    return {"patch": str(target)}
+    return replace(result, artifacts={**result.artifacts, "patch": str(target)})
 
 
 SECONDS = 120.0

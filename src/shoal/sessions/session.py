@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shoal.adapters.events import NAME_SIGNS
 from shoal.contracts.check import check_contracts
-from shoal.errors import BadInput, ShoalError, Unavailable, first_of
+from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable, first_of
 from shoal.git.run import git
 from shoal.model.agent import ACP
 from shoal.model.events import Imported, SessionEnded, SessionStarted
@@ -22,14 +22,12 @@ from shoal.sessions.client_settings import restore_client_settings
 from shoal.sessions.context import RunContext
 from shoal.sessions.database import keep_database
 from shoal.sessions.function_thread import run_in_thread
-from shoal.sessions.keep_work import KeptWork, keep_work, patch, recycle
+from shoal.sessions.keep_work import KeptWork, add_patch, keep_work, recycle
 from shoal.sessions.open_session import open_session
 from shoal.sessions.seal import SealRequest
 from shoal.sessions.setup.prepare import setup_record
 from shoal.sessions.worker import Session, WorkerSpec
 
-# What goes wrong with one session is that session's failure, and never the end of the others.
-FAULTS = (ShoalError, OSError, TimeoutError, ValueError)
 PROMPT_CHARS = 200
 
 Runner = Callable[[Session], Awaitable[AgentEnd]]
@@ -146,15 +144,14 @@ async def _with_artifacts(session: Session, result: WorkerResult, left: Collecte
     """Store the files that the agent had to leave; without them its work is not good."""
     context = session.context
     try:
-        files = {
-            **store_artifacts(context, session.id, left.produced),
-            **await patch(context, session.id, work),
-        }
+        if files := store_artifacts(context, session.id, left.produced):
+            result = replace(result, artifacts=files)
+        result = await add_patch(context, work, result)
     except FAULTS as error:  # the branch holds the work all the same
-        return replace(result, status=Status.FAILED, error=_error_text(error))
+        return replace(result, status=Status.FAILED, error=_error_text(error), artifacts={})
     if left.problems and result.status.is_good:
         result = replace(result, status=Status.FAILED, error="\n".join(left.problems))
-    return replace(result, artifacts=files) if files else result
+    return result
 
 
 async def _record(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> WorkerResult:

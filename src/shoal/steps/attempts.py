@@ -6,7 +6,7 @@ import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-from shoal.errors import Refused
+from shoal.errors import FAULTS, Refused
 from shoal.executors.kind import Executor
 from shoal.executors.local import LocalExecutor
 from shoal.git.refs import pin
@@ -17,7 +17,7 @@ from shoal.patterns.limiter import Limiter
 from shoal.patterns.retry import retrying
 from shoal.sessions.client_settings import set_aside
 from shoal.sessions.context import RunContext
-from shoal.sessions.session import FAULTS, mask_result
+from shoal.sessions.session import mask_result
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission
 from shoal.steps.history import AttemptKey, History, Salvage, Visit

@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from shoal.errors import ShoalError, first_of
+from shoal.errors import FAULTS, ShoalError, first_of
 from shoal.git.conflict_sides import find_markers, has_sides, merge_favouring
 from shoal.git.merge import Conflicted, Merged, MergeRepository, Resolve, combine_commits
 from shoal.git.refs import pin
 from shoal.model.conflict_rule import ConflictRule
 from shoal.patterns.limiter import Limiter
 from shoal.sessions.context import RunContext
-from shoal.sessions.session import FAULTS
 
 Ended = TypeVar("Ended")
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from shoal.errors import BadInput, Broken
+from shoal.errors import FAULTS, BadInput, Broken
 from shoal.model.artifact import Produced, merge_artifacts
 from shoal.model.matrix import Cell
 from shoal.model.plan import Stage, Step, everything
@@ -13,7 +13,6 @@ from shoal.model.rule import Rule
 from shoal.model.status import Status
 from shoal.sessions.artifacts import read_back, store_artifacts
 from shoal.sessions.context import RunContext
-from shoal.sessions.session import FAULTS
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerRunner
 from shoal.steps.dag import Contribution, Unstacked, merge_parts
