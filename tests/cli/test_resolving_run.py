@@ -71,7 +71,7 @@ def test_markers_that_are_left_leave_it_to_a_person(repo: Path) -> None:
     result = second(done)
     assert result["status"] == "conflicts"
     assert (
-        "did not resolve it: the work of fixer does not count: conflict markers are left in same.txt"
+        "did not resolve it: the work of fixer was not accepted: conflict markers are left in same.txt"
         in result["message"]
     )
     branches = git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent/two__resolve").splitlines()

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from shoal.limits.guard import WATCHER, guarded
+from shoal.limits.guard import WATCHER, open_guard
 from shoal.limits.polling import Polling
 from shoal.proc.namespace import adopt
 from tests.limits.limit_runs import is_alive
@@ -63,7 +63,7 @@ async def test_a_namespace_that_has_ended_is_not_told_of() -> None:
         assert namespace is not None
         process.kill()
         process.wait()
-        async with guarded(Polling()) as guard:
+        async with open_guard(Polling()) as guard:
             await guard.watch(namespace)
 
         assert namespace.began() is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.limits.cgroups import Cgroups
-from shoal.limits.guard import guarded
+from shoal.limits.guard import open_guard
 from shoal.limits.polling import Polling
 from shoal.model.limits import ResourceLimits
 from tests.limits.limit_runs import MEMFD, ROOMY, is_alive, kernel, on_files, python, ran, shell, until
@@ -21,14 +21,14 @@ fd = os.open('/dev/shm/shoal-left', os.O_CREAT | os.O_WRONLY); os.write(fd, byte
 GUARDED = """
 import asyncio, os, signal, sys
 from shoal import proc
-from shoal.limits.guard import guarded
+from shoal.limits.guard import open_guard
 from tests.limits.limit_runs import ROOMY, kernel, shell
 
 AGENT = "setsid sleep 3456 & echo $! $$; trap '' TERM; sleep 3456 & wait"
 
 async def main():
     enforcer = kernel()
-    async with guarded(enforcer) as guard:
+    async with open_guard(enforcer) as guard:
         with enforcer.group("agent", ROOMY) as group:
             forked = os.fork() if sys.argv[1:] else 0
             if sys.argv[1:] and not forked:  # holds all that we hold, and lives on
@@ -127,5 +127,5 @@ if kernel():
 
 
 async def test_no_guard_knows_groups_that_no_kernel_holds() -> None:
-    async with guarded(Polling()) as guard:
+    async with open_guard(Polling()) as guard:
         assert not guard.has_groups

@@ -65,7 +65,7 @@ def report(repo: Path, workers: Sequence[WorkerResult], base: str = "main", sele
 
 
 @contextlib.asynccontextmanager
-async def desk_of(repo: Path, run: RunReport) -> AsyncIterator[MergeContext]:
+async def open_merge_context(repo: Path, run: RunReport) -> AsyncIterator[MergeContext]:
     repository = await inspect(repo, {"GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "ada@example.org"})
     paths = StatePaths.of(repo)
     exclude = repository.git / "info/exclude"
@@ -88,7 +88,7 @@ async def merged(
     request = MergeRequest(
         sessions=sessions, strategy=Strategy(strategy), into=into, allow_executable=allow, verify=verify
     )
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         return await merge(context, request)
 
 

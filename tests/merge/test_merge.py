@@ -11,7 +11,7 @@ from shoal.model.merge import ConflictKind
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 from tests.conftest import git, make_repo
-from tests.merge.merging import RUN, canary, desk_of, merged, report, run_of, side, statuses, tree, worker
+from tests.merge.merging import RUN, canary, merged, open_merge_context, report, run_of, side, statuses, tree, worker
 
 BRANCH = f"shoal/{RUN}"
 STRATEGIES = ("review", "auto", "squash", "rebase", "octopus")
@@ -170,7 +170,7 @@ async def test_a_preview_names_the_pairs_and_changes_nothing(repo: Path) -> None
     )
     before = git(repo, "for-each-ref"), git(repo, "count-objects")
 
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         seen = await preview(context)
 
     assert seen.overlaps == (("s0", "s1"), ("s1", "s2"))
@@ -228,7 +228,7 @@ async def test_nothing_of_anybodys_runs(repo: Path, tmp_path: Path) -> None:
 
     for strategy in STRATEGIES:
         await merged(repo, run, strategy=strategy)
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         await preview(context)
 
     assert not is_sprung()

@@ -12,7 +12,7 @@ from shoal.merge.request import MergeRequest
 from shoal.model.merge import DeliveryStatus, Strategy
 from tests.conftest import git
 from tests.merge.delivering import BRANCH, at, moved_on, status_of
-from tests.merge.merging import canary, desk_of, merged, report, run_of, side, statuses, worker
+from tests.merge.merging import canary, merged, open_merge_context, report, run_of, side, statuses, worker
 
 
 async def test_a_clean_checkout_moves_along(repo: Path) -> None:
@@ -207,7 +207,7 @@ async def test_a_working_tree_is_found_wherever_its_gitdir_lies(repo: Path, tmp_
     git(repo, "reset", "-q", "--hard")
     commit = git(repo, "commit-tree", tree_of, "-p", "main", "-m", "new")
 
-    async with desk_of(repo, report(repo, [worker(0, commit)])) as context:
+    async with open_merge_context(repo, report(repo, [worker(0, commit)])) as context:
         done = await merge(context, MergeRequest(strategy=Strategy.AUTO, into="main"))
 
     assert status_of(done) is DeliveryStatus.DELIVERED

@@ -19,7 +19,7 @@ from shoal.model.merge import DeliveryStatus, MergeReport
 from shoal.model.repository import Repository
 from shoal.model.results import RunReport
 from tests.conftest import git, make_repo
-from tests.merge.merging import RUN, desk_of, merged, report, run_of, side, statuses, tree, worker
+from tests.merge.merging import RUN, merged, open_merge_context, report, run_of, side, statuses, tree, worker
 
 BRANCH = f"shoal/{RUN}"
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ def cut_off(repo: Path, run: RunReport) -> None:
 
 
 async def undone(repo: Path, run: RunReport, *sessions: str) -> MergeReport:
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         return await undo(context, sessions)
 
 

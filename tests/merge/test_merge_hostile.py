@@ -10,7 +10,7 @@ from shoal.merge.merge import preview
 from shoal.merge.undo import undo
 from shoal.model.merge import DeliveryStatus, MergeReport
 from tests.conftest import git
-from tests.merge.merging import canary, desk_of, merged, report, run_of, side, statuses, worker
+from tests.merge.merging import canary, merged, open_merge_context, report, run_of, side, statuses, worker
 
 ATTRIBUTES = "* merge=evil diff=evil ident\n*.c filter=evil\n*.tex working-tree-encoding=UTF-16\n"
 MODULES = '[submodule "x"]\n\tpath = x\n\turl = ext::sh -c touch%20sprung\n\tupdate = !touch sprung\n'
@@ -86,11 +86,11 @@ async def test_a_whole_merge_and_its_undoing_start_nothing(repo: Path, tmp_path:
         {".gitmodules": MODULES, "b": "1\n"},
     )
     is_sprung = trapped(repo, tmp_path)
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         await preview(context)
 
     done = await merged(repo, run, into="main", strategy=strategy)
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         undone = await undo(context, ["s3"])
 
     told = statuses(done)

@@ -13,7 +13,7 @@ from shoal.merge.undo import undo
 from shoal.model.merge import DeliveryStatus, MergeReport
 from shoal.model.results import RunReport
 from tests.conftest import git
-from tests.merge.merging import RUN, desk_of, merged, report, run_of, side, statuses, worker
+from tests.merge.merging import RUN, merged, open_merge_context, report, run_of, side, statuses, worker
 
 BRANCH = f"shoal/{RUN}"
 
@@ -38,7 +38,7 @@ async def test_what_is_held_does_not_come_in_with_work_that_stands_on_it(repo: P
     done = await merged(repo, run, *named, into="main")
 
     assert statuses(done)["s1"] == "held"
-    assert "stands on s0" in done["s1"].message
+    assert "builds on s0" in done["s1"].message
     assert "--allow-executable-config" in done["s1"].message
     assert not (repo / ".envrc").exists()
 
@@ -159,7 +159,7 @@ async def test_work_can_be_taken_out_when_the_branch_that_had_it_is_gone(repo: P
     await merged(repo, run, into="feature")
     git(repo, "branch", "-qD", "feature")
 
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         done = await undo(context, ["s1"])
 
     assert (statuses(done), done.delivery) == ({"s0": "merged"}, None)
@@ -211,7 +211,7 @@ async def test_work_whose_branch_was_deleted_costs_itself_and_nobody_else(repo: 
     run = report(repo, [worker(0, lost), worker(1, kept)])
     cleared(repo, lost)
 
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         seen = await preview(context)
     done = await merged(repo, run)
 
@@ -228,7 +228,7 @@ async def test_squashed_work_stays_when_its_own_branch_is_deleted(repo: Path) ->
     run = report(repo, [worker(0, lost), worker(1, kept)])
 
     done = await merged(repo, run, strategy="squash")
-    with pytest.raises(BadInput, match="would have to be built anew"):
+    with pytest.raises(BadInput, match="would have to be rebuilt"):
         await merged(repo, run, strategy="auto")
 
     assert [(one.session, one.status.value) for one in done.results] == [("s0", "merged"), ("s1", "merged")]

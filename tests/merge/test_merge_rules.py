@@ -18,7 +18,7 @@ from shoal.model.conflict_rule import ConflictRule
 from shoal.model.merge import MergeIntended, MergeReport, Strategy
 from shoal.model.results import RunReport
 from tests.conftest import git, make_repo
-from tests.merge.merging import desk_of, merged, report, run_of, side, statuses, tree, worker
+from tests.merge.merging import merged, open_merge_context, report, run_of, side, statuses, tree, worker
 
 FORMS = ["auto", "squash", "rebase", "octopus"]
 BRANCH = "shoal/t-20260101-abcd"
@@ -26,7 +26,7 @@ BRANCH = "shoal/t-20260101-abcd"
 
 async def ruled(repo: Path, run: RunReport, strategy: str, rule: str, **how: object) -> MergeReport:
     request = MergeRequest(strategy=Strategy(strategy), resolving=Resolving(rule=ConflictRule(rule)))
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         return await merge(context, replace(request, **how))  # type: ignore[arg-type]
 
 
@@ -60,7 +60,7 @@ async def test_what_was_resolved_is_never_off_the_branch_while_it_is_built_anew(
     git(repo, "commit", "-q", "--allow-empty", "-m", "mine")
     known: list[set[str]] = []
 
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         context.ledger.subscribe(
             lambda one: (
                 known.append({it.session for it in one.event.results}) if isinstance(one.event, MergeIntended) else None
@@ -75,7 +75,7 @@ async def test_another_session_is_taken_out_and_what_was_resolved_stays(repo: Pa
     run = conflicting(repo)
     await ruled(repo, run, "auto", "ours")
 
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         done = await undo(context, ["s2"])
 
     assert statuses(done) == {"s0": "merged", "s1": "merged"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shoal.merge.merge import preview
 from shoal.model.merge import ConflictKind
 from tests.conftest import git
-from tests.merge.merging import RUN, desk_of, merged, report, run_of, statuses, tree, worker
+from tests.merge.merging import RUN, merged, open_merge_context, report, run_of, statuses, tree, worker
 
 LINES = "".join(f"line {number}\n" for number in range(30))
 Edit = Callable[[Path], object]
@@ -135,7 +135,7 @@ async def test_each_conflict_is_told_as_what_it_is_with_its_files_and_partner(re
     run = report(repo, [worker(number, commit) for number, commit in enumerate(sides)])
     before = tree(repo, "main"), (repo / ".git/index").read_bytes()
 
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         seen = await preview(context)
     done = await merged(repo, run, "s0", "s1", "s2")
 

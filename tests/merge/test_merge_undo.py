@@ -10,11 +10,11 @@ from shoal.model.merge import DeliveryStatus, MergeReport
 from shoal.model.results import RunReport
 from tests.conftest import git
 from tests.merge.delivering import BRANCH, at, moved_on, status_of
-from tests.merge.merging import desk_of, merged, report, run_of, side, statuses, tree, worker
+from tests.merge.merging import merged, open_merge_context, report, run_of, side, statuses, tree, worker
 
 
 async def undone(repo: Path, run: RunReport, *sessions: str) -> MergeReport:
-    async with desk_of(repo, run) as context:
+    async with open_merge_context(repo, run) as context:
         return await undo(context, sessions)
 
 
@@ -80,7 +80,7 @@ async def test_what_others_stand_on_or_build_over_is_not_taken_out_in_silence(re
         await undone(repo, run)
     await merged(repo, run, into="main")
 
-    with pytest.raises(BadInput, match="s1 stands on s0"):
+    with pytest.raises(BadInput, match="s1 builds on s0"):
         await undone(repo, run, "s0")
     (repo / "b").write_text("changed since\n")
     git(repo, "commit", "-qam", "over it")

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import Unavailable
-from shoal.git.merge import Conflicted, merge_commits
-from shoal.merge.queue import Apart, Landed, RefusedLink, run_queue
-from shoal.merge.verify import LOG_BYTES, STEP, Stopped, Verifier, verifying
+from shoal.git.merge import Merged, merge_commits
+from shoal.merge.candidates import Candidate
+from shoal.merge.commits import Chain
+from shoal.merge.queue import run_queue
+from shoal.merge.verify import LOG_BYTES, STEP, Stopped, Verifier, open_verifier
 from shoal.model.contract import Passes
 from shoal.model.events import AgentEnded, Recorded, SessionEnded, SessionStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.masking import Mask
+from shoal.model.merge import Strategy
 from shoal.model.status import Status
 from shoal.patterns.limiter import Limiter
 from shoal.runs.context import open_run
@@ -53,7 +56,7 @@ async def ground(repo: Path, strategy: str = "auto") -> AsyncIterator[RunContext
 
 @contextlib.asynccontextmanager
 async def verifier(repo: Path, command: str, **how: object) -> AsyncIterator[Verifier]:
-    async with ground(repo) as context, verifying(context, passes(command), **how) as one:  # type: ignore[arg-type]
+    async with ground(repo) as context, open_verifier(context, passes(command), **how) as one:  # type: ignore[arg-type]
         yield one
 
 
@@ -62,7 +65,7 @@ async def both(context: RunContext, *commits: str) -> str:
     tip = commits[0]
     for one in commits[1:]:
         found = await merge_commits(context.repository, tip, one, "both\n")
-        assert not isinstance(found, Conflicted)
+        assert isinstance(found, Merged)
         tip = found.commit
     return tip
 
@@ -80,7 +83,7 @@ async def test_the_command_sees_the_combined_tree_and_leaves_nothing(repo: Path,
         "cat a b README.md && test $(git log --format=%P -1 | wc -w) = 2 && touch x && git add x && git commit -qm x"
     )
 
-    async with ground(repo, strategy) as context, verifying(context, passes(script)) as verify:
+    async with ground(repo, strategy) as context, open_verifier(context, passes(script)) as verify:
         good, bad = await verify(await both(context, one, two)), await verify(one)
 
     assert good.ok
@@ -102,20 +105,23 @@ async def test_two_that_fail_only_together_are_found_and_the_second_is_put_aside
 
     async with ground(repo) as context:
 
-        async def combine(tip: str, name: str) -> str | Apart[Conflicted]:
-            found = await merge_commits(context.repository, tip, work[name], f"{name}\n")
-            return Apart(found) if isinstance(found, Conflicted) else found.commit
+        async def add(chain: Chain, candidate: Candidate) -> Chain:
+            merged = await merge_commits(context.repository, chain.tip, candidate.source, f"{candidate.session}\n")
+            assert isinstance(merged, Merged)
+            tree = git(repo, "rev-parse", f"{merged.commit}^{{tree}}")
+            return replace(chain, tip=merged.commit, tree=tree)
 
-        async with verifying(context, passes("! { echo both; test -e a && test -e c; }")) as verify:
-            done = await run_queue(base, list(work), combine, verify, width=2)
+        async with open_verifier(context, passes("! { echo both; test -e a && test -e c; }")) as verify:
+            start = Chain(
+                run="run", form=Strategy.AUTO, start=base, origin=base, tip=base, history_commit=base, tree="start"
+            )
+            candidates = [Candidate(session=name, source=commit) for name, commit in work.items()]
+            done = await run_queue(start, candidates, add, lambda chain: verify(chain.tip), width=2)
 
-    a, b, c, d = done.verdicts
-    assert isinstance(a, Landed)
-    assert isinstance(b, Landed)
-    assert isinstance(d, Landed)
-    assert isinstance(c, RefusedLink)
-    assert c.log.endswith("did not pass: it exited with 1\nboth\n")
-    assert git(repo, "ls-tree", "--name-only", done.tip, "a", "b", "c", "d").split() == ["a", "b", "d"]
+    (refusal,) = done.refusals
+    assert refusal.candidate.session == "c"
+    assert refusal.log.endswith("did not pass: it exited with 1\nboth\n")
+    assert git(repo, "ls-tree", "--name-only", done.chain.tip, "a", "b", "c", "d").split() == ["a", "b", "d"]
     assert_nothing_left(repo)
 
 
@@ -140,7 +146,7 @@ async def test_the_log_is_its_end_without_secrets(repo: Path) -> None:
 
     async with ground(repo) as context:
         known = replace(context, mask=Mask.of({"TOKEN": "hunter2hunter2"}))
-        async with verifying(known, passes(script)) as verify:
+        async with open_verifier(known, passes(script)) as verify:
             said = await verify(commit)
 
     assert len(said.log.encode()) <= LOG_BYTES
@@ -247,7 +253,7 @@ async def test_a_command_that_is_not_there_is_the_users_trouble_and_not_the_work
     commit = side(repo, "a", "1\n")
     async with ground(repo) as context:
         missing = Passes(type="verify", command=("no-such-program",))
-        async with verifying(context, missing) as verify:
+        async with open_verifier(context, missing) as verify:
             with pytest.raises(Unavailable, match="no-such-program"):
                 await verify(commit)
     assert_nothing_left(repo)

@@ -34,7 +34,7 @@ from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 from shoal.workspaces.mount import list_mounts, unmount
-from shoal.workspaces.quota import IMAGE, remounted, settle, sized, unwritten_bytes
+from shoal.workspaces.quota import IMAGE, open_disk, open_disk_again, settle, unwritten_bytes
 from tests.acting import assert_nothing_left, ran, shown, step
 from tests.cli.conftest import shoal_in
 from tests.conftest import git, make_repo
@@ -182,7 +182,7 @@ else:
 
     async def test_who_does_nothing_about_a_full_disk_is_ended(tmp_path: Path) -> None:
         enforcer = await choose("polling")
-        async with sized(tmp_path, 4 * MIB) as disk:
+        async with open_disk(tmp_path, 4 * MIB) as disk:
             settle(disk, 4 * MIB)
             limits = replace(EXACT, disk_mb=4)
             with enforcer.group("one", limits) as group:
@@ -286,7 +286,7 @@ else:
         (box,) = StatePaths.of(repo).boxes.iterdir()
         assert (box / IMAGE).is_file()
         await assert_gone(repo)
-        async with remounted(box) as disk:
+        async with open_disk_again(box) as disk:
             assert [path.read_text() for path in disk.rglob("w")] == ["w\n"]
         done = await cleaned(repo)
         assert box in [one.path for one in done.gone]

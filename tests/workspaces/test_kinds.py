@@ -97,7 +97,7 @@ if os.geteuid() == 0:  # for nobody else there is such a case
         repo: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What the box changes is marked as root's own mounts do, so that a seal and a sweep see it alike."""
-        monkeypatch.setattr(overlay, "MOST_ON_HOST", 1)
+        monkeypatch.setattr(overlay, "MAX_ON_HOST", 1)
         sandbox = await wall("bubblewrap")
         kind = Overlay(by_host=True, may_hide=True)
 

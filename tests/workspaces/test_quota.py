@@ -13,7 +13,7 @@ import pytest
 from shoal.errors import Broken, Unavailable
 from shoal.workspaces import quota
 from shoal.workspaces.mount import list_mounts, mount_image, unmount
-from shoal.workspaces.quota import assert_available, is_full, remounted, settle, sized, unwritten_bytes
+from shoal.workspaces.quota import assert_available, is_full, open_disk, open_disk_again, settle, unwritten_bytes
 
 MIB = 2**20
 
@@ -44,7 +44,7 @@ def filled(file: Path, piece: int = 4096) -> int:
 
 
 async def test_a_box_without_a_disk_of_its_own_is_its_own_place(tmp_path: Path) -> None:
-    async with remounted(tmp_path) as disk:
+    async with open_disk_again(tmp_path) as disk:
         assert disk == tmp_path
     assert unwritten_bytes(tmp_path.parent) == 0
 
@@ -56,7 +56,7 @@ if os.geteuid() != 0:
             await assert_available(tmp_path / "trial")
         (tmp_path / "disk.img").touch()
         with pytest.raises(Unavailable, match="only root can mount it"):
-            async with remounted(tmp_path):
+            async with open_disk_again(tmp_path):
                 pass
 
         assert not (tmp_path / "trial").exists()
@@ -65,7 +65,7 @@ else:
 
     @pytest.mark.parametrize("size_mib", [1, 50, 300])
     async def test_a_disk_is_full_at_exactly_its_size(tmp_path: Path, size_mib: int) -> None:
-        async with sized(tmp_path, size_mib * MIB) as disk:
+        async with open_disk(tmp_path, size_mib * MIB) as disk:
             settle(disk, size_mib * MIB)
             assert not is_full(disk, size_mib * MIB)
 
@@ -81,7 +81,7 @@ else:
 
     @pytest.mark.parametrize("piece_mib", [1, 16])
     async def test_a_disk_that_refused_a_large_write_is_full(tmp_path: Path, piece_mib: int) -> None:
-        async with sized(tmp_path, 50 * MIB) as disk:
+        async with open_disk(tmp_path, 50 * MIB) as disk:
             settle(disk, 50 * MIB)
 
             taken = filled(disk / "fill", piece_mib * MIB)
@@ -90,14 +90,14 @@ else:
             assert is_full(disk, 50 * MIB)
 
     async def test_what_lies_there_already_does_not_count(tmp_path: Path) -> None:
-        async with sized(tmp_path, 30 * MIB) as disk:
+        async with open_disk(tmp_path, 30 * MIB) as disk:
             (disk / "ours").write_bytes(os.urandom(20 * MIB))
             settle(disk, 10 * MIB)
 
             assert 10 * MIB - 32 * 1024 <= filled(disk / "fill") <= 10 * MIB
 
     async def test_many_small_files_fill_a_disk_no_sooner_than_one_large(tmp_path: Path) -> None:
-        async with sized(tmp_path, 8 * MIB) as disk:
+        async with open_disk(tmp_path, 8 * MIB) as disk:
             settle(disk, 8 * MIB)
             count = 0
             with pytest.raises(OSError, match="No space left") as raised:
@@ -110,14 +110,14 @@ else:
             assert count > 0.95 * 8 * MIB / quota.BLOCK_BYTES
 
     async def test_a_disk_costs_only_what_is_written(tmp_path: Path) -> None:
-        async with sized(tmp_path, 5000 * MIB) as disk:
+        async with open_disk(tmp_path, 5000 * MIB) as disk:
             settle(disk, 5000 * MIB)
 
             assert (tmp_path / quota.IMAGE).stat().st_blocks * 512 < 3 * MIB
 
     async def test_a_limit_beyond_the_host_s_disk_is_the_host_s_disk(tmp_path: Path) -> None:
         host = os.statvfs(tmp_path)
-        async with sized(tmp_path, 2**60) as disk:
+        async with open_disk(tmp_path, 2**60) as disk:
             settle(disk, 2**60)
 
             there = os.statvfs(disk)
@@ -126,34 +126,34 @@ else:
     async def test_a_whole_checkout_lies_on_it_too(tmp_path: Path) -> None:
         box, path = tmp_path / "box", tmp_path / "work" / "worker_0"
         box.mkdir()
-        async with sized(box, 2 * MIB, path) as disk:
+        async with open_disk(box, 2 * MIB, path) as disk:
             settle(disk, 2 * MIB)
             assert filled(path / "fill") <= 2 * MIB
             assert is_full(disk, 2 * MIB)
 
         assert list(path.iterdir()) == []
-        async with remounted(box, path):
+        async with open_disk_again(box, path):
             assert (path / "fill").stat().st_size > MIB
         await assert_gone(tmp_path)
 
     async def test_it_is_found_again_mounted_or_not(tmp_path: Path) -> None:
-        async with sized(tmp_path, MIB) as disk:
+        async with open_disk(tmp_path, MIB) as disk:
             (disk / "w").write_text("work")
 
-        async with remounted(tmp_path) as again:
+        async with open_disk_again(tmp_path) as again:
             assert (again / "w").read_text() == "work"
         await assert_gone(tmp_path)
         await mount_image(tmp_path / quota.IMAGE, disk)
-        async with remounted(tmp_path) as again:
+        async with open_disk_again(tmp_path) as again:
             assert (again / "w").read_text() == "work"
         await assert_gone(tmp_path)
 
     async def test_an_image_that_somebody_still_holds_is_never_mounted_twice(tmp_path: Path) -> None:
         """Two file systems that write to one image would destroy it: the second mount is of the first's device."""
-        async with sized(tmp_path, MIB) as disk:
+        async with open_disk(tmp_path, MIB) as disk:
             held = (disk / "w").open("w")
             unmount(disk)
-            async with remounted(tmp_path) as again:
+            async with open_disk_again(tmp_path) as again:
                 held.write("late")
                 held.flush()
 
@@ -163,7 +163,7 @@ else:
         await assert_gone(tmp_path)
 
     async def test_a_held_disk_is_taken_away_all_the_same(tmp_path: Path) -> None:
-        async with sized(tmp_path, MIB) as disk:
+        async with open_disk(tmp_path, MIB) as disk:
             held = (disk / "w").open("w")
 
         assert list_mounts(tmp_path) == []
@@ -173,7 +173,7 @@ else:
     async def test_what_the_host_s_disk_has_yet_to_take_is_counted(tmp_path: Path) -> None:
         box = tmp_path / "box"
         box.mkdir()
-        async with sized(box, 64 * MIB) as disk:
+        async with open_disk(box, 64 * MIB) as disk:
             settle(disk, 64 * MIB)
             assert unwritten_bytes(tmp_path) < MIB
             (disk / "fill").write_bytes(os.urandom(30 * MIB))
@@ -188,7 +188,7 @@ else:
         (tmp_path / quota.IMAGE).write_bytes(bytes(MIB))
 
         with pytest.raises(Broken, match="cannot mount"):
-            async with remounted(tmp_path):
+            async with open_disk_again(tmp_path):
                 pass
         await assert_gone(tmp_path)
 
@@ -196,9 +196,9 @@ else:
         program = (
             "import asyncio, sys\n"
             "from pathlib import Path\n"
-            "from shoal.workspaces.quota import sized\n"
+            "from shoal.workspaces.quota import open_disk\n"
             "async def main():\n"
-            "    async with sized(Path(sys.argv[1]), 2**20) as disk:\n"
+            "    async with open_disk(Path(sys.argv[1]), 2**20) as disk:\n"
             "        (disk / 'w').write_text('work')\n"
             "        print('ready', flush=True)\n"
             "        await asyncio.sleep(600)\n"
@@ -211,7 +211,7 @@ else:
             process.kill()
         assert list_mounts(tmp_path) == [tmp_path / "disk"]
 
-        async with remounted(tmp_path) as disk:
+        async with open_disk_again(tmp_path) as disk:
             assert (disk / "w").read_text() == "work"
         await assert_gone(tmp_path)
 
@@ -230,7 +230,7 @@ else:
         async def one(number: int) -> None:
             box = tmp_path / f"box{number}"
             box.mkdir()
-            async with sized(box, MIB) as disk:
+            async with open_disk(box, MIB) as disk:
                 (disk / "w").write_text("work")
 
         async with asyncio.TaskGroup() as group:

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.errors import BadInput, SetupFailed
 from shoal.workspaces import setup_layers as setup_files
-from shoal.workspaces.setup_layers import TREE, content, copy_files, digest, evict_setup, layer_ready
+from shoal.workspaces.setup_layers import TREE, content, copy_files, digest, evict_setup, hold_layer
 
 
 class Maker:
@@ -27,7 +27,7 @@ class Maker:
 
 
 async def used(setups: Path, key: str, make: Maker, budget: int = 2**30) -> bool:
-    async with layer_ready(setups, key, make, asyncio.Event(), budget=budget) as layer:
+    async with hold_layer(setups, key, make, asyncio.Event(), budget=budget) as layer:
         return layer is not None and (layer / TREE / "file").exists()
 
 
@@ -53,7 +53,7 @@ async def test_who_waited_for_one_that_fails_has_failed_too_and_who_comes_later_
 
     async def one() -> None:
         with pytest.raises(SetupFailed, match="no"):
-            async with layer_ready(tmp_path / "setup", "a", failing, asyncio.Event()):
+            async with hold_layer(tmp_path / "setup", "a", failing, asyncio.Event()):
                 pass
 
     async with asyncio.TaskGroup() as group:
@@ -75,7 +75,7 @@ async def test_told_to_stop_nobody_waits_on(tmp_path: Path) -> None:
 
     async def waiting() -> Path | None:
         await inside.wait()
-        async with layer_ready(tmp_path / "setup", "a", Maker(), stop) as layer:
+        async with hold_layer(tmp_path / "setup", "a", Maker(), stop) as layer:
             return layer
 
     async with asyncio.TaskGroup() as group:
@@ -91,7 +91,7 @@ async def test_told_to_stop_nobody_waits_on(tmp_path: Path) -> None:
 
 
 async def _layer(setups: Path, make: object, stop: asyncio.Event) -> Path | None:
-    async with layer_ready(setups, "a", make, stop) as layer:  # type: ignore[arg-type]
+    async with hold_layer(setups, "a", make, stop) as layer:  # type: ignore[arg-type]
         return layer
 
 
@@ -99,7 +99,7 @@ async def test_the_longest_unused_go_when_there_is_too_much_and_those_in_use_sta
     setups, make = tmp_path / "setup", Maker(100_000)
 
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(layer_ready(setups, "held", make, asyncio.Event()))
+        await stack.enter_async_context(hold_layer(setups, "held", make, asyncio.Event()))
         await used(setups, "old", make)
         await used(setups, "new", make, budget=250_000)
         left = {path.parent.name for path in setups.glob("*/ready")}
@@ -159,7 +159,7 @@ def test_copying_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "target").mkdir()
     for name in "ab":
         (tmp_path / name).write_text("12345")
-    monkeypatch.setattr(setup_files, "MOST_BYTES", 9)
+    monkeypatch.setattr(setup_files, "MAX_BYTES", 9)
 
     with pytest.raises(BadInput, match="names more than"):
         copy_files(tmp_path, tmp_path / "target", ["a", "b"])

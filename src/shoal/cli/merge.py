@@ -22,7 +22,7 @@ from shoal.cli.render import trouble
 from shoal.cli.render.merge import confirm_line, declined_line, merge_lines, preview_lines, undo_lines
 from shoal.cli.repository import RepositoryState, find_place
 from shoal.errors import BadInput
-from shoal.merge.deliver import target
+from shoal.merge.deliver import find_target
 from shoal.merge.merge import merge, preview
 from shoal.merge.request import MergeContext, MergeRequest, Resolving, Verify
 from shoal.merge.undo import undo
@@ -52,7 +52,7 @@ class Help:
     at_once: int = AT_ONCE
 
     @property
-    def needs_boxes(self) -> bool:
+    def needs_sessions(self) -> bool:
         """Say whether anything has to run behind a wall."""
         return self.verify is not None or self.rule is ConflictRule.AGENT
 
@@ -198,7 +198,7 @@ class _MergeCommand:
         self._is_asking = is_asking
 
     async def merge(self, request: MergeRequest, help_: Help) -> int:
-        if not help_.needs_boxes:
+        if not help_.needs_sessions:
             async with self._desk() as (merge_context, sessions):
                 return await self._merge(
                     merge_context, replace(request, sessions=sessions, resolving=Resolving(rule=help_.rule))
@@ -219,7 +219,7 @@ class _MergeCommand:
     async def _merge(self, merge_context: MergeContext, request: MergeRequest) -> int:
         request = replace(request, verify=_remembered(request.verify))
         if self._is_asking and request.strategy is Strategy.REVIEW:
-            await target(
+            await find_target(
                 merge_context.repository, str(request.into)
             )  # a wrong name is told before anything is made, and before anybody is asked
             ready = await merge(merge_context, replace(request, into=None))

@@ -39,7 +39,7 @@ async def pack_closure(
         command = _command(repository, objects, ("rev-list", *options, *asked))
         done = await proc.run_into(command, file, timeout=GATHER_SECONDS, limit=MAX_LIST_BYTES)
     if not done.ok or done.dropped:
-        raise _failed(repository, done)
+        raise _copy_error(repository, done)
     await _gather(repository, objects, (*verb, target), listed)
     listed.unlink()
     for pack in (objects / "pack").glob("*.pack"):
@@ -49,7 +49,7 @@ async def pack_closure(
 async def _gather(repository: Repository, objects: Path, words: tuple[str, ...], stdin: bytes | Path) -> None:
     done = await proc.run(_command(repository, objects, words, stdin), timeout=GATHER_SECONDS)
     if not done.ok:
-        raise _failed(repository, done)
+        raise _copy_error(repository, done)
 
 
 def _command(repository: Repository, objects: Path, words: tuple[str, ...], stdin: bytes | Path = b"") -> Command:
@@ -68,7 +68,7 @@ def _command(repository: Repository, objects: Path, words: tuple[str, ...], stdi
     )
 
 
-def _failed(repository: Repository, done: proc.Completed) -> Broken:
+def _copy_error(repository: Repository, done: proc.Completed) -> Broken:
     return Broken(f"the history of {repository.top} cannot be copied for agents to read: {_why(done)}")
 
 

@@ -61,7 +61,7 @@ def _body(commit: Commit, who: Identity) -> bytes:
 
 
 def _stamp(who: Identity) -> bytes:
-    """Say who and when, as git does; signs that end a name there are left out of it."""
+    """Say who and when, as git does; characters that end a name there are left out."""
     now = time.time()
     minutes = (time.localtime(now).tm_gmtoff or 0) // 60
     zone = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}{abs(minutes) % 60:02d}"
@@ -69,7 +69,7 @@ def _stamp(who: Identity) -> bytes:
 
 
 def _name(text: str) -> str:
-    return "".join(sign for sign in text if sign not in "<>\n\0").strip() or "shoal"
+    return "".join(char for char in text if char not in "<>\n\0").strip() or "shoal"
 
 
 def _store_object(place: Path, content: bytes) -> None:

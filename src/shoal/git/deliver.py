@@ -30,7 +30,7 @@ class HeldIndex:
 
 
 @contextlib.contextmanager
-def held_index(gitdir: Path) -> Iterator[HeldIndex | None]:
+def hold_index(gitdir: Path) -> Iterator[HeldIndex | None]:
     """Hold git's lock of the index in *gitdir*; `None` where another git holds it."""
     copy, mark = own_index(gitdir), own_index(gitdir)
     lock, index = gitdir / "index.lock", gitdir / "index"
@@ -142,7 +142,7 @@ async def obstacle(repository: Repository, checkout: Checkout, old: str, new: st
     for name, what in UNDERWAY.items():
         if (checkout.gitdir / name).exists():
             return f"{what} is under way there"
-    if dirty := await _changed_files(repository, checkout):
+    if dirty := await _list_changed_files(repository, checkout):
         return f"{len(dirty)} {'file has' if len(dirty) == 1 else 'files have'} changes that are not committed"
     if (lying := await _find_covered(repository, checkout, old, new)) is not None:
         return f"{lying!r}, which git does not track, lies where a new file would go; move it away first"
@@ -187,8 +187,8 @@ async def is_half_delivered(repository: Repository, checkout: Checkout, old: str
     """Say whether each file is as it was in *old* or as it is in *new*: then a delivery was cut off, and can go on."""
     if (checkout.gitdir / "index.lock").exists():
         return False
-    strange = await _changed_files(repository, checkout, old) | await _alone(repository, checkout, old, new)
-    strange &= await _changed_files(repository, checkout, new) | await _alone(repository, checkout, new, old)
+    strange = await _list_changed_files(repository, checkout, old) | await _alone(repository, checkout, old, new)
+    strange &= await _list_changed_files(repository, checkout, new) | await _alone(repository, checkout, new, old)
     return all([await _is_begun(repository, checkout, new, path) for path in strange])
 
 
@@ -208,14 +208,14 @@ async def _is_begun(repository: Repository, checkout: Checkout, new: str, path: 
     except OSError:
         return False
     with os.fdopen(file, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(file).st_mode) or os.fstat(file).st_size > MOST_BEGUN:
+        if not stat.S_ISREG(os.fstat(file).st_mode) or os.fstat(file).st_size > MAX_BEGUN_BYTES:
             return False
-        begun = opened.read(MOST_BEGUN)
-    whole = await git(repository.git, "cat-file", "blob", f"{new}:{path}", accept=(0, 128), limit=2 * MOST_BEGUN)
+        begun = opened.read(MAX_BEGUN_BYTES)
+    whole = await git(repository.git, "cat-file", "blob", f"{new}:{path}", accept=(0, 128), limit=2 * MAX_BEGUN_BYTES)
     return whole.ok and whole.stdout.startswith(begun)
 
 
-MOST_BEGUN = 64 * 2**20
+MAX_BEGUN_BYTES = 64 * 2**20
 
 
 async def advance_checkout(
@@ -226,7 +226,7 @@ async def advance_checkout(
     *again* goes on with what was cut off: each file is known to be as in one of the two.
     """
     how = ("--reset", "-u", new) if again else ("-m", "-u", old, new)
-    with held_index(checkout.gitdir) as held:
+    with hold_index(checkout.gitdir) as held:
         if held is None:
             return f"{UNDERWAY['index.lock']} is under way there"
         # Copied or restored files have other times than the index knows, and git refuses to go over those.
@@ -239,7 +239,7 @@ async def advance_checkout(
     return said[0][:300] if said else "git refuses, and gives no reason"
 
 
-async def _changed_files(repository: Repository, checkout: Checkout, tree: str | None = None) -> set[str]:
+async def _list_changed_files(repository: Repository, checkout: Checkout, tree: str | None = None) -> set[str]:
     """Name the tracked files that have changes: staged or not, or against *tree* alone."""
     listing = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", "--ignore-submodules=all")
     if tree is None:

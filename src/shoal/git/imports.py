@@ -75,14 +75,16 @@ async def take(
     try:
         async with asyncio.timeout(bounds.import_seconds):
             with _quarantine(pack) as aside:
-                return await _taken(_Aside.of(repository, aside, lender, bounds), pack, base, tips)
+                return await _check_and_take(_Aside.of(repository, aside, lender, bounds), pack, base, tips)
     except TimeoutError:
         return ImportRefused(f"to check it took more than {bounds.import_seconds:.0f} s")
     except GitFailed as error:
         return ImportRefused(f"git could not check it: {error}")
 
 
-async def _taken(aside: "_Aside", pack: Path, base: str, tips: tuple[str, ...]) -> ImportedWork | ImportRefused:
+async def _check_and_take(
+    aside: "_Aside", pack: Path, base: str, tips: tuple[str, ...]
+) -> ImportedWork | ImportRefused:
     if refusal := await _unpack(aside, pack):
         return ImportRefused(refusal)
     try:

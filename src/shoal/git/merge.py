@@ -236,7 +236,7 @@ class _MergeOutput:
 
 @contextlib.contextmanager
 def _shadow(repository: Repository) -> Iterator[Path]:
-    _swept(Path(tempfile.gettempdir()))
+    _sweep(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -256,7 +256,7 @@ def _shadow(repository: Repository) -> Iterator[Path]:
         os.close(lock)
 
 
-def _swept(place: Path) -> None:
+def _sweep(place: Path) -> None:
     """Remove what killed processes left: a folder that nobody holds and that was not made just now."""
     for folder in place.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):

@@ -124,7 +124,7 @@ def _table(path: str) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Take apart what the kernel wrote: it escapes newlines, and none of the other signs that `splitlines` ends at."""
+    """Split what the kernel wrote: it escapes newlines, but not the other characters that `splitlines` splits at."""
     return (line for line in text.split("\n") if line)
 
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from shoal import proc
-from shoal.limits.cgroups import Cgroups
 from shoal.limits.kind import Enforcer
 from shoal.model.command import Command, Live
 from shoal.proc.namespace import Namespace
@@ -30,9 +29,9 @@ class Guard:
 
 
 @contextlib.asynccontextmanager
-async def guarded(enforcer: Enforcer | None) -> AsyncIterator[Guard]:
-    """Have a guard until leaving; it knows the groups of *enforcer* where a kernel has them."""
-    folders = enforcer.folders if isinstance(enforcer, Cgroups) else ()
+async def open_guard(enforcer: Enforcer | None) -> AsyncIterator[Guard]:
+    """Run a guard until leaving; it also ends the processes in the control groups of *enforcer*."""
+    folders = () if enforcer is None else enforcer.folders
     argv = (sys.executable, "-I", "-S", str(WATCHER), str(os.getpid()), *map(str, folders))
     # Its input ends with us: the kernel closes our end of it, however we go.
     command = Command(argv=argv, cwd=Path("/"), stdin=Live())

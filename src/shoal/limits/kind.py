@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from shoal.model.command import Command
@@ -63,7 +64,7 @@ class Enforcer(Protocol):
 
     @property
     def name(self) -> str:
-        """One of `cgroup2`, `cgroup1`, `systemd`, `polling`."""
+        """Its name in the table of `choose.py`."""
 
     @property
     def holds(self) -> frozenset[str]:
@@ -76,6 +77,10 @@ class Enforcer(Protocol):
     @property
     def gaps(self) -> tuple[str, ...]:
         """Sentences that say what is not held, or not exactly."""
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The control groups that hold all agents of this coordinator; none where the kernel has no such groups."""
 
     def group(self, name: str, limits: ResourceLimits) -> AbstractContextManager[LimitGroup]:
         """Make a group; on leaving it is killed, seen empty and removed.

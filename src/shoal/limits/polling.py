@@ -85,6 +85,7 @@ class Polling:
     holds = frozenset({"memory", "pids"})
     holds_fleet: frozenset[str] = frozenset()
     gaps = GAPS
+    folders: tuple[Path, ...] = ()
 
     @contextlib.contextmanager
     def group(self, name: str, limits: ResourceLimits) -> Iterator["PolledGroup"]:

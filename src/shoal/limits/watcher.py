@@ -3,7 +3,7 @@
     watcher.py PID FOLDER...
 
 Its input names processes to end, one on each line: the number, and when it began (field 22 of `/proc/PID/stat`), by
-which a stranger with the same number is told apart. To end the first process of a namespace ends all in it. Then
+which a stranger with the same number is watch_list apart. To end the first process of a namespace ends all in it. Then
 everybody in the control groups below the folders is ended. It waits for the end of its input, too: that comes even
 where the process had ended before it could be looked at.
 
@@ -23,7 +23,7 @@ AIDS = (("pids.max", b"0"), ("cgroup.kill", b"1"))
 
 
 def main(pid: int, folders: list[str]) -> None:
-    """Wait, then end whom we were told of and clear each folder."""
+    """Wait, then end whom we were watch_list of and clear each folder."""
     for watched in wait(pid):
         send_kill(watched)
     end = time.monotonic() + SECONDS
@@ -34,29 +34,29 @@ def main(pid: int, folders: list[str]) -> None:
 def wait(pid: int) -> list[int]:
     """Wait for the first of both, and give the processes to end: who was forked off *pid* holds our input open too."""
     os.set_blocking(0, False)
-    told = Told()
+    watch_list = WatchList()
     ends = select.poll()
     ends.register(0, select.POLLIN)
     try:
         coordinator = os.pidfd_open(pid)
     except OSError:
-        told.read()
-        return list(told.watched)
+        watch_list.read()
+        return list(watch_list.watched)
     ends.register(coordinator, select.POLLIN)
     while True:
         ready = [fd for fd, _ in ends.poll()]
-        is_over = not told.read() or coordinator in ready
-        for fd in told.watched.intersection(ready):
+        is_over = not watch_list.read() or coordinator in ready
+        for fd in watch_list.watched.intersection(ready):
             ends.unregister(fd)
-            told.watched.remove(fd)
+            watch_list.watched.remove(fd)
             os.close(fd)
         if is_over:
-            return list(told.watched)
-        for fd in told.fresh():
+            return list(watch_list.watched)
+        for fd in watch_list.fresh():
             ends.register(fd, select.POLLIN)
 
 
-class Told:
+class WatchList:
     """What was read from our input: *watched* are descriptors of the processes to end."""
 
     def __init__(self) -> None:

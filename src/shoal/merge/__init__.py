@@ -1,5 +1,8 @@
-"""Bring the work of sessions together on one branch, beside every checkout, and deliver it where that was asked.
+"""Merge the work of sessions into one integration branch, beside every checkout, and deliver it on request.
 
-Start at `merge.py`. `queue.py` verifies and lands one candidate after the other, `conflicts.py` resolves by rule or by
-an agent, `deliver.py` moves the user's branch, and `undo.py` takes a merge back.
+Start at `merge.py`, which reads as a list. `candidates.py` selects the sessions, `queue.py` verifies and lands them,
+`commits.py` writes the commits of each strategy, `conflicts.py` resolves what conflicts by the rules in `resolvers.py`,
+`deliver.py` moves the user's branch, and `undo.py` takes a merge back.
+
+To add a strategy, add a case to `CommitBuilder.join`; to add a conflict rule, a case to `resolvers.resolve`.
 """

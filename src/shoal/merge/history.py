@@ -1,4 +1,4 @@
-"""What was merged before, as it was recorded: intents that no record followed count when their ref has moved."""
+"""What was merged before, from the recorded events: an intent without a record counts when its ref has moved."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,49 +16,50 @@ class MergeHistory:
     start: str = ""
     strategy: Strategy = Strategy.AUTO
     results: tuple[MergeResult, ...] = ()
-    out: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    """Sessions that an undo took out."""
     unrecorded: str | None = None
-    """Where it was moved to without a record of that: whoever moved it was killed."""
+    """Where the branch was moved to without a record: the process that moved it was killed."""
     deliveries: Mapping[str, DeliveryRecorded] = field(default_factory=dict)
     """The last delivery into each branch."""
     pending: Mapping[str, DeliveryIntended] = field(default_factory=dict)
-    """Deliveries into each branch that were begun and not recorded."""
+    """Deliveries into each branch that were started and not recorded."""
 
-    def without(self, gone: Container[str]) -> "MergeHistory":
-        """Forget commits that are *gone*: what was merged stays merged, but cannot be merged again."""
-        results = (replace(one, source=None) if one.source in gone else one for one in self.results)
+    def without_missing(self, missing: Container[str]) -> "MergeHistory":
+        """Forget the source commits that are *missing*: what is merged stays merged, but cannot be merged anew."""
+        results = (replace(result, source=None) if result.source in missing else result for result in self.results)
         return replace(self, results=tuple(results))
 
 
-def past(events: Iterable[Recorded], at: str) -> MergeHistory:
-    """Add up *events* of one run; *at* is where the integration branch really is."""
-    found = MergeHistory()
+def read_history(events: Iterable[Recorded], branch_tip: str) -> MergeHistory:
+    """Add up *events* of one run; *branch_tip* is where the integration branch really is."""
+    history = MergeHistory()
     intent: MergeIntended | None = None
     for recorded in events:
         match recorded.event:
             case MergeIntended() as event:
                 intent = event
-                if event.new == at:
-                    found = replace(_apply_intent(found, event), unrecorded=at)
+                if event.new == branch_tip:
+                    history = replace(_apply_intent(history, event), unrecorded=branch_tip)
             case MergeRecorded(new=new):
                 if intent is not None and intent.new == new:
-                    found = replace(_apply_intent(found, intent), unrecorded=None)
+                    history = replace(_apply_intent(history, intent), unrecorded=None)
             case DeliveryIntended(into=into) as event:
-                found = replace(found, pending={**found.pending, into: event})
+                history = replace(history, pending={**history.pending, into: event})
             case DeliveryRecorded(into=into) as event:
-                pending = {name: one for name, one in found.pending.items() if name != into}
-                found = replace(found, pending=pending, deliveries={**found.deliveries, into: event})
+                pending = {name: intended for name, intended in history.pending.items() if name != into}
+                history = replace(history, pending=pending, deliveries={**history.deliveries, into: event})
             case _:
                 continue
-    return found
+    return history
 
 
-def _apply_intent(found: MergeHistory, intent: MergeIntended) -> MergeHistory:
+def _apply_intent(history: MergeHistory, intent: MergeIntended) -> MergeHistory:
     return replace(
-        found,
+        history,
         tip=intent.new,
         start=intent.start,
         strategy=intent.strategy,
         results=intent.results,
-        out=intent.out,
+        removed=intent.out,
     )

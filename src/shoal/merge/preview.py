@@ -1,4 +1,4 @@
-"""Which sessions would conflict, before anybody waits for them: first by files, then by trying each pair."""
+"""Find out which sessions would conflict: first by the files they touch, then by trying each pair."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,12 +18,12 @@ async def preview_merge(
     candidates: Sequence[Candidate],
     bases: Mapping[str, str] | None = None,
 ) -> Preview:
-    """Try each pair of *candidates* that touches the same files; sessions that stand on each other are no pair.
+    """Try each pair of *candidates* that touches the same files; sessions that build on each other are no pair.
 
-    *bases* are the commits that sessions started from, where that is another than *base*: what they stand on is not
+    *bases* are the commits that sessions started from, where those differ from *base*: what was there before is not
     their own change.
     """
-    source = {one.session: one.source for one in candidates}
+    source = {candidate.session: candidate.source for candidate in candidates}
     own = {session: (bases or {}).get(session, base) for session in source}
     changed: dict[str, tuple[str, ...]] = {}
     for start in dict.fromkeys(own.values()):
@@ -34,17 +34,17 @@ async def preview_merge(
     ancestry = await since(repository, [base], list(source.values()))
     reach = {commit: ancestry.reach([commit]) for commit in {source[name] for pair in pairs for name in pair}}
     apart = [
-        (one, two)
-        for one, two in pairs
-        if source[one] not in reach[source[two]] and source[two] not in reach[source[one]]
+        (first, second)
+        for first, second in pairs
+        if source[first] not in reach[source[second]] and source[second] not in reach[source[first]]
     ]
-    tried = await try_pairs(repository, [(source[one], source[two]) for one, two in apart])
-    told = list(zip(apart, tried, strict=True))
+    tried = await try_pairs(repository, [(source[first], source[second]) for first, second in apart])
+    outcomes = list(zip(apart, tried, strict=True))
     return Preview(
         run=run,
         sessions=tuple(source),
-        overlaps=tuple(pair for pair, one in told if not isinstance(one, Conflicted)),
-        clashes=tuple(_clash(pair, one) for pair, one in told if isinstance(one, Conflicted)),
+        overlaps=tuple(pair for pair, outcome in outcomes if not isinstance(outcome, Conflicted)),
+        clashes=tuple(_clash(pair, outcome) for pair, outcome in outcomes if isinstance(outcome, Conflicted)),
         is_whole=is_whole,
     )
 

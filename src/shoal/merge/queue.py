@@ -1,7 +1,7 @@
-"""The merge queue: all that goes together lands, and what does not is found by as few verifications as it takes.
+"""The merge queue: land every candidate that passes verification, and find those that fail with few verifications.
 
-The outcome is that of the plain queue, which merges one, verifies, and keeps it or puts it aside, as long as nobody
-mends what somebody before it broke. Where somebody does, both may land together; whatever lands was verified so.
+The outcome is the same as merging one candidate at a time and verifying after each, unless a later candidate repairs
+what an earlier one broke: then both may land together. Whatever lands was verified as a whole.
 """
 
 import asyncio
@@ -9,18 +9,160 @@ import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 from shoal.errors import first_of
 from shoal.merge.candidates import Candidate
 from shoal.merge.commits import Chain, CommitBuilder
-from shoal.merge.tree_check import Fault, TreeCheck, Verdicts, by_case, shorten_log
+from shoal.merge.tree_check import Fault, TreeCheck, Verdicts, Verified, describe_case_clash, shorten_log
 from shoal.model.merge import Conflict, MergeResult, MergeStatus
 
 
+async def land_candidates(
+    builder: CommitBuilder, chain: Chain, candidates: Sequence[Candidate], verdicts: Verdicts, width: int = 1
+) -> Chain:
+    """Add to *chain* every candidate that can be added; one that cannot never stops the others.
+
+    Up to *width* verifications run at the same time: those beyond the first are of trees that may be needed next.
+    """
+    check = TreeCheck(builder.bench, chain.tree, verdicts)
+    faults: dict[str, Fault] = {}
+
+    async def verify(grown: Chain) -> Verified:
+        faults[grown.tree] = fault = await check.find_fault(builder.finish(grown))
+        return Verified(ok=fault is None, log=fault if isinstance(fault, str) else "")
+
+    result = await run_queue(chain, candidates, builder.add, verify, width=width)
+    base_fault = None if result.base_log is None else shorten_log(result.base_log)
+    end = replace(builder.finish(result.chain), base_fault=base_fault)
+    for refusal in result.refusals:
+        fault = faults[refusal.chain.tree] or refusal.log
+        end = end.without(_refuse(refusal.candidate, fault, base_fault))
+    await builder.bench.publish(end.tip, end.known)
+    return end
+
+
+def _refuse(candidate: Candidate, fault: Conflict | str, base_fault: str | None) -> MergeResult:
+    result = MergeResult(session=candidate.session, status=MergeStatus.HELD, source=candidate.source)
+    if isinstance(fault, Conflict):
+        return replace(result, status=MergeStatus.CONFLICTS, message=describe_case_clash(fault), conflicts=(fault,))
+    if base_fault is not None:
+        reason = base_fault.partition("\n")[0]
+        return replace(
+            result, message=f"verification fails on the base already: {reason}; with it: {shorten_log(fault)}"
+        )
+    return replace(result, message=f"together with the others it fails: {shorten_log(fault)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A candidate that was put aside: *chain*, where it is merged with all that had landed before it, is not good."""
+
+    candidate: Candidate
+    chain: Chain
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResult:
+    """The chain with all that landed, and what was refused in the order of the candidates."""
+
+    chain: Chain
+    refusals: tuple[Refusal, ...]
+    base_log: str | None = None
+    """Why the start of the chain is not good itself, where that came to light."""
+
+
+AddCandidate = Callable[[Chain, Candidate], Awaitable[Chain]]
+"""Adds a candidate to a chain, or its conflict to what the chain refused; the old chain stays as it was."""
+VerifyChain = Callable[[Chain], Awaitable[Verified]]
+
+
+async def run_queue(
+    start: Chain, candidates: Sequence[Candidate], add: AddCandidate, verify: VerifyChain, *, width: int = 1
+) -> QueueResult:
+    """Land *candidates* on *start* in their order.
+
+    All of them are verified at once, and bisected if they fail. *start* is assumed to be good, and verified only when
+    the very first candidate is refused: on a bad start all may fail, so they are then tried one by one, which costs
+    less than bisecting. Chains with the same tree are verified once.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            verifier = SpeculativeVerifier(group, verify, width)
+            verifier.assume_good(start)
+            queue = _Queue(start, add, verifier)
+            await queue.run(candidates)
+            verifier.want(())
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
+    return QueueResult(queue.chain, tuple(queue.refusals), queue.base_log)
+
+
+class _Queue:
+    """The queue while it runs."""
+
+    def __init__(self, start: Chain, add: AddCandidate, verifier: "SpeculativeVerifier") -> None:
+        self.chain = start
+        self.refusals: list[Refusal] = []
+        self.base_log: str | None = None
+        self._start_tree = start.tree
+        self._add = add
+        self._verifier = verifier
+        self._is_verified = False
+        """Whether any tree but the assumed start was found good, or the start itself was verified."""
+        self._batch: int | None = None
+
+    async def run(self, candidates: Sequence[Candidate]) -> None:
+        """Land what can be landed: each round ends at the first candidate that fails, or at the end."""
+        settled = 0
+        while settled < len(candidates):
+            settled += await self._run_round(candidates[settled:])
+
+    async def _run_round(self, candidates: Sequence[Candidate]) -> int:
+        """Land *candidates* up to the first that fails, and return how many are settled; the rest is merged anew."""
+        chains = await self._add_all(candidates)
+        bisection = Bisection(length=len(chains), batch=self._batch or len(chains))
+        log = ""
+        while (count := bisection.next_count) is not None:
+            self._verifier.want([chains[number - 1] for number in self._likely_counts(bisection, chains)])
+            verdict = await self._verifier.verdict(chains[count - 1])
+            bisection = bisection.answer(ok=verdict.ok)
+            if verdict.ok:
+                self.chain = chains[count - 1]
+                self._is_verified = self._is_verified or self.chain.tree != self._start_tree
+            else:
+                log = verdict.log
+        if bisection.bad is None:
+            return len(candidates)
+        self.refusals.append(Refusal(candidates[bisection.good], chains[bisection.good], log))
+        if not self._is_verified:
+            await self._verify_start()
+        return bisection.bad
+
+    async def _add_all(self, candidates: Sequence[Candidate]) -> list[Chain]:
+        """Merge all *candidates* as if every one of them were good."""
+        chains: list[Chain] = []
+        for candidate in candidates:
+            chains.append(await self._add(chains[-1] if chains else self.chain, candidate))
+        return chains
+
+    async def _verify_start(self) -> None:
+        """Find out whether the start itself fails verification."""
+        self._is_verified = True
+        verdict = await self._verifier.verify_now(self.chain)
+        if not verdict.ok:
+            self.base_log, self._batch = verdict.log, 1
+
+    def _likely_counts(self, bisection: "Bisection", chains: Sequence[Chain]) -> Iterator[int]:
+        def is_good(count: int) -> bool | None:
+            return self._verifier.is_good(chains[count - 1])
+
+        return itertools.islice(bisection.likely_counts(is_good), self._verifier.width)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """What is known of a chain: so many links as *good* from its start are good, and so many as *bad* are not."""
+class Bisection:
+    """The search for the first bad candidate: the first *good* are good together, the first *bad* are not."""
 
     length: int
     batch: int
@@ -28,319 +170,86 @@ class Search:
     bad: int | None = None
 
     @property
-    def asks(self) -> int | None:
-        """Say of how many links from the start the verdict is needed next; `None` when the search is over."""
+    def next_count(self) -> int | None:
+        """How many candidates from the start to verify next; `None` when the search is over."""
         if self.bad is None:
             return None if self.good == self.length else min(self.good + self.batch, self.length)
         return None if self.bad - self.good == 1 else (self.good + self.bad) // 2
 
-    def answer(self, *, ok: bool) -> "Search":
-        """Go on with the answer to what was asked."""
-        asked = self.good if self.asks is None else self.asks
-        return replace(self, good=asked) if ok else replace(self, bad=asked)
+    def answer(self, *, ok: bool) -> "Bisection":
+        """Go on with the verdict on `next_count`."""
+        count = self.good if self.next_count is None else self.next_count
+        return replace(self, good=count) if ok else replace(self, bad=count)
 
-    def ahead(self, known: Callable[[int], bool | None]) -> Iterator[int]:
-        """Go through what is asked next, and after that whatever the answer, the soonest first."""
-        line = deque([self])
-        while line:
-            one = line.popleft()
-            if (asked := one.asks) is None:
+    def likely_counts(self, is_good: Callable[[int], bool | None]) -> Iterator[int]:
+        """Yield the next count and those that may follow it, whatever the verdicts, the soonest first."""
+        searches = deque([self])
+        while searches:
+            search = searches.popleft()
+            if (count := search.next_count) is None:
                 continue
-            if (answer := known(asked)) is not None:
-                line.append(one.answer(ok=answer))
+            if (verdict := is_good(count)) is not None:
+                searches.append(search.answer(ok=verdict))
                 continue
-            yield asked
-            line += (one.answer(ok=False), one.answer(ok=True))
+            yield count
+            searches += (search.answer(ok=False), search.answer(ok=True))
 
 
-T = TypeVar("T")
+class SpeculativeVerifier:
+    """Verify chains in parallel, each tree once, and cancel verifications that are no longer wanted."""
 
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """Whether a tip is good, and what was said about it."""
-
-    ok: bool
-    log: str = ""
-
-
-Verify = Callable[[T], Awaitable[Verified]]
-
-
-class SpeculativeVerifier(Generic[T]):
-    """Verifications that run or are done: each tip is verified once, and what nobody wants any more is ended."""
-
-    def __init__(self, group: asyncio.TaskGroup, verify: Verify[T], key: Callable[[T], str], width: int) -> None:
+    def __init__(self, group: asyncio.TaskGroup, verify: VerifyChain, width: int) -> None:
         self.width = width
         self._group = group
         self._verify = verify
-        self._key = key
-        # Who is cancelled takes its time: only when it is gone is there room for another.
+        # A cancelled verification takes its time: only when it is gone is there room for another.
         self._room = asyncio.Semaphore(width)
-        self._done: dict[str, Verified | Exception] = {}
+        self._verdicts: dict[str, Verified | Exception] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    def know(self, tip: T, verdict: Verified) -> None:
-        """Take *verdict* for given."""
-        self._done[self._key(tip)] = verdict
+    def assume_good(self, chain: Chain) -> None:
+        """Take *chain* for good without verifying it."""
+        self._verdicts[chain.tree] = Verified(ok=True)
 
-    def verdict_on(self, tip: T) -> bool | None:
-        """Say whether *tip* is good, if that is known."""
-        verdict = self._done.get(self._key(tip))
+    def is_good(self, chain: Chain) -> bool | None:
+        """Say whether *chain* is good, if that is known."""
+        verdict = self._verdicts.get(chain.tree)
         return verdict.ok if isinstance(verdict, Verified) else None
 
-    def want(self, tips: Sequence[T]) -> None:
-        """Have these verified, and end what runs besides."""
-        wanted = {self._key(tip): tip for tip in tips}
-        for key in self._running.keys() - wanted.keys():
-            self._running.pop(key).cancel()
-        for key, tip in wanted.items():
-            if key not in self._done and key not in self._running:
-                self._running[key] = self._group.create_task(self._run(key, tip))
+    def want(self, chains: Sequence[Chain]) -> None:
+        """Verify *chains*, and cancel whatever else is running."""
+        wanted = {chain.tree: chain for chain in chains}
+        for tree in self._running.keys() - wanted.keys():
+            self._running.pop(tree).cancel()
+        for tree, chain in wanted.items():
+            if tree not in self._verdicts and tree not in self._running:
+                self._running[tree] = self._group.create_task(self._run(chain))
 
-    async def verify(self, tip: T) -> Verified:
-        """Verify what was taken for given."""
+    async def verify_now(self, chain: Chain) -> Verified:
+        """Verify *chain* even though it was assumed to be good, and nothing else meanwhile."""
         self.want(())
         async with self._room:
-            return await self._verify(tip)
+            return await self._verify(chain)
 
-    async def verdict(self, tip: T) -> Verified:
-        """Wait for what is said of *tip*, which is wanted; a fault of the verification is raised."""
-        key = self._key(tip)
-        if key not in self._done:
-            task = self._running[key]
+    async def verdict(self, chain: Chain) -> Verified:
+        """Wait for the verdict on *chain*, which is wanted; raise what its verification raised."""
+        if chain.tree not in self._verdicts:
+            task = self._running[chain.tree]
             await asyncio.wait((task,))
-            if task.cancelled():  # by nobody here
+            if task.cancelled():  # not by us
                 raise asyncio.CancelledError
-        verdict = self._done[key]
+        verdict = self._verdicts[chain.tree]
         if isinstance(verdict, Exception):
             raise verdict
         return verdict
 
-    async def _run(self, key: str, tip: T) -> None:
+    async def _run(self, chain: Chain) -> None:
         async with self._room:
             try:
-                verdict: Verified | Exception = await self._verify(tip)
-            except Exception as error:  # of something that nobody may ever ask for
+                verdict: Verified | Exception = await self._verify(chain)
+            except Exception as error:  # of a chain whose verdict may never be needed
                 verdict = error
-        # Ended in the moment of its cancelling, it may be wanted anew already.
-        if self._running.get(key) is asyncio.current_task():
-            del self._running[key]
-            self._done[key] = verdict
-
-
-C = TypeVar("C")
-X = TypeVar("X")
-
-
-@dataclass(frozen=True, slots=True)
-class Apart(Generic[X]):
-    """What cannot be merged, and why."""
-
-    conflict: X
-
-
-@dataclass(frozen=True, slots=True)
-class Landed(Generic[C, T]):
-    """It has landed, by *tip*."""
-
-    candidate: C
-    tip: T
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedLink(Generic[C, T]):
-    """It was put aside: *tip*, where it is merged with all that had landed before it, is not good."""
-
-    candidate: C
-    tip: T
-    log: str
-
-
-@dataclass(frozen=True, slots=True)
-class Conflicting(Generic[C, X]):
-    """It was put aside: it cannot be merged with what had landed before it."""
-
-    candidate: C
-    conflict: X
-
-
-@dataclass(frozen=True, slots=True)
-class Queued(Generic[C, T, X]):
-    """What became of all, in their order, and where that led."""
-
-    tip: T
-    verdicts: tuple[Landed[C, T] | RefusedLink[C, T] | Conflicting[C, X], ...]
-    base_log: str | None = None
-    """Why what they were to land on is not good itself, where that came to light."""
-
-
-Combine = Callable[[T, C], Awaitable[T | Apart[X]]]
-"""Merges a candidate into a tip: gives the new tip, and leaves the old one as it was."""
-Told = Callable[[Landed[C, T] | RefusedLink[C, T] | Conflicting[C, X]], Awaitable[None]]
-
-
-async def run_queue(
-    base: T,
-    candidates: Sequence[C],
-    combine: Combine[T, C, X],
-    verify: Verify[T],
-    *,
-    key: Callable[[T], str] = str,
-    width: int = 1,
-    batch: int | None = None,
-    told: Told[C, T, X] | None = None,
-) -> Queued[C, T, X]:
-    """Land *candidates* on *base* in their order.
-
-    That is taken for good, and verified only when the very first is refused: on one that is not good all may be bad,
-    and are then tried one by one, because to take them apart by halves would cost more.
-    So many as *batch* (all, if nothing is said) are verified at once, and taken apart by halves if they are not good.
-    Up to *width* verifications run at the same time: those beyond the first are of what may be asked next. Tips of
-    the same *key*, such as the name of a tree, are verified once. Each verdict is *told* as soon as nothing can
-    change it, in the order of the candidates.
-    """
-    try:
-        async with asyncio.TaskGroup() as group:
-            ahead = SpeculativeVerifier(group, verify, key, width)
-            ahead.know(base, Verified(ok=True))
-            queue = _Queue(base, combine, ahead, batch, told)
-            await queue.run(candidates)
-            ahead.want(())
-    except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
-    return Queued(queue.tip, tuple(queue.verdicts), queue.base_log)
-
-
-@dataclass(frozen=True, slots=True)
-class _Link(Generic[C, T, X]):
-    """A candidate in a chain: merged with those before it, or apart from them."""
-
-    candidate: C
-    outcome: T | Apart[X]
-
-
-class _Queue(Generic[C, T, X]):
-    """The queue while it runs."""
-
-    def __init__(
-        self,
-        base: T,
-        combine: Combine[T, C, X],
-        ahead: SpeculativeVerifier[T],
-        batch: int | None,
-        told: Told[C, T, X] | None,
-    ) -> None:
-        self.tip = base
-        self.verdicts: list[Landed[C, T] | RefusedLink[C, T] | Conflicting[C, X]] = []
-        self.base_log: str | None = None
-        self._is_sure = False
-        """Whether the tip was ever verified."""
-        self._combine = combine
-        self._ahead = ahead
-        self._batch = batch
-        self._told = told
-
-    async def run(self, candidates: Sequence[C]) -> None:
-        """Land what can be landed: each round ends at the first that is not good, or at the end."""
-        while len(self.verdicts) < len(candidates):
-            await self._round(await self._chain(candidates[len(self.verdicts) :]))
-
-    async def _chain(self, rest: Sequence[C]) -> list[_Link[C, T, X]]:
-        """Merge all of *rest* as if every one of them were good."""
-        links: list[_Link[C, T, X]] = []
-        tip = self.tip
-        for candidate in rest:
-            outcome = await self._combine(tip, candidate)
-            links.append(_Link(candidate, outcome))
-            tip = tip if isinstance(outcome, Apart) else outcome
-        return links
-
-    async def _round(self, links: list[_Link[C, T, X]]) -> None:
-        """Settle *links* up to the first that is not good; what comes after it has to be merged anew."""
-        merged = [at for at, link in enumerate(links) if not isinstance(link.outcome, Apart)]
-        tips = [link.outcome for link in links if not isinstance(link.outcome, Apart)]
-        search = Search(length=len(tips), batch=self._batch or max(len(tips), 1))
-        before, log = len(self.verdicts), ""
-        while (asked := search.asks) is not None:
-            self._ahead.want([tips[at - 1] for at in self._wanted_tips(search, tips)])
-            verdict = await self._ahead.verdict(tips[asked - 1])
-            search = search.answer(ok=verdict.ok)
-            if verdict.ok:
-                self._is_sure = True
-                await self._settle(links[len(self.verdicts) - before : merged[asked - 1] + 1])
-            else:
-                log = verdict.log
-        if search.bad is None:
-            await self._settle(links[len(self.verdicts) - before :])
-            return
-        culprit = merged[search.bad - 1]
-        await self._settle(links[len(self.verdicts) - before : culprit])
-        await self._say(RefusedLink(links[culprit].candidate, tips[search.bad - 1], log))
-        if not self._is_sure:
-            await self._look_at_base()
-
-    async def _look_at_base(self) -> None:
-        """Find out whether the fault lies below all of them."""
-        self._is_sure = True
-        verdict = await self._ahead.verify(self.tip)
-        if not verdict.ok:
-            self.base_log, self._batch = verdict.log, 1
-
-    def _wanted_tips(self, search: Search, tips: Sequence[T]) -> Iterator[int]:
-        def known(at: int) -> bool | None:
-            return self._ahead.verdict_on(tips[at - 1])
-
-        return itertools.islice(search.ahead(known), self._ahead.width)
-
-    async def _settle(self, links: Sequence[_Link[C, T, X]]) -> None:
-        """Say what became of links that only good ones stand before."""
-        for link in links:
-            if isinstance(link.outcome, Apart):
-                await self._say(Conflicting(link.candidate, link.outcome.conflict))
-            else:
-                self.tip = link.outcome
-                await self._say(Landed(link.candidate, link.outcome))
-
-    async def _say(self, verdict: Landed[C, T] | RefusedLink[C, T] | Conflicting[C, X]) -> None:
-        self.verdicts.append(verdict)
-        if self._told is not None:
-            await self._told(verdict)
-
-
-async def build(
-    smith: CommitBuilder, chain: Chain, candidates: Sequence[Candidate], verdicts: Verdicts, width: int = 1
-) -> Chain:
-    """Add all *candidates* that can be added; one that cannot never stops the others.
-
-    Up to *width* verifications run at the same time, those beyond the first of what may be asked next.
-    """
-    look = TreeCheck(smith.bench, chain.tree, verdicts)
-    faults: dict[str, Fault] = {}
-
-    async def combine(tip: Chain, one: Candidate) -> Chain | Apart[None]:
-        return await smith.grown(tip, one)  # its conflicts are among what the chain has refused
-
-    async def looked_at(tip: Chain) -> Verified:
-        faults[tip.tree] = fault = await look.fault(smith.finish(tip))
-        return Verified(ok=fault is None, log=fault if isinstance(fault, str) else "")
-
-    done = await run_queue(chain, candidates, combine, looked_at, key=lambda tip: tip.tree, width=width)
-    end = replace(smith.finish(done.tip), base_fault=None if done.base_log is None else shorten_log(done.base_log))
-    for one in done.verdicts:
-        if isinstance(one, RefusedLink):
-            end = end.without(_aside(one.candidate, faults[one.tip.tree] or one.log, end.base_fault))
-    await smith.bench.publish(end.tip, end.known)
-    return end
-
-
-def _aside(one: Candidate, fault: Conflict | str, base_fault: str | None) -> MergeResult:
-    result = MergeResult(session=one.session, status=MergeStatus.HELD, source=one.source)
-    if isinstance(fault, Conflict):
-        return replace(result, status=MergeStatus.CONFLICTS, message=by_case(fault), conflicts=(fault,))
-    if base_fault is not None:
-        reason = base_fault.partition("\n")[0]
-        return replace(
-            result, message=f"verification fails on the base already: {reason}; with it: {shorten_log(fault)}"
-        )
-    return replace(result, message=f"together with the others it fails: {shorten_log(fault)}")
+        # A verification that ends while it is being cancelled may be wanted anew already.
+        if self._running.get(chain.tree) is asyncio.current_task():
+            del self._running[chain.tree]
+            self._verdicts[chain.tree] = verdict

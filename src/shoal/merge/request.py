@@ -1,4 +1,4 @@
-"""Where a merge is done: a repository, its state, and the run whose sessions are brought together."""
+"""What to merge and where: the request, the repository with its state, and the run whose sessions are merged."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from shoal.git.refs import refuse_blocked_names, value
 from shoal.git.repository import inspect
 from shoal.git.snapshot import is_hidden
 from shoal.merge.candidates import Allowed
-from shoal.merge.history import MergeHistory, past
+from shoal.merge.history import MergeHistory, read_history
 from shoal.model.conflict_rule import ConflictRule
 from shoal.model.events import MergeEnded
 from shoal.model.merge import Conflict, MergeReport, MergeResult, Strategy
@@ -35,30 +35,30 @@ WAIT_SECONDS = 600.0
 NO_RESOLVER = "a `resolver` goes with `on_conflict` `agent` only"
 
 Verify = Callable[[str], Awaitable[str | None]]
-"""Take a commit that holds the work of several sessions; `None` says that it is good, a text says why not."""
+"""Takes a commit that holds the work of several sessions; returns `None` if it is good, else the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolving:
-    """What is done with work that conflicts, and with what; told to *stop*, the rest is left as it is."""
+    """How to resolve conflicts; once *stop* is set, the remaining conflicts are left as they are."""
 
     rule: ConflictRule = ConflictRule.REPORT
     runner: "WorkerRunner | None" = None
-    """What sessions are run with, for `agent` and `redo`."""
+    """Runs sessions, for `agent` and `redo`."""
     resolver: ResolvedTask | None = None
-    """Who resolves, for `agent`."""
+    """The agent that resolves, for `agent`."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def needs_boxes(self) -> bool:
-        """Say whether agents have to work for it."""
+    def needs_sessions(self) -> bool:
+        """Say whether the rule runs agents."""
         return self.rule in (ConflictRule.AGENT, ConflictRule.REDO)
 
 
 def conflict_rule(name: str, resolver: object) -> ConflictRule:
-    """Read the name of a rule; only `agent` has a resolver, and needs one."""
+    """Parse the name of a rule; `agent` needs a resolver, and no other rule takes one."""
     if name not in set(ConflictRule):
-        raise UnknownName("on_conflict", name, [one.value for one in ConflictRule])
+        raise UnknownName("on_conflict", name, [rule.value for rule in ConflictRule])
     if (name == ConflictRule.AGENT) is (resolver is None):
         raise BadInput("`on_conflict` is `agent` and needs a `resolver`" if resolver is None else NO_RESOLVER)
     return ConflictRule(name)
@@ -69,7 +69,7 @@ class MergeRequest:
     """What is to be merged, and how."""
 
     sessions: tuple[str, ...] = ()
-    """In this order; none means all that ended well, those with the fewest conflicts first."""
+    """In this order; none means all that succeeded, those with the fewest conflicts first."""
     strategy: Strategy = Strategy.REVIEW
     into: str | None = None
     is_approved: bool = False
@@ -83,24 +83,24 @@ class MergeRequest:
 
     @property
     def allowed(self) -> Allowed:
-        """Give what is merged although a person should have looked at it."""
+        """What is merged although a person should have reviewed it."""
         return Allowed(executable=self.allow_executable, secrets=self.allow_secrets)
 
     @property
     def waits(self) -> bool:
-        """Say whether the branch to deliver into stays as it is until a person approves."""
+        """Say whether the delivery waits until a person approves."""
         return self.strategy is Strategy.REVIEW and not self.is_approved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeContext:
-    """Where a merge is done."""
+    """The repository, its state, and the run that is merged."""
 
     repository: Repository
     paths: StatePaths
     ledger: Ledger
     report: RunReport
-    """The run whose branch is made; its sessions may come from several runs."""
+    """The run whose branch is built; its sessions may come from several runs."""
 
     @property
     def run(self) -> str:
@@ -117,20 +117,21 @@ class MergeContext:
         """The integration branch in full."""
         return f"{HEADS}{self.branch}"
 
-    async def at(self) -> str:
-        """Say where the integration branch is; empty where it is not."""
+    async def read_branch_tip(self) -> str:
+        """Read the tip of the integration branch; empty where there is no such branch."""
         return await value(self.repository, self.ref) or ""
 
-    def past(self, at: str) -> MergeHistory:
-        """Say what was merged before."""
-        return past(read_events(self.paths, self.run), at)
+    def read_history(self, branch_tip: str) -> MergeHistory:
+        """Read what was merged before."""
+        return read_history(read_events(self.paths, self.run), branch_tip)
 
 
 @contextlib.asynccontextmanager
-async def at_work(merge_context: MergeContext) -> AsyncIterator[None]:
-    """Be the only one who merges this run."""
+async def hold_merge_lock(merge_context: MergeContext) -> AsyncIterator[None]:
+    """Hold the lock of this run's merges."""
     if is_hidden(merge_context.repository):
-        raise BadInput("there is no git repository here to merge into; `shoal diff SESSION | git apply` takes the work")
+        remedy = "apply the work with `shoal diff SESSION | git apply`"
+        raise BadInput(f"there is no git repository here to merge into; {remedy}")
     merge_context.paths.create()
     await refuse_blocked_names(merge_context.repository)
     async with hold_lock(merge_context.paths.locks / f"merge-{merge_context.run}.lock", timeout=WAIT_SECONDS):
@@ -138,10 +139,10 @@ async def at_work(merge_context: MergeContext) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def desk_of(
+async def open_merge_context(
     repo: Path, environ: Mapping[str, str], context: RunContext | None, workers: Sequence[str], run: str | None = None
 ) -> AsyncIterator[MergeContext]:
-    """Open a desk for the run under way, for *run*, or for the one that the last of *workers* belongs to."""
+    """Open the merge context of the run in progress, of *run*, or of the run that the last of *workers* belongs to."""
     if context is not None:
         own = report(fold(read_events(context.paths, context.run)).runs[context.run])
         yield MergeContext(repository=context.repository, paths=context.paths, ledger=context.ledger, report=own)
@@ -149,36 +150,36 @@ async def desk_of(
     repository = await inspect(repo, environ)
     paths = StatePaths.of(repository.home)
     state = fold(read_events(paths))
-    chosen = _run(state, workers) if run is None else report(find_run(state, run))
-    async with open_ledger(store_at(paths)) as book:
-        yield MergeContext(repository=repository, paths=paths, ledger=book, report=chosen)
+    chosen = _find_report(state, workers) if run is None else report(find_run(state, run))
+    async with open_ledger(store_at(paths)) as ledger:
+        yield MergeContext(repository=repository, paths=paths, ledger=ledger, report=chosen)
 
 
 def find_results(paths: StatePaths, given: Sequence[object]) -> list[WorkerResult]:
-    """Find the result of each session that was *given*, in any of the ways in which a program names one."""
-    return [one if isinstance(one, WorkerResult) else _result(paths, session_name(one)) for one in given]
+    """Find the result of each session that was *given* as a result, a session, or the name of one."""
+    return [item if isinstance(item, WorkerResult) else _find_result(paths, session_name(item)) for item in given]
 
 
 def session_name(given: object) -> str:
-    """Say which session is meant."""
+    """Return the name of the session that was *given*."""
     name = given if isinstance(given, str) else getattr(given, "session", None)
     result = getattr(given, "result", None)  # of a session that was held open: its id may have been used before
     if name is None and isinstance(result, WorkerResult):
         name = result.session
     name = name or getattr(given, "session_id", None)
     if not isinstance(name, str):
-        raise BadInput(f"{given!r:.80} is no session; give a result, a session, or the name of one")
+        raise BadInput(f"{given!r:.80} is not a session; pass a result, a session, or the name of one")
     return name
 
 
-def _result(paths: StatePaths, word: str) -> WorkerResult:
+def _find_result(paths: StatePaths, word: str) -> WorkerResult:
     state = find_session(fold(read_events(paths)), word)
     if state.result is None:
         raise BadInput(f"{state.session} has not ended yet; wait for it, then merge it")
     return state.result
 
 
-def _run(state: State, workers: Sequence[str]) -> RunReport:
+def _find_report(state: State, workers: Sequence[str]) -> RunReport:
     if not workers:
         return report(find_run(state))
     session = find_session(state, workers[-1]).session
@@ -189,25 +190,25 @@ def _has(run: RunState, session: str) -> bool:
     return any(session in step.sessions for step in run.steps.values())
 
 
-MOST_TOLD = 20
+MAX_RECORDED = 20
 
 
 async def record_merge_ended(merge_context: MergeContext, report: MergeReport) -> MergeReport:
-    """Record how a merge ended, where that is not what was said last; gives *report* back."""
+    """Record how a merge ended, unless the last record says the same; return *report*."""
     last: MergeReport | None = None
     for recorded in read_events(merge_context.paths, merge_context.run):
         if isinstance(recorded.event, MergeEnded):
             last = recorded.event.report
-    short = replace(report, results=tuple(map(_short, report.results)))
+    short = replace(report, results=tuple(map(_shorten_result, report.results)))
     if short != last:
         await merge_context.ledger.append(MergeEnded(run=merge_context.run, report=short))
     return report
 
 
-def _short(result: MergeResult) -> MergeResult:
-    """Keep what a person would read: a result may name thousands of files."""
-    return replace(result, conflicts=tuple(map(_shorten, result.conflicts[:MOST_TOLD])))
+def _shorten_result(result: MergeResult) -> MergeResult:
+    """Keep what a person would read: a result may list thousands of files."""
+    return replace(result, conflicts=tuple(map(_shorten_conflict, result.conflicts[:MAX_RECORDED])))
 
 
-def _shorten(conflict: Conflict) -> Conflict:
-    return replace(conflict, paths=conflict.paths[:MOST_TOLD], partners=conflict.partners[:MOST_TOLD])
+def _shorten_conflict(conflict: Conflict) -> Conflict:
+    return replace(conflict, paths=conflict.paths[:MAX_RECORDED], partners=conflict.partners[:MAX_RECORDED])

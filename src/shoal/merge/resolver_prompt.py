@@ -1,4 +1,4 @@
-"""Two sides that cannot be had together, and how that is told to an agent that is to bring them together."""
+"""A conflict between sessions, the prompt for the agent that resolves it, and advice for a person."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from shoal.git.merge import MergeRepository
 from shoal.git.run import git
 from shoal.model.merge import Conflict, ConflictKind
 
-MOST_FILES = 100
-MOST_PARTNERS = 5
-PATH_SIGNS = 500
-INTENT_SIGNS = 8 * 1024
+MAX_FILES = 100
+MAX_PARTNERS = 5
+PATH_CHARS = 500
+INTENT_CHARS = 8 * 1024
 PATCH_BYTES = 32 * 1024
 
-ASKED = """Two pieces of work changed the same places, and git could not merge them. Your working folder has both, with
+PROMPT = """Two pieces of work changed the same places, and git could not merge them. Your working folder has both, with
 git's conflict markers in these files:
 
 {files}
@@ -46,24 +46,24 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dispute:
-    """The work *theirs* of *loser*, which conflicts with the *tip* that *partners* made.
+class SessionConflict:
+    """The commit *theirs* of the session *later*, which conflicts with the *tip* that *partners* made.
 
-    Both are in the repository. *truth* is the commit that git merged with, where that is not the tip itself but only
-    has the tip's files.
+    Both are in the repository. *history_commit* is the commit that git merged with, where that is not the tip itself
+    but only has the tip's files.
     """
 
     tip: str
     theirs: str
     found: Conflicted
-    loser: Intent
+    later: Intent
     partners: tuple[Intent, ...] = ()
-    truth: str | None = None
+    history_commit: str | None = None
 
     @property
     def merged_with(self) -> str:
         """The commit that git merged with."""
-        return self.truth or self.tip
+        return self.history_commit or self.tip
 
     @property
     def sides(self) -> tuple[str, str]:
@@ -71,33 +71,33 @@ class Dispute:
         return self.tip, self.theirs
 
 
-async def is_resolvable(bench: MergeRepository, dispute: Dispute, marked: str) -> bool:
-    """Say whether all of it stands as markers in files of the commit *marked*."""
-    found = dispute.found
-    if any(one.kind is not ConflictKind.CONTENT for one in found.conflicts):
+async def is_resolvable(bench: MergeRepository, conflict: SessionConflict, marked: str) -> bool:
+    """Say whether the whole conflict is there as markers in files of the commit *marked*."""
+    found = conflict.found
+    if any(part.kind is not ConflictKind.CONTENT for part in found.conflicts):
         return False
-    left = await find_markers(bench, marked, found.paths, dispute.sides)
+    left = await find_markers(bench, marked, found.paths, conflict.sides)
     return set(left) == set(found.paths)
 
 
-async def prompt(bench: MergeRepository, dispute: Dispute) -> str:
-    """Tell an agent the files, and of each side what was asked for and what became of these files."""
-    paths = dispute.found.paths
-    files = [f"- {escape_text(path, PATH_SIGNS)}" for path in paths[:MOST_FILES]]
-    files += [f"- and {len(paths) - MOST_FILES} more"] if len(paths) > MOST_FILES else []
-    asked = ("merge-base", dispute.merged_with, dispute.theirs)
-    base = (await bench.git(*asked, accept=(0, 1))).stdout.decode().strip()
-    ours, theirs = [await _patch(bench, base, side, paths[:MOST_FILES]) for side in dispute.sides]
-    return ASKED.format(
+async def write_prompt(bench: MergeRepository, conflict: SessionConflict) -> str:
+    """Write the prompt: the files, and for each side its task and its changes to these files."""
+    paths = conflict.found.paths
+    files = [f"- {escape_text(path, PATH_CHARS)}" for path in paths[:MAX_FILES]]
+    files += [f"- and {len(paths) - MAX_FILES} more"] if len(paths) > MAX_FILES else []
+    arguments = ("merge-base", conflict.merged_with, conflict.theirs)
+    base = (await bench.git(*arguments, accept=(0, 1))).stdout.decode().strip()
+    ours, theirs = [await _patch(bench, base, side, paths[:MAX_FILES]) for side in conflict.sides]
+    return PROMPT.format(
         files="\n".join(files),
-        ours=_describe(dispute.partners[:MOST_PARTNERS], ours),
-        theirs=_describe((dispute.loser,), theirs),
+        ours=_describe(conflict.partners[:MAX_PARTNERS], ours),
+        theirs=_describe((conflict.later,), theirs),
     )
 
 
 def _describe(intents: Sequence[Intent], patch: str) -> str:
-    asked = [f"{one.session} was asked:\n\n{_quote(one.prompt[:INTENT_SIGNS])}" for one in intents]
-    return "\n\n".join((*asked, f"What it changed in these files:\n\n{_quote(patch) or '> (nothing)'}"))
+    tasks = [f"{intent.session} was asked:\n\n{_quote(intent.prompt[:INTENT_CHARS])}" for intent in intents]
+    return "\n\n".join((*tasks, f"What it changed in these files:\n\n{_quote(patch) or '> (nothing)'}"))
 
 
 def _quote(text: str) -> str:
@@ -105,17 +105,17 @@ def _quote(text: str) -> str:
 
 
 async def _patch(bench: MergeRepository, base: str, commit: str, paths: Sequence[str]) -> str:
-    """Give the difference in *paths*, cut where it is long; without a common base there is none."""
+    """Return the difference in *paths*, truncated; without a common base there is none."""
     if not base:
         return ""
-    asked = ("diff-tree", *SAFE, "--patch", base, commit, "--", *paths)
-    done = await git(bench.repository.git, *asked, limit=PATCH_BYTES)
+    arguments = ("diff-tree", *SAFE, "--patch", base, commit, "--", *paths)
+    done = await git(bench.repository.git, *arguments, limit=PATCH_BYTES)
     text = done.stdout.decode(errors="replace")
     return f"{text}\n[{done.dropped} more bytes are left out]" if done.dropped else text
 
 
-SHOWN = 5
-WAYS = {
+MAX_SHOWN = 5
+ADVICE = {
     ConflictKind.CONTENT: "both changed the same lines of {paths}: take one side, or write what both mean",
     ConflictKind.BINARY: "{paths} cannot be merged by lines: take one side",
     ConflictKind.MODE: "{paths} is a program on one side only: say whether it is one",
@@ -131,18 +131,18 @@ WAYS = {
 
 
 def advice(conflicts: Sequence[Conflict | Mapping[str, object]]) -> list[str]:
-    """Say what to do about each of *conflicts*."""
-    return [_sentence(one if isinstance(one, Conflict) else _conflict(one)) for one in conflicts]
+    """Advise what to do about each of *conflicts*."""
+    return [_advise(item if isinstance(item, Conflict) else _read_conflict(item)) for item in conflicts]
 
 
-def _sentence(one: Conflict) -> str:
-    paths = ", ".join(ascii(path)[1:-1] for path in one.paths[:SHOWN])
-    partners = f" (with {', '.join(one.partners)})" if one.partners else ""
-    return WAYS[one.kind].replace("{paths}", paths) + partners
+def _advise(conflict: Conflict) -> str:
+    paths = ", ".join(ascii(path)[1:-1] for path in conflict.paths[:MAX_SHOWN])
+    partners = f" (with {', '.join(conflict.partners)})" if conflict.partners else ""
+    return ADVICE[conflict.kind].replace("{paths}", paths) + partners
 
 
-def _conflict(fields: Mapping[str, object]) -> Conflict:
-    """Read a conflict as `result["conflicts"]` has it."""
+def _read_conflict(fields: Mapping[str, object]) -> Conflict:
+    """Read a conflict from an entry of `result["conflicts"]`."""
     paths, partners = fields.get("paths"), fields.get("partners")
     return Conflict(
         kind=ConflictKind(str(fields.get("kind"))),

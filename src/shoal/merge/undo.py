@@ -1,4 +1,4 @@
-"""Taking sessions out again: the integration is built without them, and what was delivered gets a revert."""
+"""Take sessions out again: rebuild the integration branch without them, and revert what was delivered."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +11,10 @@ from shoal.git.merge import MergeRepository, workbench
 from shoal.git.refs import value
 from shoal.merge.candidates import ALL_ALLOWED, Candidate
 from shoal.merge.commits import Chain, CommitBuilder, revert_message
-from shoal.merge.deliver import deliver, move_integration, remove_integration, target
+from shoal.merge.deliver import deliver, find_target, move_integration, remove_integration
 from shoal.merge.history import MergeHistory
-from shoal.merge.queue import build
-from shoal.merge.request import HEADS, MergeContext, Resolving, at_work, record_merge_ended
+from shoal.merge.queue import land_candidates
+from shoal.merge.request import HEADS, MergeContext, Resolving, hold_merge_lock, record_merge_ended
 from shoal.merge.tree_check import TreeCheck, Verdicts
 from shoal.model.merge import (
     Delivery,
@@ -27,244 +27,255 @@ from shoal.model.merge import (
     Preview,
 )
 
-TRIES = 8
+MAX_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Out:
-    """What is to be taken out of what."""
+class _Removal:
+    """The sessions to take out, and the integration branch they are in."""
 
     sessions: tuple[str, ...]
-    past: MergeHistory
-    at: str
+    history: MergeHistory
+    branch_tip: str
 
     @property
     def kept(self) -> list[MergeResult]:
-        return [one for one in self.past.results if one.session not in self.sessions]
+        return [result for result in self.history.results if result.session not in self.sessions]
 
     @property
-    def all_out(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.past.out, *self.sessions)))
+    def all_removed(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.history.removed, *self.sessions)))
 
 
 async def undo(context: MergeContext, sessions: Sequence[str] = ()) -> MergeReport:
-    """Take *sessions*, or all of the run, out of the integration, and of the branch that it was delivered into."""
-    async with at_work(context):
-        for _ in range(TRIES):
+    """Take *sessions*, or all of the run, out of the integration branch and the branch it was delivered into."""
+    async with hold_merge_lock(context):
+        for _ in range(MAX_TRIES):
             if (report := await _try_undo(context, sessions)) is not None:
-                is_stuck = any(one.status is MergeStatus.CONFLICTS for one in report.results)
+                is_stuck = any(result.status is MergeStatus.CONFLICTS for result in report.results)
                 return report if is_stuck else await record_merge_ended(context, report)
-    raise Broken(f"{context.branch} was moved {TRIES} times while it was changed; try again")
+    raise Broken(f"{context.branch} was moved {MAX_TRIES} times while it was changed; try again")
 
 
 async def _try_undo(context: MergeContext, sessions: Sequence[str]) -> MergeReport | None:
-    at = await context.at()
-    past = context.past(at)
-    if past.unrecorded is not None:
-        await context.ledger.append(MergeRecorded(run=context.run, new=past.unrecorded))
-    merged = [one.session for one in past.results]
-    if (begun := _find_started_revert(past, at, sessions)) is not None:
-        return await _finish_revert(context, _Out(sessions=tuple(sessions or past.out), past=past, at=at), begun)
-    if past.out and set(sessions or past.out) <= set(past.out) - set(merged) and (sessions or not merged):
-        return _report_already_undone(context, _Out(sessions=tuple(sessions), past=past, at=at))
+    branch_tip = await context.read_branch_tip()
+    history = context.read_history(branch_tip)
+    if history.unrecorded is not None:
+        await context.ledger.append(MergeRecorded(run=context.run, new=history.unrecorded))
+    merged, removed = [result.session for result in history.results], history.removed
+    removal = _Removal(sessions=tuple(sessions), history=history, branch_tip=branch_tip)
+    if (started := _find_started_revert(history, branch_tip, sessions)) is not None:
+        return await _finish_revert(context, replace(removal, sessions=tuple(sessions or removed)), started)
+    if removed and set(sessions or removed) <= set(removed) - set(merged) and (sessions or not merged):
+        return _report_already_undone(context, removal)
     if not merged:
         raise BadInput(f"nothing of {context.run} is merged, so there is nothing to take out")
     for session in sessions:
         if session not in merged:
-            raise BadInput(f"{session} is not merged; what is: {', '.join(merged[:10])}")
-    out = _Out(sessions=tuple(sessions or merged), past=past, at=at)
+            raise BadInput(f"{session} is not merged; merged sessions: {', '.join(merged[:10])}")
+    removal = replace(removal, sessions=tuple(sessions or merged))
     async with workbench(context.repository) as bench:
-        chain = await _rebuilt(context, bench, out)
-        into = await _holder(context, past)
+        chain = await _rebuild_without(context, bench, removal)
+        into = await _find_delivered_branch(context, history)
         if into is not None:
-            return await _revert(context, bench, out, chain, into)
-    if at != past.tip:
+            return await _revert(context, bench, removal, chain, into)
+    if branch_tip != history.tip:
         raise BadInput(f"{context.branch} has commits of your own; take the work out there with `git revert`")
     is_moved = (
-        await move_integration(context, chain, at, strategy=past.strategy, out=out.all_out)
-        if out.kept
-        else await remove_integration(context, at, strategy=past.strategy, out=out.all_out)
+        await move_integration(context, chain, branch_tip, strategy=history.strategy, removed=removal.all_removed)
+        if removal.kept
+        else await remove_integration(context, branch_tip, strategy=history.strategy, removed=removal.all_removed)
     )
-    return _report(context, out, chain, chain.tip if out.kept else None) if is_moved else None
+    return _report(context, removal, chain, chain.tip if removal.kept else None) if is_moved else None
 
 
-async def _rebuilt(context: MergeContext, bench: MergeRepository, out: _Out) -> Chain:
-    """Merge again what stays, in the same order; raise where it stands on what goes."""
-    past = out.past
-    kept = [Candidate(session=one.session, source=str(one.source)) for one in out.kept]
-    gone = [one for one in past.results if one.session in out.sessions]
+async def _rebuild_without(context: MergeContext, bench: MergeRepository, removal: _Removal) -> Chain:
+    """Merge again what stays, in the same order; raise `BadInput` where that builds on what goes."""
+    history = removal.history
+    kept = [Candidate(session=result.session, source=str(result.source)) for result in removal.kept]
+    gone = [result for result in history.results if result.session in removal.sessions]
     ancestry = await since(
-        context.repository, (past.start, context.report.base), [str(one.source) for one in past.results]
+        context.repository, (history.start, context.report.base), [str(result.source) for result in history.results]
     )
-    for one in kept:
-        below = ancestry.reach([one.source])
+    for candidate in kept:
+        below = ancestry.reach([candidate.source])
         if on := [other.session for other in gone if other.source in below]:
-            raise BadInput(f"{one.session} stands on {', '.join(on)}; name it too, or leave both")
-    tree = await bench.tree(past.start)
+            raise BadInput(f"{candidate.session} builds on {', '.join(on)}; name it too, or leave both")
+    tree = await bench.tree(history.start)
     empty = Chain(
         run=context.run,
-        form=past.strategy.form,
-        start=past.start,
-        origin=past.start,
-        tip=past.start,
-        truth=past.start,
+        form=history.strategy.form,
+        start=history.start,
+        origin=history.start,
+        tip=history.start,
+        history_commit=history.start,
         tree=tree,
     )
-    smith = CommitBuilder(bench, ancestry, Preview(run=context.run, sessions=()))
-    chain = await build(smith, empty, kept, Verdicts())
+    builder = CommitBuilder(bench, ancestry, Preview(run=context.run, sessions=()))
+    chain = await land_candidates(builder, empty, kept, Verdicts())
     if chain.refused:
-        chain = await _resolve_again(context, smith, chain, kept, past)
+        chain = await _resolve_again(context, builder, chain, kept, history)
     if chain.refused:
-        lost = ", ".join(one.session for one in chain.refused)
-        raise BadInput(f"{lost} cannot be had without what is to be taken out; name it too, or leave both")
+        lost = ", ".join(result.session for result in chain.refused)
+        raise BadInput(f"{lost} cannot be merged without what is to be taken out; name it too, or leave both")
     return chain
 
 
 async def _resolve_again(
-    context: MergeContext, smith: CommitBuilder, chain: Chain, kept: Sequence[Candidate], past: MergeHistory
+    context: MergeContext, builder: CommitBuilder, chain: Chain, kept: Sequence[Candidate], history: MergeHistory
 ) -> Chain:
     """Resolve what was resolved before in the same way."""
-    from shoal.merge.conflicts import (
-        ConflictContext,
-        resolve_conflicts,  # brings in all that sessions need
-    )
+    from shoal.merge.conflicts import ConflictContext, resolve_conflicts  # imports all that sessions need
 
-    table = ConflictContext(
-        context=context,
-        smith=smith,
-        look=TreeCheck(smith.bench, chain.tree, Verdicts()),
-        how=Resolving(),
+    conflict_context = ConflictContext(
+        merge=context,
+        builder=builder,
+        tree_check=TreeCheck(builder.bench, chain.tree, Verdicts()),
+        resolving=Resolving(),
         allowed=ALL_ALLOWED,
-        candidates={one.session: one for one in kept},
+        candidates={candidate.session: candidate for candidate in kept},
         workers={},
-        past={one.session: one for one in past.results},
+        earlier={result.session: result for result in history.results},
     )
 
-    async def beside(_: Chain) -> bool:
+    async def keep_nothing(_: Chain) -> bool:
         return True
 
-    return await resolve_conflicts(table, chain, beside) or chain
+    return await resolve_conflicts(conflict_context, chain, keep_nothing) or chain
 
 
-async def _holder(context: MergeContext, past: MergeHistory) -> str | None:
-    """Name the branch of the user's that holds the integration, if one does; of several, none can be meant."""
+async def _find_delivered_branch(context: MergeContext, history: MergeHistory) -> str | None:
+    """Find the branch of the user's that contains the integration branch; raise `BadInput` if several do."""
     holding: list[str] = []
-    for into in past.deliveries:
+    for into in history.deliveries:
         here = await value(context.repository, f"{HEADS}{into}")  # it may be deleted by now
-        if here is not None and await is_ancestor(context.repository, past.tip, here):
+        if here is not None and await is_ancestor(context.repository, history.tip, here):
             holding.append(into)
     if len(holding) > 1:
-        said = f"{' and '.join(holding)} both hold it, and one revert cannot be in both"
-        raise BadInput(f"{said}; take it out of each with `git revert`")
+        problem = f"{' and '.join(holding)} both contain it, and one revert cannot be in both"
+        raise BadInput(f"{problem}; take it out of each with `git revert`")
     return next(iter(holding), None)
 
 
 async def _revert(
-    context: MergeContext, bench: MergeRepository, out: _Out, without: Chain, into: str
+    context: MergeContext, bench: MergeRepository, removal: _Removal, without: Chain, into: str
 ) -> MergeReport | None:
-    """Take the difference between with and without them out of the branch as it is now, by one commit."""
-    old = await target(context.repository, into)
-    if out.at and not await is_ancestor(context.repository, out.at, old):
-        raise BadInput(f"{context.branch} has commits that {into} has not; deliver them first, or delete that branch")
-    ground = bench.commit(Commit(tree=await bench.tree(out.past.tip), parents=(), message="with\n"))
+    """Take the difference between with and without the sessions out of the branch as it is now, in one commit."""
+    old = await find_target(context.repository, into)
+    if removal.branch_tip and not await is_ancestor(context.repository, removal.branch_tip, old):
+        raise BadInput(
+            f"{context.branch} has commits that {into} does not have; deliver them first, or delete that branch"
+        )
+    base = bench.commit(Commit(tree=await bench.tree(removal.history.tip), parents=(), message="with\n"))
     here, there = (
-        bench.commit(Commit(tree=tree, parents=(ground,), message="side\n"))
+        bench.commit(Commit(tree=tree, parents=(base,), message="side\n"))
         for tree in (await bench.tree(old), without.tree)
     )
     match await bench.try_merge(here, there):
         case Conflicted() as found:
-            return _stuck(context, out, found, into, old)
+            return _report_conflict(context, removal, found, into, old)
         case Clean(tree):
-            said = revert_message(context.run, out.sessions)
-            tip = bench.commit(Commit(tree=tree, parents=(old,), message=said))
+            message = revert_message(context.run, removal.sessions)
+            tip = bench.commit(Commit(tree=tree, parents=(old,), message=message))
             await bench.publish(tip, (old,))
-    chain = replace(without, start=old, origin=old, tip=tip, tree=tree, results=tuple(out.kept))
-    return await _deliver_revert(context, out, chain, into)
+    chain = replace(without, start=old, origin=old, tip=tip, tree=tree, results=tuple(removal.kept))
+    return await _deliver_revert(context, removal, chain, into)
 
 
-async def _deliver_revert(context: MergeContext, out: _Out, chain: Chain, into: str) -> MergeReport | None:
-    """Let our branch and then the user's go to a revert; cut off between, the first word says where to go on."""
+async def _deliver_revert(context: MergeContext, removal: _Removal, chain: Chain, into: str) -> MergeReport | None:
+    """Move our branch and then the user's to a revert; the intent says where to go on after a kill."""
     old, tip = chain.start, chain.tip
     await context.ledger.append(DeliveryIntended(run=context.run, into=into, old=old, new=tip, is_undo=True))
-    if not await move_integration(context, chain, out.at, strategy=out.past.strategy, out=out.all_out):
+    if not await move_integration(
+        context, chain, removal.branch_tip, strategy=removal.history.strategy, removed=removal.all_removed
+    ):
         return None
     delivery = await deliver(context, into, old, tip, is_undo=True)
-    return None if delivery is None else replace(_report(context, out, chain, tip), delivery=delivery)
+    return None if delivery is None else replace(_report(context, removal, chain, tip), delivery=delivery)
 
 
-def _find_started_revert(past: MergeHistory, at: str, sessions: Sequence[str]) -> DeliveryIntended | None:
-    """Find the revert that our branch has, that the user's was to get, and that takes out what is asked for."""
-    is_out = set(sessions) <= set(past.out) if sessions else not past.results
-    found = (one for one in past.pending.values() if one.is_undo and one.new == at == past.tip)
-    return next(found, None) if at and is_out else None
+def _find_started_revert(history: MergeHistory, branch_tip: str, sessions: Sequence[str]) -> DeliveryIntended | None:
+    """Find a revert of *sessions* that our branch has and the user's did not get."""
+    is_removed = set(sessions) <= set(history.removed) if sessions else not history.results
+    found = (
+        intent for intent in history.pending.values() if intent.is_undo and intent.new == branch_tip == history.tip
+    )
+    return next(found, None) if branch_tip and is_removed else None
 
 
-async def _finish_revert(context: MergeContext, out: _Out, begun: DeliveryIntended) -> MergeReport | None:
-    """Bring a revert into the user's branch, on top of what came there since."""
-    now = await target(context.repository, begun.into)
+async def _finish_revert(context: MergeContext, removal: _Removal, started: DeliveryIntended) -> MergeReport | None:
+    """Deliver a revert into the user's branch, on top of what came there since."""
+    now = await find_target(context.repository, started.into)
     async with workbench(context.repository) as bench:
-        chain = _standing(context, out.past, start=begun.old, tree=await bench.tree(begun.new))
-        if now in (begun.old, begun.new):
-            delivery = await deliver(context, begun.into, now, begun.new, is_undo=True)
-            return None if delivery is None else replace(_report(context, out, chain, begun.new), delivery=delivery)
-        if not await is_ancestor(context.repository, begun.old, now):
-            raise BadInput(f"{begun.into} was rewritten meanwhile; take the work out there with `git revert`")
-        match await bench.try_merge(now, begun.new):
+        chain = _current_chain(context, removal.history, start=started.old, tree=await bench.tree(started.new))
+        if now in (started.old, started.new):
+            delivery = await deliver(context, started.into, now, started.new, is_undo=True)
+            return (
+                None if delivery is None else replace(_report(context, removal, chain, started.new), delivery=delivery)
+            )
+        if not await is_ancestor(context.repository, started.old, now):
+            raise BadInput(f"{started.into} was rewritten meanwhile; take the work out there with `git revert`")
+        match await bench.try_merge(now, started.new):
             case Conflicted() as found:
-                return _stuck(context, out, found, begun.into, now)
+                return _report_conflict(context, removal, found, started.into, now)
             case Clean(tree):
-                said = revert_message(context.run, out.sessions)
-                tip = bench.commit(Commit(tree=tree, parents=(now,), message=said))
+                message = revert_message(context.run, removal.sessions)
+                tip = bench.commit(Commit(tree=tree, parents=(now,), message=message))
                 await bench.publish(tip, (now,))
     return await _deliver_revert(
-        context, out, replace(chain, start=now, origin=now, tip=tip, truth=tip, tree=tree), begun.into
+        context, removal, replace(chain, start=now, origin=now, tip=tip, history_commit=tip, tree=tree), started.into
     )
 
 
-def _standing(context: MergeContext, past: MergeHistory, *, start: str, tree: str = "") -> Chain:
-    """Give the integration as it is."""
+def _current_chain(context: MergeContext, history: MergeHistory, *, start: str, tree: str = "") -> Chain:
+    """Return the integration branch as it is."""
     return Chain(
         run=context.run,
-        form=past.strategy.form,
+        form=history.strategy.form,
         start=start,
         origin=start,
-        tip=past.tip,
-        truth=past.tip,
+        tip=history.tip,
+        history_commit=history.tip,
         tree=tree,
-        results=past.results,
+        results=history.results,
     )
 
 
-def _report_already_undone(context: MergeContext, out: _Out) -> MergeReport:
-    """Say how things are: whoever took the work out may have been killed before that was said."""
-    return _report(context, out, _standing(context, out.past, start=out.past.start), out.at or None)
+def _report_already_undone(context: MergeContext, removal: _Removal) -> MergeReport:
+    """Report what is there: the process that took the work out may have been killed before it reported."""
+    return _report(
+        context,
+        removal,
+        _current_chain(context, removal.history, start=removal.history.start),
+        removal.branch_tip or None,
+    )
 
 
-def _stuck(context: MergeContext, out: _Out, found: Conflicted, into: str, old: str) -> MergeReport:
-    said = f"what came after it on {into} changes the same places; take it out there with `git revert`"
+def _report_conflict(context: MergeContext, removal: _Removal, found: Conflicted, into: str, old: str) -> MergeReport:
+    message = f"later commits on {into} change the same places; take it out there with `git revert`"
     results = tuple(
-        MergeResult(session=one, status=MergeStatus.CONFLICTS, message=said, conflicts=found.conflicts)
-        for one in out.sessions
+        MergeResult(session=session, status=MergeStatus.CONFLICTS, message=message, conflicts=found.conflicts)
+        for session in removal.sessions
     )
     left = Delivery(into=into, status=DeliveryStatus.UNCHANGED, old=old, new=old)
     return MergeReport(
         run=context.run,
-        strategy=out.past.strategy,
+        strategy=removal.history.strategy,
         branch=context.branch,
-        start=out.past.start,
-        commit=out.at or None,
+        start=removal.history.start,
+        commit=removal.branch_tip or None,
         results=results,
         delivery=left,
     )
 
 
-def _report(context: MergeContext, out: _Out, chain: Chain, tip: str | None) -> MergeReport:
+def _report(context: MergeContext, removal: _Removal, chain: Chain, tip: str | None) -> MergeReport:
     return MergeReport(
         run=context.run,
-        strategy=out.past.strategy,
+        strategy=removal.history.strategy,
         branch=context.branch,
         start=chain.start,
         commit=tip,
         results=(*chain.results, *chain.refused),
-        left_out=out.all_out,
+        left_out=removal.all_removed,
     )

@@ -1,4 +1,4 @@
-"""Verifying what was merged: a command of the user's, behind the wall, on a commit that no ref holds yet."""
+"""Verify what was merged: run a command of the user's, sandboxed, on a commit that no ref holds yet."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from shoal.contracts.workbench import Ran
 from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable
 from shoal.git.refs import pin
 from shoal.merge.candidates import INSIDE
-from shoal.merge.queue import Verified
+from shoal.merge.tree_check import Verified
 from shoal.model.agent import AgentSpec
 from shoal.model.contract import Passes
 from shoal.model.events import SessionStarted, StepEnded, StepStarted
@@ -37,7 +37,7 @@ from shoal.store.reader import read_events
 STEP = "merge__verify"
 """No step of a file has this name: theirs have no `_`, and those inside of others one at a time."""
 LOG_BYTES = 64 * 1024
-WORDS_SIGNS = 300
+COMMAND_CHARS = 300
 
 
 class Stopped(ShoalError):
@@ -49,10 +49,10 @@ class Stopped(ShoalError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verifier:
-    """Runs *command* on commits, each in a box of its own that is recorded as a session without work.
+    """Runs *command* on commits, each in its own sandbox that is recorded as a session without work.
 
-    What a kill leaves of it is then found and removed by the next start. Told to *stop*, it raises `Stopped`;
-    cancelled, its box is ended at once.
+    What a kill leaves behind is then found and removed by the next start. Once *stop* is set, it raises `Stopped`;
+    cancelled, its sandbox ends at once.
     """
 
     context: RunContext
@@ -61,24 +61,24 @@ class Verifier:
     network: Network = Network.NONE
     limiter: Limiter | None = None
     worker: WorkerSpec | None = None
-    """Whose set-up the checkouts have."""
+    """The worker whose set-up the checkouts get."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     verdicts: list[bool] = field(default_factory=list)
-    """What was said so far."""
+    """The verdicts so far."""
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     async def __call__(self, commit: str) -> Verified:
-        """Say whether *commit* is good; the log begins with the reason if it is not, and has the end of the output."""
+        """Verify *commit*; the log of a failure begins with the reason and has the end of the output."""
         context = self.context
-        await pin(context.repository, context.run, commit)  # a slot may be long in coming, and a gc quick
+        await pin(context.repository, context.run, commit)  # a slot may be long in coming, and a gc may come first
         async with self.limiter.slot(run=context.run) if self.limiter else contextlib.nullcontext():
-            result = await self._verify_and_record(self._job(), commit)
+            result = await self._verify_and_record(self._make_worker(), commit)
         if result.status is Status.CANCELLED:
             raise Stopped
         self.verdicts.append(result.status.is_good)
-        return Verified(ok=result.status.is_good, log=log(result))
+        return Verified(ok=result.status.is_good, log=failure_log(result))
 
-    def _job(self) -> WorkerSpec:
+    def _make_worker(self) -> WorkerSpec:
         agent = AgentSpec(name="", adapter="command", command=self.command.argv)
         task = ResolvedTask(
             name=STEP,
@@ -87,18 +87,18 @@ class Verifier:
             network=self.network,
             limits=self.limits,
             timeout=self.command.timeout,
-            title=f"verify: {_words(self.command)}",
+            title=f"verify: {_command_text(self.command)}",
         )
         return WorkerSpec(step=STEP, index=next(self._numbers), count=1, task=task, adapter=CommandAdapter())
 
-    async def _verify_and_record(self, job: WorkerSpec, commit: str) -> WorkerResult:
-        """Announce a session, verify in its box, and say how it ended, whatever happens."""
+    async def _verify_and_record(self, worker: WorkerSpec, commit: str) -> WorkerResult:
+        """Record a session, verify in its sandbox, and record how it ended, whatever happens."""
         context, began = self.context, time.monotonic()
-        result = WorkerResult(index=job.index, session=job.session, status=Status.CANCELLED, base=commit)
+        result = WorkerResult(index=worker.index, session=worker.session, status=Status.CANCELLED, base=commit)
         try:
             # Inside: cancelled while it is written, it is on disk all the same, and has to have an end.
-            await context.ledger.append(started_event(context, job))
-            result = await self._result(job, commit, result)
+            await context.ledger.append(started_event(context, worker))
+            result = await self._judge(worker, commit, result)
         except (BadInput, Unavailable) as error:  # it holds for every commit
             result = replace(result, status=Status.FAILED, error=str(error))
             raise
@@ -108,47 +108,47 @@ class Verifier:
         finally:
             took = round(time.monotonic() - began, 3)
             result = mask_result(
-                replace(result, duration_seconds=took, prompt=prompt_summary(context, job)), context.mask
+                replace(result, duration_seconds=took, prompt=prompt_summary(context, worker)), context.mask
             )
             try:
                 with contextlib.suppress(ShoalError):  # the verdict counts without its log too
-                    await context.ledger.forget(job.session)
-            finally:  # whoever is not wanted any more in this very moment has ended all the same
-                await context.ledger.append(*ended_events(context, job, result))
+                    await context.ledger.forget(worker.session)
+            finally:  # a verification that is cancelled at this moment has ended all the same
+                await context.ledger.append(*ended_events(context, worker, result))
         return result
 
-    async def _result(self, job: WorkerSpec, commit: str, result: WorkerResult) -> WorkerResult:
-        ran = await self._ran(job, commit)
+    async def _judge(self, worker: WorkerSpec, commit: str, result: WorkerResult) -> WorkerResult:
+        ran = await self._run_command(worker, commit)
         result = replace(result, exit_code=ran.exit_code, output=ran.output)
         if self.stop.is_set() and ran.failure is not None:
             return result
         if ran.exit_code == 0 and ran.failure is None:
             return replace(result, status=Status.NO_CHANGES)
         why = ran.failure or f"it exited with {ran.exit_code}"
-        return replace(result, status=Status.FAILED, error=f"`{_words(self.command)}` did not pass: {why}")
+        return replace(result, status=Status.FAILED, error=f"`{_command_text(self.command)}` did not pass: {why}")
 
-    async def _ran(self, job: WorkerSpec, commit: str) -> Ran:
+    async def _run_command(self, worker: WorkerSpec, commit: str) -> Ran:
         context = self.context
-        box = context.paths.box(job.session)
-        box.mkdir(mode=0o700)
+        directory = context.paths.box(worker.session)
+        directory.mkdir(mode=0o700)
         try:
             bench = CommittedBench(
                 context=context,
-                worker=job,
+                worker=worker,
                 commit=commit,
-                box=box,
+                box=directory,
                 stop=self.stop,
                 runner_for=runner_for,
-                setup_as=self.worker and replace(self.worker, step=job.step, hex=job.hex),
+                setup_as=self.worker and replace(self.worker, step=worker.step, hex=worker.hex),
                 word="verify",
             )
             return await bench.run(self.command.argv, self.command.timeout)
         finally:
-            context.trash.throw(box)
+            context.trash.throw(directory)
 
 
 @contextlib.asynccontextmanager
-async def verifying(
+async def open_verifier(
     context: RunContext,
     command: Passes,
     *,
@@ -158,7 +158,7 @@ async def verifying(
     worker: WorkerSpec | None = None,
     stop: asyncio.Event | None = None,
 ) -> AsyncIterator[Verifier]:
-    """Hold a verifier, whose sessions are recorded as those of one step."""
+    """Open a verifier, whose sessions are recorded as those of one step."""
     verifier = Verifier(
         context=context,
         command=command,
@@ -178,35 +178,35 @@ async def verifying(
         await context.ledger.append(StepEnded(run=context.run, step=STEP, status=status))
 
 
-def log(result: WorkerResult) -> str:
-    """Give why a verification did not pass, and the end of what was said, bounded as a whole."""
+def failure_log(result: WorkerResult) -> str:
+    """Return why a verification failed, and the end of its output, bounded as a whole."""
     head = f"{result.error}\n" if result.error else ""
     tail = result.output.encode(errors="replace")[-(LOG_BYTES - len(head.encode(errors="replace"))) :]
     return head + tail.decode(errors="ignore")
 
 
-def _words(command: Passes) -> str:
-    return escape_text(command.words, WORDS_SIGNS)
+def _command_text(command: Passes) -> str:
+    return escape_text(command.words, COMMAND_CHARS)
 
 
 SETUP_STEP = "merge__setup"
 
 
 def setup_worker(runner: WorkerRunner) -> WorkerSpec | None:
-    """Find the worker whose set-up a verification has: the set-up that most sessions of the run had."""
+    """Find the worker whose set-up a verification gets: the set-up that most sessions of the run had."""
     context = runner.context
-    jobs = [job for job in runner.workers.values() if INSIDE not in job.step]
-    known = [(record, job) for job in jobs if (record := setup_record(context, job)) is not None]
+    workers = [worker for worker in runner.workers.values() if INSIDE not in worker.step]
+    known = [(record, worker) for worker in workers if (record := setup_record(context, worker)) is not None]
     if known:
         usual = _most_common(record for record, _ in known)
-        return next(job for record, job in known if record == usual)
-    return recorded_worker(context.paths, context.run, context.environ)
+        return next(worker for record, worker in known if record == usual)
+    return find_recorded_worker(context.paths, context.run, context.environ)
 
 
-def recorded_worker(paths: StatePaths, run: str, environ: Mapping[str, str]) -> WorkerSpec | None:
+def find_recorded_worker(paths: StatePaths, run: str, environ: Mapping[str, str]) -> WorkerSpec | None:
     """Make a worker with the set-up that most recorded sessions of *run* had; its secrets come from the host."""
-    started = (recorded.event for recorded in read_events(paths, run))
-    found = [event.setup for event in started if isinstance(event, SessionStarted) and event.setup is not None]
+    recorded = (record.event for record in read_events(paths, run))
+    found = [event.setup for event in recorded if isinstance(event, SessionStarted) and event.setup is not None]
     return _worker(_most_common(found), environ) if found else None
 
 
@@ -225,7 +225,7 @@ def _worker(record: SetupRecord, environ: Mapping[str, str]) -> WorkerSpec:
 
 
 def _most_common(records: Iterable[SetupRecord]) -> SetupRecord:
-    """Give the record that is there most often, and of several such the first."""
+    """Return the most frequent record; of several, the first."""
     found = list(records)
     counts = Counter(map(repr, found))
     return max(found, key=lambda record: counts[repr(record)])

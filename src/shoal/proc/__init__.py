@@ -1,4 +1,9 @@
-"""The only place that starts a process: start, stream, cap and end."""
+"""Start processes, stream and cap their output, and end them: the only place that starts a process.
+
+Start at `process.py`: `started` holds a process and leaves nothing of it behind; `completed.py` runs a command to
+its end. `spawn.py` makes the child, `pipes.py` reads its output at a bounded rate, and `namespace.py` ends a
+whole sandbox.
+"""
 
 from shoal.proc.completed import Completed, run, run_into
 from shoal.proc.output import Lines, OutputBudget, Passages

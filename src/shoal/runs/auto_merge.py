@@ -10,7 +10,7 @@ from shoal.errors import BadInput
 from shoal.merge.merge import merge
 from shoal.merge.request import MergeContext, MergeRequest, Resolving, Verify
 from shoal.merge.resolvers import REDO, RESOLVE
-from shoal.merge.verify import Stopped, recorded_worker, setup_worker, verifying
+from shoal.merge.verify import Stopped, find_recorded_worker, open_verifier, setup_worker
 from shoal.model.conflict_rule import Merging
 from shoal.model.contract import Passes
 from shoal.model.merge import MergeReport
@@ -70,7 +70,7 @@ async def verified(
         yield None
         return
     worker = setup_worker(runner)
-    how = verifying(runner.context, command, limiter=runner.limiter, worker=worker, stop=stop)
+    how = open_verifier(runner.context, command, limiter=runner.limiter, worker=worker, stop=stop)
     async with how as verifier:
 
         async def verify(commit: str) -> str | None:
@@ -96,7 +96,7 @@ async def reopened(
     plan = Plan(name=run.name, steps=(), reviewers={} if resolver is None else {"resolver": resolver})
     request = RunRequest(folder=folder, environ=environ, name=run.name, run=run.run, is_reopened=True, base=run.base)
     request = replace(request, sandbox=run.wall or request.sandbox)
-    worker = recorded_worker(StatePaths.of(await home_of(request)), run.run, environ)
+    worker = find_recorded_worker(StatePaths.of(await home_of(request)), run.run, environ)
     if worker is not None:  # its secrets may come up in what a set-up says
         request = replace(request, secrets=worker.task.secret_values)
     async with open_run(request, plan) as opened:

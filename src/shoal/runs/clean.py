@@ -29,7 +29,7 @@ from shoal.workspaces import objects
 from shoal.workspaces import setup_layers as setup
 from shoal.workspaces.mount import list_mounts, unmount
 from shoal.workspaces.remove import remove_all
-from shoal.workspaces.worktree import forgotten
+from shoal.workspaces.worktree import forget_worktree
 
 DU_SECONDS = 600.0
 TRIAL_SECONDS = 60.0  # longer than any probe of the host takes
@@ -288,7 +288,7 @@ async def _remove(broom: Broom, finding: Leftover) -> bool:
 async def _workspace_removed(broom: Broom, path: Path) -> None:
     for place in list_mounts(path):
         unmount(place)
-    await forgotten(broom.repository, path)
+    await forget_worktree(broom.repository, path)
     await remove_all(path)
     prune(path, broom.paths.workspaces if path.is_relative_to(broom.paths.workspaces) else path.parent)
 
@@ -302,7 +302,7 @@ async def _remove_pooled(broom: Broom, path: Path) -> None:
     async with repository_locked(broom.repository.git):
         # Without its note no run takes it any more.
         path.with_suffix(".json").unlink(missing_ok=True)
-    await forgotten(broom.repository, path)
+    await forget_worktree(broom.repository, path)
     await remove_all(path)
 
 
@@ -310,6 +310,6 @@ async def _remove_opened(broom: Broom, path: Path) -> bool:
     """Take away a worktree that a person opened, unless there is work of theirs in it."""
     if (path / ".git").is_file() and await dirt(replace(broom.repository, top=path)) > 0:
         return False
-    await forgotten(broom.repository, path)
+    await forget_worktree(broom.repository, path)
     await remove_all(path)
     return True

@@ -15,7 +15,7 @@ from shoal.git.refs import pin, refuse_blocked_names, unpin
 from shoal.git.repository import inspect, resolve
 from shoal.git.snapshot import snapshot
 from shoal.limits.choose import choose
-from shoal.limits.guard import guarded
+from shoal.limits.guard import open_guard
 from shoal.limits.kind import Enforcer
 from shoal.model.plan import Plan
 from shoal.model.repository import Repository
@@ -103,7 +103,7 @@ async def _open_context(request: RunRequest, plan: Plan) -> AsyncIterator[RunCon
         base_ready(repository, commit, paths.bases, on_gather=request.on_gather) as base,
         project_ready(repository, base, paths, run) as project,
         _trash(paths) as trash,
-        guarded(enforcer) as guard,
+        open_guard(enforcer) as guard,
     ):
         with enforcer.hold_shared():
             yield RunContext(

@@ -14,13 +14,13 @@ from shoal.git.lock import repository_locked
 from shoal.git.merge import workbench
 from shoal.git.refs import value
 from shoal.git.run import git
-from shoal.merge.candidates import ALL_ALLOWED, counting, lot, order_candidates
+from shoal.merge.candidates import ALL_ALLOWED, find_workers, order_candidates, select_candidates
 from shoal.merge.preview import preview_merge
 from shoal.model.repository import Repository
 from shoal.model.results import RunReport
 from shoal.store.paths import StatePaths
 from shoal.workspaces.remove import remove_all
-from shoal.workspaces.worktree import admin_of, forgotten
+from shoal.workspaces.worktree import admin_of, forget_worktree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Combination:
 @contextlib.asynccontextmanager
 async def combination(repository: Repository, report: RunReport) -> AsyncIterator[Combination]:
     """Merge all that ended well, in the order in which a merge would; nothing is left in the repository."""
-    candidates = lot(await counting(repository, report), allowed=ALL_ALLOWED).candidates
+    candidates = select_candidates(await find_workers(repository, report), allowed=ALL_ALLOWED).candidates
     line = order_candidates(candidates, await preview_merge(repository, report.run, report.base, candidates))
     inside: list[str] = []
     outside: list[str] = []
@@ -80,7 +80,7 @@ async def open_branch(repository: Repository, branch: str, path: Path) -> Opened
     if (place := find_checkout(repository, branch)) is not None:
         if place.is_dir():
             return Opened(path=place, is_new=False)
-        await forgotten(repository, place)
+        await forget_worktree(repository, place)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise BadInput(f"{path} is in use; name an empty or a new folder with --path")
     await _check_out(repository, commit, path, await _add_worktree(repository, branch, path))
@@ -127,6 +127,6 @@ async def _check_out(repository: Repository, commit: str, path: Path, admin: Pat
         await check_out(repository, commit, tree=path, index=admin / "index", shadow=shadow)
         await remove_all(shadow)
     except BaseException:
-        await forgotten(repository, path)
+        await forget_worktree(repository, path)
         await remove_all(path)
         raise

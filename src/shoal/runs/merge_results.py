@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from shoal.errors import BadInput, UnknownName
 from shoal.merge.merge import merge
-from shoal.merge.request import MergeRequest, Resolving, conflict_rule, desk_of, find_results, session_name
+from shoal.merge.request import MergeRequest, Resolving, conflict_rule, find_results, open_merge_context, session_name
 from shoal.merge.resolver_prompt import advice
 from shoal.model.conflict_rule import verification
 from shoal.model.merge import Conflict, MergeReport, MergeResult
@@ -50,7 +50,7 @@ class ProgramMerge(ProgramRun):
         request = replace(request, allow_executable=allow_executable_config)
         if results is not None and not results:
             return await self._merged([], replace(request, into=None))
-        if verify is None and not how.needs_boxes:
+        if verify is None and not how.needs_sessions:
             return await self._merged(results, request)
         if results is None and not self._is_entered:
             raise BadInput("the run is over: say which results are to be merged, or merge inside of `async with`")
@@ -111,7 +111,7 @@ class ProgramMerge(ProgramRun):
             raise BadInput("nothing to merge: give results, or merge inside of `async with`")
         names = [session_name(one) for one in given or ()]
         line = run or (self._line if is_ordered else None)
-        async with desk_of(self.repo, self.settings.environ, context, names, line) as merge_context:
+        async with open_merge_context(self.repo, self.settings.environ, context, names, line) as merge_context:
             workers = None if given is None else find_results(merge_context.paths, given)
             if not is_ordered or workers is None:
                 return await merge(merge_context, request, workers)

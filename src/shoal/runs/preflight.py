@@ -16,7 +16,7 @@ from shoal.errors import BadInput, Unavailable
 from shoal.git.refs import refuse_blocked_steps
 from shoal.git.repository import resolve
 from shoal.git.snapshot import is_hidden
-from shoal.merge.deliver import target
+from shoal.merge.deliver import find_target
 from shoal.model.agent import ACP
 from shoal.model.command import Command
 from shoal.model.contract import Passes
@@ -209,7 +209,7 @@ async def _assert_deliverable(plan: Plan, repository: Repository) -> None:
         return
     place = plan.merging.places.get("into")
     try:
-        await target(repository, plan.merging.into)
+        await find_target(repository, plan.merging.into)
     except BadInput as error:
         raise BadInput(f"{place}: {error}" if place else str(error)) from None
 

@@ -33,9 +33,9 @@ from shoal.workspaces import objects
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.mount import list_mounts, mount_overlay, unmount
 from shoal.workspaces.overlay import sealing
-from shoal.workspaces.quota import remounted
+from shoal.workspaces.quota import open_disk_again
 from shoal.workspaces.remove import clear_privileges, remove_all
-from shoal.workspaces.worktree import admin_of, forgotten
+from shoal.workspaces.worktree import admin_of, forget_worktree
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ async def _session_swept(context: RunContext, step: str, session: SessionState) 
     if work.must_stay:
         await clear_privileges(box, path)
     else:
-        await forgotten(context.repository, path)
+        await forget_worktree(context.repository, path)
         await remove_all(box, path)
         prune(path, context.paths.workspaces)
     ended = SessionEnded(run=context.run, step=step, session=session.session, result=result)
@@ -194,7 +194,7 @@ async def _salvage(context: RunContext, session: SessionState, box: Path, path: 
     is_held = here not in (None, session.base) and await _is_sealed(context, session, here)
     known = await _describe_ref(context, session, here) if is_held and here is not None else KeptWork()
     try:
-        async with remounted(box, None if session.strategy == "overlay" else path) as disk:
+        async with open_disk_again(box, None if session.strategy == "overlay" else path) as disk:
             session_dir = SessionDir(box=box, disk=disk, session=session.session, port=0)
             if session_dir.git.is_dir() and (path.is_dir() or session.strategy == "overlay"):
                 return await _seal(context, session, session_dir, path, known)
@@ -247,7 +247,7 @@ async def _is_sealed(context: RunContext, session: SessionState, commit: str | N
 
 async def _branch_dropped(context: RunContext, session: SessionState, here: str | None) -> None:
     if here == session.base and session.strategy == "worktree":
-        await forgotten(context.repository, Path(session.workspace))
+        await forget_worktree(context.repository, Path(session.workspace))
         await move(context.repository, [Move(f"refs/heads/{session.branch}", ABSENT, here)])
 
 

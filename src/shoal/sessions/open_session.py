@@ -17,7 +17,7 @@ from shoal.sessions.setup.prepare import Ready, finish_setup, set_up
 from shoal.sessions.start_turns import begun_turn
 from shoal.sessions.worker import Session, WorkerSpec
 from shoal.workspaces.kind import Kind, Workspace, WorkspaceOrder
-from shoal.workspaces.quota import settle, sized
+from shoal.workspaces.quota import open_disk, settle
 from shoal.workspaces.remove import clear_privileges
 
 
@@ -118,7 +118,7 @@ async def _disk(context: RunContext, worker: WorkerSpec, box: Path, path: Path) 
         return
     has_layers = context.kind.has_layers
     ours = context.base.index.stat().st_size + (0 if has_layers else context.base.bytes)
-    async with sized(box, (worker.limits.disk_bytes or 0) + ours, None if has_layers else path) as disk:
+    async with open_disk(box, (worker.limits.disk_bytes or 0) + ours, None if has_layers else path) as disk:
         yield disk
 
 

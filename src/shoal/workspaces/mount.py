@@ -140,16 +140,16 @@ def _escape(path: Path) -> str:
 
 
 _CODES = (("\\", r"\134"), (" ", r"\040"), ("\t", r"\011"), ("\n", r"\012"))
-"""How the table spells signs that would end a word; the backslash comes first, and on the way back last."""
+"""How the table spells characters that would end a word; the backslash comes first, and on the way back last."""
 
 
 def _as_in_table(text: str) -> str:
-    for sign, code in _CODES:
-        text = text.replace(sign, code)
+    for char, code in _CODES:
+        text = text.replace(char, code)
     return text
 
 
 def _unescape(text: str) -> str:
-    for sign, code in reversed(_CODES):
-        text = text.replace(code, sign)
+    for char, code in reversed(_CODES):
+        text = text.replace(code, char)
     return text

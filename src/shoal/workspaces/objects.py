@@ -135,7 +135,7 @@ async def _make_store(repository: Repository, commit: str, folder: Path) -> None
     try:
         (objects / "pack").mkdir(parents=True)
         (objects / "info").mkdir()
-        parts = await _grown(repository, commit, folder, objects) or await _gathered(repository, commit, objects)
+        parts = await _grown(repository, commit, folder, objects) or await _gather_parts(repository, commit, objects)
         with (aside / "ready").open("w") as note:
             note.write(json.dumps([asdict(part) for part in parts]))
             note.flush()
@@ -158,7 +158,7 @@ async def _grown(repository: Repository, commit: str, folder: Path, objects: Pat
     for name in (name for part in parts for name in part.packs):
         for file in (source / "objects" / "pack").glob(f"{name}.*"):
             _link(file, objects / "pack" / file.name)
-    parts = (*parts, await _packed(repository, commit, objects, since=parts[-1].commit))
+    parts = (*parts, await _pack_part(repository, commit, objects, since=parts[-1].commit))
     if repository.promisor is None or await is_whole(repository, commit, objects):
         return parts
     # Something was fetched since then: what the ancestor's store has not, nothing new has either.
@@ -167,16 +167,16 @@ async def _grown(repository: Repository, commit: str, folder: Path, objects: Pat
     return ()
 
 
-async def _gathered(repository: Repository, commit: str, objects: Path) -> tuple[Part, ...]:
+async def _gather_parts(repository: Repository, commit: str, objects: Path) -> tuple[Part, ...]:
     """Copy everything, in parts: a branch that forked from an older commit can take over the parts before it."""
     parts: list[Part] = []
     for end in (*await forks(repository, commit), commit):
         since = parts[-1].commit if parts else None
-        parts.append(await _packed(repository, end, objects, since=since, is_quick=True))
+        parts.append(await _pack_part(repository, end, objects, since=since, is_quick=True))
     return tuple(parts)
 
 
-async def _packed(
+async def _pack_part(
     repository: Repository, commit: str, objects: Path, *, since: str | None, is_quick: bool = False
 ) -> Part:
     before = set((objects / "pack").glob("*.pack"))

@@ -12,7 +12,7 @@ from shoal.workspaces.kind import Workspace, WorkspaceOrder
 from shoal.workspaces.mount import mount_overlay, unmount, unmount_tree
 
 # Every box begins with a copy of the host's table of mounts: 0.07 ms for each, against 5 ms to mount in the box itself.
-MOST_ON_HOST = 32
+MAX_ON_HOST = 32
 _on_host = {"mounts": 0}
 """How many this process has mounted where the host sees them; all runs of a process share that one table."""
 
@@ -51,8 +51,8 @@ class Overlay:
         )
         if order.is_mounted:
             if order.pointer is not None:
-                _rewritten(f"{order.path}/.git", order.pointer)
-            async with _mounted(workspace):
+                _rewrite(f"{order.path}/.git", order.pointer)
+            async with _hold_mount(workspace):
                 yield workspace
             return
         work = order.box / "work"
@@ -63,7 +63,7 @@ class Overlay:
             (upper / ".git").write_bytes(order.pointer)
         kind = RootLayers if self.by_host else Layers
         layers = kind(lower=order.trees or order.base.trees, upper=upper, work=work, target=order.path)
-        is_hidden = not self.by_host or (self.may_hide and (order.trees or _on_host["mounts"] >= MOST_ON_HOST))
+        is_hidden = not self.by_host or (self.may_hide and (order.trees or _on_host["mounts"] >= MAX_ON_HOST))
         if order.trees or is_hidden:
             # What set-up made is not there when the work is sealed, so it cannot be taken for work.
             workspace.sealing = sealing(replace(layers, lower=order.base.trees))
@@ -73,12 +73,12 @@ class Overlay:
             return
         mount_overlay(layers)
         _on_host["mounts"] += 1
-        async with _mounted(workspace):
+        async with _hold_mount(workspace):
             yield workspace
 
 
 @contextlib.asynccontextmanager
-async def _mounted(workspace: Workspace) -> AsyncIterator[None]:
+async def _hold_mount(workspace: Workspace) -> AsyncIterator[None]:
     """Unmount it on leaving, unless it is to stay."""
     try:
         yield
@@ -94,7 +94,7 @@ def unmount_overlay(path: Path) -> None:
     unmount(path)
 
 
-def _rewritten(file: str, content: bytes) -> None:
+def _rewrite(file: str, content: bytes) -> None:
     """Write a file of the upper layer through its mount, which would not see what is done below it."""
     fd = os.open(file, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

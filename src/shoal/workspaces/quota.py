@@ -21,7 +21,7 @@ BLOCK_BYTES = 4096
 FULL_BYTES = 2 * 2**20 + 64 * 1024
 FULL_PART = 8
 SPARE_BYTES = 32 * 2**20
-MOST_BYTES = 8 * 2**40
+MAX_BYTES = 8 * 2**40
 MAKE_SECONDS = 120.0
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -34,7 +34,7 @@ MAKE = (
 
 
 @contextlib.asynccontextmanager
-async def sized(box: Path, room_bytes: int, path: Path | None = None) -> AsyncIterator[Path]:
+async def open_disk(box: Path, room_bytes: int, path: Path | None = None) -> AsyncIterator[Path]:
     """Make a disk in the folder *box* with room for more than *room_bytes*, and give where it is mounted.
 
     It is sparse: what it takes of the host's disk is what is written. A workspace that is a whole checkout lies on
@@ -44,39 +44,39 @@ async def sized(box: Path, room_bytes: int, path: Path | None = None) -> AsyncIt
     disk.mkdir()
     with fresh.open("xb") as image:
         # No more than the host has: the floor of its free space is met first. Tables and reserve take up to 9 %.
-        image.truncate(min(room_bytes, _size(box), MOST_BYTES) * 9 // 8 + SPARE_BYTES)
+        image.truncate(min(room_bytes, _size(box), MAX_BYTES) * 9 // 8 + SPARE_BYTES)
     await _format(fresh)
     fresh.rename(box / IMAGE)  # an image by that name is whole
-    async with _mounted(box, path):
+    async with _hold_mounted(box, path):
         yield disk
 
 
 @contextlib.asynccontextmanager
-async def remounted(box: Path, path: Path | None = None) -> AsyncIterator[Path]:
+async def open_disk_again(box: Path, path: Path | None = None) -> AsyncIterator[Path]:
     """Give the folder in which the files of a killed session lie: on a disk of its own, or *box* itself."""
     if not (box / IMAGE).exists():
         yield box
         return
     if os.geteuid() != 0:
         raise Unavailable("the disk of a killed session", "only root can mount it", "run Shoal as the user who ran it")
-    async with _mounted(box, path) as disk:
+    async with _hold_mounted(box, path) as disk:
         yield disk
 
 
 @contextlib.asynccontextmanager
-async def _mounted(box: Path, path: Path | None) -> AsyncIterator[Path]:
+async def _hold_mounted(box: Path, path: Path | None) -> AsyncIterator[Path]:
     disk = box / MOUNTED
     try:
         if not disk.is_mount():
             await mount_image(box / IMAGE, disk)
-        with _shown(disk / TREE, path) if path else contextlib.nullcontext():
+        with _hold_bind(disk / TREE, path) if path else contextlib.nullcontext():
             yield disk
     finally:
         await unmount_image(disk)
 
 
 @contextlib.contextmanager
-def _shown(tree: Path, path: Path) -> Iterator[None]:
+def _hold_bind(tree: Path, path: Path) -> Iterator[None]:
     for folder in (tree, path):
         folder.mkdir(parents=True, exist_ok=True)
     mount_bind(tree, path)
@@ -88,7 +88,7 @@ def _shown(tree: Path, path: Path) -> Iterator[None]:
 
 def settle(disk: Path, free_bytes: int) -> None:
     """Leave just *free_bytes* free, whatever lies there already; a file that is never written takes up the rest."""
-    spare = _free(disk) - min(free_bytes, _size(disk.parent), MOST_BYTES) // BLOCK_BYTES * BLOCK_BYTES
+    spare = _free(disk) - min(free_bytes, _size(disk.parent), MAX_BYTES) // BLOCK_BYTES * BLOCK_BYTES
     if spare < 0:
         raise Broken(f"the disk at {disk} is {-spare} bytes too small for what the agent is to have")
     if spare:
@@ -136,7 +136,7 @@ async def assert_available(place: Path) -> None:
         raise Unavailable(what, f"there is no `{MAKE[0]}`", "`apt install e2fsprogs`, or say `disk: polled`")
     try:
         place.mkdir(mode=0o700)
-        async with sized(place, 2**20) as disk:
+        async with open_disk(place, 2**20) as disk:
             settle(disk, 2**20)
     except (Broken, OSError) as error:
         raise Unavailable(what, str(error), "load the `loop` module, or say `disk: polled`") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 from shoal import proc
 from shoal.errors import Broken
 from shoal.model.command import Command
-from shoal.workspaces.spares import Spares, abandoned
+from shoal.workspaces.spares import Spares, claim_abandoned
 
 TIMEOUT = 600.0
 GATHERING_SECONDS = 0.2
@@ -41,7 +41,7 @@ class Trash:
         """Remove all that lies here now, also what an earlier Shoal left."""
         self._thrown.clear()
         there = list(self._folder.iterdir()) if self._folder.is_dir() else []
-        left = [gone for one in there if (gone := abandoned(one)) is not None]
+        left = [gone for path in there if (gone := claim_abandoned(path)) is not None]
         # What cannot be removed now is tried again by the next Shoal; no verdict depends on it.
         with contextlib.suppress(Broken, TimeoutError):
             if left:

@@ -21,12 +21,12 @@ TREE = "tree"
 Make = Callable[[Path], Awaitable[bool]]
 """Fill an empty folder, with the layer in `tree`; `False` where it was told to stop."""
 
-_failed: dict[tuple[Path, Hashable], tuple[float, str]] = {}
+_failures: dict[tuple[Path, Hashable], tuple[float, str]] = {}
 """When and why a set-up failed last: who waited for it then need not run it once more to hear the same."""
 
 
 @contextlib.asynccontextmanager
-async def layer_ready(
+async def hold_layer(
     setups: Path, key: str, make: Make, stop: asyncio.Event, *, held_to: Hashable = None, budget: int = BUDGET_BYTES
 ) -> AsyncIterator[Path | None]:
     """Hold the layer of *key*, made now if it is not there; while held, nobody removes it.
@@ -36,7 +36,7 @@ async def layer_ready(
     folder = setups / key
     (setups / "at").mkdir(parents=True, exist_ok=True)
     hold = None
-    async with _locked(folder, stop, held_to) as is_ours:
+    async with _hold_lock(folder, stop, held_to) as is_ours:
         is_there = is_ready(setups, key)
         if is_ours and (is_there or await _make(folder, make, held_to)):
             hold = hold_base(folder)
@@ -58,7 +58,7 @@ def is_ready(setups: Path, key: str) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _locked(folder: Path, stop: asyncio.Event, held_to: Hashable) -> AsyncIterator[bool]:
+async def _hold_lock(folder: Path, stop: asyncio.Event, held_to: Hashable) -> AsyncIterator[bool]:
     """Take the lock of one layer; where another's set-up fails meanwhile, that failure is ours too."""
     began = time.monotonic()
     async with contextlib.AsyncExitStack() as stack:
@@ -67,7 +67,7 @@ async def _locked(folder: Path, stop: asyncio.Event, held_to: Hashable) -> Async
             with contextlib.suppress(Broken):  # somebody makes it: their own time limit ends this wait
                 await stack.enter_async_context(hold_lock(_lock(folder), timeout=WAIT_SECONDS))
                 is_ours = True
-        when, why = _failed.get((folder, held_to), (0.0, ""))
+        when, why = _failures.get((folder, held_to), (0.0, ""))
         if when > began:
             raise SetupFailed(why)
         yield is_ours
@@ -84,7 +84,7 @@ async def _make(folder: Path, make: Make, held_to: Hashable) -> bool:
         _note(aside)
         aside.rename(folder)
     except SetupFailed as error:
-        _failed[folder, held_to] = (time.monotonic(), str(error))
+        _failures[folder, held_to] = (time.monotonic(), str(error))
         raise
     finally:
         if aside.exists():
@@ -142,8 +142,8 @@ async def evict_setup(folder: Path) -> int:
     return size
 
 
-MOST_FILES = 2000
-MOST_BYTES = 100 * 2**20
+MAX_FILES = 2000
+MAX_BYTES = 100 * 2**20
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -157,12 +157,15 @@ def copy_files(source: Path, target: Path, names: Iterable[str]) -> tuple[str, .
     found: list[str] = []
     size = 0
     for name in names:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), _opened(source, name) as fd:
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+            _open_file(source, name) as fd,
+        ):
             if fd is None:
                 continue
             size += os.fstat(fd).st_size
-            if len(found) >= MOST_FILES or size > MOST_BYTES:
-                what = f"more than {MOST_FILES} files or {MOST_BYTES // 2**20} MiB"
+            if len(found) >= MAX_FILES or size > MAX_BYTES:
+                what = f"more than {MAX_FILES} files or {MAX_BYTES // 2**20} MiB"
                 raise BadInput(f".worktreeinclude names {what}; name fewer, or let `setup` install them")
             _write_file(fd, target, name)
             found.append(name)
@@ -173,7 +176,7 @@ def digest(folder: Path, names: Iterable[str]) -> str:
     """Name the contents of files, and their modes."""
     made = hashlib.sha256()
     for name in names:
-        with _opened(folder, name) as fd:
+        with _open_file(folder, name) as fd:
             if fd is not None:
                 with os.fdopen(os.dup(fd), "rb") as file:
                     content = hashlib.file_digest(file, "sha256").hexdigest()
@@ -182,7 +185,7 @@ def digest(folder: Path, names: Iterable[str]) -> str:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path, name: str) -> Iterator[int | None]:
+def _open_file(folder: Path, name: str) -> Iterator[int | None]:
     """Open a plain file below *folder*; give `None` for a link or what lies behind one, and for what is no file."""
     with contextlib.ExitStack() as stack:
         try:
@@ -227,7 +230,7 @@ def _write_file(source: int, target: Path, name: str) -> None:
 
 def content(folder: Path, name: str, most: int) -> bytes | None:
     """Read a plain file below *folder*, of at most so many bytes; `None` where there is none."""
-    with _opened(folder, name) as fd:
+    with _open_file(folder, name) as fd:
         if fd is None or os.fstat(fd).st_size > most:
             return None
         with os.fdopen(os.dup(fd), "rb") as file:
@@ -236,5 +239,5 @@ def content(folder: Path, name: str, most: int) -> bytes | None:
 
 def is_file(folder: Path, name: str) -> bool:
     """Say whether a plain file is there, and no link leads to it."""
-    with _opened(folder, name) as fd:
+    with _open_file(folder, name) as fd:
         return fd is not None

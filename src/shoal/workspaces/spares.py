@@ -39,7 +39,7 @@ class Spares:
         if self._count >= MOST:
             return False
         with contextlib.suppress(OSError):
-            place = f"{self._opened()}/{self._count}-{path.name}"
+            place = f"{self._open()}/{self._count}-{path.name}"
             os.rename(path, place)  # noqa: PTH104 - half the time of Path.rename
             self._kept[use].append((place, contents))
             self._count += 1
@@ -67,13 +67,13 @@ class Spares:
             os.close(self._lock)
             self._lock = -1
 
-    def _opened(self) -> Path:
+    def _open(self) -> Path:
         if self._own is None:
-            self._own, self._lock = _held(self._folder)
+            self._own, self._lock = _make_locked_folder(self._folder)
         return self._own
 
 
-def abandoned(path: Path) -> Path | None:
+def claim_abandoned(path: Path) -> Path | None:
     """Give what of *path*, an entry of the trash, can be removed; `None` for the spares of a run that lives.
 
     A dead run's get another name under their lock: nobody can begin to use what is about to be removed.
@@ -81,7 +81,7 @@ def abandoned(path: Path) -> Path | None:
     if not path.name.startswith(BEGINNING):
         return path
     with contextlib.suppress(OSError):  # another Shoal was faster
-        lock = _locked(path)
+        lock = _try_lock(path)
         if lock is not None:
             try:
                 for place in list_mounts(path):
@@ -92,20 +92,20 @@ def abandoned(path: Path) -> Path | None:
     return None
 
 
-def _held(folder: Path) -> tuple[Path, int]:
+def _make_locked_folder(folder: Path) -> tuple[Path, int]:
     """Make a folder and lock it; who empties the trash may have taken it in the instant between."""
     while True:
         place = folder / f"{BEGINNING}{secrets.token_hex(4)}"
         place.mkdir(mode=0o700, parents=True)
         with contextlib.suppress(FileNotFoundError):
-            lock = _locked(place)
+            lock = _try_lock(place)
             if lock is not None and place.exists():
                 return place, lock
             if lock is not None:
                 os.close(lock)
 
 
-def _locked(path: Path) -> int | None:
+def _try_lock(path: Path) -> int | None:
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

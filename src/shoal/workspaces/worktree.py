@@ -42,14 +42,14 @@ class Worktree:
     @contextlib.asynccontextmanager
     async def open(self, order: WorkspaceOrder) -> AsyncIterator[Workspace]:
         """Add a linked worktree, or take a warm one; only the adding is under the lock, not the checkout."""
-        admin = await self._linked(order)
+        admin = await self._link(order)
         workspace = Workspace(path=order.path, index=admin / "index", changes=order.path)
         workspace.can_recycle = order.base.files > POOLED_ABOVE_FILES and not order.has_own_disk
         try:
             shadow = order.box / f"checkout-{secrets.token_hex(3)}"
             await check_out(order.repository, order.base.commit, tree=order.path, index=admin / "index", shadow=shadow)
         except BaseException:
-            await self._closed(order, admin, workspace)
+            await self._close(order, admin, workspace)
             await move(order.repository, [Move(f"refs/heads/{order.branch}", ABSENT, order.base.commit)])
             raise
         try:
@@ -58,38 +58,38 @@ class Worktree:
             if not workspace.keep:
                 # What cannot be removed now is left for `clean`: it changes nothing of how the session ended.
                 with contextlib.suppress(Broken):
-                    await self._closed(order, admin, workspace)
+                    await self._close(order, admin, workspace)
 
-    async def _linked(self, order: WorkspaceOrder) -> Path:
+    async def _link(self, order: WorkspaceOrder) -> Path:
         order.path.parent.mkdir(parents=True, exist_ok=True)
         async with repository_locked(order.repository.git):
-            return (None if order.has_own_disk else await self._taken(order)) or await _added(order)
+            return (None if order.has_own_disk else await self._take_from_pool(order)) or await _add_worktree(order)
 
-    async def _taken(self, order: WorkspaceOrder) -> Path | None:
+    async def _take_from_pool(self, order: WorkspaceOrder) -> Path | None:
         """Take a warm worktree from the pool: a rename, three small files and a branch."""
         for note in sorted(self.pool.glob("*.json")):
-            admin, place = _noted(note), note.with_suffix("")
+            admin, warm = _read_note(note), note.with_suffix("")
             note.unlink()
-            if admin is None or not admin.is_dir() or not place.is_dir() or place.is_symlink():
+            if admin is None or not admin.is_dir() or not warm.is_dir() or warm.is_symlink():
                 continue
             (admin / "gitdir").write_text(f"{order.path}/.git\n", errors="surrogateescape")
-            place.rename(order.path)
-            await _pointed(order.path / ".git", admin)
+            warm.rename(order.path)
+            await _write_pointer(order.path / ".git", admin)
             await move(order.repository, [Move(f"refs/heads/{order.branch}", order.base.commit, ABSENT)])
             await git(admin, "symbolic-ref", "HEAD", f"refs/heads/{order.branch}")
             return admin
         return None
 
-    async def _closed(self, order: WorkspaceOrder, admin: Path, workspace: Workspace) -> None:
+    async def _close(self, order: WorkspaceOrder, admin: Path, workspace: Workspace) -> None:
         async with repository_locked(order.repository.git):
             if workspace.recycled is not None and len(list(self.pool.glob("*.json"))) < POOL_SIZE:
-                await self._pooled(order, admin, workspace.recycled)
+                await self._return_to_pool(order, admin, workspace.recycled)
                 return
-            await _unlinked(order.repository, admin)
+            await _unlink(order.repository, admin)
         if not order.has_own_disk:
             await remove_all(order.path)
 
-    async def _pooled(self, order: WorkspaceOrder, admin: Path, index: Path) -> None:
+    async def _return_to_pool(self, order: WorkspaceOrder, admin: Path, index: Path) -> None:
         place = self.pool / secrets.token_hex(4)
         self.pool.mkdir(exist_ok=True)
         await git(admin, "update-ref", "--no-deref", "HEAD", order.base.commit)
@@ -102,14 +102,14 @@ class Worktree:
         aside.rename(place.with_suffix(".json"))
 
 
-def _noted(note: Path) -> Path | None:
+def _read_note(note: Path) -> Path | None:
     try:
         return Path(json.loads(note.read_text())["admin"])
     except (ValueError, KeyError, TypeError, OSError):
         return None
 
 
-async def _pointed(pointer: Path, admin: Path) -> None:
+async def _write_pointer(pointer: Path, admin: Path) -> None:
     """Write the pointer anew: whatever stands there, an agent may have put it."""
     if pointer.is_symlink() or pointer.is_file():
         pointer.unlink()
@@ -118,7 +118,7 @@ async def _pointed(pointer: Path, admin: Path) -> None:
     pointer.write_text(f"gitdir: {admin}\n", errors="surrogateescape")
 
 
-async def _added(order: WorkspaceOrder) -> Path:
+async def _add_worktree(order: WorkspaceOrder) -> Path:
     await git(
         order.repository.git,
         *("worktree", "add", "--quiet", "--no-checkout", "--no-track", "--lock", "--reason", "a Shoal session"),
@@ -127,7 +127,7 @@ async def _added(order: WorkspaceOrder) -> Path:
     return Path((order.path / ".git").read_text(errors="surrogateescape").strip().removeprefix("gitdir: "))
 
 
-async def _unlinked(repository: Repository, admin: Path) -> None:
+async def _unlink(repository: Repository, admin: Path) -> None:
     """Forget a linked worktree by removing its admin folder, which no agent could ever see."""
     await remove_all(admin)
     with contextlib.suppress(OSError):
@@ -142,8 +142,8 @@ def admin_of(repository: Repository, path: Path) -> Path | None:
     return None
 
 
-async def forgotten(repository: Repository, path: Path) -> None:
+async def forget_worktree(repository: Repository, path: Path) -> None:
     """Forget the linked worktree at *path*, if git knows one there (after a kill); the caller removes its files."""
     async with repository_locked(repository.git):
         if (admin := admin_of(repository, path)) is not None:
-            await _unlinked(repository, admin)
+            await _unlink(repository, admin)

@@ -29,7 +29,7 @@ from shoal.sessions.worker import Session, WorkerSpec
 from shoal.workspaces.base import settings_digest
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.remove import remove_all
-from shoal.workspaces.setup_layers import TREE, copy_files, is_ready, layer_ready
+from shoal.workspaces.setup_layers import TREE, copy_files, hold_layer, is_ready
 
 # What packages are installed by: where one of these changes, set-up is run anew.
 LOCKS = frozenset(
@@ -120,7 +120,7 @@ async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event) -> A
     async with contextlib.AsyncExitStack() as held:
         try:
             held_to = (setup.timeout, job.limits)
-            ready = layer_ready(context.paths.setups, key, make, stop, held_to=held_to)
+            ready = hold_layer(context.paths.setups, key, make, stop, held_to=held_to)
             layer = await held.enter_async_context(ready)
         except SetupFailed:
             if not makers:
