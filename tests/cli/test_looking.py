@@ -19,7 +19,7 @@ def test_status_shows_the_latest_run(ran: Shoal) -> None:
     assert f"{latest['run']} succeeded: 2 of 2 agents" in said.out
 
 
-def test_a_killed_run_is_shown_as_lost(repo: Path, shoal: Shoal) -> None:
+def test_a_killed_run_is_shown_as_interrupted(repo: Path, shoal: Shoal) -> None:
     words = ["run", "--events", "--task", "x", "--command", "sh -c 'echo half > half.txt; echo ready; sleep 60'"]
     with subprocess.Popen([SHOAL, *words], cwd=repo, env=environment(), stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
@@ -35,11 +35,11 @@ def test_a_killed_run_is_shown_as_lost(repo: Path, shoal: Shoal) -> None:
     assert alive["status"] == "running"
     assert alive["steps"][0]["worker_results"][0]["duration_seconds"] > 0
     assert re.search(r"  running  \d+\.\d s  -", shown), shown
-    assert (killed["status"], killed["steps"][0]["worker_results"][0]["status"]) == ("lost", "lost")
-    assert "lost    -" in told
-    assert "brought in by `shoal clean`" in told
+    assert (killed["status"], killed["steps"][0]["worker_results"][0]["status"]) == ("interrupted", "interrupted")
+    assert "interrupted  -" in told
+    assert "`shoal clean` or the next run brings in" in told
     assert (refused.code, "`shoal clean` brings in" in refused.err) == (2, True)
-    assert "brought in by `shoal clean`" not in shoal("status").out, "it is done"
+    assert "`shoal clean` or the next run brings in" not in shoal("status").out, "it is done"
     assert "killed run" in dry.out
     assert cleaned.code == 0
     assert f"{branch}, 1 file" in cleaned.out

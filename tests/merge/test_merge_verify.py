@@ -218,9 +218,9 @@ async def test_what_a_kill_leaves_is_removed_by_the_next_start(repo: Path) -> No
     assert list((repo / ".shoal/boxes").iterdir())
 
     async with open_run(RunRequest(folder=repo, environ=os.environ, grace=0.5)) as opened:
-        (lost,) = opened.recovered
+        (lost,) = opened.recovery.brought_in
 
-    assert lost.status is Status.LOST
+    assert lost.status is Status.INTERRUPTED
     assert lost.raw is None
     assert_nothing_left(repo)
 

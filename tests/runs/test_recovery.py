@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from shoal.git.repository import inspect
+from shoal.model.events import Output, Recorded
 from shoal.model.status import Status
+from shoal.runs.clean import Broom, Cleaning, clean
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
@@ -60,11 +63,78 @@ async def test_the_work_of_a_killed_run_is_brought_in_by_the_next(repo: Path, st
     assert len(results) == 2
     for result in results:
         assert result is not None
-        assert result.status is Status.LOST
+        assert result.status is Status.INTERRUPTED
         assert git(repo, "show", f"{result.branch}:half") == "half"
         assert git(repo, "show", f"{result.branch}:more") == "more"
         assert git(repo, "log", "--format=%s", f"main..{result.branch}").splitlines()[-1] == "half"
+    assert lost.status is Status.INTERRUPTED
     assert fingerprint(repo) == before
+    assert_nothing_left(repo)
+
+
+async def cleaned(repo: Path) -> Cleaning:
+    found = await inspect(repo, os.environ)
+    return await clean(Broom(folder=repo, repository=found, paths=StatePaths.of(repo), environ=os.environ))
+
+
+async def test_the_work_of_a_killed_run_is_brought_in_after_its_repository_was_moved(repo: Path) -> None:
+    killed_while_working(repo, "overlay")
+    moved = repo.with_name("elsewhere")
+    repo.rename(moved)
+
+    done = await cleaned(moved)
+
+    assert (len(done.brought_in), done.failures) == (2, ())
+    for result in done.brought_in:
+        assert git(moved, "show", f"{result.branch}:more") == "more"
+    assert_nothing_left(moved)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may make a file immutable")
+async def test_what_cannot_be_brought_in_is_named_until_it_is(repo: Path) -> None:
+    killed_while_working(repo, "overlay")
+    stuck = sorted(StatePaths.of(repo).boxes.glob("*/upper/more"))
+    subprocess.run(["chattr", "+i", *stuck], check=True)
+    try:
+        for _ in range(2):
+            done = await cleaned(repo)
+            assert sorted(failure.raw for failure in done.failures) == [str(path.parents[1]) for path in stuck]
+            assert done.brought_in == ()
+            assert len(list(StatePaths.of(repo).runs.glob("*.lock"))) == 1
+    finally:
+        subprocess.run(["chattr", "-i", *stuck], check=True)
+
+    done = await cleaned(repo)
+    assert (len(done.brought_in), done.failures) == (2, ())
+    assert_nothing_left(repo)
+
+
+@pytest.mark.parametrize("strategy", ["overlay", "worktree"])
+async def test_work_that_could_not_be_kept_at_first_is_brought_in_by_the_next_command(
+    repo: Path, strategy: str
+) -> None:
+    blocked = repo / ".git/refs/heads/agent"
+
+    def block(recorded: Recorded) -> None:
+        if isinstance(recorded.event, Output) and "ready" in recorded.event.text:
+            subprocess.run(["rm", "-rf", blocked], check=True)
+            blocked.write_text("in the way\n")
+
+    report = await ran(repo, step("work", "echo more > more; echo ready; sleep 1"), strategy=strategy, listen=block)
+    (first,) = report.steps[0].worker_results
+    assert first.status is Status.FAILED
+    assert first.raw is not None
+    assert first.commit is None
+
+    failed = await cleaned(repo)
+    assert [failure.session for failure in failed.failures] == [first.session]
+    blocked.unlink()
+    await ran(repo, step("next", "true"), strategy=strategy)
+
+    (again,) = fold(read_events(StatePaths.of(repo))).runs[report.run].steps["work"].sessions.values()
+    assert again.result is not None
+    assert again.result.status is Status.INTERRUPTED
+    assert git(repo, "show", f"{again.result.branch}:more") == "more"
     assert_nothing_left(repo)
 
 

@@ -232,7 +232,7 @@ else:
         """The results of the killed run, whose files are all held by branches."""
         lost, *_ = fold(read_events(StatePaths.of(repo))).runs.values()
         results = [one.result for one in lost.steps["work"].sessions.values() if one.result]
-        assert [one.status for one in results] == [Status.LOST] * 2
+        assert [one.status for one in results] == [Status.INTERRUPTED] * 2
         for one in results:
             assert (shown(repo, one, "half"), shown(repo, one, "more")) == ("half", "more")
         return results

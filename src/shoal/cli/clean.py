@@ -19,6 +19,7 @@ from shoal.errors import BadInput
 from shoal.model.results import WorkerResult
 from shoal.runs.clean import Broom, Cleaning, Leftover, Sort, clean, leftovers, records
 
+BROKEN = 3
 NOTHING, NOTHING_ELSE = "nothing to clean", "nothing else to clean"
 
 
@@ -44,9 +45,10 @@ def records_line(kept: Sequence[Leftover]) -> str:
 def cleaning_lines(done: Cleaning) -> Iterator[str]:
     """Say what was done."""
     yield from map(_recovered_line, done.brought_in)
+    yield from (f"could not bring in {flat(str(failure))}" for failure in done.failures)
     yield from _table("removed", done.gone)
     yield from _remaining_lines(done.left)
-    if not (done.brought_in or done.gone):
+    if not (done.brought_in or done.gone or done.failures):
         yield NOTHING_ELSE if done.left else NOTHING
     elif done.gone:
         yield f"{size(done.freed_bytes)} freed"
@@ -119,11 +121,11 @@ def command(
 ) -> int:
     """Remove what no run needs any more.
 
-    What killed runs left is brought in first, and work that no branch holds stays. Branches always stay.
+    What killed runs left is brought in first, and work that no branch holds stays. Branches always stay. Where work
+    cannot be brought in, it is named, and the exit code is 3.
     """
     broom = asyncio.run(_broom(repo, force=force, older_than=None if older_than is None else age(older_than)))
-    asyncio.run(_preview(broom, as_json=json) if dry_run else _clean(broom, as_json=json))
-    return 0
+    return asyncio.run(_preview(broom, as_json=json) if dry_run else _clean(broom, as_json=json))
 
 
 def age(written: str) -> float:
@@ -146,27 +148,33 @@ async def _broom(folder: Path, *, force: bool, older_than: float | None) -> Broo
     )
 
 
-async def _preview(broom: Broom, *, as_json: bool) -> None:
+async def _preview(broom: Broom, *, as_json: bool) -> int:
     there = await leftovers(broom.repository, broom.paths, broom.older_than)
     if as_json:
         output.print_out(text({"found": [_fields(one) for one in there]}))
-        return
+        return 0
     output.print_out("\n".join(prospect_lines(there, force=broom.force)))
     if broom.older_than is None and (kept := records(broom.paths)):
         output.print_out(records_line(kept))
+    return 0
 
 
-async def _clean(broom: Broom, *, as_json: bool) -> None:
+async def _clean(broom: Broom, *, as_json: bool) -> int:
     done = await clean(broom)
     if as_json:
         output.print_out(text(_document(done)))
     else:
         output.print_out("\n".join(cleaning_lines(done)))
+    return BROKEN if done.failures else 0
 
 
 def _document(done: Cleaning) -> dict[str, object]:
     return {
         "brought_in": [worker_document(one) for one in done.brought_in],
+        "not_brought_in": [
+            {"run": failure.run, "session": failure.session, "error": failure.why, "raw": failure.raw}
+            for failure in done.failures
+        ],
         "removed": [_fields(one) for one in done.gone],
         "left": [_fields(one) for one in done.left],
         "freed_bytes": done.freed_bytes,

@@ -23,7 +23,7 @@ class RepositoryState:
     paths: StatePaths
 
     def state(self) -> State:
-        """Add up what was recorded; what was killed, or ended at once, is `lost`, though nobody could record that."""
+        """Add up what was recorded; what was killed, or ended at once, is `interrupted`, though none recorded it."""
         first = fold(read_events(self.paths))
         doubtful = [run for run in first.runs.values() if self._is_dead(run)]
         if not doubtful:
@@ -31,7 +31,7 @@ class RepositoryState:
         # Read again: a run records its end before it lets its lock go, so now the end is there or never will be.
         second = fold(read_events(self.paths))
         names = {run.run for run in doubtful}
-        return State({name: _lost(run) if name in names else run for name, run in second.runs.items()})
+        return State({name: _interrupt(run) if name in names else run for name, run in second.runs.items()})
 
     def _is_dead(self, run: RunState) -> bool:
         return _is_open(run) and not is_locked(self.paths.run_lock(run.run))
@@ -59,8 +59,8 @@ def run_of(state: State, session: SessionState) -> RunState:
 
 def no_branch_yet(session: SessionState) -> BadInput:
     """Say why *session*, which has not ended or was killed, cannot be looked at yet, and what to do."""
-    is_lost = session.status is Status.LOST
-    then = "`shoal clean` brings in what it left" if is_lost else "`shoal logs -f` follows it"
+    is_interrupted = session.status.is_interrupted
+    then = "`shoal clean` brings in what it left" if is_interrupted else "`shoal logs -f` follows it"
     return BadInput(f"{session.session} has no branch yet: it is {session.status.value}; {then}")
 
 
@@ -70,19 +70,15 @@ def _is_open(run: RunState) -> bool:
     return not run.status.is_ended or not all(session.status.is_ended for session in sessions)
 
 
-def _lost(run: RunState) -> RunState:
-    """Give *run* as what its Shoal, killed or ended at once, left: an agent that had no end is lost."""
-    steps = {name: _lost_step(step) for name, step in run.steps.items()}
-    is_lost = any(one.status is Status.LOST for step in steps.values() for one in step.sessions.values())
-    ended = Status.LOST if is_lost else Status.CANCELLED
-    return replace(run, status=run.status if run.status.is_ended else ended, steps=steps)
+def _interrupt(run: RunState) -> RunState:
+    """Give *run* as what its Shoal, killed or ended at once, left: an agent that had no end was interrupted."""
+    steps = {name: _interrupt_step(step) for name, step in run.steps.items()}
+    return replace(run, status=run.status if run.status.is_ended else Status.INTERRUPTED, steps=steps)
 
 
-def _lost_step(step: StepState) -> StepState:
+def _interrupt_step(step: StepState) -> StepState:
     sessions = {
-        name: session if session.status.is_ended else replace(session, status=Status.LOST)
+        name: session if session.status.is_ended else replace(session, status=Status.INTERRUPTED)
         for name, session in step.sessions.items()
     }
-    is_lost = any(one.status is Status.LOST for one in sessions.values())
-    ended = Status.LOST if is_lost else Status.CANCELLED
-    return replace(step, status=step.status if step.status.is_ended else ended, sessions=sessions)
+    return replace(step, status=step.status if step.status.is_ended else Status.INTERRUPTED, sessions=sessions)

@@ -15,7 +15,6 @@ from shoal.cli.render.overlaps import overlap_table
 from shoal.cli.render.report import error_lines, headline, standing_lines, step_lines, worker_lines
 from shoal.cli.repository import find_place
 from shoal.model.results import RunReport, WorkerResult
-from shoal.model.status import Status
 from shoal.store.fold import RunState, report
 from shoal.store.lookup import find_run
 
@@ -46,7 +45,7 @@ def status_lines(
         yield from (*merging, "")
     yield from standing_lines(report)
     if any(_is_left(worker) for step in report.steps for worker in step.worker_results):
-        yield "lost: its Shoal was killed; what is left of its work is brought in by `shoal clean`, or by the next run"
+        yield "interrupted: its Shoal was killed; `shoal clean` or the next run brings in what is left"
     if others:
         more = f", {len(others) - SHOWN} more before them" if len(others) > SHOWN else ""
         yield f"other runs (`shoal status RUN` shows one{more}):"
@@ -70,7 +69,7 @@ def _others(runs: Sequence[RunState], paint: Paint) -> Iterator[str]:
 
 def _is_left(worker: WorkerResult) -> bool:
     """Say whether a killed agent's work still lies where it was: what was brought in says so in `error`."""
-    return worker.status is Status.LOST and worker.error is None
+    return worker.status.is_interrupted and worker.error is None
 
 
 def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:

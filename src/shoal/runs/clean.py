@@ -18,6 +18,7 @@ from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.runs.context import open_run
+from shoal.runs.recovery import Recovery, RecoveryFailure
 from shoal.runs.request import RunRequest
 from shoal.sessions.open_session import prune
 from shoal.store.fold import RunState, fold
@@ -173,7 +174,9 @@ def _claims(paths: StatePaths) -> dict[Path, _Claim]:
     claims: dict[Path, _Claim] = {}
     for run in fold(read_events(paths)).runs.values():
         for session in (one for step in run.steps.values() for one in step.sessions.values()):
-            claims[paths.box(session.session)] = claims[Path(session.workspace)] = _Claim(run.run, session.result)
+            # below this repository, which may have been moved since
+            workspace = paths.workspaces.joinpath(*Path(session.workspace).parts[-3:])
+            claims[paths.box(session.session)] = claims[workspace] = _Claim(run.run, session.result)
     return claims
 
 
@@ -210,9 +213,11 @@ async def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning:
-    """What was done: sessions of killed runs *brought_in*, things *gone*, and things *left* where they are."""
+    """What was done: sessions *brought_in*, or not, things *gone*, and things *left* where they are."""
 
     brought_in: tuple[WorkerResult, ...] = ()
+    failures: tuple[RecoveryFailure, ...] = ()
+    """What could not be brought in, and is still there."""
     gone: tuple[Leftover, ...] = ()
     left: tuple[Leftover, ...] = ()
 
@@ -236,26 +241,42 @@ class Broom:
 
 
 async def clean(broom: Broom) -> Cleaning:
-    """Bring in the killed runs, then remove what may go."""
-    lost = await _recover_killed_runs(broom)
+    """Bring in the killed runs and what could not be kept before, then remove what may go."""
+    recovery = await _recover(broom)
     if broom.paths.bases.is_dir():
         await bases.sweep_bases(broom.repository, broom.paths.bases)
     await objects.sweep_stores(broom.paths.objects)
     seen = await leftovers(broom.repository, broom.paths, broom.older_than)
-    found = [one for one in seen if one.sort is not Sort.KILLED]
-    gone = [one for one in found if (broom.force or not one.needs_force) and await _remove(broom, one)]
-    return Cleaning(brought_in=lost, gone=tuple(gone), left=tuple(one for one in found if one not in gone))
+    found = [leftover for leftover in seen if leftover.sort is not Sort.KILLED]
+    gone = [
+        leftover for leftover in found if (broom.force or not leftover.needs_force) and await _remove(broom, leftover)
+    ]
+    return Cleaning(
+        brought_in=recovery.brought_in,
+        failures=tuple(failure for failure in recovery.failures if Path(failure.raw).exists()),
+        gone=tuple(gone),
+        left=tuple(leftover for leftover in found if leftover not in gone),
+    )
 
 
-async def _recover_killed_runs(broom: Broom) -> tuple[WorkerResult, ...]:
-    """Sweep, behind the wall that the latest killed run had; without a killed run no wall is needed."""
-    killed = find_killed_runs(broom.paths)
-    if not killed:
-        return ()
+async def _recover(broom: Broom) -> Recovery:
+    """Reconcile, in the sandbox of the latest run that left something; where there is none, no sandbox is needed."""
+    runs = [*_find_raw_runs(broom.paths), *find_killed_runs(broom.paths)]
+    if not runs:
+        return Recovery()
     strategy = "directory" if is_hidden(broom.repository) else "auto"
-    request = RunRequest(folder=broom.folder, environ=broom.environ, name="clean", strategy=strategy)
-    async with open_run(replace(request, sandbox=killed[-1].wall or request.sandbox)) as opened:
-        return opened.recovered
+    request = RunRequest(folder=broom.folder, environ=broom.environ, name="clean", strategy=strategy, is_patient=True)
+    async with open_run(replace(request, sandbox=runs[-1].wall or request.sandbox)) as opened:
+        return opened.recovery
+
+
+def _find_raw_runs(paths: StatePaths) -> list[RunState]:
+    """Find the runs with sessions whose work is still only in raw files."""
+    left = {path.name for path in _children(paths.boxes)}
+    if not left:
+        return []
+    runs = fold(read_events(paths)).runs.values()
+    return [run for run in runs if any(left & set(step.sessions) for step in run.steps.values())]
 
 
 async def _remove(broom: Broom, finding: Leftover) -> bool:

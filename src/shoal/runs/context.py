@@ -19,7 +19,6 @@ from shoal.limits.guard import open_guard
 from shoal.limits.kind import Enforcer
 from shoal.model.plan import Plan
 from shoal.model.repository import Repository
-from shoal.model.results import WorkerResult
 from shoal.runs.preflight import (
     adapters_for,
     assert_holdable,
@@ -29,7 +28,7 @@ from shoal.runs.preflight import (
     mask_of,
     with_commits,
 )
-from shoal.runs.recovery import list_unfinished, run_swept, sweep
+from shoal.runs.recovery import Recovery, has_unfinished, reconcile, reconcile_run
 from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, wall
@@ -56,8 +55,8 @@ class OpenRun:
     """With commits in the place of the names that stages start from."""
     equipment: Mapping[str, Equipment] = field(default_factory=dict)
     """What the workers of each step are run with."""
-    recovered: tuple[WorkerResult, ...] = ()
-    """What killed runs had left, brought in now."""
+    recovery: Recovery = field(default_factory=Recovery)
+    """What killed runs had left: what was brought in now, and what could not be."""
 
 
 @contextlib.asynccontextmanager
@@ -77,11 +76,12 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
         await assert_holdable(context, plan, adapters)
         settled = replace(plan, steps=await with_commits(context.repository, plan.steps))
         equipment = await equip_steps(context, settled, adapters)
-        recovered = await sweep(context)
+        recovery = await reconcile(context, is_patient=request.is_patient)
         if request.is_reopened:
-            recovered += await run_swept(context, context.run)  # what a killed merge of this very run left
+            recovery += await reconcile_run(context, context.run)  # what a killed merge of this very run left
             await pin(context.repository, context.run, context.base.commit)
-        yield OpenRun(context=context, plan=settled, equipment=equipment, recovered=tuple(recovered))
+        settled = replace(settled, notes=(*settled.notes, *recovery.notes))
+        yield OpenRun(context=context, plan=settled, equipment=equipment, recovery=recovery)
 
 
 @contextlib.asynccontextmanager
@@ -203,7 +203,7 @@ async def _owned(paths: StatePaths, run: str) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            if not list_unfinished(paths, run):
+            if not has_unfinished(paths, run):
                 lock.unlink(missing_ok=True)
 
 
@@ -217,5 +217,5 @@ async def _pinned(repository: Repository, paths: StatePaths, run: str, commit: s
         await pin(repository, run, commit)
         yield
     finally:
-        if not list_unfinished(paths, run):
+        if not has_unfinished(paths, run):
             await unpin(repository, run)

@@ -1,9 +1,9 @@
-"""Reconciling: what a killed Shoal left behind is brought in as far as it can be, and the rest removed."""
+"""Reconcile what a killed or failed Shoal left: finish or undo it, and name what could not be brought in."""
 
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from shoal.sessions.keep_work import KeptWork, add_seal_notes, keep_work
 from shoal.sessions.open_session import prune
 from shoal.sessions.seal import SealRequest, seal_work
 from shoal.sessions.session_dir import SessionDir
-from shoal.store.fold import RunState, SessionState, fold
+from shoal.store.fold import SessionState, fold
 from shoal.store.lock import hold_lock, is_locked
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, read_unended
@@ -48,16 +48,21 @@ class Unfinished:
 
 def list_unfinished(paths: StatePaths, run: str) -> list[Unfinished]:
     """List the sessions whose work may still lie where their agents left it."""
-    try:
-        state = fold(read_unended(paths, run)).runs.get(run)
-    except Broken:
-        return []
+    state = fold(read_unended(paths, run)).runs.get(run)
     return [
         Unfinished(step.step, session)
         for step in (state.steps.values() if state else ())
         for session in step.sessions.values()
         if session.result is None
     ]
+
+
+def has_unfinished(paths: StatePaths, run: str) -> bool:
+    """Say whether *run* may have left work; a ledger that cannot be read does not say that it has not."""
+    try:
+        return bool(list_unfinished(paths, run))
+    except ShoalError:
+        return True
 
 
 PROGRAM = "bwrap"
@@ -93,83 +98,192 @@ def _shows(pid: str, box: bytes) -> bool:
     return False
 
 
-WORKSPACE_DEPTH = 3  # run, step, worker
+WORKSPACE_DEPTH = 4  # workspaces, run, step, worker
+MAX_RETRIES = 3
+RETRIES = "retries"
+"""A file in a session directory: how often it was tried in vain to bring its work in."""
 
 
-async def sweep(context: RunContext) -> list[WorkerResult]:
-    """Bring in the sessions of runs whose owner is dead; idempotent, so it may itself be killed and run again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryFailure:
+    """A session whose work could not be brought in, and why."""
+
+    run: str
+    session: str
+    why: str
+    raw: str
+    """Where its files are."""
+
+    def __str__(self) -> str:
+        return f"{self.session}: {self.why}; its files are in {self.raw}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What a reconciliation did."""
+
+    brought_in: tuple[WorkerResult, ...] = ()
+    failures: tuple[RecoveryFailure, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say in sentences what could not be brought in."""
+        return tuple(f"could not bring in {failure}" for failure in self.failures)
+
+    def __add__(self, other: "Recovery") -> "Recovery":
+        return Recovery(brought_in=self.brought_in + other.brought_in, failures=self.failures + other.failures)
+
+
+async def reconcile(context: RunContext, *, is_patient: bool = False) -> Recovery:
+    """Finish or undo what no live run owns; idempotent, so it may itself be killed and run again at any point.
+
+    Sessions that were killed are brought in. So are those whose work could not be kept when they ended: some times
+    by every command, and by a command that *is_patient* always.
+    """
     await bases.sweep_bases(context.repository, context.paths.bases)
     await objects.sweep_stores(context.paths.objects)
     release_abandoned(context.repository)
     await unpin_abandoned(context.repository, context.paths.runs)
     forget_dead(context.paths)
-    found: list[WorkerResult] = []
+    found = Recovery()
     for lock in sorted(context.paths.runs.glob("*.lock")):
         if lock.stem != context.run and not is_locked(lock):
-            found += await _sweep_if_owner(context, lock)
+            found += await _reconcile_if_owner(context, lock)
+    return found + await _retry_raw(context, is_patient=is_patient)
+
+
+async def _reconcile_if_owner(context: RunContext, lock: Path) -> Recovery:
+    """Own the dead run meanwhile: of two Shoals that find it, one works and the other passes by."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(hold_lock(lock, timeout=0))
+        except Broken:
+            return Recovery()
+        found = await reconcile_run(context, lock.stem)
+        if not has_unfinished(context.paths, lock.stem):
+            lock.unlink(missing_ok=True)
     return found
 
 
-async def _sweep_if_owner(context: RunContext, lock: Path) -> list[WorkerResult]:
-    """Own the dead run while it is swept: of two Shoals that find it, one works and the other passes by."""
-    try:
-        async with hold_lock(lock, timeout=0):
-            results = await run_swept(context, lock.stem)
-            if not list_unfinished(context.paths, lock.stem):
-                lock.unlink(missing_ok=True)
-    except Broken:
-        return []
-    return results
-
-
-async def run_swept(context: RunContext, run: str) -> list[WorkerResult]:
+async def reconcile_run(context: RunContext, run: str) -> Recovery:
     """Bring in what is left of *run*, whose lock is held."""
     there = replace(context, run=run)
-    results = []
-    for one in list_unfinished(context.paths, run):
-        # What needs another wall or another user is left for who has it.
-        with contextlib.suppress(Unavailable):
-            results.append(await _session_swept(there, one.step, one.session))
+    found = Recovery()
+    for unfinished in list_unfinished(context.paths, run):
+        found += await _try_session(there, unfinished)
     state = fold(read_events(context.paths, run)).runs.get(run)
     if state is not None and not state.status.is_ended:
-        await context.ledger.append(RunEnded(run=run, status=_status(state), duration_seconds=0.0))
+        await context.ledger.append(RunEnded(run=run, status=Status.INTERRUPTED, duration_seconds=0.0))
     if not list_unfinished(context.paths, run):
         await unpin(context.repository, run)
-    return results
+    return found
 
 
-def _status(state: RunState) -> Status:
-    done = [one.result for step in state.steps.values() for one in step.sessions.values()]
-    return Status.DEGRADED if any(one and one.status.is_good for one in done) else Status.LOST
+async def _retry_raw(context: RunContext, *, is_patient: bool) -> Recovery:
+    """Try once more to bring in the sessions that ended without a branch, and whose files are still there."""
+    left = {path.name for path in context.paths.boxes.iterdir()} if context.paths.boxes.is_dir() else set()
+    if not left:  # else the whole history would be read for nothing
+        return Recovery()
+    found = Recovery()
+    for run in fold(read_events(context.paths)).runs.values():
+        raw = [
+            Unfinished(step.step, session)
+            for step in run.steps.values()
+            for session in step.sessions.values()
+            if session.session in left and _is_raw(session)
+        ]
+        raw = [entry for entry in raw if is_patient or _retries(context, entry.session) < MAX_RETRIES]
+        if raw and run.run != context.run and not is_locked(context.paths.run_lock(run.run)):
+            found += await _retry_run(context, run.run, raw)
+    return found
 
 
-async def _session_swept(context: RunContext, step: str, session: SessionState) -> WorkerResult:
+def _is_raw(session: SessionState) -> bool:
+    return session.result is not None and session.result.raw is not None and session.result.commit is None
+
+
+def _retries(context: RunContext, session: SessionState) -> int:
+    try:
+        return int((context.paths.box(session.session) / RETRIES).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+async def _retry_run(context: RunContext, run: str, raw: Sequence[Unfinished]) -> Recovery:
+    lock, found = context.paths.run_lock(run), Recovery()
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(hold_lock(lock, timeout=0))
+        except Broken:
+            return found
+        for entry in raw:
+            found += await _try_session(replace(context, run=run), entry)
+        lock.unlink(missing_ok=True)
+    return found
+
+
+async def _try_session(context: RunContext, unfinished: Unfinished) -> Recovery:
+    """Bring a session in; whatever keeps us from it is said, and keeps us from no other session."""
+    session = unfinished.session
     box = context.paths.box(session.session)
-    path = _assert_ours(context, Path(session.workspace))
-    await end_survivors(box)
+    try:
+        result = await _reconcile_session(context, unfinished.step, session)
+    except (ShoalError, OSError, TimeoutError) as error:
+        why = str(error) or type(error).__name__
+    else:
+        if result.raw is None or result.commit is not None:
+            return Recovery(brought_in=(result,))
+        why = result.error or "some of its files cannot be kept"
+    with contextlib.suppress(OSError):
+        (box / RETRIES).write_text(str(_retries(context, session) + 1))
+    failure = RecoveryFailure(run=context.run, session=session.session, why=why, raw=str(box))
+    return Recovery(failures=(failure,))
+
+
+async def _reconcile_session(context: RunContext, step: str, session: SessionState) -> WorkerResult:
+    box = context.paths.box(session.session)
+    path = _find_workspace(context, session)
+    for place in _known_places(context, session, box):
+        await end_survivors(place)
     work = await _salvage(context, session, box, path)
     for place in list_mounts(box):
         unmount(place)
-    error = work.failure or "Shoal was killed while this agent worked"
-    result = WorkerResult(index=session.index, session=session.session, status=Status.LOST, error=error)
-    result = work.on(replace(result, workspace=session.workspace), box)
+    result = work.on(replace(_result(session, work.failure), workspace=str(path)), box)
     if work.must_stay:
         await clear_privileges(box, path)
     else:
         await forget_worktree(context.repository, path)
         await remove_all(box, path)
         prune(path, context.paths.workspaces)
-    ended = SessionEnded(run=context.run, step=step, session=session.session, result=result)
-    await context.ledger.append(*_imported_events(context, session, work), ended)
+    if session.result is None or work.failure is None:
+        ended = SessionEnded(run=context.run, step=step, session=session.session, result=result)
+        await context.ledger.append(*_imported_events(context, session, work), ended)
     return result
 
 
-def _assert_ours(context: RunContext, path: Path) -> Path:
-    """Let nothing be unmounted, sealed or removed that is not a workspace of ours, whatever a ledger says."""
-    parts = path.parts[len(context.paths.workspaces.parts) :]
-    if not path.is_relative_to(context.paths.workspaces) or len(parts) != WORKSPACE_DEPTH or ".." in parts:
-        raise Unavailable("what a killed session left", f"{path} is no workspace of this repository", "look at it")
-    return path
+def _result(session: SessionState, failure: str | None) -> WorkerResult:
+    """Say how the session ended; one that had ended before is what it was, and its work is there now."""
+    if session.result is None:
+        error = failure or "Shoal was killed while this agent worked"
+        return WorkerResult(index=session.index, session=session.session, status=Status.INTERRUPTED, error=error)
+    if failure is not None:
+        return replace(session.result, error=failure)
+    error = f"its work was brought in later; at first: {session.result.error}"
+    return replace(session.result, status=Status.INTERRUPTED, error=error, raw=None)
+
+
+def _find_workspace(context: RunContext, session: SessionState) -> Path:
+    """Name the workspace below this repository, which may have been moved since its path was recorded."""
+    parts = Path(session.workspace).parts[-WORKSPACE_DEPTH:]
+    if len(parts) != WORKSPACE_DEPTH or parts[0] != context.paths.workspaces.name or ".." in parts:
+        raise Broken(f"{session.workspace} is no workspace of this repository; look at it")
+    return context.paths.workspaces.joinpath(*parts[1:])
+
+
+def _known_places(context: RunContext, session: SessionState, box: Path) -> list[Path]:
+    """Name the session directory, and where it was before the repository was moved."""
+    before = Path(session.workspace).parents[WORKSPACE_DEPTH - 1]
+    return [box] if before.exists() else [box, before / context.paths.boxes.name / session.session]
 
 
 def _imported_events(context: RunContext, session: SessionState, work: KeptWork) -> tuple[Imported, ...]:
@@ -247,7 +361,7 @@ async def _is_sealed(context: RunContext, session: SessionState, commit: str | N
 
 async def _branch_dropped(context: RunContext, session: SessionState, here: str | None) -> None:
     if here == session.base and session.strategy == "worktree":
-        await forget_worktree(context.repository, Path(session.workspace))
+        await forget_worktree(context.repository, _find_workspace(context, session))
         await move(context.repository, [Move(f"refs/heads/{session.branch}", ABSENT, here)])
 
 

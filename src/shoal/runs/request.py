@@ -28,6 +28,8 @@ class RunRequest:
     """The name of the run; `None` makes one of *name*, the date and a few random characters."""
     is_reopened: bool = False
     """Whether *run* has ended before and goes on now."""
+    is_patient: bool = False
+    """Whether to try again to bring in work that could not be kept, however often that was tried before."""
     base: str | None = None
     strategy: str = "auto"
     sandbox: str = "bubblewrap"

@@ -169,7 +169,7 @@ def _step_result(step: StepState, now: float | None) -> StepResult:
     ended = step.ended
     workers = {index: _worker_result(session, now) for index, session in last.items()}
     # Who was ended at once has no end, and so no result at the end of its step; it began all the same.
-    open_ = {index for index, one in last.items() if one.status is Status.LOST or not one.status.is_ended}
+    open_ = {index for index, one in last.items() if one.status.is_interrupted or not one.status.is_ended}
     workers |= {one.index: one for one in (ended.unstarted if ended else ()) if one.index not in open_}
     told = StepResult(
         step=step.step,

@@ -164,7 +164,7 @@ def _workers(report: RunReport) -> list[WorkerResult]:
 
 def _row(worker: WorkerResult, paths: Sequence[str]) -> tuple[str, ...]:
     is_timed = worker.status.is_ended or worker.duration_seconds > 0
-    took = seconds(worker.duration_seconds) if is_timed and worker.status is not Status.LOST else "-"
+    took = seconds(worker.duration_seconds) if is_timed and not worker.status.is_interrupted else "-"
     return (
         escape(worker.session),
         worker.status.value,
