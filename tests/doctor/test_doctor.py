@@ -33,7 +33,7 @@ from shoal.model.policy import Network, Policy
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sandboxes.bubblewrap import ABSTRACT
-from shoal.sandboxes.kind import Sandbox, ready_line
+from shoal.sandboxes.kind import SHARED_KERNEL, Sandbox, ready_line
 from shoal.sessions.agent_process import Ending
 from shoal.sessions.clients import standings
 from shoal.sessions.context import RunContext
@@ -68,6 +68,8 @@ class Weakened:
     wall: Sandbox
     weaker: Callable[[Policy], Policy]
     name: str = "bubblewrap"
+    confines: bool = True
+    has_gaps_offline: bool = False
     mounts: bool = True
     gaps: tuple[str, ...] = ()
 
@@ -81,6 +83,8 @@ class Shell:
 
     env: bool = False
     name: str = "shell"
+    confines: bool = False
+    has_gaps_offline: bool = False
     mounts: bool = False
     gaps: tuple[str, ...] = ()
 
@@ -110,7 +114,7 @@ async def test_the_fallback_has_only_the_gaps_it_is_known_for(repo: Path, tmp_pa
     assert open_ways(tried.findings) == {"processes"}
     assert finding(tried.findings, "processes").remedy == KNOWN_GAP
     assert tried.stood
-    assert {one.said for one in tried.findings if one.name == "not held"} == set(context.sandbox.gaps)
+    assert {one.said for one in tried.findings if one.name == "not held"} == {*context.sandbox.gaps, *SHARED_KERNEL}
 
 
 async def test_without_a_wall_every_escape_succeeds_but_that_of_survivors(repo: Path, tmp_path: Path) -> None:
@@ -228,6 +232,7 @@ class Lax:
     name = "lax"
     holds = holds_fleet = frozenset({"memory", "cpu", "pids"})
     gaps: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
 
     def group(self, name: str, limits: ResourceLimits) -> AbstractContextManager[LimitGroup]:
         return _unbound(name)

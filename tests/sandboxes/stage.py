@@ -11,6 +11,7 @@ from pathlib import Path
 from shoal.model.command import Argument, Command
 from shoal.model.policy import Bind, Layers, Policy
 from shoal.sandboxes.bubblewrap import Bubblewrap
+from shoal.sandboxes.kind import MAX_USER_SHARE
 from shoal.sandboxes.view import MEMORY
 from tests.sandboxes.probes import NAMESPACES, PROBES, expected
 from tests.sandboxes.sandbox_runs import SEARCH, TOKEN, Person, Ran, python, ran
@@ -79,6 +80,8 @@ class Stage:
 def _prefix(argv: Part) -> list[Part]:
     """Take apart what comes before bubblewrap: the launcher's scope, the shell that mounts layers."""
     parts: list[Part] = []
+    if argv and Path(str(argv[0])).name == "prlimit":  # `test_kernel_calls` shows what it holds
+        argv = argv[1 + len(MAX_USER_SHARE) :]
     if "scope" in argv:
         end = argv.index("--") + 1
         parts, argv = [("scope", *argv[:end])], argv[end:]

@@ -5,12 +5,14 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from shoal.model.policy import Policy
 from shoal.sandboxes import seccomp
 from shoal.sandboxes.bubblewrap import Bubblewrap
+from shoal.sandboxes.kind import MAX_USER_SHARE
 from shoal.sandboxes.landlock import Landlock
 from shoal.sandboxes.seccomp import Denial, Strength
 from tests.sandboxes.sandbox_runs import Person, boxed, facts, python
@@ -18,7 +20,7 @@ from tests.sandboxes.sandbox_runs import Person, boxed, facts, python
 # Each attack by itself, in a child: some of them change who makes them. What is about all processes of the user asks for
 # something that the kernel refuses: it would be done to the real ones where the filter is left out.
 CALLS = r"""
-import ctypes, errno, fcntl, json, os, sys
+import ctypes, errno, fcntl, json, os, signal, struct, sys
 given = json.loads(sys.argv[1])
 libc, victim = ctypes.CDLL(None, use_errno=True), given["victim"]
 number = ctypes.c_int(0)
@@ -71,6 +73,10 @@ USES = {
     "scheduler": lambda: [call(144, 0, 3, ctypes.byref(number))], "limits": lambda: [call(302, 0, 7, 0, bytes(16))],
     "locks": lambda: [fcntl.flock(os.open(given["shown"], os.O_RDONLY), fcntl.LOCK_EX) or "done"],
 }
+def queued():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
+    packet = struct.pack("iii116x", signal.SIGRTMIN, 0, -1)
+    return next((n for n in range(given["tries"]) if libc.syscall(129, os.getpid(), int(signal.SIGRTMIN), packet)), -1)
 def alone(act):
     reading, writing = os.pipe()
     if os.fork() == 0:
@@ -78,7 +84,9 @@ def alone(act):
         os._exit(0)
     os.wait()
     return json.loads(os.read(reading, 4096))
-if given["tries"] == "uses":
+if isinstance(given["tries"], int):
+    print(json.dumps({"signals": queued()}))
+elif given["tries"] == "uses":
     print(json.dumps({name: alone(act) for name, act in USES.items()}))
 else:
     print(json.dumps({name: alone(ATTACKS[name]) for name in given["tries"]}))
@@ -182,3 +190,16 @@ def test_what_programs_do_to_themselves_and_their_children_works(
     answers = found(victim, request.getfixturevalue(name), "uses")
 
     assert all(answer == ["done"] * len(answer) for answer in answers.values() if isinstance(answer, list)), answers
+
+
+@pytest.mark.parametrize("name", ["bubblewrap", "landlock"])
+def test_an_agent_leaves_the_user_most_of_its_pending_signals(
+    victim: Victim, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The kernel counts them for each user: without any left, no program of the user's can make a timer."""
+    sandbox, most = request.getfixturevalue(name), MAX_USER_SHARE["sigpending"]
+
+    assert most - 1_000 < cast(int, found(victim, sandbox, 2 * most)["signals"]) <= most
+
+    monkeypatch.setitem(MAX_USER_SHARE, "sigpending", 3 * most)
+    assert found(victim, sandbox, 2 * most) == {"signals": -1}, "nothing else would have refused them"

@@ -20,7 +20,7 @@ from shoal.model.resolved_task import ResolvedTask
 from shoal.proc import Stream
 from shoal.proc.output import Head
 from shoal.sandboxes.bubblewrap import Bubblewrap
-from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, Sandbox
+from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, SHARED_KERNEL, Sandbox
 from shoal.sandboxes.landlock import Landlock
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, wall
@@ -273,7 +273,7 @@ async def check_sandbox(
     kind = await kind_of_workspace("auto", one, context.paths)
     escapes = await try_escapes(replace(context, sandbox=one, kind=kind), folder, needed=needed)
     up = Finding(area=name, name="wall", held=True, tried=tried, said=await _version(one), needed=needed)
-    gaps = (Finding(area=name, name="not held", held=None, tried="", said=gap) for gap in one.gaps)
+    gaps = (Finding(area=name, name="not held", held=None, tried="", said=gap) for gap in (*one.gaps, *SHARED_KERNEL))
     stood = all(escape.held or escape.remedy == KNOWN_GAP for escape in escapes)
     return Walled(findings=(up, *escapes, *gaps), stood=stood)
 

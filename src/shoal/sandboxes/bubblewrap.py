@@ -11,7 +11,7 @@ from shoal.model.network import NETWORKS
 from shoal.model.policy import Layers, Network, Policy
 from shoal.sandboxes import bubblewrap as inside
 from shoal.sandboxes.host import TRIAL_TOKEN, HostRoot, SandboxHost
-from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, TRUE, RootLayers, nul_separated
+from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, TRUE, RootLayers, nul_separated, user_shares
 from shoal.sandboxes.launch import launcher_argv
 from shoal.sandboxes.seccomp import Strength
 from shoal.sandboxes.view import View
@@ -151,6 +151,7 @@ APART_AS_USER = ("-Urm",)
 LOOPBACK = "with the host's network, whatever listens on the host's own addresses can be reached"
 ABSTRACT = "with the host's network, abstract sockets of the host can be reached: this kernel cannot scope them"
 
+SIGNALS = "an agent can use up the user's pending signals and message queues: there is no `prlimit` here (util-linux)"
 DEVICES = "mode and times of the host's device nodes can be changed: no others can be made here (it needs CAP_MKNOD)"
 
 
@@ -163,6 +164,7 @@ class Bubblewrap:
 
     bwrap: Path
     unshare: Path | None
+    prlimit: Path | None
     seccomp: bytes = field(repr=False)
     launcher: tuple[str, ...] | None
     root: HostRoot = field(repr=False)
@@ -175,11 +177,13 @@ class Bubblewrap:
     def gaps(self) -> tuple[str, ...]:
         """What it does not protect."""
         abstract = () if self.launcher else (ABSTRACT,)
-        return (LOOPBACK, *abstract, *((DEVICES,) if self.root.shares_devices else ()))
+        counts = () if self.prlimit else (SIGNALS,)
+        return (LOOPBACK, *abstract, *((DEVICES,) if self.root.shares_devices else ()), *counts)
 
     def wrap(self, command: Command, policy: Policy) -> Command:
         """Put *command* into the sandbox; raise `BadInput` where the policy contradicts itself."""
-        argv = (*self._scope(policy), *self._layers(policy), *self._bwrap(command, policy))
+        outside = (*self._shares(), *self._scope(policy), *self._layers(policy))
+        argv = (*outside, *self._bwrap(command, policy))
         return Command(argv=argv, cwd=OUTSIDE_CWD, env=OUTSIDE_ENV, stdin=command.stdin)
 
     def _bwrap(self, command: Command, policy: Policy) -> tuple[Argument, ...]:
@@ -201,6 +205,12 @@ class Bubblewrap:
             "--",
             *inside.argv(command.argv, environment, policy, view),
         )
+
+    def _shares(self) -> tuple[str, ...]:
+        """Lower the bounds before there is a namespace: it keeps those of the process that makes it."""
+        if self.prlimit is None:
+            return ()
+        return (str(self.prlimit), *(f"--{name}={most}:{most}" for name, most in user_shares().items()))
 
     def _scope(self, policy: Policy) -> tuple[str, ...]:
         return (*self.launcher, "scope", "--") if self.launcher and NETWORKS[policy.network].shares_host else ()
@@ -260,6 +270,7 @@ def _sandbox(host: SandboxHost, bwrap: Path, *, has_scope: bool) -> Bubblewrap:
     return Bubblewrap(
         bwrap=bwrap,
         unshare=host.unshare,
+        prlimit=host.prlimit,
         seccomp=host.require_filters("bubblewrap")[Strength.NAMESPACED],
         launcher=launcher_argv(host) if has_scope else None,
         root=host.root,

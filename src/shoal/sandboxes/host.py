@@ -86,6 +86,7 @@ class SandboxHost:
     root: HostRoot
     bwrap: Path | None
     unshare: Path | None
+    prlimit: Path | None
     python: Path
     filters: Mapping[Strength, bytes] | None = field(repr=False)
     tried: Mapping[str, Trial] = field(default_factory=dict)
@@ -120,6 +121,7 @@ def inspect_host(search: str, devices: tuple[Path, ...] = ()) -> SandboxHost:
         root=replace(root, devices=devices, shares_devices=is_owner and not devices, closed=_find_closed()),
         bwrap=_find_program("bwrap", search),
         unshare=_find_program("unshare", search),
+        prlimit=_find_program("prlimit", search),
         python=Path(sys.executable),
         filters=_filters(),
     )

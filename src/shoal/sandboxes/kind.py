@@ -1,6 +1,7 @@
 """What a sandbox is, whatever its kind."""
 
 import os
+import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,26 @@ MAX_ARGUMENT_BYTES = 130_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootLayers(Layers):
     """Layers of root's: marked by attributes that only root's own mount sees, so they need no user namespace."""
+
+
+# The kernel counts these for each user, in all sandboxes together: an agent is refused more before the user is.
+MAX_USER_SHARE = {"sigpending": 8_192, "msgqueue": 409_600}
+RESOURCES = {"sigpending": resource.RLIMIT_SIGPENDING, "msgqueue": resource.RLIMIT_MSGQUEUE}
+# What no sandbox keeps apart; `shoal doctor` lists it below each.
+SHARED_KERNEL = (
+    "counts per user are shared with your own programs: inotify instances and watches, pipe buffers, locked memory",
+    "files that several agents, or an agent and your programs, can open can be locked by each of them (flock)",
+    "terminals are shared by all agents: one can leave the others without, but not the host",
+)
+
+
+def user_shares() -> dict[str, int]:
+    """Give how much of what is counted for each user an agent may use, within what we may use ourselves."""
+    hard = {name: resource.getrlimit(kind)[1] for name, kind in RESOURCES.items()}
+    return {
+        name: share if hard[name] == resource.RLIM_INFINITY else min(share, hard[name])
+        for name, share in MAX_USER_SHARE.items()
+    }
 
 
 class Sandbox(Protocol):

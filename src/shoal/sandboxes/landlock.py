@@ -9,8 +9,8 @@ from shoal.model.command import Command, Given
 from shoal.model.network import NETWORKS
 from shoal.model.policy import Policy
 from shoal.sandboxes.host import TRIAL_TOKEN, HostRoot, SandboxHost, Trial
-from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, TRUE
-from shoal.sandboxes.launch import launch_command, launcher_argv
+from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, RESOURCES, TRUE, user_shares
+from shoal.sandboxes.launch import Lists, launch_command, launcher_argv
 from shoal.sandboxes.seccomp import Strength
 
 CONFINES = True
@@ -60,7 +60,10 @@ class Landlock:
         system = (*self.root.folders, *self.root.etc, *(() if is_cut_off else self.root.resolver), *ALSO_READ)
         read = (*system, *policy.read)
         _assert_hidden(policy, (*read, *policy.write))
-        lists = {"read": read, "write": policy.write, "device": DEVICES, "hidden": policy.hidden}
+        lists: Lists = {
+            **{"read": read, "write": policy.write, "device": DEVICES, "hidden": policy.hidden},
+            "rlimit": [f"{RESOURCES[name]}={most}" for name, most in user_shares().items()],
+        }
         program = self.filters[Strength.CUT_OFF if is_cut_off else Strength.CONFINED]
         command = replace(command, env={**WITHOUT_SYSTEM, **command.env})
         return launch_command((*self.launcher, "landlock"), command, policy, lists, Given(program))

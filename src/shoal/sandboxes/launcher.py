@@ -302,6 +302,8 @@ def confine(order: LaunchOrder, program: bytes) -> None:
     version = abi()
     if version < OLDEST_ABI:
         raise LauncherError(f"Landlock ABI {version} is older than {OLDEST_ABI}")
+    for kind, most in (value.split(b"=") for value in order.all(b"rlimit")):
+        must(libc.setrlimit(int(kind), (ctypes.c_ulong * 2)(int(most), int(most))), "limits per user")
     must(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     handled = (1 << (16 if version >= 5 else 15)) - 1
     scopes = SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS if version >= SCOPE_ABI else 0
