@@ -167,6 +167,31 @@ async def test_a_ledger_locked_for_a_while_is_waited_for(paths: StatePaths) -> N
     assert numbers(paths, "r") == [1]
 
 
+async def test_a_ledger_locked_for_long_is_waited_for_and_that_is_said(
+    paths: StatePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.store.database.BUSY_SECONDS", 0.01)
+    loop, waited, said = asyncio.get_running_loop(), asyncio.Event(), list[Path]()
+
+    def hear(path: Path) -> None:
+        said.append(path)
+        loop.call_soon_threadsafe(waited.set)
+
+    async with open_ledger(store_at(paths, hear)) as ledger:
+        with contextlib.closing(sqlite3.connect(paths.ledger, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(ledger.append(step(1)))
+                await waited.wait()
+                done, _ = await asyncio.wait([group.create_task(ledger.append(step(2)))], timeout=0.5)
+                assert not done
+                other.execute("COMMIT")
+
+    assert numbers(paths, "r") == [1, 2]
+    assert said[0] == paths.ledger
+    assert len(said) <= 2, "once for each write that waits"
+
+
 async def test_a_damaged_ledger_is_moved_aside_and_named(paths: StatePaths) -> None:
     paths.create()
     paths.ledger.write_bytes(b"not a database" * 500)

@@ -97,7 +97,7 @@ async def _open_context(request: RunRequest, plan: Plan) -> AsyncIterator[RunCon
     kind = await kind_of_workspace(request.strategy, sandbox, paths, stays=not request.cleanup)
     run = request.run or f"{request.name}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
     async with (
-        open_ledger(store_at(paths)) as book,
+        open_ledger(store_at(paths, request.on_locked)) as book,
         _owned(paths, run),
         _pinned(repository, paths, run, commit),
         base_ready(repository, commit, paths.bases, on_gather=request.on_gather) as base,

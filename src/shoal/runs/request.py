@@ -10,6 +10,7 @@ from shoal.errors import BadInput, Unavailable, UnknownName
 from shoal.git.closure import OnGather
 from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
 from shoal.model.task import AgentLike
+from shoal.store.database import OnWait
 from shoal.store.ledger import Listener
 
 MODES = ("process", "thread")
@@ -45,6 +46,8 @@ class RunRequest:
     """Values to mask besides those that the plan takes from the host, by their names."""
     on_event: Listener | None = field(default=None, repr=False)
     """Called with every event of the run after its commit."""
+    on_locked: OnWait | None = field(default=None, repr=False)
+    """Called, on a thread of the ledger's, when another program has held the ledger for some seconds."""
     on_gather: OnGather | None = field(default=None, repr=False)
     """Called when it takes long to gather the objects that agents may read."""
 

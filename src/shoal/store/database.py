@@ -4,7 +4,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from shoal.store.lock import hold_lock_blocking
 
 SCHEMA = 1
 BUSY_SECONDS = 5.0
-_ATTEMPTS = 4
+LOCKED_SECONDS = 3600.0
 _PAUSE = 0.05
 _LOCK_SECONDS = 30.0
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -26,6 +26,10 @@ _TABLES = (
     f"PRAGMA user_version = {SCHEMA}",
 )
 _INSERT = "INSERT INTO events (at, run, session, kind, body) VALUES (?, ?, ?, ?, ?)"
+
+
+OnWait = Callable[[Path], None]
+"""Called on the writer's thread when another program has held the database for some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +53,9 @@ class Database:
     SQLite's own change into WAL mode fails for the second of two that try it at once.
     """
 
-    def __init__(self, path: Path, durability: Durability, *, lock: Path) -> None:
+    def __init__(self, path: Path, durability: Durability, *, lock: Path, on_wait: OnWait = lambda path: None) -> None:
         self._path = path
+        self._on_wait = on_wait
         self._durability = durability
         self._lock = lock
         self._connection: sqlite3.Connection | None = None
@@ -58,15 +63,21 @@ class Database:
         self._refusal: ShoalError | None = None
 
     def write(self, rows: Sequence[EventRow]) -> list[int]:
-        """Write *rows* as one transaction and return their numbers once it is committed."""
-        for attempt in range(1, _ATTEMPTS + 1):
+        """Write *rows* as one transaction and return their numbers once it is committed.
+
+        Another program that holds the database is waited for: what an agent did is not lost to a backup.
+        """
+        end, is_said = time.monotonic() + LOCKED_SECONDS, False
+        while True:
             try:
                 return self._write(rows)
             except sqlite3.OperationalError as error:
-                if attempt == _ATTEMPTS or primary_code(error) != sqlite3.SQLITE_BUSY:
+                if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > end:
                     raise
+                if not is_said:
+                    self._on_wait(self._path)
+                is_said = True
                 time.sleep(_PAUSE)
-        raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
         """Close, to be opened again by the next write; whoever closes the ledger last leaves no `-wal` beside it."""

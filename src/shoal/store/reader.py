@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 
 from shoal.model.events import Recorded
+from shoal.store.database import OnWait
 from shoal.store.kind import Store
 from shoal.store.paths import StatePaths
 from shoal.store.sqlite import SqliteStore
 
 
-def store_at(paths: StatePaths) -> Store:
-    """Choose the store of the repository at *paths*; nothing is made."""
-    return SqliteStore(paths)
+def store_at(paths: StatePaths, on_wait: OnWait | None = None) -> Store:
+    """Choose the store of the repository at *paths*; nothing is made.
+
+    *on_wait* is called, on the writer's thread, when another program has held the ledger for some seconds.
+    """
+    return SqliteStore(paths) if on_wait is None else SqliteStore(paths, on_wait)
 
 
 def read_events(paths: StatePaths, run: str | None = None, after: int = 0) -> Iterator[Recorded]:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from shoal.errors import Broken
 from shoal.model.events import Recorded
 from shoal.store.codec import UnknownEvent, decode
-from shoal.store.database import BUSY_SECONDS, LEDGER, SESSION, Database, check_version, primary_code
+from shoal.store.database import BUSY_SECONDS, LEDGER, SESSION, Database, OnWait, check_version, primary_code
 from shoal.store.paths import StatePaths
 
 PAGE_ROWS = 1000
@@ -28,11 +28,13 @@ class SqliteStore:
     """Keeps events in databases below `.shoal`."""
 
     paths: StatePaths
+    on_wait: OnWait = lambda path: None
+    """Called when another program has held the ledger for some seconds."""
 
     def ledger(self) -> Database:
         """Give the database of runs, steps and sessions, with a folder for it."""
         self.paths.create()
-        return Database(self.paths.ledger, LEDGER, lock=self.paths.locks / "ledger.lock")
+        return Database(self.paths.ledger, LEDGER, lock=self.paths.locks / "ledger.lock", on_wait=self.on_wait)
 
     def session_log(self, session: str) -> Database:
         """Give the database of *session*."""
