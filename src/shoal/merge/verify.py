@@ -24,7 +24,7 @@ from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.setup import SetupRecord
-from shoal.model.status import Status
+from shoal.model.status import Status, share_status
 from shoal.patterns.limiter import Limiter
 from shoal.sessions.context import RunContext
 from shoal.sessions.session import ended_events, mask_result, prompt_summary, runner_for, started_event
@@ -172,8 +172,7 @@ async def open_verifier(
     status = Status.CANCELLED
     try:
         yield verifier
-        good = verifier.verdicts
-        status = Status.SUCCEEDED if all(good) else Status.DEGRADED if any(good) else Status.FAILED
+        status = share_status(sum(verifier.verdicts), len(verifier.verdicts))
     finally:
         await context.ledger.append(StepEnded(run=context.run, step=STEP, status=status))
 

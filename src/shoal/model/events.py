@@ -25,6 +25,8 @@ class RunStarted:
     owner: int
     notes: tuple[str, ...] = ()
     limits: str = ""
+    stages: tuple[str, ...] = ()
+    """The names of all stages in the order of the plan, those inside of groups too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

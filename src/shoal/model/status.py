@@ -1,6 +1,9 @@
-"""The ways in which sessions, steps and runs end."""
+"""The ways in which sessions, steps and runs end, and which status of a whole follows from those of its parts."""
 
+from collections.abc import Collection, Sequence
 from enum import StrEnum
+
+from shoal.model.rule import Rule
 
 
 class Status(StrEnum):
@@ -35,3 +38,53 @@ class Status(StrEnum):
     def is_ended(self) -> bool:
         """Say whether nothing more will happen."""
         return self not in (Status.PENDING, Status.RUNNING)
+
+    @property
+    def is_usable(self) -> bool:
+        """Say whether other stages may build on a step that ended like this: it succeeded, at least in part."""
+        return self in (Status.SUCCEEDED, Status.DEGRADED)
+
+
+def step_status(rule: Rule, workers: Sequence[Status]) -> Status:
+    """Say how a step ended whose workers ran by *rule*."""
+    if not workers:  # a matrix of no items has nothing to do
+        return Status.SUCCEEDED
+    if all(status is Status.SKIPPED for status in workers):
+        return Status.SKIPPED
+    good = sum(status.is_good for status in workers)
+    if good >= rule.count_required(len(workers)):
+        return Status.SUCCEEDED
+    if all(status.is_good or status is Status.CANCELLED for status in workers):
+        return Status.CANCELLED
+    return Status.DEGRADED if good and rule.pattern == "settled" else Status.FAILED
+
+
+def single_status(worker: Status) -> Status:
+    """Say how a step ended that has one worker, and nothing to decide."""
+    if worker.is_good:
+        return Status.SUCCEEDED
+    return worker if worker in (Status.CANCELLED, Status.SKIPPED) else Status.FAILED
+
+
+def group_status(stages: Collection[Status], *, are_met: bool) -> Status:
+    """Say how a group ended by the *stages* that count; *are_met* says whether all that had to succeed did."""
+    if not are_met:
+        return Status.FAILED
+    return Status.DEGRADED if Status.DEGRADED in stages else Status.SUCCEEDED
+
+
+def run_status(stages: Collection[Status]) -> Status:
+    """Say how a run ended by the outer *stages* that count."""
+    found = set(stages)
+    if found <= {Status.SUCCEEDED}:
+        return Status.SUCCEEDED
+    if found & {Status.SUCCEEDED, Status.DEGRADED}:
+        return Status.DEGRADED
+    return Status.CANCELLED if found == {Status.CANCELLED} else Status.FAILED
+
+
+def share_status(good: int, total: int) -> Status:
+    """Say how something ended of which *good* of *total* parts succeeded, in no order and by no rule."""
+    if good == total:
+        return Status.SUCCEEDED
+    return Status.DEGRADED if good else Status.FAILED

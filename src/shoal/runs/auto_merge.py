@@ -9,18 +9,15 @@ from pathlib import Path
 from shoal.errors import BadInput
 from shoal.merge.merge import merge
 from shoal.merge.request import MergeContext, MergeRequest, Resolving, Verify
-from shoal.merge.resolvers import REDO, RESOLVE
 from shoal.merge.verify import Stopped, find_recorded_worker, open_verifier, setup_worker
 from shoal.model.conflict_rule import Merging
 from shoal.model.contract import Passes
 from shoal.model.merge import MergeReport
 from shoal.model.plan import Plan
 from shoal.model.resolved_task import ResolvedTask
-from shoal.model.results import StepResult
 from shoal.proc.spawn import raise_file_limit
 from shoal.runs.context import home_of, open_run
 from shoal.runs.request import RunRequest
-from shoal.sessions.context import RunContext
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
 from shoal.store.fold import RunState, fold, report
@@ -78,12 +75,6 @@ async def verified(
             return None if found.ok else found.log
 
         yield verify
-
-
-def resolving_steps(context: RunContext) -> tuple[StepResult, ...]:
-    """Give the steps that were made to resolve conflicts of the run."""
-    run = report(fold(read_events(context.paths, context.run)).runs[context.run])
-    return tuple(step for step in run.steps if step.step.endswith((RESOLVE, REDO)))
 
 
 @contextlib.asynccontextmanager

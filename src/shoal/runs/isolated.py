@@ -25,7 +25,7 @@ from shoal.model.plan import Plan, Step
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
-from shoal.model.status import Status
+from shoal.model.status import Status, single_status
 from shoal.runs.context import home_of, open_run
 from shoal.runs.request import RunRequest
 from shoal.sandboxes.kind import Sandbox
@@ -160,7 +160,7 @@ class IsolatedAgentSession:
         result = self._session.result if self._session else None
         status = Status.FAILED if result is None else result.status
         seconds = round(time.monotonic() - began, 3)
-        over = Status.SUCCEEDED if status.is_good else Status.FAILED
+        over = single_status(status)
         step = StepEnded(run=context.run, step=self.session_id, status=over)
         await context.ledger.append(step, RunEnded(run=context.run, status=over, duration_seconds=seconds))
 

@@ -3,23 +3,21 @@
 import asyncio
 import os
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 
-from shoal.errors import ShoalError, first_of
+from shoal.errors import first_of
 from shoal.git.repository import dirt
-from shoal.model.events import RunEnded, RunStarted
+from shoal.model.events import Recorded, RunEnded, RunStarted
 from shoal.model.limits import ResourceLimits
-from shoal.model.merge import MergeReport
 from shoal.model.network import NETWORKS
-from shoal.model.overlap import Overlap
-from shoal.model.plan import INNER, Approval, Plan, Stage, Step, everything
+from shoal.model.plan import Approval, Plan, Stage, Step, everything
 from shoal.model.results import RunBroken, RunReport, StepResult
 from shoal.model.rule import Rule
-from shoal.model.status import Status
+from shoal.model.status import Status, run_status, step_status
 from shoal.proc.spawn import raise_file_limit
-from shoal.runs.auto_merge import auto_merge, resolving_steps
-from shoal.runs.context import open_run
+from shoal.runs.auto_merge import auto_merge
+from shoal.runs.context import OpenRun, open_run
 from shoal.runs.overlaps import alternatives_of, overlaps_told
 from shoal.runs.request import RunRequest
 from shoal.sandboxes.registry import confines
@@ -31,13 +29,13 @@ from shoal.sessions.setup.project import setup_notes
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
 from shoal.steps.gate import door_of
-from shoal.steps.outcome import GOOD_ENOUGH, record_stage_ended, record_stages_started
+from shoal.steps.outcome import record_stage_ended, record_stages_started
 from shoal.steps.stages import StageRunner
 from shoal.steps.step import StepRunner, all_jobs
 from shoal.steps.template_scope import TemplateScope
-from shoal.steps.workers import Equipment, together, verdict
-from shoal.store.fold import fold
-from shoal.store.fold import report as folded
+from shoal.steps.workers import together
+from shoal.store.fold import Fold
+from shoal.store.fold import report as make_report
 from shoal.store.ledger import Listener
 from shoal.store.reader import read_events
 
@@ -64,6 +62,7 @@ async def record_start(context: RunContext, plan: Plan, limits: ResourceLimits |
             *name_short_secrets(context.mask),
         ),
         limits=_limits(context, plan, limits),
+        stages=tuple(stage.name for stage in everything(plan.steps)),
     )
     await context.ledger.append(started)
     return started
@@ -109,64 +108,37 @@ def _gaps(context: RunContext, plan: Plan) -> tuple[str, ...]:
     return context.sandbox.gaps if on_host or context.sandbox.has_gaps_offline else ()
 
 
-async def collect_results(performance: StageRunner, plan: Plan) -> tuple[StepResult, ...]:
-    """Say how each stage ended; one that was stopped or never began is recorded only here."""
-    found: list[StepResult] = []
+async def record_stopped(stages: StageRunner, plan: Plan) -> None:
+    """Record the end of each stage that was stopped, or that never began."""
+    outer = {stage.name for stage in plan.steps}
     for stage in everything(plan.steps):
-        if (outcome := performance.outcomes.get(stage.name)) is not None:
-            found.append(outcome.result)
-        elif not _is_inner(stage.name) or performance.steps.has_begun(stage.name):
-            notes = performance.notes.get(stage.name, ())
-            result = replace(_stopped_result(performance, plan, stage), notes=notes)
-            visit = performance.steps.visits.get(stage.name, 1)
-            await record_stage_ended(performance.steps.context, result, visit, is_stopped=True)
-            found.append(result)
-    return (*found, *_judges(performance, {one.step for one in found}))
+        if stage.name in stages.outcomes or not (stage.name in outer or stages.steps.has_begun(stage.name)):
+            continue
+        result = replace(_stopped_result(stages, plan, stage), notes=stages.notes.get(stage.name, ()))
+        visit = stages.steps.visits.get(stage.name, 1)
+        await record_stage_ended(stages.steps.context, result, visit, is_stopped=True)
 
 
-def _judges(performance: StageRunner, known: set[str]) -> list[StepResult]:
-    """Give the sessions of those who chose between workers: no step of the plan, but their usage is the run's."""
-    return [
-        StepResult(
-            step=place.step,
-            on_failure="fail_fast",
-            status=Status.SUCCEEDED if one.status.is_good else Status.FAILED,
-            worker_results=(one,),
-            error=one.error,
-        )
-        for place, one in performance.steps.runner.results.items()
-        if place.step not in known and place.step.endswith(f"{INNER}judge")
-    ]
-
-
-def run_status(plan: Plan, performance: StageRunner, ended: tuple[StepResult, ...]) -> Status:
-    """Say how the whole run ended."""
+def judge_run(plan: Plan, stages: StageRunner, ended: Mapping[str, StepResult]) -> Status:
+    """Say how the whole run ended: by the plan's own rule, or by its outer stages."""
     if plan.rule is not None:
-        return verdict(plan.rule, [worker for step in ended for worker in step.worker_results])
-    spared = {stage.name for stage in plan.steps if stage.is_optional}
-    spared |= {name for name, one in performance.outcomes.items() if one.is_passed_over or _is_inner(name)}
-    statuses = {one.status for one in ended if one.step not in spared and not _is_inner(one.step)}
-    if statuses <= {Status.SUCCEEDED}:
-        return Status.SUCCEEDED
-    if Status.SUCCEEDED in statuses or Status.DEGRADED in statuses:
-        return Status.DEGRADED
-    return Status.CANCELLED if statuses == {Status.CANCELLED} else Status.FAILED
+        workers = [result for step in plan.working for result in ended[step.name].worker_results]
+        return step_status(plan.rule, [result.status for result in workers])
+    passed_over = {name for name, outcome in stages.outcomes.items() if outcome.is_passed_over}
+    counted = [stage.name for stage in plan.steps if not stage.is_optional and stage.name not in passed_over]
+    return run_status([ended[name].status for name in counted])
 
 
-def _is_inner(name: str) -> bool:
-    return INNER in name
-
-
-def _stopped_result(performance: StageRunner, plan: Plan, stage: Stage) -> StepResult:
-    rounds = performance.rounds.get(stage.name, 1)
+def _stopped_result(stages: StageRunner, plan: Plan, stage: Stage) -> StepResult:
+    rounds = stages.rounds.get(stage.name, 1)
     if not isinstance(stage, Step):
         status = Status.CANCELLED
         return StepResult(step=stage.name, on_failure="fail_fast", status=status, worker_results=(), rounds=rounds)
-    results = performance.steps.results(stage)
+    results = stages.steps.results(stage)
     # By the plan's own rule a step is not judged alone: its workers were stopped for the sake of others.
     rule = Rule("settled") if plan.rule else Rule.on_failure(stage.on_failure)
-    status = verdict(rule, results)
-    if plan.rule is None and status in GOOD_ENOUGH:  # its workers had ended, and the step had not
+    status = step_status(rule, [result.status for result in results])
+    if plan.rule is None and status.is_usable:  # its workers had ended, and the step had not
         status = Status.CANCELLED
     return StepResult(
         step=stage.name, on_failure=stage.on_failure, status=status, worker_results=results, rounds=rounds
@@ -178,27 +150,59 @@ async def run(plan: Plan, request: RunRequest, *, stop: asyncio.Event, listen: L
 
     Raises `RunBroken`, which has the report, for whatever goes wrong after the first agent may have begun.
     """
-    began, report = time.monotonic(), None
+    began, work = time.monotonic(), None
     try:
         async with open_run(replace(request, on_event=listen), plan) as opened:
-            context, plan = opened.context, opened.plan
-            work = _Work(plan, await record_start(context, plan), _dispatch(context, plan))
+            record = RunRecord(opened.context)
+            await record_start(opened.context, opened.plan)
+            work = _Work(opened, record, _make_runner(opened.context, opened.plan))
             try:
-                await work.do(opened.equipment, stop, approve_all=request.approve_all)
+                await work.run(stop, approve_all=request.approve_all)
             except Exception as error:
                 work.break_off(error)
                 raise
             finally:
-                report = work.report(round(time.monotonic() - began, 3))
-                await context.ledger.append(work.ended(report))
+                await record.end(work.status, time.monotonic() - began, work.error)
     except Exception as error:
-        if report is None:
+        if work is None:
             raise
+        report = work.record.report()
         raise RunBroken(replace(report, error=report.error or _sentence(error)), error) from error
-    return report
+    return work.record.report()
 
 
-def _dispatch(context: RunContext, plan: Plan) -> WorkerRunner:
+class RunRecord:
+    """The events of one run, added up as they are recorded: what `report` is made of."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._fold = Fold()
+        self._seq = 0
+        for recorded in read_events(context.paths, context.run):  # of a run that goes on
+            self._take(recorded)
+        context.ledger.subscribe(self._take)
+
+    def _take(self, recorded: Recorded) -> None:
+        if recorded.event.run == self._context.run:
+            self._seq = max(self._seq, recorded.seq)
+            self._fold.take(recorded)
+
+    async def end(self, status: Status, seconds: float, error: str | None = None) -> None:
+        """Record the end of the run; the report has it also where the disk does not take it any more."""
+        ended = RunEnded(run=self._context.run, status=status, duration_seconds=round(seconds, 3), error=error)
+        self._fold.take(Recorded(self._seq + 1, time.time(), ended))
+        await self._context.ledger.append(ended)
+
+    def steps(self) -> dict[str, StepResult]:
+        """Give the results of the steps so far, by their names."""
+        return {result.step: result for result in self.report().steps}
+
+    def report(self) -> RunReport:
+        """Report what is recorded so far."""
+        return make_report(self._fold.state().runs[self._context.run])
+
+
+def _make_runner(context: RunContext, plan: Plan) -> WorkerRunner:
     admission = Admission(context.paths.root)
     return WorkerRunner(context, admitting(context, admission, min(plan.max_concurrent, raise_file_limit())), admission)
 
@@ -211,78 +215,41 @@ def _sentence(error: Exception) -> str:
 class _Work:
     """The work of one run, and how far it has come."""
 
-    plan: Plan
-    words: RunStarted
+    opened: OpenRun
+    record: RunRecord
     runner: WorkerRunner
     status: Status = Status.CANCELLED
-    steps: tuple[StepResult, ...] | None = None
-    merge: MergeReport | None = None
-    overlaps: Sequence[Overlap] = ()
     error: str | None = None
+    _has_ended: bool = False
 
-    async def do(self, equipment: Mapping[str, Equipment], stop: asyncio.Event, *, approve_all: bool) -> None:
-        """Do all stages, and bring the work together where the plan says so."""
-        plan, runner = self.plan, self.runner
-        async with overlaps_told(runner.context, alternatives_of(plan)) as overlaps:
-            self.overlaps = overlaps.found
+    async def run(self, stop: asyncio.Event, *, approve_all: bool) -> None:
+        """Run all stages, and merge their work where the plan says so."""
+        plan, runner = self.opened.plan, self.runner
+        async with overlaps_told(runner.context, alternatives_of(plan)):
             with door_of(runner.context) as door:
-                steps = StepRunner(runner, equipment, plan.reviewers, door, approve_all=approve_all)
-                performance = StageRunner(steps)
-                await _until(stop, runner, _run_stages(performance, plan))
-            self.steps = await collect_results(performance, plan)
-            self.status = run_status(plan, performance, self.steps)
+                steps = StepRunner(runner, self.opened.equipment, plan.reviewers, door, approve_all=approve_all)
+                stages = StageRunner(steps)
+                await _until(stop, runner, _run_stages(stages, plan))
+            await record_stopped(stages, plan)
+            self.status, self._has_ended = judge_run(plan, stages, self.record.steps()), True
             if plan.merging is not None and not stop.is_set():
                 resolver = plan.reviewers.get(plan.merging.resolver or "")
-                self.merge = await auto_merge(runner, plan.merging, stop, resolver)
-                self.steps = (*self.steps, *resolving_steps(runner.context))
+                await auto_merge(runner, plan.merging, stop, resolver)
 
     def break_off(self, error: Exception) -> None:
         """Note why it cannot go on: agents that all ended well are not the whole of a run."""
         self.error = self.runner.context.mask.text(_sentence(error))
-        if self.steps is None:
+        if not self._has_ended:
             self.status = Status.FAILED
         elif self.status is Status.SUCCEEDED:
             self.status = Status.DEGRADED
 
-    def report(self, seconds: float) -> RunReport:
-        """Give what is known."""
-        context, words = self.runner.context, self.words
-        return RunReport(
-            run=context.run,
-            status=self.status,
-            base=context.base.commit,
-            duration_seconds=seconds,
-            steps=_recorded_steps(context) if self.steps is None else self.steps,
-            wall=words.wall,
-            workspace=words.workspace,
-            limits=words.limits,
-            notes=words.notes,
-            usage=self.runner.spent,
-            merge=self.merge,
-            overlaps=tuple(self.overlaps),
-            error=self.error,
-        )
 
-    def ended(self, report: RunReport) -> RunEnded:
-        """Say the same to the ledger."""
-        return RunEnded(
-            run=report.run, status=report.status, duration_seconds=report.duration_seconds, error=report.error
-        )
-
-
-def _recorded_steps(context: RunContext) -> tuple[StepResult, ...]:
-    """Give the steps as far as the ledger knows them."""
-    try:
-        return folded(fold(read_events(context.paths, context.run)).runs[context.run]).steps
-    except (ShoalError, KeyError):  # the ledger itself is what broke
-        return ()
-
-
-async def _run_stages(performance: StageRunner, plan: Plan) -> None:
+async def _run_stages(stages: StageRunner, plan: Plan) -> None:
     """Do all stages: by the plan's own rule if it has one, else each by its own."""
-    steps = performance.steps
+    steps = stages.steps
     if plan.rule is None:
-        await performance.run(plan.steps, None, _scope(steps.context, plan))
+        await stages.run(plan.steps, None, _scope(steps.context, plan))
         return
     await record_stages_started(steps.context, plan.steps)
     await together(steps.runner, all_jobs(steps, plan.working), plan.rule)

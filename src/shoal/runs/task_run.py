@@ -22,7 +22,7 @@ from shoal.model.plan import Plan, Step
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import RunReport, WorkerResult
 from shoal.model.setup import ToolFolder
-from shoal.model.status import Status
+from shoal.model.status import Status, share_status, single_status
 from shoal.model.task import AgentLike, Task, TaskLike
 from shoal.patterns.limiter import Limiter, use_limiter
 from shoal.proc.spawn import raise_file_limit
@@ -122,7 +122,7 @@ class TaskRun:
         self._ended += len(results)
         self._good += sum(result.status.is_good for result in results)
         run = self.runner.context.run
-        over = [_step_status(result.status) for result in results]
+        over = [single_status(result.status) for result in results]
         marks = [StepEnded(run=run, step=worker.step, status=one) for worker, one in zip(jobs, over, strict=True)]
         await self.runner.context.ledger.append(*marks)
         return results
@@ -150,9 +150,7 @@ class TaskRun:
     @property
     def status(self) -> Status:
         """How the run ends if it ends now."""
-        if self._good == self._ended:
-            return Status.SUCCEEDED
-        return Status.DEGRADED if self._good else Status.FAILED
+        return share_status(self._good, self._ended)
 
     def _name_tasks(self, tasks: Sequence[Task]) -> list[Task]:
         return name_tasks(tasks, (f"task-{number}" for number in self._numbers))
@@ -297,12 +295,6 @@ def _run_request(folder: Path, settings: Settings) -> RunRequest:
         fleet=settings.fleet,
         grace=settings.grace,
     )
-
-
-def _step_status(status: Status) -> Status:
-    if status.is_good:
-        return Status.SUCCEEDED
-    return status if status in (Status.CANCELLED, Status.SKIPPED) else Status.FAILED
 
 
 Work = Callable[[WorkerSpec], Awaitable[object]]

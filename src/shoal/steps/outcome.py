@@ -7,7 +7,7 @@ from shoal.model.artifact import Produced
 from shoal.model.events import StepEnded, StepStarted
 from shoal.model.plan import Stage, Step
 from shoal.model.results import StepResult, WorkerResult
-from shoal.model.status import Status
+from shoal.model.status import Status, group_status
 from shoal.sessions.context import RunContext
 
 
@@ -41,9 +41,6 @@ class StageOutcome:
     def status(self) -> Status:
         """How it ended."""
         return self.result.status
-
-
-GOOD_ENOUGH = (Status.SUCCEEDED, Status.DEGRADED)
 
 
 async def record_stages_started(context: RunContext, stages: Iterable[Stage], before: Container[str] = ()) -> None:
@@ -85,12 +82,13 @@ def fail_stage(stage: Stage, outcome: StageOutcome, why: str) -> StageOutcome:
 
 def is_good_enough(stage: Stage, status: Status) -> bool:
     """Say whether those that need *stage* may start: it ended well, or partly so where that was asked for."""
-    return stage.is_optional or status in GOOD_ENOUGH
+    return stage.is_optional or status.is_usable
 
 
-def group_status(stages: Iterable[Stage], outcomes: Mapping[str, StageOutcome]) -> Status:
-    """Judge a group as a whole: whatever of it must end well and did not is its failure."""
-    counted = [outcomes[one.name] for one in stages if not one.is_optional and not outcomes[one.name].is_passed_over]
-    if not all(one.is_met for one in counted):
-        return Status.FAILED
-    return Status.DEGRADED if any(one.status is Status.DEGRADED for one in counted) else Status.SUCCEEDED
+def judge_group(stages: Iterable[Stage], outcomes: Mapping[str, StageOutcome]) -> Status:
+    """Judge a group as a whole: it fails with each stage that must succeed and did not."""
+    counted = [
+        outcomes[stage.name] for stage in stages if not stage.is_optional and not outcomes[stage.name].is_passed_over
+    ]
+    are_met = all(outcome.is_met for outcome in counted)
+    return group_status([outcome.status for outcome in counted], are_met=are_met)

@@ -12,11 +12,10 @@ from shoal.model.plan import INNER, Step
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import StepResult, WorkerResult
 from shoal.model.select import SelectCandidate, contenders, parse_judgement, rank_results, score_of
-from shoal.model.status import Status
+from shoal.model.status import Status, single_status
 from shoal.sessions.context import RunContext
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerKey, WorkerRunner
-from shoal.steps.outcome import GOOD_ENOUGH
 from shoal.steps.template_scope import TemplateScope
 from shoal.steps.workers import fill_in, trusts_base
 
@@ -57,7 +56,7 @@ async def select_worker(
 ) -> StepResult:
     """Rank the workers of *step* and pick the best; without one that will do, the step has failed."""
     select = step.select
-    if select is None or told.status not in GOOD_ENOUGH:  # its own rule was not kept: there is nothing to choose from
+    if select is None or not told.status.is_usable:  # its own rule was not kept: there is nothing to choose from
         return told
     start = base or runner.context.base.commit
     candidates = [await _candidate(runner.context, one, start) for one in told.worker_results]
@@ -112,12 +111,12 @@ async def _verdict(
     )
     context = runner.context
     await context.ledger.append(StepStarted(run=context.run, step=name, workers=1, on_failure="fail_fast"))
-    over = Status.CANCELLED
+    over, error = Status.CANCELLED, None
     try:
         result = await runner.run(job)
-        over = Status.SUCCEEDED if result.status.is_good else Status.FAILED
+        over, error = single_status(result.status), result.error
     finally:
-        await context.ledger.append(StepEnded(run=context.run, step=name, status=over))
+        await context.ledger.append(StepEnded(run=context.run, step=name, status=over, error=error))
     return parse_judgement(result.output, [one.index for one in tied]) if result.status.is_good else None
 
 

@@ -14,11 +14,10 @@ from shoal.sessions.context import RunContext
 from shoal.steps.dag import Contribution, DagRunner, Node, Turn, Unstacked, explain_skip, merge_parts
 from shoal.steps.gate import ask_person
 from shoal.steps.outcome import (
-    GOOD_ENOUGH,
     StageOutcome,
     fail_stage,
-    group_status,
     is_good_enough,
+    judge_group,
     record_stage_ended,
     record_stages_started,
 )
@@ -145,7 +144,7 @@ class StageRunner:
         elif stage.input is not None:
             scope = scope.having(input={name: scope.render(text) for name, text in stage.input.items()})
         inner = await self.run(stage.stages, here.base, scope)
-        status = group_status(stage.stages, inner)
+        status = judge_group(stage.stages, inner)
         result = StepResult(step=stage.name, on_failure="fail_fast", status=status, worker_results=())
         outcome = StageOutcome(
             result=result,
@@ -154,7 +153,7 @@ class StageRunner:
             artifacts=_group_artifacts(stage, inner),
             inner=inner,
         )
-        return await self._merge_group(stage, outcome) if status in GOOD_ENOUGH else outcome
+        return await self._merge_group(stage, outcome) if status.is_usable else outcome
 
     async def _merge_group(self, stage: PipelineGroup, outcome: StageOutcome) -> StageOutcome:
         """Merge what the last stages of a group came to: those that nobody inside needs."""

@@ -10,7 +10,7 @@ from shoal.model.plan import Stage, Step, everything
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import StepResult, WorkerResult
 from shoal.model.rule import Rule
-from shoal.model.status import Status
+from shoal.model.status import Status, step_status
 from shoal.sessions.artifacts import read_back, store_artifacts
 from shoal.sessions.context import RunContext
 from shoal.sessions.worker import WorkerSpec
@@ -27,7 +27,6 @@ from shoal.steps.workers import (
     make_unstarted_jobs,
     take_recorded,
     together,
-    verdict,
 )
 from shoal.store.requests import RequestDoor
 
@@ -119,7 +118,7 @@ class StepRunner:
     async def _outcome(
         self, step: Step, base: str | None, results: tuple[WorkerResult, ...], judge: Judge | None
     ) -> StageOutcome:
-        status = verdict(Rule.on_failure(step.on_failure), results)
+        status = step_status(Rule.on_failure(step.on_failure), [result.status for result in results])
         told = StepResult(step=step.name, on_failure=step.on_failure, status=status, worker_results=results)
         try:
             return await self._hand_on(step, base, told, judge)

@@ -217,20 +217,6 @@ async def _run_all(calls: Sequence[Call[WorkerResult]], limiter: Limiter) -> Non
             raise outcome.error
 
 
-def verdict(rule: Rule, results: Sequence[WorkerResult]) -> Status:
-    """Say how a step ended whose workers ran by *rule*."""
-    if not results:  # a matrix of no items has nothing to do
-        return Status.SUCCEEDED
-    if all(result.status is Status.SKIPPED for result in results):
-        return Status.SKIPPED
-    good = sum(result.status.is_good for result in results)
-    if good >= rule.count_required(len(results)):
-        return Status.SUCCEEDED
-    if all(result.status.is_good or result.status is Status.CANCELLED for result in results):
-        return Status.CANCELLED
-    return Status.DEGRADED if good and rule.pattern == "settled" else Status.FAILED
-
-
 def _expect(error: Exception) -> None:
     """An agent's failure is a value; anything that was raised is the machine's or ours."""
     if not isinstance(error, Refused):

@@ -92,6 +92,8 @@ class RunState:
     started_at: float = 0.0
     duration_seconds: float = 0.0
     error: str | None = None
+    stages: tuple[str, ...] = ()
+    """The names of all stages in the order of the plan."""
     steps: Mapping[str, StepState] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
     merge: MergeReport | None = None
@@ -117,7 +119,7 @@ def fold(events: Iterable[Recorded]) -> State:
 
     What a lost event would have said is left empty; nothing raises.
     """
-    draft = _Draft()
+    draft = Fold()
     for recorded in sorted(events, key=lambda one: one.seq):
         draft.take(recorded)
     return draft.state()
@@ -129,13 +131,13 @@ def latest(state: State) -> RunState | None:
 
 
 def report(run: RunState, now: float | None = None) -> RunReport:
-    """Say how *run* ended, or how far it is: by *now*, where that is given, for what is still at work."""
+    """Say how *run* ended, or how far it is by *now*; nothing else makes a report, so all commands print the same."""
     return RunReport(
         run=run.run,
         status=run.status,
         base=run.base,
         duration_seconds=run.duration_seconds,
-        steps=tuple(_step_result(step, now) for step in run.steps.values()),
+        steps=tuple(_step_result(step, now) for step in _order_steps(run)),
         wall=run.wall,
         workspace=run.workspace,
         limits=run.limits,
@@ -148,6 +150,12 @@ def report(run: RunState, now: float | None = None) -> RunReport:
         earlier=tuple(one for step in run.steps.values() for one in _earlier(step)),
         error=run.error,
     )
+
+
+def _order_steps(run: RunState) -> list[StepState]:
+    """Order steps as in the plan; those that it does not have, such as judges, come last, by their start."""
+    places = {name: place for place, name in enumerate(run.stages)}
+    return sorted(run.steps.values(), key=lambda step: places.get(step.step, len(places)))
 
 
 def _last(step: StepState) -> dict[int, SessionState]:
@@ -211,7 +219,7 @@ def _so_far(session: SessionState, now: float | None) -> float:
     return max(0.0, round(now - session.started_at, 3))
 
 
-class _Draft:
+class Fold:
     """The state while it is added up, flat, so that an event costs the same in a ledger of any size."""
 
     def __init__(self) -> None:
@@ -222,6 +230,7 @@ class _Draft:
         self._overlaps: dict[str, dict[tuple[str, str], Overlap]] = {}
 
     def take(self, recorded: Recorded) -> None:
+        """Add one event, with a number above those before it."""
         match recorded.event:
             case RunStarted() as event:
                 self._run_started(event, recorded.at)
@@ -255,6 +264,7 @@ class _Draft:
                 pass
 
     def state(self) -> State:
+        """Give what the events add up to so far."""
         steps: dict[str, dict[str, StepState]] = {run: {} for run in self._runs}
         sessions: dict[tuple[str, str], dict[str, SessionState]] = {key: {} for key in self._steps}
         for (run, step, name), session in self._sessions.items():
@@ -279,6 +289,7 @@ class _Draft:
             limits=event.limits,
             owner=event.owner,
             notes=event.notes,
+            stages=event.stages,
             status=Status.RUNNING,
         )
 
@@ -286,12 +297,8 @@ class _Draft:
         step = self._step(event.run, event.step, recorded.at)
         if event.is_again:
             step = replace(step, ended=None, gate=None, seq=recorded.seq)
-        self._steps[event.run, event.step] = replace(
-            step,
-            workers=event.workers,
-            on_failure=event.on_failure,
-            status=Status.RUNNING,
-        )
+        step = replace(step, workers=event.workers, on_failure=event.on_failure, status=Status.RUNNING)
+        self._steps[event.run, event.step] = step
 
     def _session_started(self, event: SessionStarted, recorded: Recorded) -> None:
         self._step(event.run, event.step, recorded.at)
