@@ -4,7 +4,7 @@ ShoalError
 ├── BadInput            the user's mistake: exit 2
 │   ├── BadRepository   what we were pointed at cannot be worked on
 │   └── UnknownName     a name that is not known, with the nearest one
-├── Unavailable         what was asked for by name cannot be had on this host: exit 5
+├── Unavailable         what was asked for by name is not available on this host: exit 5
 │   └── WallBroken      the wall did not come up as asserted from inside
 ├── GitFailed           git said no where it should not have
 ├── RunBroken           a run could not be finished; what came of its agents is in its report
@@ -35,13 +35,13 @@ FAULTS = (ShoalError, OSError)
 
 
 class BadInput(ShoalError):
-    """The user asked for something that has no meaning; nothing was changed."""
+    """The user's input is invalid; nothing was changed."""
 
     exit_code = 2
 
 
 class BadRepository(BadInput):
-    """The folder given cannot be worked on."""
+    """The given folder is not a usable repository."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"{path}: {why}")
@@ -50,7 +50,7 @@ class BadRepository(BadInput):
 
 
 class UnknownName(BadInput):
-    """A name that is not known, told with the nearest known one."""
+    """An unknown name, reported with the nearest known one."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
@@ -60,34 +60,34 @@ class UnknownName(BadInput):
 
 
 class Unavailable(ShoalError):
-    """What was asked for by name cannot be had on this host."""
+    """Something the user asked for by name is not available on this host."""
 
     exit_code = 5
 
     def __init__(self, what: str, why: str, remedy: str) -> None:
-        super().__init__(f"{what} cannot be had here: {why}; {remedy}")
+        super().__init__(f"{what} is not available on this host: {why}; {remedy}")
         self.what = what
         self.why = why
         self.remedy = remedy
 
 
 class WallBroken(Unavailable):
-    """The wall, looked at from inside, was not the one that was asked for."""
+    """The sandbox, checked from inside, is not the one that was requested."""
 
     def __init__(self, wall: str, why: str) -> None:
-        super().__init__(f"the {wall} wall", why, "run `shoal doctor`, or name another `--sandbox`")
+        super().__init__(f"the {wall} sandbox", why, "run `shoal doctor`, or name another `--sandbox`")
 
 
 class SetupFailed(ShoalError):
-    """The commands that make a workspace ready failed; no agent was let in."""
+    """The set-up commands of a workspace failed; no agent was started."""
 
 
 class GitFailed(ShoalError):
-    """A git command failed where it should not have."""
+    """A git command failed unexpectedly."""
 
     def __init__(self, args: Sequence[str], code: int, stderr: str) -> None:
-        output = stderr.strip() or "nothing"
-        super().__init__(f"git {' '.join(args[:3])} ended with {code} and said: {output[-600:]}")
+        output = stderr.strip() or "no output"
+        super().__init__(f"git {' '.join(args[:3])} failed with exit code {code}: {output[-600:]}")
         self.code = code
         self.stderr = stderr
 
@@ -97,24 +97,24 @@ class AgentError(ShoalError):
 
     exit_code = 1
     index: int | None = None
-    """Which of several prompts it was, if it was one of several."""
+    """The index of the prompt, if there were several."""
 
     def __str__(self) -> str:
-        """Give the sentence, led by the prompt's index where there are several."""
+        """Return the message, prefixed with the prompt's index if there were several."""
         return super().__str__() if self.index is None else f"prompt {self.index}: {super().__str__()}"
 
     def of_prompt(self, index: int) -> Self:
-        """Name the prompt that it came of."""
+        """Set the index of the prompt that failed."""
         self.index = index
         return self
 
 
 class RateLimited(AgentError):
-    """The model's provider asks for fewer requests."""
+    """The model's provider limits the rate of requests."""
 
     def __init__(self, model: str, retry_after: float | None = None) -> None:
         wait = "wait" if retry_after is None else f"wait {retry_after:g} seconds"
-        super().__init__(f"{model} refused a request for coming too soon; {wait}, or run fewer prompts at once")
+        super().__init__(f"{model} rate-limited a request; {wait}, or run fewer prompts at once")
         self.retry_after = retry_after
 
 
@@ -123,7 +123,7 @@ class AuthenticationFailed(AgentError):
 
     def __init__(self, model: str, status: int | None = None) -> None:
         reply = "" if status is None else f" (status {status})"
-        super().__init__(f"{model} refused the credentials{reply}; check the API key, and that it may use this model")
+        super().__init__(f"{model} refused the credentials{reply}; check the API key and that it may use this model")
         self.status = status
 
 
@@ -131,21 +131,23 @@ class ContextTooLong(AgentError):
     """The conversation is longer than the model can read."""
 
     def __init__(self, model: str) -> None:
-        super().__init__(f"the conversation is too long for {model}; shorten it by `replace_messages`, or fork earlier")
+        super().__init__(
+            f"the conversation is too long for {model}; shorten it with `replace_messages`, or fork earlier"
+        )
 
 
 class ModelFailed(AgentError):
-    """The model could not be asked, or gave no answer that can be used."""
+    """The model could not be reached, or gave no usable answer."""
 
     def __init__(self, model: str, why: str, *, status: int | None = None, is_passing: bool = False) -> None:
-        remedy = "try again by `continue_turn`" if is_passing else "change the request or the model"
+        remedy = "try again with `continue_turn`" if is_passing else "change the request or the model"
         super().__init__(f"{model} failed: {why}; {remedy}")
         self.status = status
         self.is_passing = is_passing
 
 
 class MaxTurns(AgentError):
-    """The model did not come to an end within the turns that it had."""
+    """The model did not finish within its limit of turns."""
 
     def __init__(self, turns: int) -> None:
         super().__init__(f"no final answer after {turns} turns; raise `AgentLimits.turns`, or ask for less at once")
@@ -153,54 +155,56 @@ class MaxTurns(AgentError):
 
 
 class BudgetExceeded(AgentError):
-    """What may be spent is spent."""
+    """A budget is spent."""
 
     def __init__(self, what: str, spent: str) -> None:
-        super().__init__(f"the budget of {what} is spent ({spent}); raise it, or go on with a fresh agent")
+        super().__init__(f"the {what} budget is spent ({spent}); raise it, or continue with a new agent")
         self.what = what
 
 
 class AgentCancelled(AgentError):
-    """Somebody asked the agent to stop."""
+    """The agent was asked to stop."""
 
     def __init__(self) -> None:
-        super().__init__("the turn was cancelled; `continue_turn` goes on from what was done")
+        super().__init__("the turn was cancelled; use `continue_turn` to resume it")
 
 
 class AgentTimedOut(AgentError):
-    """The turn took longer than it may."""
+    """The turn exceeded its time limit."""
 
     def __init__(self, seconds: float | None = None) -> None:
         after = "" if seconds is None else f" after {seconds:g} seconds"
-        super().__init__(f"the turn was ended{after}, for its time was over; give it more, or `continue_turn`")
+        super().__init__(f"the turn timed out{after}; allow more time, or use `continue_turn`")
         self.seconds = seconds
 
 
 class ToolFailed(AgentError):
-    """A tool raised an error that is not meant for the model, or never took what the model gave it."""
+    """A tool raised an error not meant for the model, or never accepted the model's arguments."""
 
     def __init__(self, tool: str, why: str) -> None:
-        super().__init__(f"tool {tool!r} failed: {why}; mend it, or raise `pydantic_ai.ModelRetry` to tell the model")
+        super().__init__(
+            f"tool {tool!r} failed: {why}; fix it, or raise `pydantic_ai.ModelRetry` to report it to the model"
+        )
         self.tool = tool
 
 
 class AgentCrashed(AgentError):
-    """Something around a turn broke that no other error names: see its cause."""
+    """An unexpected error ended the turn; see its cause."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(f"the turn crashed with {type(error).__name__}: {error}; its cause has the traceback")
+        super().__init__(f"the turn crashed with {type(error).__name__}: {error}; see its cause for the traceback")
 
 
 class PatternError(ShoalError):
-    """Calls that were run together did not end as they should; failures of the calls are in `errors`."""
+    """Calls run together did not succeed as required; their errors are in `errors`."""
 
     exit_code = 1
 
     def __init__(self, sentence: str, errors: Sequence[Exception] = ()) -> None:
         super().__init__(sentence)
         self.errors = tuple(errors)
-        if errors:  # so that a traceback shows every one of them
-            self.__cause__ = ExceptionGroup("what the calls failed with", errors)
+        if errors:  # so that a traceback shows all of them
+            self.__cause__ = ExceptionGroup("errors of the calls", errors)
 
 
 class AllFailed(PatternError):
@@ -214,21 +218,21 @@ class QuorumMissed(PatternError):
     """Too many calls failed."""
 
     def __init__(self, wanted: int, succeeded: int, errors: Sequence[Exception]) -> None:
-        super().__init__(f"{wanted} calls had to succeed, {succeeded} did: {_join_errors(errors)}", errors)
+        super().__init__(f"{wanted} calls had to succeed, but {succeeded} did: {_join_errors(errors)}", errors)
         self.wanted = wanted
         self.succeeded = succeeded
 
 
 class TimedOut(PatternError, TimeoutError):
-    """A call was ended because its time was over."""
+    """A call exceeded its time limit."""
 
     def __init__(self, what: str, seconds: float) -> None:
-        super().__init__(f"{what} of {seconds:g} s has passed; what ran was ended")
+        super().__init__(f"{what} of {seconds:g} s expired; running calls were cancelled")
         self.seconds = seconds
 
 
 class Refused(PatternError):
-    """A call gave a value that does not count as a success."""
+    """A call returned a value that was not accepted."""
 
     def __init__(self, value: object) -> None:
         super().__init__(f"not accepted: {value!r:.300}")
@@ -236,7 +240,7 @@ class Refused(PatternError):
 
 
 class CallCancelled(PatternError):
-    """A call that had to succeed was cancelled, by itself or by somebody outside of the pattern."""
+    """A required call was cancelled, by itself or from outside the pattern."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"call {index} was cancelled before it could succeed")
@@ -248,10 +252,10 @@ def _join_errors(errors: Sequence[Exception]) -> str:
 
 
 class Broken(ShoalError):
-    """The machine failed us."""
+    """The machine failed (disk, kernel, a lock that is never released)."""
 
 
 def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Give the first error of a task group, however deep it lies: siblings that fail together fail of one cause."""
+    """Return the first error of a task group, at any depth; siblings that fail together share a cause."""
     inner = errors.exceptions[0]
     return first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -135,7 +135,7 @@ def test_what_is_listed_is_all_there_is() -> None:
 
 @pytest.mark.parametrize("rule", ["Bash(ls)", "Bash(*x)", "Bash(a b c *)", "Write", "Write(a)", "Read(a)", "Web*"])
 def test_a_rule_that_it_cannot_be_held_to_is_refused(rule: str) -> None:
-    with pytest.raises(Unavailable, match="for copilot cannot be had"):
+    with pytest.raises(Unavailable, match="for copilot is not available"):
         told(deny=(rule,))
 
 

@@ -148,5 +148,5 @@ def test_a_policy_decides_as_the_rules_do(command: str, glob: str) -> None:
 
 @pytest.mark.parametrize("rule", ["Web*", "WebFetch(x)", f"Bash({'x' * 3000})"])
 def test_a_rule_that_it_cannot_be_held_to_is_refused(rule: str) -> None:
-    with pytest.raises(Unavailable, match="for gemini cannot be had"):
+    with pytest.raises(Unavailable, match="for gemini is not available"):
         policy(Permissions(deny=(rule,)), Path("/w"))

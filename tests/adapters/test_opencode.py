@@ -122,5 +122,5 @@ def test_of_its_rules_the_last_one_that_fits_decides() -> None:
 
 @pytest.mark.parametrize("rule", ["Write", "Edit(a)", "Read(/etc/*)", "Bash(ls ?)", "WebFetch(x)", "Web*"])
 def test_a_rule_that_it_cannot_be_held_to_is_refused(rule: str) -> None:
-    with pytest.raises(Unavailable, match="for opencode cannot be had"):
+    with pytest.raises(Unavailable, match="for opencode is not available"):
         rights(deny=(rule,))

@@ -345,7 +345,7 @@ async def test_a_failed_turn_is_told() -> None:
 @pytest.mark.parametrize(
     ("raised", "kind", "words"),
     [
-        (ModelHTTPError.for_category(ModelRateLimitError, status_code=429, model_name="m"), RateLimited, "too soon"),
+        (ModelHTTPError.for_category(ModelRateLimitError, status_code=429, model_name="m"), RateLimited, "rate-limited"),
         (ModelHTTPError.for_category(ModelAuthenticationError, status_code=401, model_name="m"), AuthenticationFailed, "401"),
         (ModelHTTPError.for_category(ModelQuotaExceededError, status_code=402, model_name="m"), BudgetExceeded, "account"),
         (ModelContextWindowExceededError("m", "x"), ContextTooLong, "too long for m"),

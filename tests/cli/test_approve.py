@@ -315,5 +315,5 @@ def test_a_gate_that_nobody_answers_in_time_is_rejected(released: Path, shoal: S
     said = shoal("run", "hurried")
 
     assert said.code == 1
-    assert "ship rejected because nobody answered in time" in said.out
+    assert "ship rejected because the gate timed out" in said.out
     assert "shoal approve hurried-" in said.out, "how to answer was shown while it waited"

@@ -351,7 +351,7 @@ def test_a_quorum_that_the_items_are_too_few_for_fails_with_the_reason(repo: Pat
 
     done = ran(repo, steps)
 
-    assert (done.statuses["each"], done["each"]["error"]) == ("failed", "a quorum of 3 cannot be had of 2 workers")
+    assert (done.statuses["each"], done["each"]["error"]) == ("failed", "a quorum of 3 needs more than 2 workers")
 
 
 def test_the_log_tells_of_workers_that_never_began_as_the_report_does(matrix: Ran) -> None:

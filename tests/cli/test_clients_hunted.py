@@ -65,7 +65,7 @@ def test_an_adapter_that_is_broken_is_blamed_on_its_package(repo: Path, tmp_path
 
     assert said.returncode == 5, said.stderr
     (line,) = said.stderr.splitlines()
-    assert "the adapter 'odd one' of the package shoal-odd cannot be had here" in line
+    assert "the adapter 'odd one' of the package shoal-odd is not available on this host" in line
     assert why in line
     assert not (repo / ".shoal").exists()
 
@@ -77,7 +77,7 @@ def test_one_that_fails_when_it_is_asked_is_blamed_too(repo: Path, tmp_path: Pat
     said = asked(repo, packages, "run")
 
     assert said.returncode == 5, said.stderr
-    assert "of the package shoal-odd cannot be had here: KeyError: 'late'" in said.stderr
+    assert "of the package shoal-odd is not available on this host: KeyError: 'late'" in said.stderr
 
 
 @pytest.mark.deep
@@ -137,4 +137,4 @@ def test_a_client_whose_interpreter_is_gone_is_not_blamed_on_the_wall(shoal: Sho
     said = shoal("run", "--task", "x", "--agent", "claude", PATH=path, ANTHROPIC_API_KEY="a-secret-key")
 
     assert f"needs {tmp_path}/gone/node, which is not there" in f"{said.out}{said.err}"
-    assert "wall cannot be had" not in f"{said.out}{said.err}"
+    assert "sandbox is not available" not in f"{said.out}{said.err}"

@@ -115,7 +115,7 @@ def test_a_resolver_of_the_file_is_used(repo: Path, shoal: Shoal, done: str) -> 
         (["--on-conflict", "agent", "--resolver", "fixer"], "give --file"),
         (["--verify-timeout", "3"], "says how long --verify may take"),
         (["--verify", " "], "--verify is empty"),
-        (["--verify", "true", "--verify-timeout", "soon"], "'soon' is no length of time"),
+        (["--verify", "true", "--verify-timeout", "soon"], "'soon' is not a duration"),
         (["--preview", "--verify", "true"], "decide nothing new"),
         (["--verify", "true", "-j", "0"], "at least 1 box"),
     ],

@@ -106,7 +106,7 @@ def test_a_retry_is_told_what_went_wrong_and_each_attempt_is_kept(shoal: Shoal, 
     [
         (
             "[{name: a, agent: x, prompt: p, needs: [b]}, {name: b, agent: x, prompt: p, needs: [a]}]",
-            "wait for each other",
+            "depend on each other",
         ),
         (
             "[{name: a, agent: x, prompt: p, needs: [ab]}, {name: aa, agent: x, prompt: p}]",
@@ -131,21 +131,21 @@ def test_a_retry_is_told_what_went_wrong_and_each_attempt_is_kept(shoal: Shoal, 
         ),
         ("[{name: a, agent: x, prompt: p, retry: {max_attemps: 2}}]", "p.yaml:2:48: "),
         ("[{name: a, agent: x, prompt: p, retry: {max_attempts: 0}}]", "from 1 to 100"),
-        ("[{name: a, agent: x, prompt: p, retry: -1}]", "0 or more"),
+        ("[{name: a, agent: x, prompt: p, retry: -1}]", "must be at least 0"),
         ("[{name: a, agent: x, prompt: p, retry: {policy: wild}}]", "standard"),
         ("[{name: a, agent: x, prompt: p, on_failure: {quorum: 0}}]", "at least 1"),
         ("[{name: a, agent: x, prompt: p, on_failure: anny}]", "any"),
         (
             "[{name: a, agent: x, prompt: p, on_failure: {quorum: 3}, concurrency: 2}]",
-            "p.yaml:2:52: a quorum of 3 cannot be had of 2 workers; ask for fewer, or for more workers",
+            "p.yaml:2:52: a quorum of 3 needs more than 2 workers; ask for fewer, or for more workers",
         ),
         (
             "[{name: a, agent: x, prompt: p, on_failure: {quorum: 12}, concurrency: 12}]",
-            "a quorum of 12 cannot be had of 10 workers",
+            "a quorum of 12 needs more than 10 workers",
         ),
         (
             "[{name: a, agent: x, prompt: p, on_failure: {quorum: 3}, strategy: {matrix: {n: [1, 2]}}}]",
-            "a quorum of 3 cannot be had of 2 workers",
+            "a quorum of 3 needs more than 2 workers",
         ),
         (
             "[{name: a, command: p, output_artifacts: [t]}, {name: b, command: p, needs: a, on_failure: {quorum: 1},"
@@ -217,8 +217,8 @@ def test_every_circle_is_told_at_the_need_that_closes_it(shoal: Shoal, repo: Pat
     said = shoal("validate", "p.yaml")
 
     assert said.err.splitlines() == [
-        "p.yaml:1:38: these steps wait for each other for ever: a → a; take one need out",
-        "p.yaml:1:75: these steps wait for each other for ever: b → c → b; take one need out",
+        "p.yaml:1:38: these steps depend on each other: a → a; remove a dependency",
+        "p.yaml:1:75: these steps depend on each other: b → c → b; remove a dependency",
     ]
 
 

@@ -42,7 +42,7 @@ def test_tasks_come_from_a_file_of_lines_and_objects_in_the_order_of_their_needs
         (['{"prompt": "x", "env": "A=b"}'], "t.jsonl:1:1: `env` of a task must be a mapping"),
         (['{"prompt": "x", "limits": 3}'], "t.jsonl:1:1: `limits` of a task must be a mapping"),
         (['{"prompt": "x", "context": {}}'], "t.jsonl:1:1: `context` of a task must be a text"),
-        (['{"prompt": "x", "deps": [[]]}'], "t.jsonl:1:1: [] cannot stand in `deps`"),
+        (['{"prompt": "x", "deps": [[]]}'], "t.jsonl:1:1: [] is not allowed in `deps`"),
         ([""], "no task in it"),
     ],
 )

@@ -102,7 +102,7 @@ def test_what_must_stay_hidden_is_refused_at_its_place(shoal: Shoal, repo: Path,
     (tmp_path / "plain").write_text("")
     expected = {
         "/nowhere": "it does not exist",
-        str(tmp_path / "plain"): "it is no folder",
+        str(tmp_path / "plain"): "it is not a folder",
         "~": "it holds your home",
         str(home.parent): "it holds your home",
         "/": "it holds your home",

@@ -140,7 +140,7 @@ def test_nobody_wins_who_fails() -> None:
     )
 
     assert found.winner is None
-    assert "it did not end well" in found.rows[[row.index for row in found.rows].index(2)].reasons
+    assert "it did not succeed" in found.rows[[row.index for row in found.rows].index(2)].reasons
     assert rank_results(("command",), []).winner is None
 
 

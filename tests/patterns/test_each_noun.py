@@ -103,7 +103,7 @@ async def test_a_quorum_of_none_or_of_too_many_starts_nothing(n: int) -> None:
 
 async def test_a_quorum_of_a_lazy_source_is_missed_at_its_end() -> None:
     async with limited(2):
-        with pytest.raises(QuorumMissed, match="3 calls had to succeed, 2 did"):
+        with pytest.raises(QuorumMissed, match="3 calls had to succeed, but 2 did"):
             await quorum((Watch().good(n) for n in range(2)), 3)
 
 

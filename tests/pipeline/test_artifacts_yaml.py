@@ -64,14 +64,14 @@ OUT = "output_artifacts: "
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        (OUT + "[/etc/passwd]", "1:20: '/etc/passwd': the path must be inside of the workspace; write it from the top, without a leading `/`"),
-        (OUT + "[{path: a/../../b}]", "1:27: 'a/../../b': the path must stay inside of the workspace; take the `..` out"),
+        (OUT + "[/etc/passwd]", "1:20: '/etc/passwd': the path must be inside the workspace; write it from the top, without a leading `/`"),
+        (OUT + "[{path: a/../../b}]", "1:27: 'a/../../b': the path must stay inside the workspace; remove the `..`"),
         (OUT + "[{path: x/.GIT/config}]", "1:27: 'x/.GIT/config': nothing below `.git` can be an artifact; choose another path"),
         (OUT + "[.shoal/ledger.db]", "1:20: '.shoal/ledger.db': nothing below `.shoal` can be an artifact; choose another path"),
-        (OUT + '["a\\nb"]', "1:20: 'a\\nb': the path has signs in it that cannot be printed; choose another"),
+        (OUT + '["a\\nb"]', "1:20: 'a\\nb': the path contains unprintable characters; choose another"),
         (OUT + "[out/]", "1:20: 'out/': the path must name a file, like plan.json"),
         (OUT + "['']", "1:20: '': the path must name a file, like plan.json"),
-        (OUT + f"[{'x' * 256}]", f"1:20: '{'x' * 59}…: the path is too long; use at most 500 signs, and 255 bytes for each name"),
+        (OUT + f"[{'x' * 256}]", f"1:20: '{'x' * 59}…: the path is too long; use at most 500 characters, and 255 bytes for each name"),
         (OUT + "[{name: My_Plan, path: x}]", "1:27: 'My_Plan' is not a valid artifact name (small letters, digits and dashes, at most 48); use `my-plan`"),
         (OUT + "[{path: x, type: jsn}]", "1:36: `type` cannot be 'jsn'; did you mean `json`?"),
         (OUT + "[{path: x, requird: true}]", "1:30: unknown key `requird`; did you mean `required`?"),

@@ -108,15 +108,15 @@ def test_several_keep_their_order() -> None:
         ("contract: {type: command}", "5:11: `command` is missing; a contract of type `command` needs it"),
         ("contract: {type: command, command: ''}", '5:36: `command` must be a text for the shell or a list of words, like "pytest -q" or ["pytest", "-q"]'),
         ("contract: {type: command, command: [a, 1]}", '5:36: `command` must be a text for the shell or a list of words, like "pytest -q" or ["pytest", "-q"]'),
-        ("contract: {type: command, command: a, timeout: soon}", "5:48: 'soon' is no length of time; write seconds, or like `90s`, `10m`, `1h30m` (30 days at most)"),
+        ("contract: {type: command, command: a, timeout: soon}", "5:48: 'soon' is not a duration; write seconds, or like `90s`, `10m`, `1h30m` (30 days at most)"),
         ("contract: {type: json_schema, path: a, artifact: plan, schema: {}}", "5:40: both `path` and `artifact` are given; keep one of them"),
         ("contract: {type: json_schema, path: a}", "5:11: `schema` or `schema_file` is missing; a contract of type `json_schema` needs it"),
         ("contract: {type: json_schema, artifact: plans, schema: {}}", "5:41: this step leaves no artifact named 'plans'; did you mean `plan`?"),
-        ("contract: {type: non_empty_file, path: ../a}", "5:40: '../a': the path must stay inside of the workspace; take the `..` out"),
-        ("contract: {type: non_empty_file, path: /etc/passwd}", "5:40: '/etc/passwd': the path must be inside of the workspace; write it from the top, without a leading `/`"),
-        ("contract: {type: json_schema, path: a, schema: {type: \"\\u202e\"}}", "5:55: this is no JSON Schema that can be used: \"\\u202e\" is not valid under any of the schemas listed in the 'anyOf' keyword"),
+        ("contract: {type: non_empty_file, path: ../a}", "5:40: '../a': the path must stay inside the workspace; remove the `..`"),
+        ("contract: {type: non_empty_file, path: /etc/passwd}", "5:40: '/etc/passwd': the path must be inside the workspace; write it from the top, without a leading `/`"),
+        ("contract: {type: json_schema, path: a, schema: {type: \"\\u202e\"}}", "5:55: this is not a usable JSON Schema: \"\\u202e\" is not valid under any of the schemas listed in the 'anyOf' keyword"),
         ("contract: {type: source_diff, min_files: 0}", "5:42: `min_files` must be at least 1, not 0"),
-        ("contract: {type: source_diff, glob: /a}", "5:37: '/a' is no pattern for paths from the top of the repository, like `src/**/*.py`"),
+        ("contract: {type: source_diff, glob: /a}", "5:37: '/a' is not a pattern for paths in the repository; write one like `src/**/*.py`"),
         ("contract: {type: agent_review, persona: crític, criteria: a}", "5:41: no persona named 'crític'; did you mean `critic`?"),
         ("contract: {type: agent_review, persona: orphan, criteria: a}", "5:41: the persona `orphan` names no agent, and a reviewer needs one"),
         ("contract: {type: agent_review, agent: y, criteria: a}", "5:39: no agent named 'y'; known: x"),
@@ -170,8 +170,8 @@ def test_a_schema_in_a_file_is_read_once_and_told_where_it_is_wrong() -> None:
     assert schemas.found == {"a.json": '{"type":"object"}'}
     assert asked == ["a.json", "b.json", "c.json", "d.json"]
     assert [str(one) for one in schemas.problems] == [
-        "b.json:2:10: this is no JSON (Expecting value)",
-        "f.yaml:5:208: `schema_file`: 'c.json' is no JSON that can be read; check it",
+        "b.json:2:10: this is not JSON (Expecting value)",
+        "f.yaml:5:208: `schema_file`: 'c.json' is not valid JSON; check it",
         "f.yaml:5:259: `schema_file`: cannot read 'd.json' (not there); check the path",
     ]
 

@@ -68,8 +68,8 @@ def in_agents(keys: str) -> list[str]:
         ("id: b", "3:36: both `name` and `id` are given; keep one of them"),
         ("exec: {source: y}", "3:36: both `prompt` and `exec` are given; keep one of them"),
         ("env: [1]", "3:41: `env` must be a mapping, not a list"),
-        ("env: {A: {from: a-b}}", "3:45: `a-b` is no name for a variable of yours; use letters, digits and `_`"),
-        ("env: {'a b': 1}", "3:42: `a b` is no name for a variable; use letters, digits and `_`"),
+        ("env: {A: {from: a-b}}", "3:45: `a-b` is not a valid variable name; use letters, digits and `_`"),
+        ("env: {'a b': 1}", "3:42: `a b` is not a valid variable name; use letters, digits and `_`"),
     ],
 )
 def test_a_mistake_in_a_step_is_told_with_its_place(keys: str, expected: str) -> None:
@@ -120,11 +120,11 @@ def test_a_value_that_was_left_out_is_told_at_its_key(text: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "start"),
     [
-        ("timeout: 5x", "3:45: '5x' is no length of time"),
-        ("timeout: .nan", "3:45: nan is no length of time"),
-        ("timeout: -1", "3:45: -1 is no length of time"),
-        ("timeout: []", "3:45: [] is no length of time"),
-        ("timeout: true", "3:45: True is no length of time"),
+        ("timeout: 5x", "3:45: '5x' is not a duration"),
+        ("timeout: .nan", "3:45: nan is not a duration"),
+        ("timeout: -1", "3:45: -1 is not a duration"),
+        ("timeout: []", "3:45: [] is not a duration"),
+        ("timeout: true", "3:45: True is not a duration"),
         ("env: {A: ~}", "3:45: a variable must be text"),
         ("env: {A: {form: X}}", "3:45: a variable must be text"),
         ("env: {SHOAL_RUN: x}", "3:42: `SHOAL_RUN` is set by Shoal itself"),
@@ -138,7 +138,7 @@ def test_a_long_message_starts_with_its_place(keys: str, start: str) -> None:
 
 def test_every_mistake_in_an_environment_is_told_at_once() -> None:
     assert in_step("env: {A B: x, SHOAL_RUN: y, C: [1]}") == [
-        "f.yaml:3:42: `A B` is no name for a variable; use letters, digits and `_`",
+        "f.yaml:3:42: `A B` is not a valid variable name; use letters, digits and `_`",
         "f.yaml:3:50: `SHOAL_RUN` is set by Shoal itself; choose a name that does not start with SHOAL_",
         "f.yaml:3:67: a variable must be text, a number, true, false or {from: HOST_NAME}, not a list",
     ]

@@ -4,7 +4,7 @@ import pytest
 
 from shoal.model.gate import Gate, GateVerdict
 from shoal.pipeline.fields import Shape
-from shoal.pipeline.keys.gates import MOST_SIGNS, GateField, gate_problems
+from shoal.pipeline.keys.gates import MOST_CHARS, GateField, gate_problems
 from shoal.pipeline.tree import Fields, plain
 from shoal.pipeline.wording import shape_problems
 from shoal.pipeline.yaml_reader import compose
@@ -48,10 +48,10 @@ def test_a_gate_is_a_text_or_a_mapping(written: str, meant: Gate | None) -> None
         ("{message: 3}", "1:17: `message` must be text, not 3; put it in quotes"),
         ("{mesage: x, message: x}", "1:8: unknown key `mesage`; did you mean `message`?"),
         ("{message: x, type: quiz}", "1:26: `type` cannot be 'quiz'; known: approval"),
-        ("{message: x, timeout: soon}", "1:29: 'soon' is no length of time"),
+        ("{message: x, timeout: soon}", "1:29: 'soon' is not a duration"),
         ("{message: x, timeout: 1h, on_timeout: aprove}", "1:45: `on_timeout` cannot be 'aprove'; did you mean `approve`?"),
         ("{message: x, on_timeout: reject}", "1:7: `on_timeout` says what happens after a `timeout`"),
-        (f"{{message: {'x' * (MOST_SIGNS + 1)}}}", f"1:17: the message of a gate has at most {MOST_SIGNS} signs"),
+        (f"{{message: {'x' * (MOST_CHARS + 1)}}}", f"1:17: a gate's message may have at most {MOST_CHARS} characters"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_at_its_place(written: str, expected: str) -> None:
@@ -67,7 +67,7 @@ def test_what_is_about_agents_does_not_go_with_a_gate() -> None:
     assert [str(problem) for problem in gate_problems(step, "f.yaml")] == [
         "f.yaml:4:1: `prompt` does not go with `gate`, which has no agent; remove it",
         "f.yaml:5:1: `agent` does not go with `gate`, which has no agent; remove it",
-        "f.yaml:6:1: the `timeout` of a gate is written inside of it; move it there",
+        "f.yaml:6:1: `timeout` belongs inside `gate`; move it there",
     ]
 
 

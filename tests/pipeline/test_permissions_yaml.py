@@ -64,8 +64,8 @@ def test_an_empty_list_is_not_a_missing_one() -> None:
         ("env: ~", "4:58: `env` must be a list, not nothing"),
         ("deny: [Read, 3]", "4:66: an item of `deny` must be text, not 3; put it in quotes"),
         ("deny: [Read, 'Bash(']", "4:66: the tool pattern 'Bash(' is malformed; write `Tool` or `Tool(glob)`"),
-        ("env: [A-B]", "4:59: permissions: 'A-B' cannot stand in 'env'"),
-        ("hosts: ['https://a.example']", "4:61: permissions: 'https://a.example' cannot stand in 'hosts'"),
+        ("env: [A-B]", "4:59: permissions: 'A-B' is not allowed in 'env'"),
+        ("hosts: ['https://a.example']", "4:61: permissions: 'https://a.example' is not allowed in 'hosts'"),
         (
             "readable: [/data, src]",
             "4:71: permissions: readable 'src' cannot be held: an agent can read all of its workspace, "

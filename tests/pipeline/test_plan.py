@@ -288,7 +288,7 @@ def test_adhoc_makes_one_step_per_task_or_one_per_task_and_agent() -> None:
     ]
     assert alone.max_concurrent == 5
     assert [(step.name, step.workers) for step in several.working] == [("a-x", 3), ("a-y", 2)]
-    with pytest.raises(BadInput, match="quorum of 6 cannot be had of 5"):
+    with pytest.raises(BadInput, match="quorum of 6 needs more than 5"):
         adhoc(tasks[:1], given, {"x": 3, "y": 2}, Rule("quorum", 6))
     with pytest.raises(BadInput, match="without --pattern"):
         adhoc(tasks, given, {"": 1}, Rule("race"))

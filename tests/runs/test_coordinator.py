@@ -116,15 +116,15 @@ async def test_needs_that_conflict_are_told_and_not_papered_over(repo: Path) -> 
         ([("a", "x", ["nobody"])], "nobody"),
         ([("a", "x"), ("a", "y")], "two tasks are named 'a'"),
         ([{"promt": "x"}], "prompt"),
-        ([("A!", "x")], "no name for a task"),
+        ([("A!", "x")], "not a valid task name"),
         ([""], "is empty"),
-        ([17], "is no task"),
+        ([17], "is not a task"),
         ([Task("x", agent="nobody")], "nobody"),
         ([Task("x", base="nowhere")], "nowhere"),
         ([Task("x", files=["../../etc/passwd"])], "no path inside"),
         ([Task("x", agent={"adapter": "command", "comand": ["true"]})], "did you mean"),
         ([Task("x", limits={"memory_mb": -1})], "memory_mb"),
-        ([Task("x", retry=-1)], "further attempts"),
+        ([Task("x", retry=-1)], "not a number of retries"),
     ],
 )
 async def test_what_has_no_meaning_is_refused_before_anything_starts(

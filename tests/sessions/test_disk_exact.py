@@ -83,7 +83,7 @@ if os.geteuid() != 0:
         said = shoal_in(repo)("run", "shoal.yaml")
 
         assert said.code == 5
-        assert "`disk: exact` cannot be had here: only root can mount" in said.err
+        assert "`disk: exact` is not available on this host: only root can mount" in said.err
 
 else:
 

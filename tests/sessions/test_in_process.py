@@ -209,7 +209,7 @@ async def test_a_provider_that_refuses_for_coming_too_soon_fails_the_task_alone(
             refused, fine = await task_run.run_agents(["[[s:err429 retry=0.02]]", "[[s:write file=a content=b]]"])
 
     assert refused.status is Status.FAILED
-    assert "too soon; wait" in str(refused.error)
+    assert "rate-limited a request; wait" in str(refused.error)
     assert shown(repo, fine, "a") == "b"
 
 

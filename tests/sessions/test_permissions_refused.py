@@ -96,7 +96,7 @@ async def test_hosts_with_the_hosts_network_do_not_start(repo: Path) -> None:
 
         assert isinstance(error, Unavailable)
         assert error.exit_code == 5
-        assert "permissions.hosts cannot be had here" in str(error)
+        assert "permissions.hosts is not available on this host" in str(error)
 
 
 @pytest.mark.parametrize("permissions", [Permissions(writable=("d0",)), Permissions(hosts=())])

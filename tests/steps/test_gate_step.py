@@ -16,7 +16,7 @@ from shoal.model.status import Status
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
-from shoal.steps.gate import MOST_SIGNS, ask_person, door_of
+from shoal.steps.gate import MOST_CHARS, ask_person, door_of
 from shoal.store.fold import StepState, fold
 from shoal.store.reader import read_events
 from shoal.store.requests import ControlRequest, post, read_posted, user_name
@@ -100,7 +100,7 @@ async def test_an_answer_stays_in_its_file_until_it_is_recorded_and_the_first_on
 
 @pytest.mark.parametrize(
     ("verdict", "status", "error"),
-    [(GateVerdict.REJECT, Status.TIMED_OUT, "rejected because nobody answered in time"), (GateVerdict.APPROVE, Status.SUCCEEDED, None)],
+    [(GateVerdict.REJECT, Status.TIMED_OUT, "rejected because the gate timed out"), (GateVerdict.APPROVE, Status.SUCCEEDED, None)],
 )  # fmt: skip
 async def test_without_an_answer_in_time_the_gate_says_itself_what_it_is(
     repo: Path, verdict: GateVerdict, status: Status, error: str | None
@@ -157,11 +157,11 @@ async def test_secrets_are_masked_before_a_long_message_is_cut(repo: Path) -> No
     async with opened(repo) as ground:
         context = replace(ground, mask=Mask.of({"KEY": secret}))
         with door_of(context) as door:
-            await ask_person(Gate(message="x" * (MOST_SIGNS - 9) + secret), door, context, "ship", approve_all=True)
+            await ask_person(Gate(message="x" * (MOST_CHARS - 9) + secret), door, context, "ship", approve_all=True)
         gate = step_of(context).gate
 
     assert gate is not None
-    assert len(gate.message) <= MOST_SIGNS
+    assert len(gate.message) <= MOST_CHARS
     assert secret[:5] not in gate.message
 
 

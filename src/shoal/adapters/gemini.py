@@ -18,7 +18,7 @@ from shoal.model.resolved_task import ResolvedTask
 NO_LOGIN = 41
 """The exit code of a client that was not let ask at all."""
 IGNORED_RULES = "Policy file error"
-MOST_SIGNS = 2**16
+MOST_CHARS = 2**16
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class GeminiReader:
         match record:
             case {"type": "message", "role": "assistant", "content": str(text)}:
                 self._text += text
-                return list(self._spoken()) if len(self._text) > MOST_SIGNS else []
+                return list(self._spoken()) if len(self._text) > MOST_CHARS else []
             case {"type": str(kind)}:
                 return [*self._spoken(), *self._event(kind, record)]
         return plain(line)

@@ -21,7 +21,7 @@ UNKNOWN = "goose configure"
 DECLINED = "The user has declined to run this tool"
 MOST_CALLS = 1000
 MOST_ASIDE = 1000
-MOST_SIGNS = 2**16
+MOST_CHARS = 2**16
 
 
 class GooseReader:
@@ -97,7 +97,7 @@ class GooseReader:
         """Take a piece of what the model says, and tell whole lines."""
         self._own_words = ""
         whole, newline, self._text = (self._text + text).rpartition("\n")
-        if len(self._text) > MOST_SIGNS:  # it may never end its line
+        if len(self._text) > MOST_CHARS:  # it may never end its line
             whole, newline, self._text = f"{whole}{newline}{self._text}", "\n", ""
         if newline:
             yield Activity(act=Act.SAID, text=whole)

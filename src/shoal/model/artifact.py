@@ -103,15 +103,15 @@ def refusal(path: str) -> str | None:
     if not path.strip() or path.endswith(("/", "/.")) or path == ".":
         return "the path must name a file, like plan.json"
     if path.startswith("/"):
-        return "the path must be inside of the workspace; write it from the top, without a leading `/`"
+        return "the path must be inside the workspace; write it from the top, without a leading `/`"
     if ".." in parts:
-        return "the path must stay inside of the workspace; take the `..` out"
+        return "the path must stay inside the workspace; remove the `..`"
     if barred := [part for part in parts if part.casefold() in OURS]:
         return f"nothing below `{barred[0].casefold()}` can be an artifact; choose another path"
     if not path.isprintable():
-        return "the path has signs in it that cannot be printed; choose another"
+        return "the path contains unprintable characters; choose another"
     if len(path) > LONGEST_PATH or any(len(part.encode(errors="replace")) > 255 for part in parts):
-        return f"the path is too long; use at most {LONGEST_PATH} signs, and 255 bytes for each name"
+        return f"the path is too long; use at most {LONGEST_PATH} characters, and 255 bytes for each name"
     return None
 
 

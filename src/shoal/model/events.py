@@ -1,4 +1,4 @@
-"""Facts: small frozen events, of which all state is a fold."""
+"""Events: small frozen facts. All state of a run is computed from them by `store.fold`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from shoal.model.status import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """A run began; *owner* is the process that holds its lock."""
+    """A run started; *owner* is the process that holds its lock."""
 
     run: str
     name: str
@@ -65,19 +65,19 @@ class SessionDiscarded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStarted:
-    """A step began, with so many workers."""
+    """A step started with this many workers."""
 
     run: str
     step: str
     workers: int
     on_failure: str
     is_again: bool = False
-    """Whether it is a further round of a loop around it: what was before is of the rounds before."""
+    """Whether an enclosing loop started the step again; earlier events belong to earlier rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStarted:
-    """The intent to open a session, written before anything of it exists."""
+    """A session is about to be opened; written before anything of it exists."""
 
     run: str
     step: str
@@ -89,11 +89,11 @@ class SessionStarted:
     workspace: str
     attempt: int = 1
     by_host: bool = False
-    """Whether the host mounted its layers, which are then read only so."""
+    """Whether the host mounted the overlay; its layers must then be read through the host."""
     prompt: str = ""
-    """How its prompt begins, on one line and without secrets."""
+    """The start of its prompt, on one line and without secrets."""
     setup: SetupRecord | None = None
-    """How its workspace is made ready; `None` where there is no set-up."""
+    """The set-up of its workspace, if it has one."""
     visit: int = 1
     """The how-manieth time its step was entered, where that is in a loop."""
     origin: str = ""
@@ -102,7 +102,7 @@ class SessionStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStarted:
-    """The agent's process runs behind its wall."""
+    """The agent's process is running in its sandbox."""
 
     run: str
     session: str
@@ -111,7 +111,7 @@ class AgentStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Lines that the agent wrote at once; *dropped* bytes of them or before them were not kept."""
+    """Lines that the agent wrote together; *dropped* counts bytes in or before them that were not kept."""
 
     run: str
     session: str
@@ -122,7 +122,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentActed:
-    """A client told what it does; the fields are as in `Activity`."""
+    """A client reported an activity; the fields are those of `Activity`."""
 
     run: str
     session: str
@@ -146,7 +146,7 @@ class AgentEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A branch now holds the session's work."""
+    """The session's work was imported into a branch."""
 
     run: str
     session: str
@@ -157,7 +157,7 @@ class Imported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionEnded:
-    """A session ended; nothing of it is on disk but what the result names."""
+    """A session ended; only what the result names is left on disk."""
 
     run: str
     step: str
@@ -167,7 +167,7 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnded:
-    """A step ended; what is said of it beside its status is as in its result."""
+    """A step ended; the other fields are those of its result."""
 
     run: str
     step: str
@@ -182,7 +182,7 @@ class StepEnded:
     is_stopped: bool = False
     """Whether it was stopped from outside, so that resuming the run continues it."""
     unstarted: tuple[WorkerResult, ...] = ()
-    """What is told of workers that never began: they have no session that would tell it."""
+    """Results of workers that never started and so have no session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,12 +193,12 @@ class RunEnded:
     status: Status
     duration_seconds: float
     error: str | None = None
-    """Why it could not be finished, where that is not the failure of an agent."""
+    """Why the run could not finish, unless an agent failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """No agent is started for now, because of *reason*; an empty one says that this is over."""
+    """No agent is started for now because of *reason*; an empty reason ends the wait."""
 
     run: str
     reason: str
@@ -206,7 +206,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionDecided:
-    """A session was granted or denied *subject* by *rule*: when it started, or because somebody asked."""
+    """*rule* granted or denied *subject* to a session, at its start or on request."""
 
     run: str
     session: str
@@ -217,7 +217,7 @@ class PermissionDecided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOpened:
-    """A person is asked; without an answer within *timeout* seconds, *on_timeout* is taken for one."""
+    """A gate asks a person; without an answer within *timeout* seconds, *on_timeout* is the answer."""
 
     run: str
     step: str
@@ -229,7 +229,7 @@ class GateOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateAnswered:
-    """A gate was answered, by *request* where somebody left one; nobody is named where its time was over."""
+    """A gate was answered, through *request* if a person left one; *by* is empty if the gate timed out."""
 
     run: str
     step: str
@@ -242,7 +242,7 @@ class GateAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestIgnored:
-    """A file among the requests to a run is none."""
+    """A file in the folder of requests was not a valid request."""
 
     run: str
     file: str
@@ -251,17 +251,17 @@ class RequestIgnored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlapSeen:
-    """Two sessions that have ended changed the same files; told once for each pair."""
+    """Two ended sessions changed the same files; recorded once per pair."""
 
     run: str
     overlap: Overlap
     is_last: bool = False
-    """Whether so many were told that the rest is left to the preview of a merge."""
+    """Whether this is the last overlap recorded; the preview of a merge shows the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeEnded:
-    """A merge, or the taking out of work, came to its end; told where that is another than before."""
+    """A merge or an undo ended; recorded if its report differs from the last one."""
 
     run: str
     report: MergeReport
@@ -298,7 +298,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An event with its number and its time (seconds since the epoch; order is by number, never by time)."""
+    """An event with its number and time (seconds since the epoch); order is by number, never by time."""
 
     seq: int
     at: float

@@ -55,5 +55,5 @@ class GateAnswer:
     @property
     def told(self) -> str:
         """Say it in a sentence."""
-        who = f"by {self.by}" if self.by else "because nobody answered in time"
+        who = f"by {self.by}" if self.by else "because the gate timed out"
         return f"{self.verdict.done} {who}" + (f": {self.message}" if self.message else "")

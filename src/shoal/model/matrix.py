@@ -215,8 +215,8 @@ def _id(item: object, name: str, index: int) -> str:
         raise BadMatrix(f"item {index} has no `{name}` to be known by (`item_id_key`); {_keys(item)}")
     found = _as_id(item[name])
     if found is None:
-        rule = f"text of at most {LONGEST_ID} signs, or a number"
-        raise BadMatrix(f"the `{name}` of item {index} is no id ({rule}): {_show_value(item[name])}")
+        rule = f"text of at most {LONGEST_ID} characters, or a number"
+        raise BadMatrix(f"the `{name}` of item {index} is not a valid id ({rule}): {_show_value(item[name])}")
     return found
 
 
@@ -259,7 +259,7 @@ def _assert_possible(ids: Sequence[str], needs: Sequence[tuple[str, ...]]) -> No
     # The ids are somebody's data: drawn as `repr` writes them, nothing in them can move a cursor.
     drawn = {repr(own): [repr(need) for need in wanted] for own, wanted in zip(ids, needs, strict=True)}
     if cycle := drawn_cycle(drawn):
-        raise BadMatrix(f"these items wait for each other for ever: {cycle[:500]}; take one need out")
+        raise BadMatrix(f"these items depend on each other: {cycle[:500]}; remove a dependency")
 
 
 def _assert_few(number: int, what: str) -> None:

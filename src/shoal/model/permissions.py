@@ -272,4 +272,4 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
 def _check(name: str, values: Iterable[str], form: re.Pattern[str]) -> None:
     for value in values:
         if not form.fullmatch(value):
-            raise BadInput(f"permissions: {value!r} cannot stand in {name!r}")
+            raise BadInput(f"permissions: {value!r} is not allowed in {name!r}")

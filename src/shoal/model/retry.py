@@ -47,7 +47,7 @@ class Retry:
             return cls()
         if not isinstance(given, Mapping):
             if not _is_whole(given) or given < 0:
-                raise BadRetry(None, f"{given!r:.40} is no number of further attempts; write 0 or more")
+                raise BadRetry(None, f"{given!r:.40} is not a number of retries; it must be at least 0")
             return cls(max_attempts=given + 1)
         for name in given:
             if name not in KEYS:

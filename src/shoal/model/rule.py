@@ -25,7 +25,7 @@ class Rule:
         """Read `settled`, `gather`, `race` or `quorum=2`."""
         if found := re.fullmatch(r"quorum=(\d{1,6})", written):
             if int(found[1]) < 1:
-                raise BadInput("quorum=0 is no quorum; at least 1 has to succeed")
+                raise BadInput("`quorum` must be at least 1")
             return cls("quorum", int(found[1]))
         if written not in PATTERNS[:-1]:
             raise UnknownName("pattern", written, PATTERNS)
@@ -39,7 +39,7 @@ class Rule:
     def why_not(self, total: int) -> str | None:
         """Say why *total* workers cannot do enough, whatever they do, or `None`."""
         if total and self.count_required(total) > total:
-            return f"a quorum of {self.wanted} cannot be had of {total} worker{'s' if total > 1 else ''}"
+            return f"a quorum of {self.wanted} needs more than {total} worker{'s' if total > 1 else ''}"
         return None
 
     def count_required(self, total: int) -> int:

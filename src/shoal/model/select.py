@@ -157,7 +157,7 @@ def _is_eligible(by: Collection[str], candidate: SelectCandidate) -> bool:
 
 
 def _row(by: Collection[str], candidate: SelectCandidate, verdict: Sequence[int] | None) -> RankedRow:
-    reasons = [] if candidate.is_good else ["it did not end well"]
+    reasons = [] if candidate.is_good else ["it did not succeed"]
     if "command" in by:
         reasons.append(_describe_trial(candidate))
         reasons += [] if candidate.score is None else [f"score {candidate.score:g}"]

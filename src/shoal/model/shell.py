@@ -117,7 +117,7 @@ def _beginning(values: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         assignments += f"{VARIABLE.format(number)}={taken} "
         parameters += parts
     if sum(len(value.encode(errors="replace")) for value in values) > MOST_BYTES:
-        raise BadInput(f"the values in the command are larger than {MOST_BYTES // 1024} KiB; hand them over as files")
+        raise BadInput(f"the values in the command exceed {MOST_BYTES // 1024} KiB; pass them as files")
     return f"{assignments.rstrip()}; shift {len(parameters)}; " if values else "", tuple(parameters)
 
 
@@ -126,7 +126,7 @@ def _word(word: str, render: Render) -> str:
     text = _check_value(render(word), word, Context.WORD)
     if len(text.encode(errors="replace")) > LONGEST_WORD:
         what = f"a word of the command would have {len(text.encode(errors='replace'))} bytes"
-        raise BadInput(f"{what}, and a program can be given {LONGEST_WORD}; hand it over as a file")
+        raise BadInput(f"{what}; a program takes at most {LONGEST_WORD}; pass it as a file")
     return text
 
 

@@ -112,9 +112,11 @@ class Task:
         if not isinstance(self.prompt, str) or not self.prompt.strip():
             raise BadInput(f"the prompt of a task is empty ({self.prompt!r:.60}); say what the agent is to do")
         if "\0" in self.prompt:
-            raise BadInput("a prompt has a NUL in it; take it out")
+            raise BadInput("the prompt contains a NUL byte; remove it")
         if self.name is not None and not (isinstance(self.name, str) and NAME.fullmatch(self.name)):
-            raise BadInput(f"{self.name!r:.80} is no name for a task: small letters, digits and dashes, at most 48")
+            raise BadInput(
+                f"{self.name!r:.80} is not a valid task name; use at most 48 lowercase letters, digits and dashes"
+            )
         for name, (kinds, right) in KINDS.items():
             if (value := getattr(self, name)) is not None and not isinstance(value, kinds):
                 raise BadInput(f"`{name}` of a task must be {right}, not {value!r:.60}")
@@ -147,7 +149,7 @@ class Task:
                 return cls(prompt, name=name, deps=deps)
             case _:
                 wanted = "a text, a mapping, a Task, or a tuple (name, prompt) or (name, prompt, deps)"
-                raise BadInput(f"{given!r:.80} is no task; give {wanted}")
+                raise BadInput(f"{given!r:.80} is not a task; give {wanted}")
 
     @classmethod
     def free(cls, given: Mapping[str, object]) -> Self:
@@ -224,7 +226,7 @@ def _as_tuple(name: str, value: object, items: tuple[type, ...]) -> tuple[object
         raise BadInput(f"`{name}` of a task must be a list, not {value!r:.60}")
     for item in value:
         if not isinstance(item, items):
-            raise BadInput(f"{item!r:.60} cannot stand in `{name}` of a task; write names")
+            raise BadInput(f"{item!r:.60} is not allowed in `{name}` of a task; use names")
     return tuple(value)
 
 
@@ -233,7 +235,7 @@ def _by_name(inputs: Mapping[str, object]) -> dict[str, WorkerResult | str]:
     found: dict[str, WorkerResult | str] = {}
     for name, value in inputs.items():
         if not isinstance(name, str) or not INPUT.fullmatch(name):
-            raise BadInput(f"{name!r:.60} is no name for an input of a task: letters, digits, `_` and `-`")
+            raise BadInput(f"{name!r:.60} is not a valid input name; use letters, digits, `_` and `-`")
         match value:
             case str() | WorkerResult():
                 found[name] = value

@@ -1,4 +1,8 @@
-"""Coordination over any async callable: structured, limited, and over when it returns."""
+"""Run async callables together: `gather`, `settled`, `race`, `quorum`, `map`, streams, retries and pools.
+
+Nothing is left running when a pattern returns. Start with `combine.py`; `flow.py` runs calls and `limiter.py` bounds
+how many run at once. To add a pattern, write it over `flow.py` and export it here.
+"""
 
 from shoal.patterns.balance import balance
 from shoal.patterns.combine import gather, map, quorum, race, settled, stages

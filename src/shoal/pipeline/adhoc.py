@@ -48,6 +48,6 @@ def _name(task: str, agent: str, *, many: bool) -> str:
 def _assert_rule(rule: Rule | None, steps: Sequence[Step]) -> None:
     total = sum(step.workers for step in steps)
     if rule is not None and rule.count_required(total) > total:
-        raise BadInput(f"a quorum of {rule.wanted} cannot be had of {total} agents")
+        raise BadInput(f"a quorum of {rule.wanted} needs more than {total} agents")
     if rule is not None and any(step.needs for step in steps):
         raise BadInput("tasks with `deps` go without --pattern: they cannot all run at once")

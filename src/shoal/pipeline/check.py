@@ -238,7 +238,7 @@ class _DocumentCheck:
         for cycle in cycles(waits):
             key_at = next(node for node in list_needs(steps[cycle[0]]) if text(node) == cycle[1]).at
             drawn = " → ".join(cycle)
-            yield self._at(key_at, f"these steps wait for each other for ever: {drawn}; take one need out")
+            yield self._at(key_at, f"these steps depend on each other: {drawn}; remove a dependency")
 
     def _step(self, step: Node) -> Iterator[Problem]:
         yield from self._check_needed(step, StepShape, ("name", "id"), "name the step")
@@ -303,7 +303,7 @@ class _DocumentCheck:
         known = {name: [inner for inner in inners if inner in uses] for name, inners in uses.items()}
         for cycle in cycles(known):
             drawn = " → ".join(cycle)
-            yield self._at(places[cycle[0]].at, f"these pipelines contain each other for ever: {drawn}; take one out")
+            yield self._at(places[cycle[0]].at, f"these pipelines contain each other: {drawn}; remove one")
 
     def _judge(self, step: Node) -> Iterator[Problem]:
         select = find(step, "select")

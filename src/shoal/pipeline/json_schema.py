@@ -19,7 +19,7 @@ class BadSchema(BadInput):
     """What is no schema; *path* leads to what is wrong in it."""
 
     def __init__(self, why: str, path: tuple[str | int, ...] = ()) -> None:
-        super().__init__(f"this is no JSON Schema that can be used: {printable(why)}")
+        super().__init__(f"this is not a usable JSON Schema: {printable(why)}")
         self.path = path
 
 

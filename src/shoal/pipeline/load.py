@@ -109,7 +109,7 @@ class _Beside:
     def _system_prompt(self, file: str, name: str) -> str:
         words = _decode(self.read(file, MAX_PROMPT_BYTES), name)
         if "\0" in words:
-            raise BadDocument([Problem(name, None, "a NUL in the text; take it out")])
+            raise BadDocument([Problem(name, None, "the text contains a NUL byte; remove it")])
         return words
 
     def _script(self, file: str, name: str) -> str:

@@ -116,7 +116,7 @@ def _stages(settling: Settling, chosen: _Chosen, outer: str = "") -> tuple[Stage
 def _stage(settling: Settling, shape: StepShape, path: tuple[str | int, ...], outer: str) -> Stage:
     name = outer + shape.title
     if len(name) > LONGEST_NAME:
-        what = f"step {name} has a name of {len(name)} signs with those around it, and {LONGEST_NAME} can be held"
+        what = f"step {name} has a full name of {len(name)} characters; at most {LONGEST_NAME} are allowed"
         settling.refuse((*path, "name"), f"{what}; nest less deeply, or use shorter names")
     made: Stage
     if shape.gate is not None:

@@ -71,7 +71,7 @@ def _variable(value: object) -> str | FromHost:
             return show_value(value) if isinstance(value, bool) else str(value)
         case {"from": str(variable), **rest} if not rest:
             if not _VARIABLE.fullmatch(variable):
-                raise wrong(f"{key(variable)} is no name for a variable of yours; use letters, digits and `_`")
+                raise wrong(f"{key(variable)} is not a valid variable name; use letters, digits and `_`")
             return FromHost(variable)
         case _:
             raise wrong(
@@ -89,7 +89,7 @@ def name_lines(env: Mapping[str, object]) -> Iterator[InitErrorDetails]:
     """Find what cannot be the name of a variable, each at its own key."""
     for name in env:
         if not _VARIABLE.fullmatch(name):
-            why = f"{key(name)} is no name for a variable; use letters, digits and `_`"
+            why = f"{key(name)} is not a valid variable name; use letters, digits and `_`"
         elif name.startswith("SHOAL_"):
             why = f"{key(name)} is set by Shoal itself; choose a name that does not start with SHOAL_"
         else:

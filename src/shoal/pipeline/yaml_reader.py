@@ -82,7 +82,7 @@ def _hint(lines: list[str], at: Position, began: Position) -> str | None:
     if began.line < at.line and ":" not in _line(lines, began):
         return f"line {began.line} has no `:`"
     if sign == ":":
-        return "a text with `: ` in it goes in quotes, and a key stands right below the one before it"
+        return "quote a text that contains `: `, and align keys of one mapping"
     if sign and sign in "@`%":
         return f"a text that starts with {sign!r} goes in quotes"
     return _hint_by_what_is_before(before)
@@ -94,7 +94,7 @@ def _hint_by_what_is_before(before: str) -> str | None:
     if before.rstrip().endswith(("'", '"')):
         return "put all of the text in quotes, of the other kind where it has some inside"
     if not before.strip(" -"):
-        return "it stands neither right below what came before nor inside of it: mind how far it is indented"
+        return "check the indentation: it matches neither the line before nor a block inside it"
     return None
 
 
@@ -214,7 +214,7 @@ class _Builder:
     def _scalar(self, event: ScalarEvent) -> Scalar:
         written = str(event.value)
         if _UNFIT.search(written):
-            self._note(event, "a NUL or half a surrogate pair in a text; take it out")
+            self._note(event, "a NUL or half a surrogate pair in a text; remove it")
         is_plain = event.style is None and event.tag is None
         return Scalar(_at(event), written, resolve(written) if is_plain else written, self._inside(event, written))
 
@@ -242,7 +242,7 @@ class _Builder:
             self._stop(event, f"no anchor `&{printable(str(event.anchor))[:60]}` before this alias")
         anchored = self.anchors[event.anchor]
         if anchored is None:
-            self._stop(event, f"`*{printable(str(event.anchor))[:60]}` is inside of what it stands for; take it out")
+            self._stop(event, f"`*{printable(str(event.anchor))[:60]}` refers to a value that contains it; remove it")
         node, size = anchored
         self._count(event, size)
         if depth + node.height > MAX_DEPTH:
@@ -286,12 +286,14 @@ def _refuse_unfit(text: str, name: str) -> None:
     if len(text) > MAX_BYTES or len(text.encode(errors="replace")) > MAX_BYTES:
         raise BadDocument([Problem(name, None, "larger than 1 MiB; move long texts to files of their own")])
     if found := _UNFIT.search(text):
-        raise BadDocument([Problem(name, _place(text, found.start()), "a NUL or broken sign; save it as plain UTF-8")])
+        raise BadDocument(
+            [Problem(name, _place(text, found.start()), "a NUL or broken character; save the file as UTF-8")]
+        )
 
 
 def _unread(error: YAMLError, text: str, name: str) -> Problem:
     if isinstance(error, ReaderError):
-        return Problem(name, _place(text, int(error.position)), "a control sign; take it out or escape it")
+        return Problem(name, _place(text, int(error.position)), "a control character; remove or escape it")
     return not_yaml(error, text, name)
 
 

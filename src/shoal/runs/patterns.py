@@ -101,7 +101,7 @@ class RunPatterns(ProgramMerge):
     ) -> list[WorkerResult]:
         """Give the first *n* that end well, in input order, and end the rest; raises `QuorumMissed`."""
         if not 1 <= n <= len(tasks):
-            raise BadInput(f"a quorum of {n} cannot be had of {len(tasks)} tasks")
+            raise BadInput(f"a quorum of {n} needs more than {len(tasks)} tasks")
         async with self._jobs(tasks, retry) as (task_run, workers), _failing():
             return await quorum(
                 _calls(task_run, workers), n, accept=is_good, limiter=room_for(workers), progress=progress

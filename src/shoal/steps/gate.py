@@ -9,7 +9,7 @@ from shoal.model.gate import Gate, GateAnswer, GateVerdict
 from shoal.sessions.context import RunContext
 from shoal.store.requests import ControlRequest, Fits, RequestDoor, answers, user_name
 
-MOST_SIGNS = 4000
+MOST_CHARS = 4000
 MOST_OF_NAME = 100
 
 
@@ -18,7 +18,7 @@ def door_of(context: RunContext) -> Iterator[RequestDoor]:
     """Take requests of other processes for as long as the run lives; what is none is named in its log."""
 
     def tell(name: str, why: str) -> None:
-        context.ledger.post(RequestIgnored(run=context.run, file=name[:MOST_SIGNS], why=why))
+        context.ledger.post(RequestIgnored(run=context.run, file=name[:MOST_CHARS], why=why))
 
     with contextlib.closing(RequestDoor(context.paths, context.run, tell)) as door:
         yield door
@@ -95,4 +95,4 @@ def _answer_event(
 def _shown_message(context: RunContext, gate: Gate) -> str:
     """Give the message without secrets; masked before it is cut, or half of a secret could pass."""
     message = context.mask.text(gate.message)
-    return message if len(message) <= MOST_SIGNS else f"{message[: MOST_SIGNS - 1]}…"
+    return message if len(message) <= MOST_CHARS else f"{message[: MOST_CHARS - 1]}…"

@@ -1,1 +1,4 @@
-"""What users test their own pipelines and agents with; nothing else of Shoal imports it."""
+"""Tools for testing pipelines and adapters without a provider; no other package imports this one.
+
+`adapter.py` is the contract of an adapter as a class of tests; `model/` is a scripted model server on loopback.
+"""

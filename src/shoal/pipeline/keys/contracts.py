@@ -48,9 +48,9 @@ def _inside(path: str) -> str:
 
 def _pattern(pattern: str) -> str:
     if not pattern.strip("/") or pattern.startswith("/") or ".." in pattern.split("/"):
-        raise wrong(f"{show_value(pattern)} is no pattern for paths from the top of the repository, like `src/**/*.py`")
+        raise wrong(f"{show_value(pattern)} is not a pattern for paths in the repository; write one like `src/**/*.py`")
     if len(pattern) > LONGEST_PATTERN:
-        raise wrong(f"a pattern may have {LONGEST_PATTERN} signs, not {len(pattern)}")
+        raise wrong(f"a pattern may have at most {LONGEST_PATTERN} characters, not {len(pattern)}")
     return pattern
 
 
@@ -308,9 +308,9 @@ def _load_schema(content: bytes, file: str) -> str:
         schema = json.loads(content.decode().removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
         where = Position(error.lineno, error.colno)
-        raise BadDocument([Problem(file, where, f"this is no JSON ({error.msg})")]) from None
+        raise BadDocument([Problem(file, where, f"this is not JSON ({error.msg})")]) from None
     except (ValueError, RecursionError):
-        raise BadInput(f"{file!r} is no JSON that can be read; check it") from None
+        raise BadInput(f"{file!r} is not valid JSON; check it") from None
     if not isinstance(schema, dict | bool):
         raise BadInput(f"{file!r} holds no JSON Schema, which is a mapping; check it")
     return canonical(schema)

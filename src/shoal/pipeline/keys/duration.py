@@ -14,9 +14,7 @@ class BadDuration(BadInput):
 
     def __init__(self, written: object) -> None:
         shown = repr(written)[:60]
-        super().__init__(
-            f"{shown} is no length of time; write seconds, or like `90s`, `10m`, `1h30m` (30 days at most)"
-        )
+        super().__init__(f"{shown} is not a duration; write seconds, or like `90s`, `10m`, `1h30m` (30 days at most)")
 
 
 def seconds(written: object) -> float:

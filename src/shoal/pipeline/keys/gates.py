@@ -11,7 +11,7 @@ from shoal.pipeline.problems import Problem, key, show_value
 from shoal.pipeline.tree import NEEDS, Fields, Scalar, find
 
 EXAMPLE = '`gate: "Ship it?"`'
-MOST_SIGNS = 4000
+MOST_CHARS = 4000
 OWN_KEYS = frozenset({"name", "id", *NEEDS, "on_conflict", "if", "optional", "gate", "loop"})
 """What goes with a gate; all else is about agents and their work."""
 
@@ -19,8 +19,8 @@ OWN_KEYS = frozenset({"name", "id", *NEEDS, "on_conflict", "if", "optional", "ga
 def _question(message: str) -> str:
     if not message.strip():
         raise wrong(f"the gate asks nothing; write what a person is to answer, like {EXAMPLE}")
-    if len(message) > MOST_SIGNS:
-        raise wrong(f"the message of a gate has at most {MOST_SIGNS} signs, not {len(message)}; make it shorter")
+    if len(message) > MOST_CHARS:
+        raise wrong(f"a gate's message may have at most {MOST_CHARS} characters, not {len(message)}; shorten it")
     return message
 
 
@@ -71,6 +71,6 @@ def gate_problems(step: Fields, name: str) -> Iterator[Problem]:
         return
     for label, entry in step.entries.items():
         if label == "timeout":
-            yield Problem(name, entry.at, "the `timeout` of a gate is written inside of it; move it there")
+            yield Problem(name, entry.at, "`timeout` belongs inside `gate`; move it there")
         elif label not in OWN_KEYS:
             yield Problem(name, entry.at, f"{key(label)} does not go with `gate`, which has no agent; remove it")

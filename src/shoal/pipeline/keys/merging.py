@@ -27,7 +27,7 @@ def _branch(name: str) -> str:
     if OURS.search(name):
         raise wrong(f"{show_value(name)} is where Shoal keeps its own branches; name one of yours, like `main`")
     if not name or NO_BRANCH.search(name) or name.startswith("refs/") or len(name) > LONGEST_BRANCH:
-        raise wrong(f"{show_value(name)} is no name of a branch; write one like `main`")
+        raise wrong(f"{show_value(name)} is not a valid branch name; write one like `main`")
     return name
 
 

@@ -23,7 +23,7 @@ def _as_list(value: object) -> object:
 
 def _once(by: list[str]) -> list[str]:
     if len(set(by)) < len(by):
-        raise wrong("`by` names a criterion twice; take one out")
+        raise wrong("`by` names a criterion twice; remove one")
     return by
 
 

@@ -48,9 +48,9 @@ def _matrix(value: object) -> Matrix:
 def _axis_lines(axes: Mapping[str, object]) -> Iterator[InitErrorDetails]:
     for name, values in axes.items():
         if name in ITEM_KEYS:
-            yield _line(f"{key(name)} stands beside `matrix`, not in it; move it out", (name,), UNKNOWN_KEY)
+            yield _line(f"{key(name)} belongs beside `matrix`, not in it; move it out", (name,), UNKNOWN_KEY)
         elif not _AXIS.fullmatch(name):
-            yield _line(f"{key(name)} is no name for an axis; use letters, digits, `-` and `_`", (name,), UNKNOWN_KEY)
+            yield _line(f"{key(name)} is not a valid axis name; use letters, digits, `-` and `_`", (name,), UNKNOWN_KEY)
         elif not isinstance(values, list):
             yield _line(f"the axis {key(name)} must be a list of values, not {show_value(values)}", (name,))
         elif not values:
@@ -96,7 +96,7 @@ def _parts(written: str | None) -> re.Match[str] | None:
 
 def _path(written: str) -> str:
     if not all(part.strip() for part in written.split(".")):
-        raise wrong(f"{show_value(written)} is no dotted path; write it like `plan.tasks`")
+        raise wrong(f"{show_value(written)} is not a dotted path; write it like `plan.tasks`")
     return written
 
 

@@ -50,7 +50,7 @@ def _refusal(path: Path, environ: Mapping[str, str]) -> str | None:
     except OSError:
         return "it does not exist, or you may not look at it"
     if not real.is_dir():
-        return "it is no folder"
+        return "it is not a folder"
     for home in _homes(environ):
         if home.is_relative_to(real):
             return "it holds your home; name a folder in it"

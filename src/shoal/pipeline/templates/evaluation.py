@@ -260,9 +260,7 @@ class Evaluation:
             made = what(*args, **options)
         except (TypeError, ValueError, ArithmeticError, MemoryError, AttributeError):
             of = ", ".join(map(kind, args)) or "nothing"
-            raise BadTemplate(
-                f"{_node_name(node)} cannot be had of {of}; look at what it is given", _at(node)
-            ) from None
+            raise BadTemplate(f"{_node_name(node)} does not work on {of}; check the values", _at(node)) from None
         self._charge(len(made) >> 4 if isinstance(made, list) else 0)
         return made
 
