@@ -14,6 +14,8 @@ COMMANDS = (
     "merge",
     "open",
     "approve",
+    "resume",
+    "retry",
     "clean",
     "validate",
     "schema",

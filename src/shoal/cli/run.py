@@ -119,7 +119,7 @@ def command(
     plan = make_plan(work, manner, os.environ)
     if dry_run:
         return _show_plan(plan, repo, json=json)
-    face = _face(plan, json=json, events=events)
+    face = face_for(plan, json=json, events=events)
     return asyncio.run(follow_run(plan, make_request(plan, repo, base, approve_all=yes), face, until))
 
 
@@ -134,7 +134,8 @@ def _show_plan(plan: Plan, folder: Path, *, json: bool) -> int:
     return 0
 
 
-def _face(plan: Plan, *, json: bool, events: bool) -> RunOutput:
+def face_for(plan: Plan, *, json: bool, events: bool) -> RunOutput:
+    """Choose what shows the progress of *plan*."""
     if events:
         return EventOutput()
     width = max(len(stage.name) for stage in everything(plan.steps)) + HEX

@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal.errors import BadInput, Unavailable, UnknownName
 from shoal.git.closure import OnGather
+from shoal.model.events import SessionDiscarded
 from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
 from shoal.model.task import AgentLike
 from shoal.store.database import OnWait
@@ -16,6 +17,16 @@ from shoal.store.ledger import Listener
 MODES = ("process", "thread")
 DATABASES = ("per_agent", "shared")
 SPELLINGS = {"max_concurrent_agents": "max_concurrent", "max_concurrent_workers": "max_concurrent"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """How a run is resumed."""
+
+    is_fresh: bool = False
+    """Whether interrupted sessions start from their base, and not from the files that they left."""
+    discard: tuple[SessionDiscarded, ...] = ()
+    """Sessions whose results do not count any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +42,8 @@ class RunRequest:
     """Whether *run* has ended before and goes on now."""
     is_patient: bool = False
     """Whether to try again to bring in work that could not be kept, however often that was tried before."""
+    resume: Resume | None = None
+    """How *run* is resumed: what of it has ended is kept."""
     base: str | None = None
     strategy: str = "auto"
     sandbox: str = "bubblewrap"

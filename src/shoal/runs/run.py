@@ -20,6 +20,7 @@ from shoal.runs.auto_merge import auto_merge
 from shoal.runs.context import OpenRun, open_run
 from shoal.runs.overlaps import alternatives_of, overlaps_told
 from shoal.runs.request import RunRequest
+from shoal.runs.resume import record_plan, record_resumed
 from shoal.sandboxes.registry import confines
 from shoal.sessions.context import RunContext
 from shoal.sessions.limit_watch import spelt
@@ -29,6 +30,7 @@ from shoal.sessions.setup.project import setup_notes
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
 from shoal.steps.gate import door_of
+from shoal.steps.history import History
 from shoal.steps.outcome import record_stage_ended, record_stages_started
 from shoal.steps.stages import StageRunner
 from shoal.steps.step import StepRunner, all_jobs
@@ -154,8 +156,8 @@ async def run(plan: Plan, request: RunRequest, *, stop: asyncio.Event, listen: L
     try:
         async with open_run(replace(request, on_event=listen), plan) as opened:
             record = RunRecord(opened.context)
-            await record_start(opened.context, opened.plan)
-            work = _Work(opened, record, _make_runner(opened.context, opened.plan))
+            history = await _begin(opened, request)
+            work = _Work(opened, record, _make_runner(opened.context, opened.plan, history))
             try:
                 await work.run(stop, approve_all=request.approve_all)
             except Exception as error:
@@ -202,9 +204,19 @@ class RunRecord:
         return make_report(self._fold.state().runs[self._context.run])
 
 
-def _make_runner(context: RunContext, plan: Plan) -> WorkerRunner:
+async def _begin(opened: OpenRun, request: RunRequest) -> History:
+    """Record that the run starts, or that it is resumed; return what it came to before."""
+    if request.resume is not None:
+        return await record_resumed(opened.context, request.resume)
+    await record_start(opened.context, opened.plan)
+    await record_plan(opened.context, opened.plan, request)
+    return History()
+
+
+def _make_runner(context: RunContext, plan: Plan, history: History) -> WorkerRunner:
     admission = Admission(context.paths.root)
-    return WorkerRunner(context, admitting(context, admission, min(plan.max_concurrent, raise_file_limit())), admission)
+    limiter = admitting(context, admission, min(plan.max_concurrent, raise_file_limit()))
+    return WorkerRunner(context, limiter, admission, history)
 
 
 def _sentence(error: Exception) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shoal.errors import Broken, ShoalError
 from shoal.git.contents import contents
+from shoal.git.difference import list_changed_paths
 from shoal.git.gitdir import write_gitdir
 from shoal.git.imports import MAX_BLOB_BYTES, ImportRefused, release, take
 from shoal.git.refs import ABSENT, Move, move, refusal, value
@@ -21,7 +22,7 @@ from shoal.sessions.executable_config import Flags, flag_changes
 from shoal.sessions.sandboxed import git_environment, open_sandboxed
 from shoal.sessions.seal import Seal, SealRequest, seal_work
 from shoal.sessions.session_dir import SessionDir
-from shoal.sessions.worker import Session
+from shoal.sessions.worker import Session, WorkerSpec
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.objects import objects_ready
 from shoal.workspaces.overlay import is_empty
@@ -114,6 +115,19 @@ class KeptWork:
 
 NOTHING = KeptWork()
 """There was no work."""
+
+
+async def add_continued(context: RunContext, worker: WorkerSpec, work: KeptWork) -> KeptWork:
+    """Count the files of the interrupted session that *worker* continued as its own work, also unchanged ones."""
+    commit = work.commit or worker.base
+    if worker.origin is None or commit is None or work.failure is not None:
+        return work
+    repository, branch = context.repository, f"refs/heads/{worker.branch}"
+    if work.commit is None and not await move(repository, [Move(branch, commit, ABSENT)]):
+        raise Broken(f"{worker.branch} exists already")
+    paths = await list_changed_paths(repository.git, worker.origin, commit)
+    flags = await flag_changes(repository.git, worker.origin, commit, paths, context.executable)
+    return replace(work, branch=worker.branch, commit=commit, files_changed=len(paths), flags=flags)
 
 
 async def keep_work(

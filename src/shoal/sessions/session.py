@@ -22,7 +22,7 @@ from shoal.sessions.client_settings import restore_client_settings
 from shoal.sessions.context import RunContext
 from shoal.sessions.database import keep_database
 from shoal.sessions.function_thread import run_in_thread
-from shoal.sessions.keep_work import KeptWork, add_patch, keep_work, recycle
+from shoal.sessions.keep_work import KeptWork, add_continued, add_patch, keep_work, recycle
 from shoal.sessions.open_session import open_session
 from shoal.sessions.seal import SealRequest
 from shoal.sessions.setup.prepare import setup_record
@@ -90,7 +90,7 @@ async def _work(session: Session) -> WorkerResult:
     collected = await collect_artifacts(session.context, workspace, worker.artifacts)  # before it is recycled
     database = await keep_database(session)
     try:
-        work = await import_work(session)
+        work = await add_continued(session.context, worker, await import_work(session))
     except FAULTS as error:
         return _failed(worker, error, raw=session.directory.box)
     result = await _with_artifacts(session, _result(session, ended, work), collected, work)
@@ -127,7 +127,7 @@ def _with_facts(context: RunContext, worker: WorkerSpec, result: WorkerResult, *
         attempts=worker.attempt,
         item=worker.item,
         prompt=prompt_summary(context, worker),
-        base=context.base.commit,
+        base=worker.origin or context.base.commit,
         workspace=str(context.workspace_path(worker.step, worker.index)),
         duration_seconds=round(seconds, 3),
     )

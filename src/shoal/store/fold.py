@@ -10,7 +10,9 @@ from shoal.model.events import (
     OverlapSeen,
     Recorded,
     RunEnded,
+    RunResumed,
     RunStarted,
+    SessionDiscarded,
     SessionEnded,
     SessionStarted,
     StepEnded,
@@ -41,6 +43,9 @@ class SessionState:
     started_at: float
     seq: int
     """The number of the event that started it: the order of sessions, across steps and runs."""
+    visit: int = 1
+    is_discarded: bool = False
+    """Whether its work is done again, so that its result does not count any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +239,8 @@ class Fold:
         match recorded.event:
             case RunStarted() as event:
                 self._run_started(event, recorded.at)
+            case RunResumed(run=run, owner=owner):
+                self._runs[run] = replace(self._run(run, recorded.at), owner=owner, status=Status.RUNNING, error=None)
             case RunEnded(run=run, status=status, duration_seconds=seconds, error=error):
                 known = self._run(run, recorded.at)
                 self._runs[run] = replace(known, status=status, duration_seconds=seconds, error=error)
@@ -245,6 +252,8 @@ class Fold:
                 self._session_started(event, recorded)
             case SessionEnded() as event:
                 self._session_ended(event, recorded)
+            case SessionDiscarded(run=run, step=step, session=name) if (run, step, name) in self._sessions:
+                self._sessions[run, step, name] = replace(self._sessions[run, step, name], is_discarded=True)
             case GateOpened() as event:
                 self._gate_opened(event, recorded)
             case GateAnswered() as event:
@@ -316,6 +325,7 @@ class Fold:
             result=None,
             started_at=recorded.at,
             seq=recorded.seq,
+            visit=event.visit,
         )
 
     def _session_ended(self, event: SessionEnded, recorded: Recorded) -> None:

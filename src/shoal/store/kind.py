@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from shoal.model.events import Event, Recorded
+from shoal.model.events import Event, Recorded, RunPlanned
 from shoal.store.codec import encode
 
 
@@ -51,8 +51,11 @@ class Store(Protocol):
     def read_events(self, run: str | None = None, after: int = 0) -> Iterator[Recorded]:
         """Read the ledger in order, of one *run* or of all, with numbers above *after*.
 
-        Events of kinds that this Shoal does not know are skipped; they stay in the store.
+        Events of kinds that this Shoal does not know are skipped; they stay in the store. So are the plans of runs.
         """
+
+    def read_plan(self, run: str) -> RunPlanned | None:
+        """Read the plan of *run* as it was recorded last."""
 
     def read_unended(self, run: str) -> Iterator[Recorded]:
         """Read the starts of those sessions of *run* that have no end, in order."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from shoal.errors import Broken
-from shoal.model.events import Recorded
+from shoal.model.events import Recorded, RunPlanned
 from shoal.store.codec import UnknownEvent, decode
 from shoal.store.database import BUSY_SECONDS, LEDGER, SESSION, Database, OnWait, check_version, primary_code
 from shoal.store.paths import StatePaths
@@ -20,6 +20,7 @@ _UNENDED = (
     "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'SessionStarted' AND session NOT IN"
     " (SELECT session FROM events WHERE run = ? AND kind = 'SessionEnded' AND session IS NOT NULL) ORDER BY seq"
 )
+_PLAN = "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'RunPlanned' ORDER BY seq DESC LIMIT 1"
 _CLOSED_TO_US = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 
 
@@ -50,6 +51,13 @@ class SqliteStore:
             rows = [] if connection is None else connection.execute(_UNENDED, (run, run)).fetchall()
         return _decode_rows(rows)
 
+    def read_plan(self, run: str) -> RunPlanned | None:
+        """Read the plan of *run* as it was recorded last."""
+        with _open_reader(self.paths.ledger) as connection:
+            rows = [] if connection is None else connection.execute(_PLAN, (run,)).fetchall()
+        events = [recorded.event for recorded in _decode_rows(rows)]
+        return next((event for event in events if isinstance(event, RunPlanned)), None)
+
     def read_session(self, session: str, after: int = 0) -> Iterator[Recorded]:
         """Read the log of *session* in order, with numbers above *after*."""
         return _read_events(self.paths.session_db(session), None, after)
@@ -79,7 +87,9 @@ def _decode_rows(rows: Sequence[_Row]) -> Iterator[Recorded]:
 
 def _read_page(connection: sqlite3.Connection, run: str | None, after: int) -> Sequence[_Row]:
     # whole pages: an open cursor would keep the writer from resetting its log, or from writing at all
-    query = f"SELECT seq, at, kind, body FROM events WHERE {'run = ? AND' if run else ''} seq > ? ORDER BY seq LIMIT ?"  # noqa: S608
+    # and without plans, which are large and serve only to resume a run
+    which = f"{'run = ? AND' if run else ''} kind != 'RunPlanned' AND seq > ?"
+    query = f"SELECT seq, at, kind, body FROM events WHERE {which} ORDER BY seq LIMIT ?"  # noqa: S608
     values = (run, after, PAGE_ROWS) if run else (after, PAGE_ROWS)
     return connection.execute(query, values).fetchall()
 

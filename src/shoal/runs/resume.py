@@ -1,0 +1,182 @@
+"""Resume a run that was stopped, killed or failed: its plan as it was recorded, and what of it still counts."""
+
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal import __version__
+from shoal.errors import BadInput
+from shoal.model.events import RunPlanned, RunResumed, SessionDiscarded
+from shoal.model.plan import PipelineGroup, Plan, Stage, everything
+from shoal.model.status import Status
+from shoal.runs.request import Resume, RunRequest
+from shoal.sessions.context import RunContext
+from shoal.steps.history import FINISHED, History, read_history
+from shoal.store.fold import RunState, SessionState, StepState
+from shoal.store.lock import is_locked
+from shoal.store.paths import StatePaths
+from shoal.store.plans import Unrecordable, decode_plan, encode_plan
+from shoal.store.reader import read_events, store_at
+
+
+async def record_plan(context: RunContext, plan: Plan, request: RunRequest) -> None:
+    """Record *plan* before its first agent starts, so that the run can be resumed without its file."""
+    options = {"approve_all": "yes"} if request.approve_all else {}
+    try:
+        planned = RunPlanned(
+            run=context.run, plan=encode_plan(plan, context.mask.text), options=options, version=__version__
+        )
+    except Unrecordable as error:
+        planned = RunPlanned(run=context.run, plan="", unrecorded=str(error), options=options, version=__version__)
+    await context.ledger.append(planned)
+
+
+async def record_resumed(context: RunContext, resume: Resume) -> History:
+    """Record that this process continues the run; return what of it counts."""
+    before = [
+        recorded.event.epoch
+        for recorded in read_events(context.paths, context.run)
+        if isinstance(recorded.event, RunResumed)
+    ]
+    epoch = max(before, default=0) + 1
+    resumed = RunResumed(run=context.run, owner=os.getpid(), host=platform.node(), epoch=epoch)
+    await context.ledger.append(resumed, *resume.discard)
+    return read_history(read_events(context.paths, context.run), is_fresh=resume.is_fresh)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumableRun:
+    """A run that can be resumed: its plan, and the request that continues it."""
+
+    plan: Plan
+    request: RunRequest
+
+
+def find_resumable(
+    paths: StatePaths, run: RunState, environ: Mapping[str, str], folder: Path, changed: Plan | None = None
+) -> ResumableRun:
+    """Read how *run* is to be continued, by its recorded plan or by *changed*; raise `BadInput` where it cannot be."""
+    if is_locked(paths.run_lock(run.run)):
+        raise BadInput(f"{run.run} is still running (process {run.owner}); `shoal stop {run.run}` stops it")
+    planned = store_at(paths).read_plan(run.run)
+    if changed is None and (planned is None or not planned.plan):
+        why = "an older Shoal started it" if planned is None else planned.unrecorded
+        raise BadInput(f"{run.run} has no recorded plan ({why}); give its file with `--with FILE`")
+    recorded = decode_plan(planned.plan, environ) if planned is not None and planned.plan else None
+    plan = changed or recorded
+    if plan is None:
+        raise BadInput(f"{run.run} has no recorded plan; give its file with `--with FILE`")
+    if changed is not None and recorded is not None:
+        _assert_same_finished(run, recorded, changed)
+    request = RunRequest(
+        folder=folder,
+        environ=environ,
+        name=plan.name,
+        run=run.run,
+        is_reopened=True,
+        resume=Resume(),
+        base=run.base,
+        strategy=run.workspace or plan.isolation_strategy,
+        sandbox=run.wall or plan.sandbox,
+        cleanup=plan.cleanup_on_complete,
+        keep_database=plan.keep_database,
+        fleet=plan.fleet_limits,
+        approve_all=planned is not None and planned.options.get("approve_all") == "yes",
+    )
+    return ResumableRun(plan, request)
+
+
+def _assert_same_finished(run: RunState, recorded: Plan, changed: Plan) -> None:
+    """Refuse a changed plan whose finished steps are not as they were."""
+    before = {stage.name: stage for stage in everything(recorded.steps)}
+    after = {stage.name: stage for stage in everything(changed.steps)}
+    for name, step in run.steps.items():
+        is_finished = any(session.status in FINISHED for session in step.sessions.values())
+        if is_finished and name in before and before[name] != after.get(name):
+            what = "is gone from" if name not in after else "differs in"
+            raise BadInput(
+                f"step {name!r} has finished work of {run.run}, and {what} the new file;"
+                f" change it back, or do it again with `shoal retry {run.run} --from {name}`"
+            )
+
+
+def discard_failed(run: RunState, plan: Plan, word: str | None = None) -> tuple[SessionDiscarded, ...]:
+    """Discard the failed sessions of *run*, or those of the step or session *word*, and what was built on them."""
+    failed = [
+        (step.step, session)
+        for step in run.steps.values()
+        for session in _list_failed(step)
+        if word is None or word in (step.step, session.session)
+    ]
+    if not failed:
+        raise BadInput(_nothing_failed(run, word))
+    steps = {step for step, _ in failed}
+    later = dependants(plan.steps, steps) - steps
+    names = [(step, session.session) for step, session in failed]
+    names += [(step, session) for step, session in _sessions_of(run, later)]
+    return tuple(SessionDiscarded(run=run.run, step=step, session=session) for step, session in names)
+
+
+def discard_from(run: RunState, plan: Plan, step: str) -> tuple[SessionDiscarded, ...]:
+    """Discard all sessions of *step* and of the steps that depend on it."""
+    known = {stage.name for stage in everything(plan.steps)}
+    if step not in known:
+        raise BadInput(f"{run.run} has no step {step!r}; its steps: {', '.join(sorted(known))}")
+    found = _sessions_of(run, {step} | dependants(plan.steps, {step}))
+    return tuple(SessionDiscarded(run=run.run, step=name, session=session) for name, session in found)
+
+
+def dependants(stages: Sequence[Stage], names: set[str]) -> set[str]:
+    """List the stages that depend on any of *names*, with all that is inside of them, at every level."""
+    found: set[str] = set()
+    for stage in stages:
+        inner = {item.name for item in everything([stage])}
+        if isinstance(stage, PipelineGroup):
+            found |= dependants(stage.stages, names)
+        if set(stage.needs) & (names | found) or (inner & (names | found) and stage.loop is not None):
+            found |= inner
+        elif inner & names:
+            found |= {stage.name}
+    return found if found <= names else found | dependants(stages, names | found)
+
+
+def _sessions_of(run: RunState, steps: set[str]) -> Iterator[tuple[str, str]]:
+    for step in run.steps.values():
+        if step.step in steps:
+            yield from ((step.step, session) for session in step.sessions)
+
+
+def _list_failed(step: StepState) -> list[SessionState]:
+    """List the sessions of workers whose last attempt failed, with the attempts before it."""
+    counted = [session for session in step.sessions.values() if not session.is_discarded]
+    last = {session.index: session for session in sorted(counted, key=lambda session: session.seq)}
+    failed = {(session.index, session.visit) for session in last.values() if _is_failed(session)}
+    return [session for session in counted if _is_failed(session) and (session.index, session.visit) in failed]
+
+
+def _is_failed(session: SessionState) -> bool:
+    return session.status in FINISHED and not session.status.is_good
+
+
+def _nothing_failed(run: RunState, word: str | None) -> str:
+    if word is None:
+        return f"no session of {run.run} has failed; `shoal resume {run.run}` continues what was interrupted"
+    return f"{word!r} names no failed step or session of {run.run}; `shoal retry {run.run} --from STEP` does any again"
+
+
+def is_complete(run: RunState) -> bool:
+    """Say whether there is nothing to resume: the run ended, and nothing of it was stopped from outside."""
+    open_statuses = (Status.CANCELLED, Status.LOST, Status.INTERRUPTED, Status.RUNNING, Status.PENDING)
+    open_steps = [
+        step for step in run.steps.values() if step.status in open_statuses or (step.ended and step.ended.is_stopped)
+    ]
+    return run.status.is_ended and run.status not in open_statuses and not open_steps
+
+
+def with_discarded(
+    resumable: ResumableRun, discard: tuple[SessionDiscarded, ...], *, is_fresh: bool = False
+) -> ResumableRun:
+    """Return *resumable* with sessions that do not count any more."""
+    return replace(resumable, request=replace(resumable.request, resume=Resume(is_fresh=is_fresh, discard=discard)))
