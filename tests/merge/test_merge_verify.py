@@ -25,9 +25,10 @@ from shoal.patterns.limiter import Limiter
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
-from shoal.store.fold import StepState, fold
+from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
+from shoal.store.state import StepState
 from tests.acting import assert_nothing_left, fingerprint
 from tests.conftest import git
 

@@ -17,9 +17,10 @@ from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
 from shoal.steps.gate import MOST_CHARS, ask_person, door_of
-from shoal.store.fold import StepState, fold
+from shoal.store.fold import fold
 from shoal.store.reader import read_events
 from shoal.store.requests import ControlRequest, post, read_posted, user_name
+from shoal.store.state import StepState
 
 ASK = Gate(message="Ship it?")
 

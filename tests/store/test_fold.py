@@ -22,8 +22,9 @@ from shoal.model.events import (
 )
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.store.fold import State, fold, latest, report
+from shoal.store.fold import fold, latest, report
 from shoal.store.lookup import find_run, find_session
+from shoal.store.state import State
 
 GOOD = Status.SUCCEEDED
 

@@ -16,12 +16,13 @@ from shoal.cli.repository import find_place
 from shoal.errors import BadInput
 from shoal.model.events import GateAnswered, RunEnded, StepEnded
 from shoal.model.gate import GateAnswer, GateVerdict
-from shoal.store.fold import GateState, RunState, State, StepState, latest
+from shoal.store.fold import latest
 from shoal.store.lock import is_locked
 from shoal.store.lookup import find_run
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 from shoal.store.requests import ControlRequest, post, user_name, withdraw
+from shoal.store.state import GateState, RunState, State, StepState
 
 TAKEN_SECONDS = 3.0
 SHOWN = 5

@@ -23,8 +23,9 @@ from shoal.model.results import WorkerResult
 from shoal.proc.pager import show_pages
 from shoal.runs.inspect_work import combination
 from shoal.sessions.executable_config import flag_changes
-from shoal.store.fold import SessionState, report
+from shoal.store.fold import report
 from shoal.store.lookup import find_run, find_session
+from shoal.store.state import SessionState
 
 HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 COLOURS = {"+": "good", "-": "bad"}

@@ -27,10 +27,10 @@ from shoal.model.events import (
     SessionEnded,
 )
 from shoal.model.results import WorkerResult
-from shoal.store.fold import SessionState
 from shoal.store.lock import is_locked
 from shoal.store.lookup import find_session
 from shoal.store.reader import read_events, read_session
+from shoal.store.state import SessionState
 
 # Taken out, not shown as an escape: many programs colour what they say, and a line of escapes cannot be read.
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")

@@ -33,10 +33,11 @@ from shoal.model.merge import MergeReport, Strategy
 from shoal.model.resolved_task import ResolvedTask
 from shoal.pipeline.keys.duration import seconds
 from shoal.pipeline.names import own_file
-from shoal.store.fold import RunState, State, report
+from shoal.store.fold import report
 from shoal.store.ledger import open_ledger
 from shoal.store.lookup import find_run, find_session
 from shoal.store.reader import store_at
+from shoal.store.state import RunState, State
 
 AT_ONCE = 3
 

@@ -13,8 +13,8 @@ from shoal.cli.output import escape
 from shoal.cli.repository import find_place, no_branch_yet
 from shoal.errors import BadInput
 from shoal.runs.inspect_work import Opened, open_branch
-from shoal.store.fold import SessionState
 from shoal.store.lookup import find_session
+from shoal.store.state import SessionState
 
 
 def checkout_line(branch: str, *, is_new: bool, is_elsewhere: bool) -> str:

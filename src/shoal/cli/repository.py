@@ -9,10 +9,11 @@ from shoal.git.repository import inspect
 from shoal.git.snapshot import hidden_repository
 from shoal.model.repository import Repository
 from shoal.model.status import Status
-from shoal.store.fold import RunState, SessionState, State, StepState, fold
+from shoal.store.fold import fold
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
+from shoal.store.state import RunState, SessionState, State, StepState
 
 
 @dataclass(frozen=True, slots=True)

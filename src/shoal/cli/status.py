@@ -15,8 +15,9 @@ from shoal.cli.render.overlaps import overlap_table
 from shoal.cli.render.report import error_lines, headline, standing_lines, step_lines, worker_lines
 from shoal.cli.repository import find_place
 from shoal.model.results import RunReport, WorkerResult
-from shoal.store.fold import RunState, report
+from shoal.store.fold import report
 from shoal.store.lookup import find_run
+from shoal.store.state import RunState
 
 SHOWN = 5
 

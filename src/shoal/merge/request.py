@@ -20,12 +20,13 @@ from shoal.model.repository import Repository
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import RunReport, WorkerResult
 from shoal.sessions.context import RunContext
-from shoal.store.fold import RunState, State, fold, report
+from shoal.store.fold import fold, report
 from shoal.store.ledger import Ledger, open_ledger
 from shoal.store.lock import hold_lock
 from shoal.store.lookup import find_run, find_session
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, store_at
+from shoal.store.state import RunState, State
 
 if TYPE_CHECKING:
     from shoal.steps.attempts import WorkerRunner  # brings in all that sessions need, which few merges do

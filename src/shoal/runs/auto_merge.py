@@ -20,9 +20,10 @@ from shoal.runs.context import home_of, open_run
 from shoal.runs.request import RunRequest
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
-from shoal.store.fold import RunState, fold, report
+from shoal.store.fold import fold, report
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
+from shoal.store.state import RunState
 
 AT_ONCE = 3
 """So many verifications run at the same time, at most: all but the first are of what may be asked next."""

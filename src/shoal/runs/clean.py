@@ -21,10 +21,11 @@ from shoal.runs.context import open_run
 from shoal.runs.recovery import Recovery, RecoveryFailure
 from shoal.runs.request import RunRequest
 from shoal.sessions.open_session import prune
-from shoal.store.fold import RunState, fold
+from shoal.store.fold import fold
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
+from shoal.store.state import RunState
 from shoal.workspaces import base as bases
 from shoal.workspaces import objects
 from shoal.workspaces import setup_layers as setup

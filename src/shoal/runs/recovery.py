@@ -23,11 +23,12 @@ from shoal.sessions.keep_work import KeptWork, add_seal_notes, keep_work
 from shoal.sessions.open_session import prune
 from shoal.sessions.seal import SealRequest, seal_work
 from shoal.sessions.session_dir import SessionDir
-from shoal.store.fold import SessionState, fold
+from shoal.store.fold import fold
 from shoal.store.lock import hold_lock, is_locked
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, read_unended
 from shoal.store.requests import forget_dead
+from shoal.store.state import SessionState
 from shoal.workspaces import base as bases
 from shoal.workspaces import objects
 from shoal.workspaces.kind import Workspace

@@ -14,11 +14,11 @@ from shoal.model.status import Status
 from shoal.runs.request import Resume, RunRequest
 from shoal.sessions.context import RunContext
 from shoal.steps.history import FINISHED, History, read_history
-from shoal.store.fold import RunState, SessionState, StepState
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 from shoal.store.plans import Unrecordable, decode_plan, encode_plan
 from shoal.store.reader import read_events, store_at
+from shoal.store.state import RunState, SessionState, StepState
 
 
 async def record_plan(context: RunContext, plan: Plan, request: RunRequest) -> None:

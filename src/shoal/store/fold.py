@@ -1,7 +1,7 @@
 """What the events add up to: pure, and never at odds with the log because it is made of nothing else."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 
 from shoal.model.events import (
     GateAnswered,
@@ -18,105 +18,12 @@ from shoal.model.events import (
     StepEnded,
     StepStarted,
 )
-from shoal.model.gate import GateAnswer, GateVerdict
+from shoal.model.gate import GateAnswer
 from shoal.model.merge import Delivery, DeliveryRecorded, DeliveryStatus, MergeIntended, MergeRecorded, MergeReport
 from shoal.model.overlap import Overlap
 from shoal.model.results import RunReport, StepResult, WorkerResult, sum_usage
 from shoal.model.status import Status
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionState:
-    """One session, as far as it has come; *result* is there when it has ended."""
-
-    session: str
-    index: int
-    branch: str
-    base: str
-    strategy: str
-    workspace: str
-    by_host: bool
-    attempt: int
-    status: Status
-    prompt: str
-    result: WorkerResult | None
-    started_at: float
-    seq: int
-    """The number of the event that started it: the order of sessions, across steps and runs."""
-    visit: int = 1
-    is_discarded: bool = False
-    """Whether its work is done again, so that its result does not count any more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateState:
-    """What a person was asked, and the answer where there is one."""
-
-    message: str
-    opened_at: float
-    seq: int
-    """The number of the event that asked: an answer names it."""
-    timeout: float | None = None
-    on_timeout: GateVerdict = GateVerdict.REJECT
-    answer: GateAnswer | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepState:
-    """One step with its sessions in the order of their start, earlier attempts among them."""
-
-    step: str
-    workers: int = 0
-    on_failure: str = ""
-    status: Status = Status.RUNNING
-    ended: StepEnded | None = None
-    sessions: Mapping[str, SessionState] = field(default_factory=dict)
-    gate: GateState | None = None
-    seq: int = 0
-    """The number of the event with which its last round began, where it is done again inside of a loop."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Say whether a person is to answer."""
-        return self.gate is not None and self.gate.answer is None and not self.status.is_ended
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
-    """One run with its steps in the order of their start."""
-
-    run: str
-    name: str = ""
-    base: str = ""
-    wall: str = ""
-    workspace: str = ""
-    limits: str = ""
-    owner: int = 0
-    status: Status = Status.RUNNING
-    notes: tuple[str, ...] = ()
-    started_at: float = 0.0
-    duration_seconds: float = 0.0
-    error: str | None = None
-    stages: tuple[str, ...] = ()
-    """The names of all stages in the order of the plan."""
-    steps: Mapping[str, StepState] = field(default_factory=dict)
-    overlaps: tuple[Overlap, ...] = ()
-    merge: MergeReport | None = None
-    """What became of the run's work the last time that it was brought together, or taken out again."""
-    deliveries: Mapping[str, Delivery] = field(default_factory=dict)
-    """The last delivery into each branch of the user's, by its name."""
-
-    @property
-    def waiting(self) -> tuple[StepState, ...]:
-        """The steps that wait for a person."""
-        return () if self.status.is_ended else tuple(step for step in self.steps.values() if step.is_waiting)
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """All runs, in the order of their start."""
-
-    runs: Mapping[str, RunState]
+from shoal.store.state import GateState, RunState, SessionState, State, StepState
 
 
 def fold(events: Iterable[Recorded]) -> State:
