@@ -1,9 +1,12 @@
-"""The bench that contracts are held against: what was committed, and commands and reviewers set to work on it."""
+"""What contracts are checked on: the committed work, and commands and reviewers that run on it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from shoal.contracts.quoting import MESSAGE_CHARS, escape_text
+from shoal.errors import BadInput
+from shoal.model.artifact import refusal
 from shoal.model.contract import AgentReview
 
 PLAIN = ("100644", "100755")
@@ -52,7 +55,7 @@ class Workbench(Protocol):
         """Give the beginning of an artifact that the worker left."""
 
     async def run(self, command: tuple[str, ...], timeout: float | None) -> Ran:
-        """Run *command* behind the worker's wall, on the work; what it changes is thrown away."""
+        """Run *command* in the worker's sandbox, on the work; what it changes is thrown away."""
 
     async def changes(self) -> tuple[Change, ...]:
         """List the files that the work changes."""
@@ -62,3 +65,15 @@ class Workbench(Protocol):
 
     async def review(self, contract: AgentReview, prompt: str) -> Ran:
         """Give *prompt* to the reviewer, with the work to look at."""
+
+
+async def read_file(bench: Workbench, path: str, limit: int) -> bytes | None:
+    """Read a file of the work; refuse a path that is none once its templates are filled in."""
+    if why := refusal(path):
+        raise BadInput(f"{show_file(bench, path)}: {why}")
+    return await bench.read(path, limit)
+
+
+def show_file(bench: Workbench, path: str) -> str:
+    """Quote *path* for a message."""
+    return f"`{escape_text(bench.mask(path), MESSAGE_CHARS)}`"

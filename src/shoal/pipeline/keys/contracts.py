@@ -3,39 +3,22 @@
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import InitErrorDetails
 
 from shoal.errors import BadInput
 from shoal.model.artifact import refusal
-from shoal.model.contract import (
-    AgentReview,
-    Contract,
-    JsonSchema,
-    NonEmptyFile,
-    NoTestDeletions,
-    Passes,
-    SourceDiff,
-)
+from shoal.model.contract import Contract
 from shoal.pipeline.editor_schema.values import COMMAND
 from shoal.pipeline.fields import Duration, Shape, one_of, words_for_booleans, wrong
 from shoal.pipeline.json_schema import MOST_SCHEMA_BYTES, BadSchema, canonical
 from shoal.pipeline.keys.artifacts import list_declared
+from shoal.pipeline.keys.contract_types import KINDS, load_type, own_shapes
 from shoal.pipeline.problems import BadDocument, Position, Problem, key, nearest, show_value
 from shoal.pipeline.tree import Fields, Items, Node, Scalar, entries, find, items, key_position, text
 
-OWN_KEYS: Mapping[str, tuple[str, ...]] = {
-    "json_schema": ("path", "artifact", "schema", "schema_file"),
-    "test_suite": ("command", "timeout"),
-    "command": ("command", "timeout"),
-    "non_empty_file": ("path",),
-    "source_diff": ("glob", "paths", "exclude", "min_files"),
-    "no_test_deletions": ("patterns",),
-    "agent_review": ("persona", "agent", "criteria", "timeout"),
-}
-"""Which keys go with which type, beside those that all have."""
 LONGEST_PATTERN = 500
 MOST_FILES = 1_000_000
 
@@ -83,8 +66,8 @@ Words = Annotated[
 ]
 
 
-class ContractShape(Shape):
-    """What the work of a step must meet before it counts as good."""
+class ContractKeys(Shape):
+    """The keys of contracts, of whatever type."""
 
     refused: ClassVar[dict[str, str]] = {
         "schema_path": "`schema_path` is `schema_file` here",
@@ -92,7 +75,7 @@ class ContractShape(Shape):
         "dir": "`dir` is not there: a command is run at the top of the work; write `cd DIR && …`",
     }
 
-    type: Annotated[str, one_of("type", *OWN_KEYS)]
+    type: Annotated[str, one_of("type", *KINDS)]
     """What is checked."""
     must_pass: bool = True
     """Whether work that does not meet it has failed; `false` is the same as `on_failure: warn`."""
@@ -127,40 +110,18 @@ class ContractShape(Shape):
     criteria: Annotated[str, Field(min_length=1)] | None = None
     """For `agent_review`: what good work is."""
 
-    def to_contract(self, schemas: Mapping[str, str]) -> Contract:
-        """Give it as a value; *schemas* are those of the files that the document names, by those names."""
-        kind, only_warns = self.type, self.on_failure == "warn" or not self.must_pass
-        match kind:
-            case "json_schema":
-                schema = schemas[self.schema_file] if self.schema_file else canonical(self.schema_ or {})
-                return JsonSchema(
-                    type=kind, only_warns=only_warns, schema=schema, path=self.path, artifact=self.artifact
-                )
-            case "test_suite" | "command":
-                return Passes(type=kind, only_warns=only_warns, command=self.command or "", timeout=self.timeout)
-            case "non_empty_file":
-                return NonEmptyFile(type=kind, only_warns=only_warns, path=self.path or "")
-            case "source_diff":
-                return self._source_diff(only_warns)
-            case "no_test_deletions":
-                return NoTestDeletions(type=kind, only_warns=only_warns, patterns=tuple(self.patterns or ()))
-            case _:
-                return self._review(only_warns)
+    @property
+    def only_warns(self) -> bool:
+        """Say whether work that does not meet it counts all the same."""
+        return self.on_failure == "warn" or not self.must_pass
 
-    def _source_diff(self, only_warns: bool) -> SourceDiff:
-        paths = (*((self.glob,) if self.glob else ()), *(self.paths or ())) or ("**",)
-        exclude = tuple(self.exclude or ())
-        return SourceDiff(type=self.type, only_warns=only_warns, paths=paths, exclude=exclude, min_files=self.min_files)
 
-    def _review(self, only_warns: bool) -> AgentReview:
-        return AgentReview(
-            type=self.type,
-            only_warns=only_warns,
-            criteria=self.criteria or "",
-            persona=self.persona,
-            agent=self.agent,
-            timeout=self.timeout,
-        )
+if TYPE_CHECKING:
+    ContractShape = ContractKeys
+else:
+
+    class ContractShape(ContractKeys, *own_shapes()):
+        """What the work of a step must meet before it counts as good."""
 
 
 class Contracted(Shape):
@@ -174,20 +135,11 @@ class Contracted(Shape):
     def to_contracts(self, schemas: Mapping[str, str]) -> tuple[Contract, ...]:
         """Give the contracts as values, however they were written."""
         shapes: Sequence[ContractShape] = [self.contract] if self.contract else self.contracts or ()
-        return tuple(shape.to_contract(schemas) for shape in shapes)
+        return tuple(load_type(shape.type).build(shape, schemas) for shape in shapes)
 
 
 Read = Callable[[str, int], bytes]
 """Read a file beside the document, of at most so many bytes; raises `BadInput` with the reason."""
-
-NEEDED: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "json_schema": (("path", "artifact"), ("schema", "schema_file")),
-    "test_suite": (("command",),),
-    "command": (("command",),),
-    "non_empty_file": (("path",),),
-    "agent_review": (("persona", "agent"), ("criteria",)),
-}
-"""Of each of these groups of keys, one has to be there, and no two."""
 
 
 def contract_problems(tree: Node, step: Node, name: str) -> Iterator[Problem]:
@@ -217,22 +169,24 @@ class _ContractCheck:
 
     def contract(self, node: Fields) -> Iterator[Problem]:
         kind = text(find(node, "type"))
-        if kind is None or kind not in OWN_KEYS:  # the shape says so
+        if kind is None or kind not in KINDS:  # the shape says so
             return
+        own = load_type(kind)
         yield from self._foreign(node, kind)
-        for group in NEEDED.get(kind, ()):
+        for group in own.NEEDED:
             yield from self._one_of(node, group, kind)
         yield from self._contradiction(node)
-        if kind == "agent_review":
+        if "agent" in own.KEYS:
             yield from self._reviewer(node)
+        if "criteria" in own.KEYS:
             yield from self._criteria(node)
-        if kind == "json_schema":
+        if "artifact" in own.KEYS:
             yield from self._artifact(node)
 
     def _foreign(self, node: Fields, kind: str) -> Iterator[Problem]:
         for label, entry in node.entries.items():
-            owners = [f"`{owner}`" for owner, keys in OWN_KEYS.items() if label in keys]
-            if owners and label not in OWN_KEYS[kind]:
+            owners = [f"`{owner}`" for owner in KINDS if label in load_type(owner).KEYS]
+            if owners and label not in load_type(kind).KEYS:
                 what = f"{key(label)} goes with a contract of type {' or '.join(owners)}, not with `{kind}`; remove it"
                 yield self.at(entry.at, what)
 
