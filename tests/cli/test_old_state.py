@@ -51,7 +51,7 @@ def test_status_shows_every_old_run(old: Path) -> None:
     assert len(steps["port"]["worker_results"]) == 2
     assert [result["status"] for result in good["merge"]["results"]] == ["merged"] * 4
     assert "failed" in shoal(old, "status", FAILED)
-    assert "lost" in shoal(old, "status", KILLED)
+    assert "interrupted" in shoal(old, "status", KILLED)
 
 
 def test_logs_and_diff_show_old_sessions(old: Path) -> None:
@@ -76,4 +76,4 @@ def test_clean_imports_what_an_old_killed_run_left(old: Path) -> None:
 
     (worker,) = printed["brought_in"]
     assert subprocess.check_output(["git", "show", f"{worker['branch']}:left.txt"], cwd=old, text=True) == "left\n"
-    assert "lost" in shoal(old, "status", KILLED)
+    assert "interrupted" in shoal(old, "status", KILLED)
