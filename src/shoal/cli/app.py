@@ -9,6 +9,7 @@ COMMANDS = (
     "init",
     "run",
     "status",
+    "wait",
     "logs",
     "diff",
     "merge",

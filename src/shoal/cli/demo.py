@@ -12,12 +12,13 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.follow import FOR_A_PERSON, GOOD, follow_run, make_request
+from shoal.cli.follow import follow_run, make_request
 from shoal.cli.output import escape
 from shoal.cli.run_output import LineOutput
 from shoal.errors import Unavailable
 from shoal.git.snapshot import scratch_repository
 from shoal.model.plan import Plan
+from shoal.model.results import FOR_A_PERSON, GOOD
 from shoal.pipeline.load import load
 from shoal.pipeline.plan import plan
 from shoal.sessions.host_probe import wall

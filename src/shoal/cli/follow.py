@@ -5,16 +5,15 @@ import contextlib
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shoal.cli import output
 from shoal.cli.render import trouble
 from shoal.cli.run_output import RunOutput
 from shoal.model.plan import Plan
-from shoal.model.results import RunBroken, RunReport
-from shoal.model.status import Status
-from shoal.runs.request import RunRequest
+from shoal.model.results import INTERRUPTED, LATE, RunBroken, exit_code
+from shoal.runs.request import RunRequest, StopSignal
 from shoal.runs.run import run
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -24,8 +23,7 @@ class Interrupt:
     """What signals have asked for so far; *stop* is set by the first."""
 
     def __init__(self, task: asyncio.Task[object] | None) -> None:
-        self.stop = asyncio.Event()
-        self.is_late = False
+        self.stop = StopSignal()
         self._task = task
 
     def request(self) -> None:
@@ -39,21 +37,25 @@ class Interrupt:
     def be_late(self) -> None:
         """Stop because the time of the whole is over."""
         if not self.stop.is_set():
-            self.is_late = True
+            self.stop.exit_code = LATE
             self.stop.set()
             output.print_err(trouble.late())
 
 
 @contextlib.contextmanager
-def interruptible(deadline: float | None = None) -> Iterator[Interrupt]:
-    """Take the signals for as long as the current task is in here; after *deadline* seconds act as if one came."""
+def interruptible(deadline: float | None = None, on_hangup: Callable[[], None] | None = None) -> Iterator[Interrupt]:
+    """Take the signals for as long as the current task is in here; after *deadline* seconds act as if one came.
+
+    With *on_hangup*, SIGHUP calls that and stops nothing.
+    """
     interrupt = Interrupt(asyncio.current_task())
     loop = asyncio.get_running_loop()
     clock = None if deadline is None else loop.call_later(deadline, interrupt.be_late)
     # What was ignored from the start (`nohup`) stays ignored: that was asked for.
     taken = [one for one in SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
     for one in taken:
-        loop.add_signal_handler(one, interrupt.request)
+        is_let_go = one is signal.SIGHUP and on_hangup is not None
+        loop.add_signal_handler(one, on_hangup if is_let_go and on_hangup is not None else interrupt.request)
     try:
         yield interrupt
     finally:
@@ -82,12 +84,15 @@ def seldom_collected() -> Iterator[None]:
         gc.unfreeze()
 
 
-GOOD, NOT_ALL_GOOD, FOR_A_PERSON, LATE, INTERRUPTED = 0, 1, 4, 124, 130
-
-
-async def follow_run(plan: Plan, request: RunRequest, face: RunOutput, deadline: float | None = None) -> int:
+async def follow_run(
+    plan: Plan,
+    request: RunRequest,
+    face: RunOutput,
+    deadline: float | None = None,
+    on_hangup: Callable[[], None] | None = None,
+) -> int:
     """Run *plan* with *face* to show it, for at most *deadline* seconds, and return the exit code."""
-    with interruptible(deadline) as interrupt:
+    with interruptible(deadline, on_hangup) as interrupt:
         try:
             with seldom_collected():
                 report = await run(plan, request, stop=interrupt.stop, listen=face.hear)
@@ -98,7 +103,7 @@ async def follow_run(plan: Plan, request: RunRequest, face: RunOutput, deadline:
             await face.conclude(broken.report, request.folder)
             raise broken.cause from None
         await face.conclude(report, request.folder)
-    return _code(report, interrupt)
+    return exit_code(report)
 
 
 def make_request(plan: Plan, folder: Path, base: str | None = None, *, approve_all: bool = False) -> RunRequest:
@@ -117,13 +122,3 @@ def make_request(plan: Plan, folder: Path, base: str | None = None, *, approve_a
         on_gather=lambda commits: output.print_err(trouble.gathering(commits)),
         on_locked=lambda path: output.print_err(f"waiting: another program holds {path}"),
     )
-
-
-def _code(report: RunReport, interrupt: Interrupt) -> int:
-    if interrupt.is_late:
-        return LATE
-    if interrupt.stop.is_set():
-        return INTERRUPTED
-    if report.status is not Status.SUCCEEDED:
-        return NOT_ALL_GOOD
-    return FOR_A_PERSON if report.merge is not None and report.merge.needs_a_person else GOOD

@@ -27,7 +27,7 @@ STDIN = "-"
 def read_tasks(source: str) -> tuple[Task, ...]:
     """Read the tasks of the file *source*, or of stdin for `-`; what is wrong is told with file, line and column."""
     name = "stdin" if source == STDIN else source
-    content = _content(source, name)
+    content = read_source(source, name)
     lines = content.decode(errors="surrogateescape").removeprefix("\ufeff").split("\n")
     tasks = tuple(_task(line, f"{name}:{number}") for number, line in enumerate(lines, start=1) if line.strip())
     if not tasks:
@@ -35,7 +35,8 @@ def read_tasks(source: str) -> tuple[Task, ...]:
     return tasks
 
 
-def _content(source: str, name: str) -> bytes:
+def read_source(source: str, name: str) -> bytes:
+    """Read the bytes of *source*, a file or `-`, which messages call *name*."""
     try:
         if source == STDIN:
             content = sys.stdin.buffer.read(MOST_BYTES + 1)

@@ -37,7 +37,7 @@ def command(
     events: EventLines = False,
     repo: Repo = HERE,
 ) -> int:
-    """Continue a run that was interrupted: finished agents are kept, interrupted ones start again.
+    """Continue an interrupted run; finished agents are kept.
 
     The plan is the one that the run was started with, so its file may have changed or gone.
     """

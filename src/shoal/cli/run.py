@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,9 +12,10 @@ import typer
 from shoal.cli import json_output as document
 from shoal.cli import output
 from shoal.cli import run as option
+from shoal.cli.detach import follow_apart, start_detached
 from shoal.cli.follow import follow_run, make_request
 from shoal.cli.options import HERE, Repo
-from shoal.cli.planning import RunOverrides, Work, duration, make_plan, one_or_several
+from shoal.cli.planning import STDIN, RunOverrides, Work, duration, make_plan, one_or_several, read_source
 from shoal.cli.run_output import EventOutput, JsonOutput, LineOutput, RunOutput
 from shoal.errors import BadInput
 from shoal.model.plan import Plan, everything
@@ -76,6 +78,9 @@ Input = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve every gate.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Print the plan, and run nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, progress on stderr.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Run in the background, and return when the run has started.")]
+OnHangup = Annotated[bool, typer.Option("--detach-on-hangup", help="Continue when the terminal is closed.")]
+ReportStart = Annotated[int | None, typer.Option("--report-start", hidden=True)]
 EventLines = Annotated[bool, typer.Option("--events", help="Every event on stdout, one JSON object per line.")]
 
 
@@ -104,14 +109,18 @@ def command(
     dry_run: option.Dry = False,
     json: option.Json = False,
     events: option.EventLines = False,
+    detach: option.Detach = False,
+    detach_on_hangup: option.OnHangup = False,
+    report_start: option.ReportStart = None,
     repo: Repo = HERE,
 ) -> int:
     """Run a pipeline or some tasks; the work comes back as branches.
 
     For instance: `shoal run --task "fix the login test" --command "my-agent --batch"`. Options override the file.
     """
-    if json and events:
-        raise BadInput("both --json and --events; choose one")
+    _assert_one_output(json=json, events=events, detach=detach, dry_run=dry_run)
+    if detach and report_start is None:
+        return start_detached(sys.argv[1:], b"" if tasks != STDIN else read_source(STDIN, "stdin"), repo, json=json)
     only, every = one_or_several(agent or [], agents)
     work = Work(repo, target, tuple(task or ()), tasks, only, every, program, pattern, tuple(inputs or ()), pipeline)
     manner = RunOverrides(at_once, sandbox, isolation, timeout, network, retries)
@@ -119,8 +128,19 @@ def command(
     plan = make_plan(work, manner, os.environ)
     if dry_run:
         return _show_plan(plan, repo, json=json)
-    face = face_for(plan, json=json, events=events)
-    return asyncio.run(follow_run(plan, make_request(plan, repo, base, approve_all=yes), face, until))
+    face = face_for(plan, json=json and not detach, events=events)
+    request = make_request(plan, repo, base, approve_all=yes)
+    if not detach and not detach_on_hangup:
+        return asyncio.run(follow_run(plan, request, face, until))
+    return asyncio.run(follow_apart(plan, request, face, until, report_start))
+
+
+def _assert_one_output(*, json: bool, events: bool, detach: bool, dry_run: bool) -> None:
+    if json and events:
+        raise BadInput("both --json and --events; choose one")
+    if detach and (events or dry_run):
+        other = "--events" if events else "--dry-run"
+        raise BadInput(f"both --detach and {other}, which prints here; leave one of them out")
 
 
 def _show_plan(plan: Plan, folder: Path, *, json: bool) -> int:

@@ -73,15 +73,19 @@ def _is_left(worker: WorkerResult) -> bool:
     return worker.status.is_interrupted and worker.error is None
 
 
+def status_document(run: RunState, report: RunReport) -> dict[str, object]:
+    """Give the *report* of *run* as a document, with what it waits for and where its work was delivered."""
+    deliveries = [delivery.as_fields() for delivery in run.deliveries.values()]
+    return run_document(report) | {"waiting": waiting_document(run), "deliveries": deliveries}
+
+
 def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
     """Show how a run stands, the latest or another."""
     state = asyncio.run(find_place(repo)).state()
     chosen = find_run(state, run)
     told = report(chosen, time.time())
     if json:
-        deliveries = [one.as_fields() for one in chosen.deliveries.values()]
-        more = {"waiting": waiting_document(chosen), "deliveries": deliveries}
-        output.print_out(text(run_document(told) | more))
+        output.print_out(text(status_document(chosen, told)))
         return 0
     others = [one for one in state.runs.values() if one.run != chosen.run]
     waiting = list(waiting_lines(chosen, output.paint()))

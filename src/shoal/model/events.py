@@ -194,6 +194,8 @@ class RunEnded:
     duration_seconds: float
     error: str | None = None
     """Why the run could not finish, unless an agent failed."""
+    exit_code: int | None = None
+    """The exit code of the command that ran it; `None` where no command did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,6 +150,20 @@ class RunReport:
     """Good work of the former rounds of loops: a last round that changed nothing stands on it."""
     error: str | None = None
     """Why the run itself could not be finished, where that is not the failure of an agent."""
+    exit_code: int | None = None
+    """The exit code of the command that ran it, as far as that was recorded."""
+
+
+GOOD, NOT_ALL_GOOD, FOR_A_PERSON, LATE, INTERRUPTED = 0, 1, 4, 124, 130
+
+
+def exit_code(report: RunReport) -> int:
+    """Return the exit code of the run: the recorded one, else by what its agents and its merge came to."""
+    if report.exit_code is not None:
+        return report.exit_code
+    if report.status is not Status.SUCCEEDED:
+        return NOT_ALL_GOOD
+    return FOR_A_PERSON if report.merge is not None and report.merge.needs_a_person else GOOD
 
 
 class RunBroken(ShoalError):

@@ -91,7 +91,8 @@ async def started(
         try:
             yield process
         finally:
-            await process.end()
+            if not process._is_left:
+                await process.end()
     process._raise_fault()
 
 
@@ -114,6 +115,7 @@ class Process:
         self._drain_timer: asyncio.TimerHandle | None = None
         self._fault: Exception | None = None
         self._reaped = False
+        self._is_left = False
 
     async def wait(self) -> Exit:
         """Wait for the process's own exit and then, at most a second, for the rest of its output."""
@@ -139,6 +141,12 @@ class Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             signal.pidfd_send_signal(self._child.pidfd, signal.SIGKILL)
         self._signal_group(signal.SIGKILL)
+
+    def leave_running(self) -> None:
+        """Let the process outlive us: leaving `started` takes what it has written so far, and ends nothing."""
+        self._is_left = True
+        for tap in self._taps:
+            tap.drain()
 
     async def write(self, message: bytes) -> None:
         """Write to a `Live` standard input; raise BrokenPipeError once nobody will read it."""
@@ -236,9 +244,10 @@ class Process:
                 os.killpg(self.pid, number)
 
     def _bury(self) -> None:
-        self.kill()
+        if not self._is_left:
+            self.kill()
         # Only a second cancel comes here with the child alive; blocking until it is dead is then the sure way.
-        if not self._gone.is_set() and is_ended(self._child.pidfd, BURIAL):
+        if not self._gone.is_set() and not self._is_left and is_ended(self._child.pidfd, BURIAL):
             self._note_exit()
         self.close_input()
         for tap in self._taps:

@@ -1,5 +1,6 @@
 """What the user asks of a run, and what a program asks of its coordinator."""
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,9 +11,17 @@ from shoal.errors import BadInput, Unavailable, UnknownName
 from shoal.git.closure import OnGather
 from shoal.model.events import SessionDiscarded
 from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
+from shoal.model.results import INTERRUPTED
 from shoal.model.task import AgentLike
 from shoal.store.database import OnWait
 from shoal.store.ledger import Listener
+
+
+class StopSignal(asyncio.Event):
+    """Ends a run early once it is set; *exit_code* is then the run's."""
+
+    exit_code = INTERRUPTED
+
 
 MODES = ("process", "thread")
 DATABASES = ("per_agent", "shared")

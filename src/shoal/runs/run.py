@@ -6,20 +6,20 @@ import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 
-from shoal.errors import first_of
+from shoal.errors import ShoalError, first_of
 from shoal.git.repository import dirt
 from shoal.model.events import Recorded, RunEnded, RunStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.network import NETWORKS
 from shoal.model.plan import Approval, Plan, Stage, Step, everything
-from shoal.model.results import RunBroken, RunReport, StepResult
+from shoal.model.results import INTERRUPTED, RunBroken, RunReport, StepResult, exit_code
 from shoal.model.rule import Rule
 from shoal.model.status import Status, run_status, step_status
 from shoal.proc.spawn import raise_file_limit
 from shoal.runs.auto_merge import auto_merge
 from shoal.runs.context import OpenRun, open_run
 from shoal.runs.overlaps import alternatives_of, overlaps_told
-from shoal.runs.request import RunRequest
+from shoal.runs.request import RunRequest, StopSignal
 from shoal.runs.resume import record_plan, record_resumed
 from shoal.sandboxes.registry import confines
 from shoal.sessions.context import RunContext
@@ -164,7 +164,7 @@ async def run(plan: Plan, request: RunRequest, *, stop: asyncio.Event, listen: L
                 work.break_off(error)
                 raise
             finally:
-                await record.end(work.status, time.monotonic() - began, work.error)
+                await record.end(work.status, time.monotonic() - began, work.error, work.code(stop))
     except Exception as error:
         if work is None:
             raise
@@ -189,9 +189,18 @@ class RunRecord:
             self._seq = max(self._seq, recorded.seq)
             self._fold.take(recorded)
 
-    async def end(self, status: Status, seconds: float, error: str | None = None) -> None:
-        """Record the end of the run; the report has it also where the disk does not take it any more."""
-        ended = RunEnded(run=self._context.run, status=status, duration_seconds=round(seconds, 3), error=error)
+    async def end(self, status: Status, seconds: float, error: str | None = None, code: int | None = None) -> None:
+        """Record the end of the run; the report has it also where the disk does not take it any more.
+
+        Without a *code*, the exit code is that of a run with this *status*.
+        """
+        ended = RunEnded(
+            run=self._context.run,
+            status=status,
+            duration_seconds=round(seconds, 3),
+            error=error,
+            exit_code=exit_code(replace(self.report(), status=status, exit_code=code)),
+        )
         self._fold.take(Recorded(self._seq + 1, time.time(), ended))
         await self._context.ledger.append(ended)
 
@@ -233,6 +242,7 @@ class _Work:
     status: Status = Status.CANCELLED
     error: str | None = None
     _has_ended: bool = False
+    _error_code: int | None = None
 
     async def run(self, stop: asyncio.Event, *, approve_all: bool) -> None:
         """Run all stages, and merge their work where the plan says so."""
@@ -251,10 +261,17 @@ class _Work:
     def break_off(self, error: Exception) -> None:
         """Note why it cannot go on: agents that all ended well are not the whole of a run."""
         self.error = self.runner.context.mask.text(_sentence(error))
+        self._error_code = error.exit_code if isinstance(error, ShoalError) else ShoalError.exit_code
         if not self._has_ended:
             self.status = Status.FAILED
         elif self.status is Status.SUCCEEDED:
             self.status = Status.DEGRADED
+
+    def code(self, stop: asyncio.Event) -> int | None:
+        """Return the exit code of a run that broke off or was stopped; `None` where it went to its end."""
+        if self._error_code is not None or not stop.is_set():
+            return self._error_code
+        return stop.exit_code if isinstance(stop, StopSignal) else INTERRUPTED
 
 
 async def _run_stages(stages: StageRunner, plan: Plan) -> None:

@@ -61,6 +61,7 @@ def report(run: RunState, now: float | None = None) -> RunReport:
         overlaps=run.overlaps,
         earlier=tuple(one for step in run.steps.values() for one in _earlier(step)),
         error=run.error,
+        exit_code=run.exit_code,
     )
 
 
@@ -148,9 +149,9 @@ class Fold:
                 self._run_started(event, recorded.at)
             case RunResumed(run=run, owner=owner):
                 self._runs[run] = replace(self._run(run, recorded.at), owner=owner, status=Status.RUNNING, error=None)
-            case RunEnded(run=run, status=status, duration_seconds=seconds, error=error):
+            case RunEnded(run=run, status=status, duration_seconds=seconds, error=error, exit_code=code):
                 known = self._run(run, recorded.at)
-                self._runs[run] = replace(known, status=status, duration_seconds=seconds, error=error)
+                self._runs[run] = replace(known, status=status, duration_seconds=seconds, error=error, exit_code=code)
             case StepStarted() as event:
                 self._step_started(event, recorded)
             case StepEnded(run=run, step=step, status=status) as event:

@@ -1,6 +1,7 @@
 """Where everything lies below one repository's `.shoal`."""
 
 import functools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -101,6 +102,18 @@ class StatePaths:
     def run_lock(self, run: str) -> Path:
         """Name the lock that the owner of *run* holds."""
         return self.runs / f"{component(run)}.lock"
+
+    def run_output(self, run: str) -> Path:
+        """Name the file of what a detached *run* prints."""
+        return self.runs / f"{component(run)}.out"
+
+    def open_output(self, run: str) -> int:
+        """Open the file of what *run* prints, to append to it; raise `Broken` where that cannot be."""
+        path = self.run_output(run)
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Broken(f"{path} cannot be written: {error.strerror}") from error
 
     def create(self) -> None:
         """Make the folders, for this user only; those that are there stay."""

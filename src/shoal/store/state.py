@@ -83,6 +83,7 @@ class RunState:
     started_at: float = 0.0
     duration_seconds: float = 0.0
     error: str | None = None
+    exit_code: int | None = None
     stages: tuple[str, ...] = ()
     """The names of all stages in the order of the plan."""
     steps: Mapping[str, StepState] = field(default_factory=dict)

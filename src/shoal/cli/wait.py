@@ -1,0 +1,62 @@
+"""`shoal wait`: until a run has ended, with its exit code."""
+
+import asyncio
+import time
+from typing import Annotated
+
+import typer
+
+from shoal.cli import output
+from shoal.cli.json_output import text
+from shoal.cli.options import HERE, Json, Repo, Run
+from shoal.cli.output import escape, program
+from shoal.cli.planning import duration
+from shoal.cli.render.columns import seconds
+from shoal.cli.render.report import error_lines, headline
+from shoal.cli.repository import RepositoryState, find_place
+from shoal.cli.status import status_document
+from shoal.model.results import LATE, NOT_ALL_GOOD, exit_code
+from shoal.store.fold import fold, report
+from shoal.store.lock import is_locked
+from shoal.store.lookup import find_run
+from shoal.store.reader import read_events
+
+POLL_SECONDS = 0.2
+
+Timeout = Annotated[
+    str | None, typer.Option(metavar="SECONDS|10m", help="How long to wait at most; then it exits with 124.")
+]
+
+
+def command(run: Run = None, timeout: Timeout = None, json: Json = False, repo: Repo = HERE) -> int:
+    """Wait until a run has ended; exit with its code."""
+    limit = None if timeout is None else duration("--timeout", timeout)
+    place = asyncio.run(find_place(repo))
+    name = find_run(place.state(), run).run
+    if not _wait_for_end(place, name, limit):
+        output.print_err(f"shoal: {escape(name)} is still running after {seconds(limit or 0)}")
+        return LATE
+    chosen = place.state().runs[name]
+    ended = report(chosen)
+    lines = (headline(ended, output.paint()), *error_lines(ended, output.paint()))
+    output.print_out(text(status_document(chosen, ended)) if json else "\n".join(lines))
+    if is_dead(place, name):
+        output.print_err(f"shoal: {escape(name)} was killed; `{program()} clean` brings in what its agents left")
+        return NOT_ALL_GOOD
+    return exit_code(ended)
+
+
+def is_dead(place: RepositoryState, run: str) -> bool:
+    """Say whether *run*, whose lock is free, never recorded an end."""
+    return not fold(read_events(place.paths, run)).runs[run].status.is_ended
+
+
+def _wait_for_end(place: RepositoryState, run: str, limit: float | None) -> bool:
+    """Wait until nobody owns *run* any more: by then, its end is recorded and all of its processes have ended."""
+    end = None if limit is None else time.monotonic() + limit
+    while is_locked(place.paths.run_lock(run)):
+        left = POLL_SECONDS if end is None else end - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(POLL_SECONDS, left))
+    return True
