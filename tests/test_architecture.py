@@ -277,8 +277,6 @@ NAMES_NOT_YET_PLAIN = {
     "patterns",
     "runs",
     "sessions",
-    "steps",
-    "store",
     "testing",
     "workspaces",
 }

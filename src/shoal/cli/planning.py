@@ -194,7 +194,7 @@ def _adhoc(work: Work, environ: Mapping[str, str]) -> Plan:
     workers = _workers(work)
     rule = None if work.pattern is None else Rule.of(work.pattern)
     # Imported here and below: reading YAML takes as long to load as all the rest, and `--command` needs none of it.
-    from shoal.steps.resolve_task import AgentDirectory, Usual, assert_order, name_tasks, settle
+    from shoal.steps.resolve_task import AgentDirectory, TaskDefaults, assert_order, name_tasks, settle
 
     known = name_tasks(tasks, (f"task-{number}" for number in range(1, len(tasks) + 1)))
     assert_order(known)
@@ -202,7 +202,7 @@ def _adhoc(work: Work, environ: Mapping[str, str]) -> Plan:
     remedy = REMEDY if own_file(work.folder).is_file() else REMEDY_WITHOUT_FILE
     directory = AgentDirectory(work.folder, environ, default, {}, remedy=remedy)
     roles = {
-        (str(task.name), agent): settle(replace(task, agent=agent) if agent else task, directory, Usual())
+        (str(task.name), agent): settle(replace(task, agent=agent) if agent else task, directory, TaskDefaults())
         for task in known
         for agent in workers
     }

@@ -24,7 +24,7 @@ from shoal.model.retry import Retry
 from shoal.model.status import Status
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerKey, WorkerRunner
-from shoal.steps.prompt import again
+from shoal.steps.prompt import next_attempt
 
 MAX_TRIES = 2
 RESOLVE, REDO = f"{INSIDE}resolve", f"{INSIDE}redo"
@@ -126,7 +126,7 @@ async def _ask_agent(
                 step.status = Status.SUCCEEDED
                 return Resolved(verdict, conflict.theirs, tuple(results))
             failed = replace(results[-1], status=Status.FAILED, error=_failure_line(verdict), output=verdict.log)
-            worker = again(worker, number + 1, failed)
+            worker = next_attempt(worker, number + 1, failed)
     return Unresolved(
         f"the work of {resolver.agent.name or 'the resolver'} was not accepted: {failed.error}", tuple(results)
     )
@@ -168,7 +168,7 @@ def redo_worker(worker: WorkerSpec, before: WorkerResult, conflict: SessionConfl
     """Make the worker that runs the task again on the tip, with the conflict in its prompt."""
     partners = ", ".join(partner.session for partner in conflict.partners) or "what was merged before it"
     why = f"its work conflicts with {partners} in {list_paths(conflict.found.paths)}; you start from that work now"
-    redone = again(worker, before.attempts + 1, replace(before, error=why))
+    redone = next_attempt(worker, before.attempts + 1, replace(before, error=why))
     trusts = worker.task.allow_executable_config
     return replace(redone, step=f"{worker.step}{REDO}", base=conflict.tip, trusts_base=trusts, needs=())
 

@@ -33,7 +33,7 @@ from shoal.steps.gate import door_of
 from shoal.steps.history import History
 from shoal.steps.outcome import record_stage_ended, record_stages_started
 from shoal.steps.stages import StageRunner
-from shoal.steps.step import StepRunner, all_jobs
+from shoal.steps.step import StepRunner, make_all_workers
 from shoal.steps.template_scope import TemplateScope
 from shoal.steps.workers import together
 from shoal.store.fold import Fold
@@ -281,7 +281,7 @@ async def _run_stages(stages: StageRunner, plan: Plan) -> None:
         await stages.run(plan.steps, None, _scope(steps.context, plan))
         return
     await record_stages_started(steps.context, plan.steps)
-    await together(steps.runner, all_jobs(steps, plan.working), plan.rule)
+    await together(steps.runner, make_all_workers(steps, plan.working), plan.rule)
 
 
 def _scope(context: RunContext, plan: Plan) -> TemplateScope:

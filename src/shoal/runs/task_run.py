@@ -40,7 +40,7 @@ from shoal.steps.attempts import WorkerRunner
 from shoal.steps.dag import Contribution, DagRunner, Node, Turn, Unstacked, explain_skip
 from shoal.steps.resolve_task import (
     AgentDirectory,
-    Usual,
+    TaskDefaults,
     add_need_results,
     assert_order,
     assignment,
@@ -62,12 +62,12 @@ class TaskRun:
         limiter: Limiter,
         admission: Admission,
         directory: AgentDirectory,
-        usual: Usual,
+        defaults: TaskDefaults,
     ) -> None:
         self.settings = settings
         self.runner = WorkerRunner(context, limiter, admission)
         self._roster = directory
-        self._usual = usual
+        self._defaults = defaults
         self._secrets: list[Mapping[str, str]] = []
         self._workers: Counter[str] = Counter()
         self._numbers = itertools.count(1)
@@ -135,7 +135,7 @@ class TaskRun:
     async def resolver(self, agent: AgentLike) -> ResolvedTask:
         """Settle who resolves conflicts; whom this host has not is refused."""
         context = self.runner.context
-        made = assignment(Task(prompt="resolve a conflict", agent=agent, name="resolve"), self._roster, self._usual)
+        made = assignment(Task(prompt="resolve a conflict", agent=agent, name="resolve"), self._roster, self._defaults)
         plan = Plan(name=self.settings.name, steps=(), reviewers={"resolver": made})
         adapters_for(plan, this_host(), context.environ)
         await assert_installed(plan, this_host(), context.environ)
@@ -158,7 +158,7 @@ class TaskRun:
     async def _jobs(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
         """Settle each task on its agent, refuse what cannot start, and record the steps; nothing runs yet."""
         context = self.runner.context
-        roles = [settle(task, self._roster, self._usual) for task in tasks]
+        roles = [settle(task, self._roster, self._defaults) for task in tasks]
         steps = [
             Step(name=str(task.name), task=role.task, artifacts=role.artifacts, contracts=role.contracts)
             for task, role in zip(tasks, roles, strict=True)
@@ -241,7 +241,7 @@ async def crewed(
     """Open a run for tasks that come in over time; what patterns run inside shares its limit."""
     began = time.monotonic()
     directory = AgentDirectory(folder, settings.environ, settings.agent, settings.agents, personas=settings.personas)
-    usual, toolchains = _surroundings(directory, settings)
+    defaults, toolchains = _surroundings(directory, settings)
     most = min(settings.max_concurrent, raise_file_limit())
     few = () if most == settings.max_concurrent else (f"{most} agents at a time: more need more open files",)
     seen = tuple(f"all agents may run what lies in {folder.path}" for folder in toolchains)
@@ -251,7 +251,7 @@ async def crewed(
         await record_start(context, plan, settings.limits)
         admission = Admission(context.paths.root)
         limit = limiter or admitting(context, admission, most)
-        task_run = TaskRun(context, settings, limit, admission, directory, replace(usual, private=context.private))
+        task_run = TaskRun(context, settings, limit, admission, directory, replace(defaults, private=context.private))
         task_run.warm()
         status: Status | None = Status.FAILED  # of a run that was left by an error
         try:
@@ -271,15 +271,15 @@ async def crewed(
             )
 
 
-def _surroundings(directory: AgentDirectory, settings: Settings) -> tuple[Usual, tuple[ToolFolder, ...]]:
+def _surroundings(directory: AgentDirectory, settings: Settings) -> tuple[TaskDefaults, tuple[ToolFolder, ...]]:
     """Say what holds where a task says nothing, and which folders of programs all agents see."""
-    usual = Usual(limits=settings.limits, network=settings.network)
+    defaults = TaskDefaults(limits=settings.limits, network=settings.network)
     is_said = settings.setup is not None or settings.toolchains is not None
     if not is_said and not directory.has_file:
-        return usual, ()
+        return defaults, ()
     of_file, folders = directory.project.surroundings(None, settings.toolchains)
     setup = directory.project.surroundings(settings.setup, None)[0] if settings.setup is not None else None
-    return replace(usual, setup=setup, file_setup=of_file), folders
+    return replace(defaults, setup=setup, file_setup=of_file), folders
 
 
 def _run_request(folder: Path, settings: Settings) -> RunRequest:

@@ -68,7 +68,7 @@ class Admission:
         return short
 
     def _measure_free(self) -> Free:
-        """Look at the machine, once for all who come together: what each of them takes is counted anyhow."""
+        """Look at the machine, once for all agents that arrive together; what each takes is counted anyway."""
         if self._now is None or self._clock() - self._looked >= LOOK_SECONDS:
             self._now, self._short, self._looked = self._look(), free_floor(self._state), self._clock()
         return self._now
@@ -100,46 +100,46 @@ class Admission:
         since = self._clock() - EARLY_SECONDS
         while self._promised and self._promised[0] < since:
             self._promised.popleft()
-        for number in list(itertools.takewhile(lambda one: self._started[one] < since, self._started)):
+        for number in list(itertools.takewhile(lambda number: self._started[number] < since, self._started)):
             del self._started[number]
         return len(self._promised) + len(self._started)
 
 
 def admitting(context: RunContext, admission: Admission, most: int) -> Limiter:
     """Make a limiter that lets an agent start only where the machine can carry it, and says so when it cannot."""
-    told = Told(lambda reason: context.ledger.post(Waiting(run=context.run, reason=reason)))
+    notice = WaitNotice(lambda reason: context.ledger.post(Waiting(run=context.run, reason=reason)))
 
     def admit() -> str | None:
         reason = admission.reason()
-        told.hear(reason)
+        notice.update(reason)
         return reason
 
     return Limiter(most, admit=admit)
 
 
-class Told:
-    """Says once that agents wait, when none was let in for a while, and once that this is over.
+class WaitNotice:
+    """Reports once that agents wait, when none has started for a while, and once when this is over.
 
-    Where they are short, one is let in for each that ends: then nobody waits for the machine.
+    While short agents keep ending, another starts for each of them, and nothing is reported.
     """
 
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._say = say
         self._clock = clock
         self._since: float | None = None
-        self._is_told = False
+        self._is_given = False
 
-    def hear(self, reason: str | None) -> None:
-        """Hear whether the next one is let in, or why not."""
+    def update(self, reason: str | None) -> None:
+        """Note whether the next agent may start, or the *reason* why not."""
         if reason is None:
             self._since = None
-            if self._is_told:
-                self._is_told = False
+            if self._is_given:
+                self._is_given = False
                 self._say("")
             return
         self._since = self._clock() if self._since is None else self._since
-        if not self._is_told and self._clock() - self._since >= PATIENCE_SECONDS:
-            self._is_told = True
+        if not self._is_given and self._clock() - self._since >= PATIENCE_SECONDS:
+            self._is_given = True
             self._say(reason)
 
 

@@ -1,4 +1,4 @@
-"""Running jobs as sessions of one run: each in a slot of the limiter, on its own base, tried again where asked."""
+"""Run workers as sessions of one run: each in a slot of the limiter, on its own base, with retries."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from shoal.sessions.session import mask_result
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission
 from shoal.steps.history import AttemptKey, History, Salvage, Visit
-from shoal.steps.prompt import again
+from shoal.steps.prompt import next_attempt
 from shoal.workspaces.base import base_ready, delta_ready
 
 APART_SECONDS = 0.05  # a cancel that comes before the last one was seen is one with it
@@ -69,7 +69,7 @@ class WorkerRunner:
         self.spent: dict[str, float] = sum_usage(self.history.usage)
         """What all sessions spent on models so far, those that were tried again too."""
         self.workers: dict[WorkerKey, WorkerSpec] = {}
-        """What each worker was given last, for who has it done again."""
+        """The latest spec of each worker, for a caller that repeats its work."""
         self._admission = admission
 
     async def run(self, worker: WorkerSpec) -> WorkerResult:
@@ -84,7 +84,7 @@ class WorkerRunner:
             if (recorded := self.history.result(key)) is not None:
                 self.results[WorkerKey(worker.step, worker.index)] = recorded
                 return recorded
-            this = worker if number == 1 else again(worker, number, self.result(worker))
+            this = worker if number == 1 else next_attempt(worker, number, self.result(worker))
             return await self._attempt(_continue(this, self.history.salvage(key)))
 
         retry = worker.task.retry
@@ -103,12 +103,12 @@ class WorkerRunner:
         return self.result(worker)
 
     def result(self, worker: WorkerSpec) -> WorkerResult:
-        """Give the last result of the job's worker; one that never started was cancelled."""
+        """Give the last result of *worker*; one that never started was cancelled."""
         known = self.results.get(WorkerKey(worker.step, worker.index))
         return known or mask_result(worker.result_without_start(Status.CANCELLED), self.context.mask)
 
     def note(self, worker: WorkerSpec, result: WorkerResult) -> None:
-        """Keep the result of the job's worker, without secrets: what a session said is without them already."""
+        """Keep the result of *worker* without secrets; a session's output has been masked already."""
         self.results[WorkerKey(worker.step, worker.index)] = (
             result if result.attempts else mask_result(result, self.context.mask)
         )
@@ -116,7 +116,7 @@ class WorkerRunner:
             self.spent = sum_usage((self.spent, result.usage))
 
     def forget(self, worker: WorkerSpec) -> None:
-        """Let go of the result of a job that nobody will ask for again."""
+        """Forget the result of a worker that nobody will ask for again."""
         self.results.pop(WorkerKey(worker.step, worker.index), None)
         self.workers.pop(WorkerKey(worker.step, worker.index), None)
 

@@ -17,10 +17,10 @@ MOST_OF_NAME = 100
 def door_of(context: RunContext) -> Iterator[RequestDoor]:
     """Take requests of other processes for as long as the run lives; what is none is named in its log."""
 
-    def tell(name: str, why: str) -> None:
+    def report(name: str, why: str) -> None:
         context.ledger.post(RequestIgnored(run=context.run, file=name[:MOST_CHARS], why=why))
 
-    with contextlib.closing(RequestDoor(context.paths, context.run, tell)) as door:
+    with contextlib.closing(RequestDoor(context.paths, context.run, report)) as door:
         yield door
 
 
@@ -51,7 +51,7 @@ async def ask_person(
         answer = GateAnswer(verdict=GateVerdict.APPROVE, by=user_name(), message="--yes")
         await context.ledger.append(asked, _answer_event(context, asked, answer))
         return answer
-    door.open()  # who reads of the gate may answer at once
+    door.open()  # a person who reads of the gate may answer at once
     if question is None:
         (opened,) = await context.ledger.append(asked)
         question = opened.seq

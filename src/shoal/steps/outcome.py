@@ -34,7 +34,7 @@ class StageOutcome:
         """The worker that speaks for the step: the chosen one, or the only one."""
         workers = self.result.worker_results
         if self.result.selected is not None:
-            return next((one for one in workers if one.index == self.result.selected), None)
+            return next((worker for worker in workers if worker.index == self.result.selected), None)
         return workers[0] if len(workers) == 1 else None
 
     @property
@@ -69,7 +69,7 @@ async def record_stage_ended(
         artifacts=result.artifacts,
         visit=visit,
         is_stopped=is_stopped,
-        unstarted=tuple(one for one in result.worker_results if not one.attempts),
+        unstarted=tuple(worker for worker in result.worker_results if not worker.attempts),
     )
     await context.ledger.append(ended)
 

@@ -1,4 +1,4 @@
-"""What an agent is told beside its prompt: files to look at, context, and the results of earlier work."""
+"""Build an agent's whole prompt: the task, files to look at, context, and the results of earlier work."""
 
 import json
 import secrets
@@ -15,7 +15,7 @@ from shoal.model.task import Task
 from shoal.sessions.worker import WorkerSpec
 
 FOLDER = "$SHOAL_INPUTS_DIR"
-TOLD_AGAIN = 2000
+RETRY_OUTPUT_CHARS = 2000
 PARAMS = "params.json"
 SHOWN_BYTES = 4096
 """Of each result in the prompt; the file beside it has all that the result itself kept."""
@@ -30,8 +30,8 @@ class Briefing:
 
 
 def briefing(task: Task) -> Briefing:
-    """Tell all that *task* carries; a task that carries only its prompt is told as it stands."""
-    results = _given(task)
+    """Describe all that *task* carries; a task with nothing but a prompt keeps it unchanged."""
+    results = _collect_inputs(task)
     params = json.dumps(dict(task.params), indent=1, ensure_ascii=False) if task.params else ""
     blocks = (
         _block("Context", task.context if isinstance(task.context, str) else ""),
@@ -39,30 +39,30 @@ def briefing(task: Task) -> Briefing:
         _block("Files to look at first", "\n".join(f"- {_inside(path)}" for path in task.files)),
         _block(
             f"Results of earlier work (whole in {FOLDER})",
-            "\n\n".join(_quote_result(one, name) for name, one in results.items()),
+            "\n\n".join(_quote_result(result, name) for name, result in results.items()),
         ),
     )
-    inputs = {name: _content(one) for name, one in results.items()} | ({PARAMS: params} if params else {})
+    inputs = {name: _content(result) for name, result in results.items()} | ({PARAMS: params} if params else {})
     return Briefing(prompt="\n\n".join((task.prompt.rstrip("\n"), *filter(None, blocks))), inputs=inputs)
 
 
-def again(worker: WorkerSpec, number: int, before: WorkerResult) -> WorkerSpec:
-    """Make the next attempt of *worker*, told what became of the one *before*."""
+def next_attempt(worker: WorkerSpec, number: int, before: WorkerResult) -> WorkerSpec:
+    """Make the next attempt of *worker*; its prompt says how the attempt *before* ended."""
     where = f", on branch {before.branch}" if before.branch else ""
-    said = f"Attempt {number - 1} ended as {before.status.value}{where}: {before.error or 'it gave no reason'}"
-    output = _quote_lines(before.output, TOLD_AGAIN)
-    told = _block(f"This is attempt {number}", f"{said}\n\n{output}")
-    prompt = f"{worker.task.prompt.rstrip()}\n\n{told}"
+    ending = f"Attempt {number - 1} ended as {before.status.value}{where}: {before.error or 'it gave no reason'}"
+    output = _quote_lines(before.output, RETRY_OUTPUT_CHARS)
+    block = _block(f"This is attempt {number}", f"{ending}\n\n{output}")
+    prompt = f"{worker.task.prompt.rstrip()}\n\n{block}"
     return replace(worker, attempt=number, hex=secrets.token_hex(3), task=replace(worker.task, prompt=prompt))
 
 
 def with_artifacts(assignment: ResolvedTask, parts: Mapping[str, Sequence[Produced]]) -> ResolvedTask:
     """Hand on what earlier steps left, by their names: as files, and listed in the prompt without any content."""
-    files = {f"{step}/{one.file}": one for step, those in parts.items() for one in those}
-    lines = (f"- {FOLDER}/{place} ({one.type.value}, {len(one.content)} bytes)" for place, one in files.items())
-    told = _block("Artifacts of earlier steps", "\n".join(lines))
-    prompt = f"{assignment.prompt.rstrip()}\n\n{told}" if told else assignment.prompt
-    contents = {place: one.content for place, one in files.items()}
+    files = {f"{step}/{part.file}": part for step, those in parts.items() for part in those}
+    lines = (f"- {FOLDER}/{place} ({part.type.value}, {len(part.content)} bytes)" for place, part in files.items())
+    block = _block("Artifacts of earlier steps", "\n".join(lines))
+    prompt = f"{assignment.prompt.rstrip()}\n\n{block}" if block else assignment.prompt
+    contents = {place: part.content for place, part in files.items()}
     return replace(assignment, prompt=prompt, inputs={**assignment.inputs, **contents})
 
 
@@ -70,54 +70,54 @@ def _block(title: str, text: str) -> str:
     return f"## {title}\n\n{text.strip()}" if text.strip() else ""
 
 
-def _given(task: Task) -> dict[str, WorkerResult | str]:
-    """Give what *task* is told of earlier work, by the names of the files that hold it."""
+def _collect_inputs(task: Task) -> dict[str, WorkerResult | str]:
+    """Collect the earlier work that *task* refers to, by the names of the files that contain it."""
     found: dict[str, WorkerResult | str] = {}
     if isinstance(task.context, WorkerResult):
         found["context.json"] = task.context
     if isinstance(task.inputs, Mapping):
-        return found | {f"{name}.{_ending(one)}": one for name, one in task.inputs.items() if _is_input(one)}
-    return found | {f"{number}-{_label(one)}": one for number, one in enumerate(task.inputs, start=1)}
+        return found | {f"{name}.{_ending(value)}": value for name, value in task.inputs.items() if _is_input(value)}
+    return found | {f"{number}-{_label(value)}": value for number, value in enumerate(task.inputs, start=1)}
 
 
-def _is_input(one: object) -> TypeGuard[WorkerResult | str]:
-    return isinstance(one, str | WorkerResult)
+def _is_input(value: object) -> TypeGuard[WorkerResult | str]:
+    return isinstance(value, str | WorkerResult)
 
 
-def _ending(one: object) -> str:
-    return "json" if isinstance(one, WorkerResult) else "txt"
+def _ending(value: object) -> str:
+    return "json" if isinstance(value, WorkerResult) else "txt"
 
 
-def _quote_result(one: WorkerResult | str, name: str) -> str:
+def _quote_result(result: WorkerResult | str, name: str) -> str:
     """Quote what an agent said, line by line: it is material, and must not pass for our own headings."""
     head = f"### {name}"
-    if isinstance(one, WorkerResult):
-        where = f", branch {one.branch} at {one.commit}" if one.branch else ""
-        head += f"\n\n{one.session}: {one.status.value}, {one.files_changed} files changed{where}"
-    quoted = _quote_lines(one if isinstance(one, str) else one.output, SHOWN_BYTES)
+    if isinstance(result, WorkerResult):
+        where = f", branch {result.branch} at {result.commit}" if result.branch else ""
+        head += f"\n\n{result.session}: {result.status.value}, {result.files_changed} files changed{where}"
+    quoted = _quote_lines(result if isinstance(result, str) else result.output, SHOWN_BYTES)
     return f"{head}\n\n{quoted}" if quoted else head
 
 
-def _quote_lines(said: str, most: int) -> str:
-    shown = said[-most:]
-    cut = f"[{len(said) - len(shown)} signs before this are left out]\n" if len(shown) < len(said) else ""
+def _quote_lines(text: str, most: int) -> str:
+    shown = text[-most:]
+    cut = f"[{len(text) - len(shown)} earlier characters are left out]\n" if len(shown) < len(text) else ""
     return "\n".join(f"> {line}" for line in f"{cut}{shown}".splitlines())
 
 
-def _label(one: WorkerResult | str) -> str:
-    return f"{one.session}.json" if isinstance(one, WorkerResult) else "input.txt"
+def _label(result: WorkerResult | str) -> str:
+    return f"{result.session}.json" if isinstance(result, WorkerResult) else "input.txt"
 
 
-def _content(one: WorkerResult | str) -> str:
-    if isinstance(one, str):
-        return one
+def _content(result: WorkerResult | str) -> str:
+    if isinstance(result, str):
+        return result
     fields = ("session", "exit_code", "output", "branch", "commit", "files_changed", "duration_seconds", "error")
-    told = {"status": one.status.value, **{name: getattr(one, name) for name in fields}}
-    return json.dumps(told, indent=1)
+    described = {"status": result.status.value, **{name: getattr(result, name) for name in fields}}
+    return json.dumps(described, indent=1)
 
 
 def _inside(path: str) -> str:
     pure = PurePosixPath(path)
     if not isinstance(path, str) or pure.is_absolute() or ".." in pure.parts or not path.isprintable():
-        raise BadInput(f"{path!r:.80} is no path inside of the repository; write it from its top")
+        raise BadInput(f"{path!r:.80} is not a path inside the repository; write it relative to the top directory")
     return str(pure)

@@ -66,14 +66,14 @@ class AgentDirectory:
         if persona is None and isinstance(wanted, str) and self._is_persona(wanted):
             wanted, persona = None, wanted
 
-        def found(name: str) -> AgentSpec:
+        def find_agent(name: str) -> AgentSpec:
             own = self._personas.get(persona or "", {}).get("agent") or name or None
             chosen = wanted if wanted is not None else own if own is not None else self._default
-            return self._only() if chosen is None else self._spec(chosen, private)  # type: ignore[arg-type]  # told there
+            return self._only() if chosen is None else self._spec(chosen, private)  # type: ignore[arg-type]  # checked there
 
         if persona is None and words is None and not task.promises:
-            return Role(task=ResolvedTask(name="", prompt="", agent=found("")))
-        return self.project.role(str(task.name or "task"), persona, words, task.promises, found)
+            return Role(task=ResolvedTask(name="", prompt="", agent=find_agent("")))
+        return self.project.role(str(task.name or "task"), persona, words, task.promises, find_agent)
 
     @functools.cached_property
     def project(self) -> "PersonaSources":
@@ -186,8 +186,8 @@ def describe_agent(agent: Mapping[str, object], environ: Mapping[str, str]) -> A
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usual:
-    """What holds where a task says nothing."""
+class TaskDefaults:
+    """The settings of tasks that have none of their own."""
 
     private: tuple[Path, ...] = ()
     limits: ResourceLimits | None = None
@@ -198,52 +198,52 @@ class Usual:
     """The same, as the project's file says in `runtime`."""
 
 
-def settle(task: Task, directory: AgentDirectory, usual: Usual) -> Role:
+def settle(task: Task, directory: AgentDirectory, defaults: TaskDefaults) -> Role:
     """Settle *task* with its persona and its promises; raise `BadInput` for what it cannot mean."""
-    role = directory.role(task, usual.private)
-    said, agent = role.task, role.task.agent
+    role = directory.role(task, defaults.private)
+    base, agent = role.task, role.task.agent
     values, sources = directory.variables(task.env)
-    told = briefing(task)
-    network = task.network or said.network or agent.network or usual.network
+    brief = briefing(task)
+    network = task.network or base.network or agent.network or defaults.network
     limits = ResourceLimits.of(task.limits) if isinstance(task.limits, Mapping) else task.limits
     permissions = Permissions.of(task.permissions) if isinstance(task.permissions, Mapping) else task.permissions
     settled = replace(
-        said,
+        base,
         name=str(task.name),
-        prompt=told.prompt,
-        inputs=told.inputs,
+        prompt=brief.prompt,
+        inputs=brief.inputs,
         network=_network(network) if network else None,
-        timeout=said.timeout if task.timeout is None else seconds(task.timeout),
-        limits=limits or said.limits or agent.limits or usual.limits,
-        env={**said.env, **values},
-        secrets=(said.secrets - values.keys()) | sources.keys(),
-        secret_sources={**said.secret_sources, **sources},
+        timeout=base.timeout if task.timeout is None else seconds(task.timeout),
+        limits=limits or base.limits or agent.limits or defaults.limits,
+        env={**base.env, **values},
+        secrets=(base.secrets - values.keys()) | sources.keys(),
+        secret_sources={**base.secret_sources, **sources},
         expect=task.expect,
-        permissions=effective(permissions, said.permissions),
+        permissions=effective(permissions, base.permissions),
         retry=Retry.of(task.retry),
         priority=task.priority,
-        setup=said.setup or _setup(agent, usual),
+        setup=base.setup or _setup(agent, defaults),
     )
     return replace(role, task=settled)
 
 
-def assignment(task: Task, directory: AgentDirectory, usual: Usual) -> ResolvedTask:
+def assignment(task: Task, directory: AgentDirectory, defaults: TaskDefaults) -> ResolvedTask:
     """Settle what one agent is to do; raise `BadInput` for what it cannot mean."""
-    return settle(task, directory, usual).task
+    return settle(task, directory, defaults).task
 
 
-def _setup(agent: AgentSpec, usual: Usual) -> Setup | None:
-    """Take the usual set-up where the agent has none of its own; what it has of its file's `runtime` is not its own."""
-    is_own = agent.setup is not None and agent.setup != usual.file_setup
-    return None if is_own else usual.setup or usual.file_setup
+def _setup(agent: AgentSpec, defaults: TaskDefaults) -> Setup | None:
+    """Use the default set-up where the agent has none of its own; one from its file's `runtime` is not its own."""
+    is_own = agent.setup is not None and agent.setup != defaults.file_setup
+    return None if is_own else defaults.setup or defaults.file_setup
 
 
 def add_need_results(assignment: ResolvedTask, task: Task, needs: Mapping[str, WorkerResult]) -> ResolvedTask:
-    """Tell what the needs came to, where an input of *task* is the name of one of them."""
-    told = task.resolve_inputs(needs)
-    if told is task:
+    """Add the results of the needs to the prompt, where an input of *task* is the name of one of them."""
+    resolved = task.resolve_inputs(needs)
+    if resolved is task:
         return assignment
-    words = briefing(told)
+    words = briefing(resolved)
     return replace(assignment, prompt=words.prompt, inputs=words.inputs)
 
 
@@ -274,5 +274,5 @@ def _assert_known(task: Task, known: Collection[str]) -> None:
 
 def _network(written: str) -> Network:
     if written not in tuple(Network):
-        raise UnknownName("network", str(written), [one.value for one in Network])
+        raise UnknownName("network", str(written), [network.value for network in Network])
     return Network(written)

@@ -52,37 +52,37 @@ def judge_of(step: Step, scope: TemplateScope, reviewers: Mapping[str, ResolvedT
 
 
 async def select_worker(
-    runner: WorkerRunner, step: Step, told: StepResult, base: str | None, judge: Judge | None
+    runner: WorkerRunner, step: Step, result: StepResult, base: str | None, judge: Judge | None
 ) -> StepResult:
     """Rank the workers of *step* and pick the best; without one that will do, the step has failed."""
     select = step.select
-    if select is None or not told.status.is_usable:  # its own rule was not kept: there is nothing to choose from
-        return told
+    if select is None or not result.status.is_usable:  # its own rule was not kept: there is nothing to choose from
+        return result
     start = base or runner.context.base.commit
-    candidates = [await _candidate(runner.context, one, start) for one in told.worker_results]
+    candidates = [await _candidate(runner.context, worker, start) for worker in result.worker_results]
     verdict = None
     if judge is not None and "agent" in select.by and len(tied := contenders(select.by, candidates)) > 1:
-        these = [one for one in told.worker_results if one.index in tied]
+        these = [worker for worker in result.worker_results if worker.index in tied]
         verdict = await _verdict(runner, step, judge, these, start)
     ranking = rank_results(select.by, candidates, verdict)
     status = Status.FAILED if ranking.winner is None else Status.SUCCEEDED
     why = ranking.why if ranking.winner is None else None
-    return replace(told, status=status, selected=ranking.winner, ranking=ranking.rows, error=why)
+    return replace(result, status=status, selected=ranking.winner, ranking=ranking.rows, error=why)
 
 
-async def _candidate(context: RunContext, one: WorkerResult, start: str) -> SelectCandidate:
-    trial = next((check for check in one.checks if check.is_trial), None)
-    contracts = [check for check in one.checks if not check.is_trial]
-    files = () if one.commit is None else await list_changed_files(context.repository.git, start, one.commit)
+async def _candidate(context: RunContext, result: WorkerResult, start: str) -> SelectCandidate:
+    trial = next((check for check in result.checks if check.is_trial), None)
+    contracts = [check for check in result.checks if not check.is_trial]
+    files = () if result.commit is None else await list_changed_files(context.repository.git, start, result.commit)
     return SelectCandidate(
-        index=one.index,
-        is_good=one.status.is_good,
+        index=result.index,
+        is_good=result.status.is_good,
         exit_code=None if trial is None else 0 if trial.is_met else 1,
         failure=None if trial is None or trial.is_met else trial.message,
         score=score_of(trial.message) if trial is not None and trial.is_met else None,
         contracts_met=sum(check.is_met for check in contracts),
         contracts=len(contracts),
-        lines_changed=_lines(files) if one.commit or one.status.is_good else None,
+        lines_changed=_lines(files) if result.commit or result.status.is_good else None,
         has_changes=bool(files),
     )
 
@@ -96,10 +96,10 @@ async def _verdict(
 ) -> list[int] | None:
     """Ask the judge; its answer is read, and nothing else of it counts."""
     name = f"{step.name}{INNER}judge"
-    shown = [await _quote_changes(runner.context, one, start) for one in tied]
+    shown = [await _quote_changes(runner.context, worker, start) for worker in tied]
     criteria = f"What counts: {judge.criteria}\n\n" if judge.criteria else ""
     prompt = ASKED.format(task=_quote_prompts(runner, step, tied), criteria=criteria, candidates="\n\n".join(shown))
-    job = WorkerSpec(
+    worker = WorkerSpec(
         step=name,
         index=0,
         count=1,
@@ -113,26 +113,26 @@ async def _verdict(
     await context.ledger.append(StepStarted(run=context.run, step=name, workers=1, on_failure="fail_fast"))
     over, error = Status.CANCELLED, None
     try:
-        result = await runner.run(job)
+        result = await runner.run(worker)
         over, error = single_status(result.status), result.error
     finally:
         await context.ledger.append(StepEnded(run=context.run, step=name, status=over, error=error))
-    return parse_judgement(result.output, [one.index for one in tied]) if result.status.is_good else None
+    return parse_judgement(result.output, [worker.index for worker in tied]) if result.status.is_good else None
 
 
 def _quote_prompts(runner: WorkerRunner, step: Step, tied: Sequence[WorkerResult]) -> str:
     """Quote what the workers were asked, each by its own where that differs: earlier agents' words may be in it."""
-    tasks = {one.index: runner.workers[WorkerKey(step.name, one.index)].task for one in tied}
+    tasks = {worker.index: runner.workers[WorkerKey(step.name, worker.index)].task for worker in tied}
     asked = {index: _quote(task.title if step.is_command else task.prompt) for index, task in tasks.items()}
     if len(set(asked.values())) == 1:
         return asked[tied[0].index]
     return "\n\n".join(f"Worker {index}:\n{words}" for index, words in asked.items())
 
 
-async def _quote_changes(context: RunContext, one: WorkerResult, start: str) -> str:
-    """Show one worker's changes, quoted line by line: they are material, and must not pass for our own words."""
-    text = "" if one.commit is None else await patch(context.repository.git, start, one.commit, PATCH_BYTES)
-    return f"## Worker {one.index}\n\n{_quote(text) or '(no changes)'}"
+async def _quote_changes(context: RunContext, result: WorkerResult, start: str) -> str:
+    """Show a worker's changes, quoted line by line: they are material, and must not pass for our own words."""
+    text = "" if result.commit is None else await patch(context.repository.git, start, result.commit, PATCH_BYTES)
+    return f"## Worker {result.index}\n\n{_quote(text) or '(no changes)'}"
 
 
 def _quote(text: str) -> str:

@@ -157,8 +157,8 @@ class StageRunner:
 
     async def _merge_group(self, stage: PipelineGroup, outcome: StageOutcome) -> StageOutcome:
         """Merge what the last stages of a group came to: those that nobody inside needs."""
-        needed = {need for one in stage.stages for need in one.needs}
-        last = {one.name: outcome.inner[one.name] for one in stage.stages if one.name not in needed}
+        needed = {need for inner in stage.stages for need in inner.needs}
+        last = {inner.name: outcome.inner[inner.name] for inner in stage.stages if inner.name not in needed}
         try:
             parts = [_contribution(name, part) for name, part in last.items()]
             merged = await merge_parts(self.steps.context, stage.name, parts)
@@ -224,7 +224,7 @@ def _contribution(name: str, outcome: StageOutcome) -> Contribution:
 
 
 def _mask(context: RunContext, outcome: StageOutcome) -> StageOutcome:
-    """Take secrets out of what was said about a stage as a whole; of its workers they are out already."""
+    """Mask secrets in a stage's own error; its workers' results have been masked already."""
     if outcome.result.error is None:
         return outcome
     return replace(outcome, result=replace(outcome.result, error=context.mask.text(outcome.result.error)))
@@ -232,15 +232,15 @@ def _mask(context: RunContext, outcome: StageOutcome) -> StageOutcome:
 
 def _group_artifacts(stage: PipelineGroup, inner: Mapping[str, StageOutcome]) -> dict[str, tuple[Produced, ...]]:
     """Give the artifacts of all stages inside; of two with one name, that of the stage that comes later."""
-    order = graphlib.TopologicalSorter({one.name: one.needs for one in stage.stages}).static_order()
-    return {name: parts for one in order for name, parts in inner[one].artifacts.items()}
+    order = graphlib.TopologicalSorter({inside.name: inside.needs for inside in stage.stages}).static_order()
+    return {name: parts for inside in order for name, parts in inner[inside].artifacts.items()}
 
 
 def _after(scope: TemplateScope, outcome: StageOutcome) -> TemplateScope:
     """See what a round came to: as `this`, and the stages inside of it by their own names."""
     now = describe_outcome(outcome)
     inner, steps = now["steps"], scope.values.get("steps")
-    both = [one for one in (inner, steps) if isinstance(one, Mapping)]
+    both = [values for values in (inner, steps) if isinstance(values, Mapping)]
     return scope.having(this=now, steps=ChainMap(*both))  # type: ignore[arg-type]  # they are only read
 
 

@@ -21,10 +21,10 @@ from shoal.steps.select import Judge, judge_of, select_worker
 from shoal.steps.template_scope import TemplateScope
 from shoal.steps.workers import (
     Equipment,
-    cells_done,
     cells_of,
-    jobs_of,
-    make_unstarted_jobs,
+    make_unstarted_workers,
+    make_workers,
+    run_cells,
     take_recorded,
     together,
 )
@@ -34,7 +34,7 @@ MOST_BYTES = 64 * 2**20
 
 
 class StepRunner:
-    """The steps of one run: what their jobs are run with, and where answers for gates come in."""
+    """The steps of one run: what their workers run with, and where answers to gates arrive."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class StepRunner:
 
     @property
     def context(self) -> RunContext:
-        """What the run stands on."""
+        """The context of the run."""
         return self.runner.context
 
     async def run(
@@ -65,19 +65,21 @@ class StepRunner:
         history, visit = self.runner.history, self.runner.history.enter(step.name)
         self.visits[step.name] = visit.number
         cells = None if step.matrix is None else cells_of(step.matrix, needs)
-        jobs = [replace(job, visit=visit.number) for job in self.jobs(step, base, scope, needs, cells)]
+        workers = [replace(worker, visit=visit.number) for worker in self.make_workers(step, base, scope, needs, cells)]
         judge = judge_of(step, scope, self.reviewers)
-        if why := Rule.on_failure(step.on_failure).why_not(len(jobs)):
+        if why := Rule.on_failure(step.on_failure).why_not(len(workers)):
             raise BadInput(why)
         if visit in history.steps:
-            results = take_recorded(self.runner, jobs, [history.steps[visit].get(job.index) for job in jobs])
+            results = take_recorded(
+                self.runner, workers, [history.steps[visit].get(worker.index) for worker in workers]
+            )
         elif cells is None:
-            results = await together(self.runner, jobs, Rule.on_failure(step.on_failure))
+            results = await together(self.runner, workers, Rule.on_failure(step.on_failure))
         else:
-            results = await cells_done(self.runner, step, jobs, cells)
+            results = await run_cells(self.runner, step, workers, cells)
         return await self._outcome(step, base, results, judge)
 
-    def jobs(
+    def make_workers(
         self,
         step: Step,
         base: str | None,
@@ -85,12 +87,12 @@ class StepRunner:
         needs: Mapping[str, StageOutcome],
         cells: Sequence[Cell] | None = None,
     ) -> list[WorkerSpec]:
-        """Make the jobs of *step*."""
-        return jobs_of(step, self._equipment[step.name], base, scope, needs, cells, self.reviewers)
+        """Make the workers of *step*."""
+        return make_workers(step, self._equipment[step.name], base, scope, needs, cells, self.reviewers)
 
     def forget(self, stage: Stage) -> None:
         """Let go of the results of *stage* and of all that is inside of it."""
-        names = {one.name for one in everything([stage])}
+        names = {inner.name for inner in everything([stage])}
         for place in [place for place in self.runner.results if place.step in names]:
             del self.runner.results[place]
 
@@ -101,14 +103,14 @@ class StepRunner:
     def results(self, step: Step) -> tuple[WorkerResult, ...]:
         """Give what there is of a step that was stopped."""
         if step.matrix is not None:
-            mine = [one for place, one in self.runner.results.items() if place.step == step.name]
-            return tuple(sorted(mine, key=lambda one: one.index))
-        return tuple(self.runner.result(worker) for worker in make_unstarted_jobs(step, self._equipment[step.name]))
+            mine = [result for place, result in self.runner.results.items() if place.step == step.name]
+            return tuple(sorted(mine, key=lambda result: result.index))
+        return tuple(self.runner.result(worker) for worker in make_unstarted_workers(step, self._equipment[step.name]))
 
     def skip(self, stage: Stage, status: Status, why: str) -> StageOutcome:
         """Note that *stage* never began, and why."""
         workers: list[WorkerResult] = []
-        for worker in make_unstarted_jobs(stage, self._equipment[stage.name]) if isinstance(stage, Step) else ():
+        for worker in make_unstarted_workers(stage, self._equipment[stage.name]) if isinstance(stage, Step) else ():
             self.runner.note(worker, worker.result_without_start(status, why))
             workers.append(self.runner.result(worker))
         rule = stage.on_failure if isinstance(stage, Step) else "fail_fast"
@@ -119,35 +121,37 @@ class StepRunner:
         self, step: Step, base: str | None, results: tuple[WorkerResult, ...], judge: Judge | None
     ) -> StageOutcome:
         status = step_status(Rule.on_failure(step.on_failure), [result.status for result in results])
-        told = StepResult(step=step.name, on_failure=step.on_failure, status=status, worker_results=results)
+        result = StepResult(step=step.name, on_failure=step.on_failure, status=status, worker_results=results)
         try:
-            return await self._hand_on(step, base, told, judge)
+            return await self._hand_on(step, base, result, judge)
         except FAULTS as error:  # the results are there all the same
-            return fail_stage(step, StageOutcome(result=told, is_met=False, commit=base), str(error))
+            return fail_stage(step, StageOutcome(result=result, is_met=False, commit=base), str(error))
 
-    async def _hand_on(self, step: Step, base: str | None, told: StepResult, judge: Judge | None) -> StageOutcome:
+    async def _hand_on(self, step: Step, base: str | None, result: StepResult, judge: Judge | None) -> StageOutcome:
         """Choose from among the workers where that was asked for, and gather what they left."""
         if step.select is not None:
-            told = await select_worker(self.runner, step, told, base, judge)
-        artifacts = self._artifacts(step, told)
+            result = await select_worker(self.runner, step, result, base, judge)
+        artifacts = self._artifacts(step, result)
         whole = [part for parts in artifacts.values() for part in parts]
         if whole:
-            told = replace(told, artifacts=store_artifacts(self.context, f"{self.context.run}-{step.name}", whole))
+            result = replace(result, artifacts=store_artifacts(self.context, f"{self.context.run}-{step.name}", whole))
         outcome = StageOutcome(
-            result=told,
-            is_met=is_good_enough(step, told.status),
+            result=result,
+            is_met=is_good_enough(step, result.status),
             commit=base,
             artifacts=artifacts,
         )
         return await self._find_result_commit(step, outcome, base)
 
-    def _artifacts(self, step: Step, told: StepResult) -> dict[str, tuple[Produced, ...]]:
+    def _artifacts(self, step: Step, result: StepResult) -> dict[str, tuple[Produced, ...]]:
         """Make one of what the workers left under each name; where one worker was chosen, its own counts alone."""
-        workers = [one for one in told.worker_results if told.selected in (None, one.index)]
-        left = [read_back(one.artifacts, step.artifacts) if one.status.is_good else () for one in workers]
+        workers = [worker for worker in result.worker_results if result.selected in (None, worker.index)]
+        left = [read_back(worker.artifacts, step.artifacts) if worker.status.is_good else () for worker in workers]
         if sum(len(part.content) for parts in left for part in parts) > MOST_BYTES:
             raise Broken(f"the artifacts of all its workers are larger than {MOST_BYTES // 2**20} MiB together")
-        by_name = {one.name: [_find_artifact(parts, one.name) for parts in left] for one in step.artifacts}
+        by_name = {
+            artifact.name: [_find_artifact(parts, artifact.name) for parts in left] for artifact in step.artifacts
+        }
         return {
             name: made
             for name, parts in by_name.items()
@@ -157,14 +161,14 @@ class StepRunner:
     async def _find_result_commit(self, step: Step, outcome: StageOutcome, base: str | None) -> StageOutcome:
         """Say what those that need the step build on: the only or the chosen worker's work, or a matrix's together."""
         if step.matrix is not None:
-            return await self._matrix_built(step, outcome, base)
+            return await self._merge_matrix(step, outcome, base)
         # Several workers of one step did the same task: which of them to build on is nobody's guess.
         spoken = outcome.spokesman
         commit = spoken.commit if spoken is not None and spoken.status.is_good else None
         return outcome if commit is None else replace(outcome, commit=commit)
 
-    async def _matrix_built(self, step: Step, outcome: StageOutcome, base: str | None) -> StageOutcome:
-        good = [one for one in outcome.result.worker_results if one.status.is_good and one.commit]
+    async def _merge_matrix(self, step: Step, outcome: StageOutcome, base: str | None) -> StageOutcome:
+        good = [result for result in outcome.result.worker_results if result.status.is_good and result.commit]
         try:
             parts = [Contribution(result.session, result.commit) for result in good]
             commit = (await merge_parts(self.context, step.name, parts)).commit
@@ -173,14 +177,14 @@ class StepRunner:
         return replace(outcome, commit=commit or base)
 
 
-def all_jobs(steps: StepRunner, wanted: Sequence[Step]) -> list[WorkerSpec]:
-    """Make the jobs of steps that wait for nobody, for a run by one rule."""
-    return [worker for step in wanted for worker in steps.jobs(step, step.base, TemplateScope(), {})]
+def make_all_workers(steps: StepRunner, wanted: Sequence[Step]) -> list[WorkerSpec]:
+    """Make the workers of steps without dependencies, for a run by one rule."""
+    return [worker for step in wanted for worker in steps.make_workers(step, step.base, TemplateScope(), {})]
 
 
 def _of_artifacts(step: Step, error: Unstacked) -> str:
     """Say what to do where the cells of a matrix leave one artifact at the same path."""
-    shared = [one.path for one in step.artifacts if one.path in error.paths]
+    shared = [artifact.path for artifact in step.artifacts if artifact.path in error.paths]
     if not shared:
         return ""
     how = "put the cell into its path, like `report-{{ matrix.AXIS }}.json`"

@@ -64,12 +64,12 @@ class TemplateScope:
 
 
 def describe_outcome(outcome: StageOutcome) -> dict[str, object]:
-    """Tell a step by the names that a text may use."""
+    """Describe a step by the names that a template may use."""
     spoken = outcome.spokesman
-    one = {name: getattr(spoken, name) for name in TOLD} if spoken else {"output": _outputs(outcome.result)}
-    one["output"] = str(one["output"]).rstrip("\n")  # as a shell takes the output of a command
+    fields = {name: getattr(spoken, name) for name in TOLD} if spoken else {"output": _outputs(outcome.result)}
+    fields["output"] = str(fields["output"]).rstrip("\n")  # as a shell takes the output of a command
     return {
-        **one,
+        **fields,
         **aggregate(outcome.result),
         "commit": outcome.commit,
         "artifacts": contents(outcome.artifacts),
@@ -88,9 +88,9 @@ def aggregate(result: StepResult) -> dict[str, object]:
         "cancelled_count": result.cancelled_count,
         "skipped_count": result.skipped_count,
         "selected": result.selected,
-        "error": result.error or next((one.error for one in result.worker_results if one.error), None),
-        "worker_workspaces": [one.workspace for one in result.worker_results],
-        "worker_results": [_worker(one) for one in result.worker_results],
+        "error": result.error or next((worker.error for worker in result.worker_results if worker.error), None),
+        "worker_workspaces": [worker.workspace for worker in result.worker_results],
+        "worker_results": [_worker(worker) for worker in result.worker_results],
     }
 
 
@@ -100,29 +100,29 @@ def contents(artifacts: Mapping[str, tuple[Produced, ...]]) -> Mapping[str, obje
     return Later(lambda name: _value(single[name]), lambda: single)
 
 
-def _value(one: Produced) -> object:
+def _value(artifact: Produced) -> object:
     try:
-        return one.value
+        return artifact.value
     except ValueError as error:
-        raise BadInput(f"artifact {one.name} cannot be read as data: {error}") from None
+        raise BadInput(f"artifact {artifact.name} cannot be read as data: {error}") from None
 
 
 def _inner(outcome: StageOutcome) -> Mapping[str, object]:
-    inner = {short(name): one for name, one in outcome.inner.items()}
+    inner = {short(name): inner_outcome for name, inner_outcome in outcome.inner.items()}
     return Later(lambda name: describe_outcome(inner[name]), lambda: inner)
 
 
-def _worker(one: WorkerResult) -> dict[str, object]:
-    fields = {name: getattr(one, name) for name in TOLD}
+def _worker(result: WorkerResult) -> dict[str, object]:
+    fields = {name: getattr(result, name) for name in TOLD}
     return {
-        "index": one.index,
-        "status": one.status.value,
-        "item": one.item,
+        "index": result.index,
+        "status": result.status.value,
+        "item": result.item,
         **fields,
-        "artifacts": dict(one.artifacts),
+        "artifacts": dict(result.artifacts),
     }
 
 
 def _outputs(result: StepResult) -> str:
     """Put what several workers said under each other, each under its number."""
-    return "\n".join(f"## worker {one.index}\n{under_number(one.output)}" for one in result.worker_results)
+    return "\n".join(f"## worker {worker.index}\n{under_number(worker.output)}" for worker in result.worker_results)

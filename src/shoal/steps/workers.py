@@ -1,4 +1,4 @@
-"""The workers of a step as jobs, made when it starts: texts filled in, differences and artifacts laid on."""
+"""Make the workers of a step when it starts, with texts filled in, and run them."""
 
 import contextlib
 import json
@@ -33,14 +33,14 @@ AGGREGATE = "aggregate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
-    """What the jobs of one step are run with."""
+    """What the workers of one step run with."""
 
     adapter: Adapter
     sandbox: Sandbox | None = None
     kind: Kind | None = None
 
 
-def jobs_of(
+def make_workers(
     step: Step,
     equipment: Equipment,
     base: str | None,
@@ -49,7 +49,7 @@ def jobs_of(
     cells: Sequence[Cell] | None = None,
     reviewers: Mapping[str, ResolvedTask] | None = None,
 ) -> list[WorkerSpec]:
-    """Make one job for each worker, or for each of *cells*; raises `BadInput` for a text that cannot be filled in."""
+    """Make a spec for each worker, or for each of *cells*; raises `BadInput` for a text that cannot be filled in."""
     count = step.workers if cells is None else len(cells)
     task, parts = _with_need_results(step, needs), _find_inputs(step, needs)
     made = []
@@ -69,8 +69,8 @@ def jobs_of(
                 base=base,
                 trusts_base=trusts_base(step, base),
                 item=cell.id if cell else None,
-                artifacts=tuple(replace(one, path=here.render(one.path)) for one in step.artifacts),
-                contracts=tuple(one.fill_in(here.render) for one in step.contracts),
+                artifacts=tuple(replace(artifact, path=here.render(artifact.path)) for artifact in step.artifacts),
+                contracts=tuple(contract.fill_in(here.render) for contract in step.contracts),
                 trial=None if step.trial is None else step.trial.fill_in(here.render),
                 reviewers={name: fill_in(reviewers[name], here) for name in step.reviewers} if reviewers else {},
             )
@@ -83,8 +83,8 @@ def trusts_base(step: Step, base: str | None) -> bool:
     return (step.base is not None and base == step.base) or step.task.allow_executable_config
 
 
-def make_unstarted_jobs(step: Step, equipment: Equipment) -> list[WorkerSpec]:
-    """Make the jobs of a step that never starts, for their names."""
+def make_unstarted_workers(step: Step, equipment: Equipment) -> list[WorkerSpec]:
+    """Make the workers of a step that never starts, for their names."""
     return [
         WorkerSpec(step=step.name, index=index, count=step.workers, task=step.task, adapter=equipment.adapter)
         for index in range(step.workers)
@@ -98,10 +98,10 @@ def _matrix_values(cell: Cell | None) -> dict[str, object]:
 
 
 def _with_need_results(step: Step, needs: Mapping[str, StageOutcome]) -> ResolvedTask:
-    """Tell the results of its needs, where they were asked for."""
+    """Add the results of its needs to the prompt, where the task asks for them."""
     if step.wish is None:
         return step.task
-    spoken = {need: one for need, outcome in needs.items() if (one := outcome.spokesman)}
+    spoken = {need: result for need, outcome in needs.items() if (result := outcome.spokesman)}
     return add_need_results(step.task, step.wish, spoken)
 
 
@@ -166,17 +166,20 @@ def apply_variation(task: ResolvedTask, own: Variation) -> ResolvedTask:
 
 
 async def together(
-    runner: WorkerRunner, jobs: Sequence[WorkerSpec], rule: Rule, most: int | None = None
+    runner: WorkerRunner, workers: Sequence[WorkerSpec], rule: Rule, most: int | None = None
 ) -> tuple[WorkerResult, ...]:
-    """Run *jobs* by *rule*, at most *most* at once and return all results in order, stopped ones too."""
-    known = [runner.history.final(Visit(job.step, job.visit), job.index, job.task.retry.max_attempts) for job in jobs]
+    """Run *workers* by *rule*, at most *most* at once, and return all results in order, stopped ones too."""
+    known = [
+        runner.history.final(Visit(worker.step, worker.visit), worker.index, worker.task.retry.max_attempts)
+        for worker in workers
+    ]
     if is_decided(rule, known):  # before the run was resumed
-        return take_recorded(runner, jobs, known)
-    if len(jobs) == 1:  # by every rule: it runs, and its result is a value
-        await runner.run(jobs[0])
-        return (runner.result(jobs[0]),)
-    calls = [partial(runner.run, job) for job in jobs]
-    limiter = room_for(jobs) if most is None else Limiter(most)
+        return take_recorded(runner, workers, known)
+    if len(workers) == 1:  # by every rule: it runs, and its result is a value
+        await runner.run(workers[0])
+        return (runner.result(workers[0]),)
+    calls = [partial(runner.run, worker) for worker in workers]
+    limiter = room_for(workers) if most is None else Limiter(most)
     try:
         match rule.pattern:
             case "gather":
@@ -192,23 +195,23 @@ async def together(
             _expect(error)
     except Refused:
         pass
-    return tuple(runner.result(job) for job in jobs)
+    return tuple(runner.result(worker) for worker in workers)
 
 
 def take_recorded(
-    runner: WorkerRunner, jobs: Sequence[WorkerSpec], known: Sequence[WorkerResult | None]
+    runner: WorkerRunner, workers: Sequence[WorkerSpec], known: Sequence[WorkerResult | None]
 ) -> tuple[WorkerResult, ...]:
     """Give the results that the workers of a step came to before the run was resumed."""
-    for job, result in zip(jobs, known, strict=True):
-        runner.workers[WorkerKey(job.step, job.index)] = job
+    for worker, result in zip(workers, known, strict=True):
+        runner.workers[WorkerKey(worker.step, worker.index)] = worker
         if result is not None:
-            runner.results[WorkerKey(job.step, job.index)] = result
-    return tuple(runner.result(job) for job in jobs)
+            runner.results[WorkerKey(worker.step, worker.index)] = result
+    return tuple(runner.result(worker) for worker in workers)
 
 
-def room_for(jobs: Sequence[WorkerSpec]) -> Limiter:
+def room_for(workers: Sequence[WorkerSpec]) -> Limiter:
     """Let all of *workers* begin: each session takes its own slot, and a retry that waits holds none."""
-    return Limiter(max(1, len(jobs)))
+    return Limiter(max(1, len(workers)))
 
 
 async def _run_all(calls: Sequence[Call[WorkerResult]], limiter: Limiter) -> None:
@@ -239,19 +242,21 @@ def cells_of(matrix: Matrix, needs: Mapping[str, StageOutcome]) -> tuple[Cell, .
     return from_items(matrix, items)
 
 
-async def cells_done(
-    runner: WorkerRunner, step: Step, jobs: Sequence[WorkerSpec], cells: Sequence[Cell]
+async def run_cells(
+    runner: WorkerRunner, step: Step, workers: Sequence[WorkerSpec], cells: Sequence[Cell]
 ) -> tuple[WorkerResult, ...]:
-    """Run the jobs of all cells, so many at once as the matrix allows."""
+    """Run the workers of all cells, as many at once as the matrix allows."""
     most = step.matrix.most if step.matrix else None
     rule = Rule.on_failure(step.on_failure)
     if not any(cell.needs for cell in cells):
-        return await together(runner, jobs, rule, most)
-    limiter = Limiter(most or max(1, len(jobs)))
-    work = _CellWork(runner, {cell.id: job for cell, job in zip(cells, jobs, strict=True)}, rule.pattern == "gather")
+        return await together(runner, workers, rule, most)
+    limiter = Limiter(most or max(1, len(workers)))
+    work = _CellWork(
+        runner, {cell.id: worker for cell, worker in zip(cells, workers, strict=True)}, rule.pattern == "gather"
+    )
     with contextlib.suppress(Refused):
         await DagRunner(runner.context, work, limiter).run([_cell_node(cell, step.name) for cell in cells])
-    return tuple(runner.result(job) for job in jobs)
+    return tuple(runner.result(worker) for worker in workers)
 
 
 def _cell_node(cell: Cell, step: str) -> Node:

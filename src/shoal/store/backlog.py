@@ -43,7 +43,7 @@ class BacklogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Facts for the ledger, and who waits for their commit."""
+    """Facts for the ledger, and the callers that wait for their commit."""
 
     entries: tuple[BacklogEntry, ...]
     waiter: asyncio.Future[tuple[Recorded, ...]]
@@ -51,7 +51,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in a session's notes, and who waits until all before it is committed."""
+    """A place in a session's notes, and the caller that waits until all before it is committed."""
 
     waiter: asyncio.Future[None]
     is_last: bool

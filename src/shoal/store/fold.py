@@ -32,7 +32,7 @@ def fold(events: Iterable[Recorded]) -> State:
     What a lost event would have said is left empty; nothing raises.
     """
     draft = Fold()
-    for recorded in sorted(events, key=lambda one: one.seq):
+    for recorded in sorted(events, key=lambda event: event.seq):
         draft.take(recorded)
     return draft.state()
 
@@ -55,11 +55,11 @@ def report(run: RunState, now: float | None = None) -> RunReport:
         limits=run.limits,
         notes=run.notes,
         usage=sum_usage(
-            one.result.usage for step in run.steps.values() for one in step.sessions.values() if one.result
+            session.result.usage for step in run.steps.values() for session in step.sessions.values() if session.result
         ),
         merge=run.merge,
         overlaps=run.overlaps,
-        earlier=tuple(one for step in run.steps.values() for one in _earlier(step)),
+        earlier=tuple(result for step in run.steps.values() for result in _earlier(step)),
         error=run.error,
         exit_code=run.exit_code,
     )
@@ -73,15 +73,19 @@ def _order_steps(run: RunState) -> list[StepState]:
 
 def _last(step: StepState) -> dict[int, SessionState]:
     """Give the last attempt of each worker in the last round."""
-    found = [one for one in step.sessions.values() if one.seq > step.seq]
-    return {one.index: one for one in sorted(found, key=lambda one: one.seq)}
+    found = [session for session in step.sessions.values() if session.seq > step.seq]
+    return {session.index: session for session in sorted(found, key=lambda session: session.seq)}
 
 
 def _earlier(step: StepState) -> list[WorkerResult]:
     """Give the good work of rounds before the last: an attempt that ended well is not made again."""
-    last = {one.session for one in _last(step).values()}
-    found = [one.result for one in sorted(step.sessions.values(), key=lambda one: one.seq) if one.session not in last]
-    return [one for one in found if one is not None and one.status.is_good and one.commit]
+    last = {session.session for session in _last(step).values()}
+    found = [
+        session.result
+        for session in sorted(step.sessions.values(), key=lambda session: session.seq)
+        if session.session not in last
+    ]
+    return [result for result in found if result is not None and result.status.is_good and result.commit]
 
 
 def _step_result(step: StepState, now: float | None) -> StepResult:
@@ -90,18 +94,18 @@ def _step_result(step: StepState, now: float | None) -> StepResult:
     ended = step.ended
     workers = {index: _worker_result(session, now) for index, session in last.items()}
     # Who was ended at once has no end, and so no result at the end of its step; it began all the same.
-    open_ = {index for index, one in last.items() if one.status.is_interrupted or not one.status.is_ended}
-    workers |= {one.index: one for one in (ended.unstarted if ended else ()) if one.index not in open_}
-    told = StepResult(
+    open_ = {index for index, session in last.items() if session.status.is_interrupted or not session.status.is_ended}
+    workers |= {worker.index: worker for worker in (ended.unstarted if ended else ()) if worker.index not in open_}
+    result = StepResult(
         step=step.step,
         on_failure=step.on_failure,
         status=step.status,
         worker_results=tuple(workers[index] for index in sorted(workers)),
     )
     if ended is None:
-        return told
+        return result
     return replace(
-        told,
+        result,
         error=ended.error,
         selected=ended.selected,
         ranking=ended.ranking,
@@ -173,8 +177,8 @@ class Fold:
                 self._intents[run] = event
             case MergeRecorded(run=run, new=new):
                 self._note_merge(run, new, recorded.at)
-            case MergeEnded(run=run, report=told):
-                self._runs[run] = replace(self._run(run, recorded.at), merge=told)
+            case MergeEnded(run=run, report=report):
+                self._runs[run] = replace(self._run(run, recorded.at), merge=report)
             case DeliveryRecorded() as event:
                 self._note_delivery(event, recorded.at)
             case _:  # what an agent does on its way changes no state; neither does what we do not know
@@ -264,7 +268,7 @@ class Fold:
         intent = self._intents.get(run)
         if intent is None or intent.new != new:
             return
-        told = MergeReport(
+        report = MergeReport(
             run=run,
             strategy=intent.strategy,
             branch=f"shoal/{run}",
@@ -273,7 +277,7 @@ class Fold:
             results=intent.results,
             left_out=intent.out,
         )
-        self._runs[run] = replace(self._run(run, at), merge=told)
+        self._runs[run] = replace(self._run(run, at), merge=report)
 
     def _note_delivery(self, event: DeliveryRecorded, at: float) -> None:
         made = Delivery(into=event.into, status=DeliveryStatus.DELIVERED, old=event.old, new=event.new)

@@ -39,20 +39,20 @@ class Writer:
     def work(self) -> None:
         """Write until the backlog is closed and empty, then close every log."""
         try:
-            while (job := self._backlog.take()) is not None:
-                self._on_outcome(self._write(job))
+            while (batch := self._backlog.take()) is not None:
+                self._on_outcome(self._write(batch))
         finally:
             self._logs.close_all()
             self._ledger.close()
 
-    def _write(self, job: Appends | Notes) -> WriteOutcome:
-        match job:
+    def _write(self, batch: Appends | Notes) -> WriteOutcome:
+        match batch:
             case Appends(appends):
                 return self._append(appends)
             case Notes():
-                return self._note(job)
+                return self._note(batch)
             case _:
-                assert_never(job)
+                assert_never(batch)
 
     def _append(self, appends: Sequence[Append]) -> WriteOutcome:
         entries = [entry for append in appends for entry in append.entries]
