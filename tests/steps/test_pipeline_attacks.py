@@ -315,6 +315,4 @@ steps:
     report = json.loads(shoal_in(repo)("run", "--json").out)
 
     (worker,) = step(report, "b")["worker_results"]
-    assert (
-        worker["error"] == "a variable or argument of 200000 bytes is more than a program can be given; hand on a file"
-    )
+    assert worker["error"] == "a variable or argument of 200000 bytes is too long for the kernel; pass a file instead"
