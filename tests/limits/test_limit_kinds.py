@@ -8,8 +8,8 @@ import pytest
 
 from shoal.errors import Broken
 from shoal.limits.cgroup2 import cgroup2
-from shoal.limits.choose import LimitsHost, choose
-from shoal.limits.control_files import Files, look
+from shoal.limits.choose import choose
+from shoal.limits.control_files import Files, LimitsHost, look
 from shoal.limits.fleet import Fleet, is_orphan, start_ticks
 from shoal.limits.kind import Enforcer, ResourceUsage
 from shoal.limits.systemd import Systemd, systemd, trial

@@ -1,13 +1,10 @@
 """Adding a kind of sandbox takes one file and one line."""
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import shoal
+from tests.conftest import git
+from tests.package_copy import PackageCopy
 
 TOY = '''"""A toy: runs the command as it is, in a shell that marks its environment."""
 
@@ -50,36 +47,20 @@ steps:
   - {name: write, agent: writer, prompt: Write it}
 """
 
-START = "from shoal.cli.main import main; main()"
-
 
 def test_a_new_kind_is_one_file_and_one_line(tmp_path: Path, repo: Path) -> None:
-    package = tmp_path / "copy" / "shoal"
-    shutil.copytree(Path(shoal.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "sandboxes" / "toy.py").write_text(TOY)
-    registry = package / "sandboxes" / "registry.py"
-    table = "KINDS = {\n"
-    assert table in registry.read_text()
-    registry.write_text(registry.read_text().replace(table, f'{table}    "toy": "shoal.sandboxes.toy",\n'))
+    package = PackageCopy.make(tmp_path)
+    package.add_kind("sandboxes/registry.py", "toy", TOY)
     (repo / "shoal.yaml").write_text(PIPELINE)
 
-    document = json.loads(shoal_of(package, repo, "run", "shoal.yaml", "--json"))
-    by_option = shoal_of(package, repo, "run", "--sandbox", "toy", "--dry-run", "--task", "x", "--command", "true")
-    schema = shoal_of(package, repo, "schema")
+    document = json.loads(package.run(repo, "run", "shoal.yaml", "--json"))
+    by_option = package.run(repo, "run", "--sandbox", "toy", "--dry-run", "--task", "x", "--command", "true")
+    schema = package.run(repo, "schema")
 
     (step,) = document["steps"]
     (worker,) = step["worker_results"]
     assert document["wall"] == "toy"
     assert "it is a toy" in document["notes"]
-    content = subprocess.run(["git", "show", f"{worker['branch']}:toy.txt"], cwd=repo, capture_output=True, text=True)
-    assert content.stdout == "yes\n"
+    assert git(repo, "show", f"{worker['branch']}:toy.txt") == "yes"
     assert "toy" in by_option
     assert '"toy"' in schema
-
-
-def shoal_of(package: Path, repo: Path, *words: str) -> str:
-    """Run the command of the copy of the package, and return its output."""
-    env = {**os.environ, "PYTHONPATH": str(package.parent)}
-    done = subprocess.run([sys.executable, "-c", START, *words], cwd=repo, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout

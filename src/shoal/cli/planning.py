@@ -19,6 +19,7 @@ from shoal.pipeline.adhoc import adhoc
 from shoal.pipeline.keys.duration import BadDuration, seconds
 from shoal.pipeline.names import OWN_FILE, own_file
 from shoal.sandboxes.registry import KINDS
+from shoal.workspaces.registry import NAMES as WORKSPACE_NAMES
 
 MOST_BYTES = 16 * 2**20
 STDIN = "-"
@@ -124,6 +125,8 @@ def make_plan(work: Work, manner: RunOverrides, environ: Mapping[str, str]) -> P
         raise BadInput(f"--retries {manner.retries}: give 0 or more further attempts")
     if manner.sandbox is not None and manner.sandbox not in KINDS:
         raise BadInput(f"--sandbox: {UnknownName('sandbox', manner.sandbox, KINDS)}")
+    if manner.isolation is not None and manner.isolation not in WORKSPACE_NAMES:
+        raise BadInput(f"--isolation: {UnknownName('workspace', manner.isolation, WORKSPACE_NAMES)}")
     timeout = None if manner.timeout is None else duration("--timeout", manner.timeout)
     work = _with_text(work)
     made = _adhoc(work, environ) if work.is_adhoc else _from_file(work, environ)

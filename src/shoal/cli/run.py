@@ -20,6 +20,7 @@ from shoal.cli.run_output import EventOutput, JsonOutput, LineOutput, RunOutput
 from shoal.errors import BadInput
 from shoal.model.plan import Plan, everything
 from shoal.sandboxes.registry import DEFAULT, KINDS
+from shoal.workspaces.registry import NAMES as WORKSPACE_NAMES
 
 Target = Annotated[
     str | None,
@@ -59,7 +60,8 @@ Sandbox = Annotated[
     typer.Option(metavar="|".join(KINDS), help=f"The sandbox of every agent; default: the file's, or {DEFAULT}."),
 ]
 Isolation = Annotated[
-    Literal["auto", "overlay", "worktree", "directory"] | None, typer.Option(help="The workspace; else auto.")
+    str | None,
+    typer.Option(metavar="|".join(WORKSPACE_NAMES), help="The workspace of every agent; default: the file's, or auto."),
 ]
 Timeout = Annotated[
     str | None, typer.Option(metavar="SECONDS|10m", help="Time for each agent; else its limit, usually an hour.")

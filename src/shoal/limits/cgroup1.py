@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 from shoal.limits.cgroups import Cgroups, working
-from shoal.limits.control_files import Files, Hierarchies
+from shoal.limits.control_files import Files, Hierarchies, LimitsHost
 from shoal.limits.group import Counter, Dialect, Renewal, Setting
 from shoal.model.limits import ResourceLimits
 
@@ -16,6 +16,11 @@ def cgroup1(hierarchies: Hierarchies, files: Files, fleet_limits: ResourceLimits
     """Give the enforcer, or `None` where memory cannot be held by it."""
     places = working(hierarchies.v1, DIALECT, files)
     return Cgroups(places, DIALECT, files, fleet_limits) if "memory" in places else None
+
+
+async def build(host: LimitsHost, fleet: ResourceLimits | None) -> Cgroups | None:
+    """Return the enforcer for this host, or `None` where it does not work."""
+    return cgroup1(host.hierarchies, host.files, fleet)
 
 
 def _limits(limits: ResourceLimits) -> tuple[Setting, ...]:

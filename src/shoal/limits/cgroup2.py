@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.limits.cgroups import HELD, Cgroups, working
-from shoal.limits.control_files import Files, Hierarchies
+from shoal.limits.control_files import Files, Hierarchies, LimitsHost
 from shoal.limits.group import Counter, Dialect, Setting
 from shoal.model.limits import ResourceLimits
 
@@ -17,6 +17,11 @@ def cgroup2(hierarchies: Hierarchies, files: Files, fleet_limits: ResourceLimits
     place = _place(hierarchies, files)
     places = working(dict.fromkeys(HELD, place), DIALECT, files) if place else {}
     return Cgroups(places, DIALECT, files, fleet_limits) if "memory" in places else None
+
+
+async def build(host: LimitsHost, fleet: ResourceLimits | None) -> Cgroups | None:
+    """Return the enforcer for this host, or `None` where it does not work."""
+    return cgroup2(host.hierarchies, host.files, fleet)
 
 
 def _place(hierarchies: Hierarchies, files: Files) -> Path | None:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 SMALL_BYTES = 64 * 1024
@@ -116,6 +116,14 @@ def look(mountinfo: str | None = None, own: str | None = None) -> Hierarchies:
         v2=_own(unified, groups[""]) if unified else None,
         mount=unified.point if unified else None,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsHost:
+    """Where to look for enforcement."""
+
+    hierarchies: Hierarchies = field(default_factory=look)
+    files: Files = field(default_factory=Files)
 
 
 def _table(path: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.limits.control_files import LimitsHost
 from shoal.limits.kind import ResourceUsage
 from shoal.limits.members import before, kill_each
 from shoal.model.command import Command
@@ -193,3 +194,8 @@ def _most_processes(pids: int | None) -> str:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     wanted = running + max(SLACK * pids, LEAST_ROOM)
     return str(wanted if soft == resource.RLIM_INFINITY else min(wanted, soft))
+
+
+async def build(_host: LimitsHost, _fleet: ResourceLimits | None) -> Polling:
+    """Return the enforcer: every host can poll."""
+    return Polling()

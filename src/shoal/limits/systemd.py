@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from shoal import proc
+from shoal.errors import ShoalError
 from shoal.limits.cgroup2 import DIALECT
 from shoal.limits.cgroups import HELD, PROBE
-from shoal.limits.control_files import Files
+from shoal.limits.control_files import Files, LimitsHost
 from shoal.limits.group import KernelGroup
 from shoal.limits.kind import ResourceUsage
 from shoal.limits.members import SHELL
@@ -17,6 +19,7 @@ from shoal.model.command import Command
 from shoal.model.limits import ResourceLimits
 
 PROGRAM = Path("/usr/bin/systemd-run")
+TRIAL_SECONDS = 10.0
 FLAGS = ("--user", "--scope", "--quiet", "--collect")
 FILES = {"memory": "memory.max", "cpu": "cpu.max", "pids": "pids.max"}
 
@@ -108,6 +111,18 @@ def trial(mount: Path | None) -> Command | None:
         return None
     start = (*run(f"shoal-trial-{secrets.token_hex(4)}.scope"), *properties(PROBE), "--")
     return Command(argv=(*start, SHELL, "-c", TELL, "sh", str(mount), *FILES.values()), cwd=Path("/"), env=_bus())
+
+
+async def build(host: LimitsHost, _fleet: ResourceLimits | None) -> Systemd | None:
+    """Return the enforcer for this host after a trial, or `None` where it does not work."""
+    command = trial(host.hierarchies.mount)
+    if command is None:
+        return None
+    try:
+        done = await proc.run(command, timeout=TRIAL_SECONDS)
+    except (ShoalError, TimeoutError):
+        return None
+    return systemd(done.stdout.decode(errors="replace"), host.files) if done.ok else None
 
 
 def systemd(said: str, files: Files) -> Systemd | None:

@@ -16,6 +16,7 @@ from shoal.model.rule import FAILURE_RULES, MOST_WANTED
 from shoal.pipeline.fields import OURS, UNKNOWN_KEY, one_of, wrong
 from shoal.pipeline.problems import key, nearest, show_value
 from shoal.sandboxes.registry import KINDS
+from shoal.workspaces.registry import NAMES as WORKSPACE_NAMES
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -180,7 +181,7 @@ def _input(value: object) -> str | dict[str, str]:
 
 Condition = Annotated[str, PlainValidator(_condition, json_schema_input_type=str | bool)]
 Input = Annotated[str | dict[str, str], PlainValidator(_input, json_schema_input_type=str | dict[str, str])]
-IsolationName = Annotated[str, one_of("isolation_strategy", "auto", "overlay", "worktree", "directory")]
+IsolationName = Annotated[str, one_of("isolation_strategy", *WORKSPACE_NAMES)]
 SandboxName = Annotated[str, one_of("sandbox", *KINDS)]
 
 

@@ -8,11 +8,10 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from shoal import proc
-from shoal.errors import BadInput, Broken, ShoalError, Unavailable, UnknownName, first_of
+from shoal.errors import Broken, ShoalError, Unavailable, first_of
 from shoal.limits.disk import free_floor
 from shoal.model.command import Command
 from shoal.model.policy import Layers, Policy
@@ -21,13 +20,10 @@ from shoal.sandboxes.kind import Sandbox
 from shoal.sandboxes.registry import find, trials
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.store.paths import StatePaths
-from shoal.workspaces.directory import Directory
-from shoal.workspaces.kind import Kind
-from shoal.workspaces.mount import mount_overlay, unmount
-from shoal.workspaces.overlay import Overlay
+from shoal.workspaces import registry
+from shoal.workspaces.kind import Kind, WorkspaceHost
 from shoal.workspaces.quota import assert_available, unwritten_bytes
 from shoal.workspaces.remove import Trash, remove_all
-from shoal.workspaces.worktree import Worktree
 
 HOST = Path("/dev")
 FOLDER = HOST / "shoal"  # a file system for temporary files may refuse devices, this one never does
@@ -86,7 +82,6 @@ def _make() -> None:
         raise OSError(f"{FOLDER} is not as it was made")
 
 
-STRATEGIES = ("auto", "overlay", "worktree", "directory")
 MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 TRIAL_SECONDS = 45.0  # some milliseconds, but on a host with a hundred busy processes
 
@@ -124,22 +119,15 @@ async def kind_of_workspace(strategy: str, sandbox: Sandbox, paths: StatePaths, 
 
     One that *stays* when its agent has ended is never an overlay, which is there only while it is mounted.
     """
-    if strategy not in STRATEGIES:
-        raise UnknownName("isolation_strategy", strategy, STRATEGIES)
-    if stays and strategy == "overlay":
-        why = "an overlay is there only while it is mounted, and `cleanup_on_complete: false` keeps workspaces"
-        raise BadInput(f"{why}; say `isolation_strategy: worktree`, or leave that out")
-    if stays and strategy == "auto":
-        return Worktree(paths.pool)
-    if strategy == "directory":
-        return Directory()
-    overlay = await _overlay(sandbox, paths) if strategy != "worktree" else None
-    if overlay is not None:
-        return overlay
-    if strategy == "overlay":
-        why = "neither the host nor a box can mount one on this file system"
-        raise Unavailable("isolation_strategy overlay", why, "ask for worktree, or auto")
-    return Worktree(paths.pool)
+    trial = paths.boxes / f"trial-{secrets.token_hex(4)}"
+    host = WorkspaceHost(pool=paths.pool, trial=trial, try_layers=functools.partial(_try_layers, sandbox))
+    try:
+        return await registry.find(strategy, host, stays=stays)
+    finally:
+        if trial.exists():
+            trash = Trash(paths.root / "trash")
+            trash.throw(trial)  # at once: a cancel can cut a removal off
+            await trash.empty()
 
 
 def assert_room(paths: StatePaths) -> None:
@@ -163,41 +151,8 @@ async def assert_exact_disk(sandbox: Sandbox, paths: StatePaths) -> None:
         await remove_all(place)
 
 
-async def _overlay(sandbox: Sandbox, paths: StatePaths) -> Overlay | None:
-    with contextlib.ExitStack() as stack:
-        place = paths.boxes / f"trial-{secrets.token_hex(4)}"
-        layers = stack.enter_context(_trial_layers(place))
-        try:
-            if _host_mounts(layers):
-                return Overlay(by_host=True)
-            return Overlay(by_host=False) if await _box_mounts(sandbox, layers) else None
-        finally:
-            trash = Trash(paths.root / "trash")
-            trash.throw(place)  # at once: a cancel can cut a removal off
-            await trash.empty()
-
-
-@contextlib.contextmanager
-def _trial_layers(place: Path) -> Iterator[Layers]:
-    for name in ("lower", "upper", "work", "target"):
-        (place / name).mkdir(parents=True)
-    (place / "lower" / "file").write_text("trial")
-    yield Layers(lower=(place / "lower",), upper=place / "upper", work=place / "work", target=place / "target")
-
-
-def _host_mounts(layers: Layers) -> bool:
-    if os.geteuid() != 0:
-        return False
-    try:
-        mount_overlay(layers)
-    except Broken:
-        return False
-    unmount(layers.target)
-    return True
-
-
-async def _box_mounts(sandbox: Sandbox, layers: Layers) -> bool:
-    """Try to edit and delete below an overlay that is mounted in a box of its own."""
+async def _try_layers(sandbox: Sandbox, layers: Layers) -> bool:
+    """Try to edit and delete in an overlay that a sandbox mounts."""
     if not sandbox.mounts:
         return False
     target = layers.target

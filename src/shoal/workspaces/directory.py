@@ -1,4 +1,4 @@
-"""Directory: a plain copy of the base's files, for hosts and projects where nothing better can be had."""
+"""Directory: a plain copy of the base's files, for hosts and projects where no other kind works."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -8,10 +8,11 @@ from pathlib import Path
 from shoal import proc
 from shoal.errors import Broken
 from shoal.model.command import Command
-from shoal.workspaces.kind import Workspace, WorkspaceOrder
+from shoal.workspaces.kind import Workspace, WorkspaceHost, WorkspaceOrder
 from shoal.workspaces.remove import remove_all
 
 TIMEOUT = 600.0
+STAYS = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class Directory:
         finally:
             if not workspace.keep and not order.has_own_disk:
                 await remove_all(order.path)
+
+
+async def build(_host: WorkspaceHost) -> Directory:
+    """Return it: every host can copy files."""
+    return Directory()
 
 
 async def _copy(source: Path, target: Path) -> None:

@@ -1,5 +1,6 @@
 """What a workspace is, whatever its kind."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,18 @@ from typing import Protocol
 
 from shoal.model.policy import Bind, Layers
 from shoal.model.repository import Base, Repository
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceHost:
+    """What a kind needs to find out whether it works on this host."""
+
+    pool: Path
+    """A folder in which a kind keeps workspaces for reuse."""
+    trial: Path
+    """A folder to make for a trial; the caller removes it."""
+    try_layers: Callable[[Layers], Awaitable[bool]]
+    """Mount layers in a sandbox, edit and delete a file there, and say whether that worked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from shoal.errors import Broken, Unavailable
 from shoal.model.policy import Layers
 from shoal.sandboxes.kind import RootLayers
-from shoal.workspaces.kind import Workspace, WorkspaceOrder
+from shoal.workspaces.kind import Workspace, WorkspaceHost, WorkspaceOrder
 from shoal.workspaces.mount import mount_overlay, unmount, unmount_tree
 
+STAYS = False
 # Every box begins with a copy of the host's table of mounts: 0.07 ms for each, against 5 ms to mount in the box itself.
 MAX_ON_HOST = 32
 _on_host = {"mounts": 0}
@@ -75,6 +77,35 @@ class Overlay:
         _on_host["mounts"] += 1
         async with _hold_mount(workspace):
             yield workspace
+
+
+async def build(host: WorkspaceHost) -> Overlay:
+    """Return it after a trial, mounted by the host if that is allowed, else by each sandbox."""
+    layers = _make_trial_layers(host.trial)
+    if _can_host_mount(layers):
+        return Overlay(by_host=True)
+    if await host.try_layers(layers):
+        return Overlay(by_host=False)
+    why = "neither the host nor a sandbox can mount one on this file system"
+    raise Unavailable("isolation_strategy overlay", why, "ask for worktree, or auto")
+
+
+def _make_trial_layers(folder: Path) -> Layers:
+    for name in ("lower", "upper", "work", "target"):
+        (folder / name).mkdir(parents=True)
+    (folder / "lower" / "file").write_text("trial")
+    return Layers(lower=(folder / "lower",), upper=folder / "upper", work=folder / "work", target=folder / "target")
+
+
+def _can_host_mount(layers: Layers) -> bool:
+    if os.geteuid() != 0:
+        return False
+    try:
+        mount_overlay(layers)
+    except Broken:
+        return False
+    unmount(layers.target)
+    return True
 
 
 @contextlib.asynccontextmanager

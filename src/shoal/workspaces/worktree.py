@@ -13,12 +13,13 @@ from shoal.git.lock import repository_locked
 from shoal.git.refs import ABSENT, Move, move
 from shoal.git.run import git
 from shoal.model.repository import Repository
-from shoal.workspaces.kind import Workspace, WorkspaceOrder
+from shoal.workspaces.kind import Workspace, WorkspaceHost, WorkspaceOrder
 from shoal.workspaces.remove import remove_all
 
 # Below this, `git worktree add` (17 ms) is as quick as recycling; at 5,000 files recycling is 10x quicker.
 POOLED_ABOVE_FILES = 500
 POOL_SIZE = 8
+STAYS = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,11 @@ class Worktree:
         aside = place.with_suffix(".new")
         aside.write_text(json.dumps({"admin": str(admin)}))
         aside.rename(place.with_suffix(".json"))
+
+
+async def build(host: WorkspaceHost) -> Worktree:
+    """Return it: every repository can have linked worktrees."""
+    return Worktree(host.pool)
 
 
 def _read_note(note: Path) -> Path | None:
