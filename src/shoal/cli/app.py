@@ -8,6 +8,7 @@ import typer
 COMMANDS = (
     "init",
     "run",
+    "runs",
     "status",
     "wait",
     "logs",

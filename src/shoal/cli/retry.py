@@ -33,7 +33,7 @@ def command(
     events: EventLines = False,
     repo: Repo = HERE,
 ) -> int:
-    """Start the failed agents of a run again; their work so far is kept."""
+    """Start the failed agents of a run again."""
     if what is not None and start is not None:
         raise BadInput("both a failed step and --from; choose one")
     place = asyncio.run(find_place(repo))
