@@ -264,11 +264,11 @@ PARTICIPLE = re.compile(
     r"_?([a-z]+ed|told|kept|held|made|taken|brought|said|given|found|begun|known|seen|done)(_[a-z_]+)?"
 )
 NOT_PARTICIPLES = ("feed", "need", "seed", "embed", "speed", "proceed", "exceed")
+PUBLIC_PARTICIPLES = {"sandboxed_tools"}
+"""Names that users import."""
 VAGUE = {"one", "told"}
 NAMES_NOT_YET_PLAIN = {
-    "agent",
     "cli",
-    "contracts",
     "doctor",
     "git",
     "limits",
@@ -276,7 +276,6 @@ NAMES_NOT_YET_PLAIN = {
     "model",
     "patterns",
     "runs",
-    "sessions",
     "testing",
     "workspaces",
 }
@@ -298,6 +297,6 @@ def test_functions_are_verbs_and_variables_say_what_they_are() -> None:
 def is_participle(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Say whether a function is named like `told`; context managers and properties may be."""
     decorators = " ".join(map(ast.unparse, node.decorator_list))
-    is_allowed = "contextmanager" in decorators or "property" in decorators
+    is_allowed = "contextmanager" in decorators or "property" in decorators or node.name in PUBLIC_PARTICIPLES
     name = node.name.lstrip("_").split("_")[0]
     return not is_allowed and name not in NOT_PARTICIPLES and PARTICIPLE.fullmatch(node.name) is not None

@@ -131,10 +131,10 @@ class Agent:
 
         A failure stays with its prompt. This conversation does not change; what the forks use is added to its usage.
         With *workspace*, each fork works in one of its own, by the tools `read`, `write`, `edit`, `list`, `search`
-        and `shell` behind its wall.
+        and `shell` in its sandbox.
         """
         outcomes = self.stream_parallel_prompts(prompts, max_parallel_runs, timeout=timeout, workspace=workspace)
-        return sorted([one async for one in outcomes], key=lambda one: one.index)
+        return sorted([outcome async for outcome in outcomes], key=lambda outcome: outcome.index)
 
     async def stream_parallel_prompts(
         self,
@@ -205,12 +205,12 @@ class Agent:
     @property
     def dropped_events(self) -> int:
         """Count the events that slow subscribers missed."""
-        return sum(one.dropped for one in self._subscriptions)
+        return sum(subscription.dropped for subscription in self._subscriptions)
 
     @property
     def subscriber_errors(self) -> int:
         """Count the errors that subscribers raised."""
-        return sum(one.errors for one in self._subscriptions)
+        return sum(subscription.errors for subscription in self._subscriptions)
 
     @property
     def usage(self) -> RunUsage:
@@ -258,7 +258,7 @@ class Agent:
         self._assert_idle()
         post = Post(self._subscriptions)
         bounds = (as_seconds(timeout), self.setup.limits.seconds)
-        seconds = min((one for one in bounds if one is not None), default=None)
+        seconds = min((bound for bound in bounds if bound is not None), default=None)
         turn = AgentTurn(self.setup, self._history, self._carried + self._usage, self._telling(post), timeout=seconds)
         self._turn = turn
         try:

@@ -31,7 +31,7 @@ def _is_raised(trace: TracebackType | None) -> bool:
 def _is_of_a_signal(trace: TracebackType | None) -> bool:
     """Say whether a handler of a signal raised it: then it is meant for the whole program."""
     handlers = set(_handlers())
-    return any(one.tb_frame.f_code in handlers for one in _frames(trace))
+    return any(frame.tb_frame.f_code in handlers for frame in _frames(trace))
 
 
 def _handlers() -> Iterator[CodeType]:

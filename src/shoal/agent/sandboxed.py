@@ -1,4 +1,4 @@
-"""Tools that work in a workspace, behind its wall: the host never opens by path what an agent can write."""
+"""Tools that work in a workspace, in its sandbox: the host never opens by path what an agent can write."""
 
 import functools
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ WORD_BYTES = 100_000  # an argument may not be longer than 128 KiB
 # What coding clients call the same tools: a rule may be written either way.
 CLIENT_NAMES = {"read": "Read", "write": "Write", "edit": "Edit", "list": "LS", "search": "Grep", "shell": "Bash"}
 
-# Programs of POSIX, run by /bin/sh in the box; what they say on stderr, the model reads.
+# Programs of POSIX, run by /bin/sh in the sandbox; what they say on stderr, the model reads.
 READ = """
 [ -e "$1" ] || { echo "there is no file $1" >&2; exit 3; }
 [ -f "$1" ] || { echo "$1 is not a file" >&2; exit 3; }
@@ -105,14 +105,14 @@ def _check_rules(
     subject = TOOLS[name][0]
 
     @functools.wraps(function)
-    async def asked(**arguments: object) -> str:
-        decisions = [rules.tool_allowed(one, str(arguments.get(subject, ""))) for one in (name, CLIENT_NAMES[name])]
-        denied = [one for one in decisions if not one and one.rule != NOT_LISTED]
+    async def check_then_call(**arguments: object) -> str:
+        decisions = [rules.tool_allowed(label, str(arguments.get(subject, ""))) for label in (name, CLIENT_NAMES[name])]
+        denied = [decision for decision in decisions if not decision and decision.rule != NOT_LISTED]
         if denied or not any(decisions):
             raise ToolFailed(f"{name} is not allowed here ({(denied or decisions)[0].rule}); do without it")
         return await function(**arguments)
 
-    return asked
+    return check_then_call
 
 
 class _Hands:

@@ -85,7 +85,7 @@ class ScriptedModel(FunctionModel):
         if callable(self._script):
             step = self._script(*_find_prompt(messages))
             return await step if inspect.isawaitable(step) else step
-        number = sum(isinstance(one, ModelResponse) for one in messages)
+        number = sum(isinstance(message, ModelResponse) for message in messages)
         if number >= len(self._script):
             raise BadInput(f"the script has {len(self._script)} steps, but the model was asked for one more")
         return self._script[number]

@@ -53,7 +53,7 @@ class Post:
     """The events of one turn, in a bounded queue for each subscriber."""
 
     def __init__(self, subscriptions: Sequence[Subscription]) -> None:
-        self._boxes = [_Box(one) for one in subscriptions if one.is_active]
+        self._boxes = [_Box(subscription) for subscription in subscriptions if subscription.is_active]
 
     def __bool__(self) -> bool:
         """Say whether anybody listens."""

@@ -126,7 +126,7 @@ class AgentTurn:
     @property
     def is_priced(self) -> bool:
         """Say whether the price of every answer in it is known."""
-        return all(one.usage.cost is not None for one in self._new() if isinstance(one, ModelResponse))
+        return all(message.usage.cost is not None for message in self._new() if isinstance(message, ModelResponse))
 
     @property
     def cost(self) -> Decimal | None:
@@ -135,11 +135,11 @@ class AgentTurn:
 
     def reply(self, text: str) -> Reply:
         """Make the reply of a turn that ended well."""
-        told = self._telling
+        telling = self._telling
         return Reply(
             text=text,
-            run_id=told.run_id,
-            agent_id=told.agent_id,
+            run_id=telling.run_id,
+            agent_id=telling.agent_id,
             usage=self.usage,
             cost=self.cost,
             _messages=tuple(self._new()),
@@ -228,7 +228,7 @@ class AgentTurn:
                 return to_shoal_error(error, self._setup.model.model_name)
 
     def _last_tool(self) -> str | None:
-        answers = [one for one in self._new() if isinstance(one, ModelResponse)]
+        answers = [message for message in self._new() if isinstance(message, ModelResponse)]
         calls = [call.tool_name for call in answers[-1].tool_calls] if answers else []
         return next((tool.name for tool in self._setup.tools if tool.name in calls), None)
 

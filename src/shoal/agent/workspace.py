@@ -1,4 +1,4 @@
-"""What an agent's tools need of a workspace: commands run in it, behind its wall. Whoever opens it is above us."""
+"""What an agent's tools need of a workspace: commands run in it, in its sandbox. Whoever opens it is above us."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -23,12 +23,12 @@ class CommandOutcome(Protocol):
 
 
 class Workspace(Protocol):
-    """A private folder behind a wall, in which commands run."""
+    """A private folder in a sandbox, in which commands run."""
 
     async def run(
         self, command: str | Sequence[str], *, timeout: float | None = None, stdin: bytes | None = None
     ) -> CommandOutcome:
-        """Run *command* in the folder, behind the wall, and wait for it."""
+        """Run *command* in the folder, in the sandbox, and wait for it."""
         ...
 
 

@@ -54,11 +54,11 @@ def _fits(parts: list[str], wanted: tuple[str, ...]) -> bool:
     if wanted[-1] != ANY and not fnmatchcase(parts[-1], wanted[-1]):  # so it is nearly always
         return False
     met = {0}
-    for one in wanted:
-        if one == ANY:
+    for part in wanted:
+        if part == ANY:
             met = set(range(min(met), len(parts) + 1)) if met else met
         else:
-            met = {taken + 1 for taken in met if taken < len(parts) and fnmatchcase(parts[taken], one)}
+            met = {taken + 1 for taken in met if taken < len(parts) and fnmatchcase(parts[taken], part)}
     return len(parts) in met
 
 

@@ -1,4 +1,4 @@
-"""The work of one session on the bench: read from the repository, and worked on in boxes of its own."""
+"""The work of one session on the bench: read from the repository, and worked on in sandboxes of its own."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ class Reviewer:
 
 @dataclass(frozen=True, slots=True)
 class _Within(StatePaths):
-    """The places of a repository, but boxes lie inside of that of the session whose work is looked at.
+    """The places of a repository, but session directories lie inside of that of the session whose work is looked at.
 
     Whatever a kill leaves of a check is then unmounted and removed with that session, which has not ended before it.
     """
@@ -138,7 +138,7 @@ class CommittedBench:
         return await self._run_worker(worker, heard, f"{self.word}: {' '.join(command)}")
 
     async def review(self, contract: AgentReview, prompt: str) -> Ran:
-        """Give *prompt* to the reviewer, behind a wall of its own; only what it says on stdout is its answer."""
+        """Give *prompt* to the reviewer, in a sandbox of its own; only what it says on stdout is its answer."""
         reviewer = self.reviewers.get(contract.reviewer)
         if reviewer is None:
             return Ran(exit_code=None, output="", failure=f"nobody is known as {contract.reviewer}")

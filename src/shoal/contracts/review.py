@@ -10,10 +10,10 @@ from shoal.contracts.workbench import Workbench
 from shoal.model.contract import AgentReview
 
 PATCH_BYTES = 200 * 1024
-VERDICT_SIGNS = 16 * 1024
+VERDICT_CHARS = 16 * 1024
 MOST_VERDICTS = 20
 REASONS = 5
-REASON_SIGNS = 300
+REASON_CHARS = 300
 
 VERDICT = re.compile(r'\{\s{0,20}"(?:verdict|reasons)"\s{0,20}:')
 FENCE = "```"
@@ -55,7 +55,7 @@ async def review(bench: Workbench, contract: AgentReview) -> str | None:
         return f"the reviewer ({contract.reviewer}) gave no verdict that counts: {found}"
     if found.is_pass:
         return None
-    reasons = "; ".join(escape_text(bench.mask(one), REASON_SIGNS) for one in found.reasons[:REASONS])
+    reasons = "; ".join(escape_text(bench.mask(reason), REASON_CHARS) for reason in found.reasons[:REASONS])
     return f"the reviewer ({contract.reviewer}) says fail: {reasons or 'it gave no reasons'}"
 
 
@@ -68,20 +68,20 @@ def prompt(criteria: str, patch: str) -> str:
 
 def verdict(output: str) -> ReviewVerdict | str:
     """Read the verdict that *output* ends with, or say what is wrong with it."""
-    text = output.rstrip().removesuffix(FENCE).rstrip()[-VERDICT_SIGNS:]
+    text = output.rstrip().removesuffix(FENCE).rstrip()[-VERDICT_CHARS:]
     places = [found.start() for found in VERDICT.finditer(text)]
     if not places:
         return "there is none"
     if len(places) > MOST_VERDICTS:
         return "there are too many"
-    objects = [one for place in places if (one := _object(text, place)) is not None]
+    objects = [candidate for place in places if (candidate := _object(text, place)) is not None]
     if not objects or objects[-1].end != len(text):
         return "it does not end with one"
-    read = [_read(one.value) for one in objects]
+    read = [_read(candidate.value) for candidate in objects]
     last = read[-1]
     if last is None:
         return 'it is not of the form {"verdict": "pass" or "fail", "reasons": [texts]}'
-    if any(one is None or one.is_pass is not last.is_pass for one in read):
+    if any(finding is None or finding.is_pass is not last.is_pass for finding in read):
         return "there are several, and they differ"
     return last
 
@@ -110,7 +110,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _read(value: object) -> ReviewVerdict | None:
     match value:
         case {"verdict": "pass" | "fail" as word, **rest} if isinstance(reasons := rest.get("reasons", []), list):
-            texts = tuple(one for one in reasons if isinstance(one, str))
+            texts = tuple(reason for reason in reasons if isinstance(reason, str))
             return ReviewVerdict(word == "pass", texts) if len(texts) == len(reasons) else None
         case _:
             return None

@@ -39,23 +39,23 @@ MOST_BYTES = 4 * 2**20
 async def lost_tests(bench: Workbench, patterns: Sequence[str]) -> str | None:
     """Say which tests the work takes away, or `None`; what cannot be counted counts as lost."""
     changes = await bench.changes()
-    tests = await fitting({path for one in changes for path in (one.old_path, one.path)}, patterns or USUAL)
-    touched = [one for one in changes if one.old_path in tests or one.path in tests]
-    if gone := [one for one in touched if _is_gone(one, tests)]:
-        return f"test files are gone: {list_paths([one.old_path for one in gone], bench.mask)}"
+    tests = await fitting({path for change in changes for path in (change.old_path, change.path)}, patterns or USUAL)
+    touched = [change for change in changes if change.old_path in tests or change.path in tests]
+    if gone := [change for change in touched if _is_gone(change, tests)]:
+        return f"test files are gone: {list_paths([change.old_path for change in gone], bench.mask)}"
     if len(touched) > MOST_FILES:
         return f"{len(touched)} test files are changed, and no more than {MOST_FILES} can be counted"
     before = after = 0
     emptied: list[str] = []
-    for one in touched:
-        old = await _count_tests(one.old_mode, one.old_path, bench.read_before)
-        new = await _count_tests(one.mode, one.path, bench.read)
+    for change in touched:
+        old = await _count_tests(change.old_mode, change.old_path, bench.read_before)
+        new = await _count_tests(change.mode, change.path, bench.read)
         if old is None or new is None:
-            return f"{list_paths([one.path], bench.mask)} is too large for its tests to be counted"
+            return f"{list_paths([change.path], bench.mask)} is too large for its tests to be counted"
         before, after = before + old.tests, after + new.tests
         # Kept by its name alone: its tests may stand in another file now, but so they may where one was deleted.
         if (old.tests and not new.tests) or (new.is_blank and not old.is_blank):
-            emptied.append(one.path)
+            emptied.append(change.path)
     if after < before:
         return f"there were {before} tests in the changed test files, and {after} are left"
     return f"nothing is left of the tests in {list_paths(emptied, bench.mask)}" if emptied else None

@@ -22,7 +22,7 @@ from shoal.model.finding import Finding
 from shoal.proc.spawn import raise_file_limit
 from shoal.sandboxes.host import NO_LIBSECCOMP
 from shoal.sandboxes.seccomp import LIBRARY, Strength, program
-from shoal.sessions.clients import installed_name
+from shoal.sessions.clients import find_installed_name
 from shoal.store.paths import StatePaths
 
 HOST, ROOM = "host", "room"
@@ -170,7 +170,7 @@ async def clients(search: str, home: Path) -> tuple[Finding, ...]:
 
 async def _client(name: str, search: str, home: Path) -> Finding:
     client = adapter(name, this_host()).client
-    found = shutil.which(installed_name(client, client.program, search), path=search) if client else None
+    found = shutil.which(find_installed_name(client, client.program, search), path=search) if client else None
     tried = "--version"
     if found is None:
         return Finding(area=AREA, name=name, held=None, tried=tried, said="not on PATH", remedy=f"`{_install(name)}`")

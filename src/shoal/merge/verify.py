@@ -27,7 +27,7 @@ from shoal.model.setup import SetupRecord
 from shoal.model.status import Status, share_status
 from shoal.patterns.limiter import Limiter
 from shoal.sessions.context import RunContext
-from shoal.sessions.session import ended_events, mask_result, prompt_summary, runner_for, started_event
+from shoal.sessions.session import describe_end, describe_start, mask_result, prompt_summary, runner_for
 from shoal.sessions.setup.prepare import setup_record
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerRunner
@@ -97,7 +97,7 @@ class Verifier:
         result = WorkerResult(index=worker.index, session=worker.session, status=Status.CANCELLED, base=commit)
         try:
             # Inside: cancelled while it is written, it is on disk all the same, and has to have an end.
-            await context.ledger.append(started_event(context, worker))
+            await context.ledger.append(describe_start(context, worker))
             result = await self._judge(worker, commit, result)
         except (BadInput, Unavailable) as error:  # it holds for every commit
             result = replace(result, status=Status.FAILED, error=str(error))
@@ -114,7 +114,7 @@ class Verifier:
                 with contextlib.suppress(ShoalError):  # the verdict counts without its log too
                     await context.ledger.forget(worker.session)
             finally:  # a verification that is cancelled at this moment has ended all the same
-                await context.ledger.append(*ended_events(context, worker, result))
+                await context.ledger.append(*describe_end(context, worker, result))
         return result
 
     async def _judge(self, worker: WorkerSpec, commit: str, result: WorkerResult) -> WorkerResult:

@@ -35,7 +35,7 @@ from shoal.sessions.host_probe import assert_room, wall
 from shoal.sessions.limit_watch import spelt
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import note_grants
-from shoal.sessions.session import name_short_secrets, started_event
+from shoal.sessions.session import describe_start, name_short_secrets
 from shoal.sessions.session_dir import SessionDir
 from shoal.sessions.session_thread import HeldWorkspace, SessionLoop
 from shoal.sessions.worker import WorkerSpec
@@ -291,4 +291,4 @@ async def _record_intent(context: RunContext, worker: WorkerSpec) -> None:
         limits=f"{context.enforcer.name}: {spelt(worker.limits)} each",
     )
     step = StepStarted(run=context.run, step=worker.step, workers=1, on_failure="fail_fast")
-    await context.ledger.append(started, step, started_event(context, worker))
+    await context.ledger.append(started, step, describe_start(context, worker))

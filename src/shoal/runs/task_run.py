@@ -33,7 +33,7 @@ from shoal.runs.preflight import adapters_for, assert_holdable, assert_installed
 from shoal.runs.request import RunRequest, Settings
 from shoal.runs.run import record_start
 from shoal.sessions.context import RunContext
-from shoal.sessions.held_session import OpenSession, held_worker, hold_session
+from shoal.sessions.held_session import OpenSession, hold_session, make_held_worker
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
@@ -113,7 +113,7 @@ class TaskRun:
         index = self._index(step)
         if index == 0:
             await context.ledger.append(StepStarted(run=context.run, step=step, workers=1, on_failure="best_effort"))
-        async with hold_session(context, held_worker(step, index, self.settings.limits)) as session:
+        async with hold_session(context, make_held_worker(step, index, self.settings.limits)) as session:
             yield session
 
     async def finish_steps(self, jobs: Sequence[WorkerSpec]) -> list[WorkerResult]:

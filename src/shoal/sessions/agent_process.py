@@ -1,4 +1,4 @@
-"""An agent's process behind its wall: started, heard, watched and judged."""
+"""An agent's process in its sandbox: started, heard, watched and judged."""
 
 import asyncio
 import contextlib
@@ -86,10 +86,10 @@ async def watch_process(
         async with asyncio.TaskGroup() as group:
             with bounds.floor.watching(bounds.group, bounds.box.parent) as tenant:
                 done = group.create_task(box.wait())
-                told = group.create_task(stop.wait())
+                stopped = group.create_task(stop.wait())
                 short = group.create_task(tenant.ended.wait())
                 shown = {ending: group.create_task(_wait_for_signal(sign)) for ending, sign in signs.items()}
-                every: list[asyncio.Task[Any]] = [done, told, short, *shown.values()]
+                every: list[asyncio.Task[Any]] = [done, stopped, short, *shown.values()]
                 began = time.monotonic()
                 # Most of what is short has ended before its first look is due, and is never looked at.
                 first = bounds.pace.seconds if seconds is None else min(seconds, bounds.pace.seconds)
@@ -104,7 +104,7 @@ async def watch_process(
                     done.cancel()
                     result = Watched(Ending.LIMIT, await box.end(0), "disk")
                 else:
-                    result = await _end(box, done, told, over, grace, sign)
+                    result = await _end(box, done, stopped, over, grace, sign)
                 for task in every:
                     task.cancel()
     except BaseExceptionGroup as errors:
@@ -119,18 +119,18 @@ async def _wait_for_signal(sign: Awaitable[object]) -> None:
 async def _end(
     box: SandboxedProcess,
     done: asyncio.Task[Exit],
-    told: asyncio.Task[bool],
+    stopped: asyncio.Task[bool],
     over: asyncio.Task[str] | None,
     grace: float,
     sign: Ending | None,
 ) -> Watched:
     if done.done():
         return Watched(Ending.BY_ITSELF, await done)
-    done.cancel()  # who is ended before its wall stood was ended: that is not a broken wall
+    done.cancel()  # who is ended before its sandbox was up was ended: that is not a broken sandbox
     if over is not None and over.done():
         # Who is over a limit gets no grace: it would only spend more.
         return Watched(Ending.LIMIT, await box.end(0), await over)
-    ending = Ending.STOP if told.done() else sign or Ending.TIME
+    ending = Ending.STOP if stopped.done() else sign or Ending.TIME
     return Watched(ending, await box.end(grace))
 
 

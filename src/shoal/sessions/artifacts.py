@@ -1,4 +1,4 @@
-"""Artifacts brought out: a short box writes the files that an ended agent left, and copies of ours are kept."""
+"""Artifacts brought out: a short sandbox writes the files that an ended agent left, and copies of ours are kept."""
 
 import asyncio
 import importlib.resources
@@ -46,7 +46,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """What the box said of one path: its *state*, and the *content* of a file."""
+    """What the sandbox said of one path: its *state*, and the *content* of a file."""
 
     state: str
     content: bytes = b""
@@ -61,7 +61,7 @@ async def collect_artifacts(context: RunContext, workspace: Workspace, declared:
         return Collected()
     policy = reading(context, workspace.path, workspace.sealing)
     try:
-        found = await read_files(context, policy, workspace.path, [one.path for one in declared])
+        found = await read_files(context, policy, workspace.path, [artifact.path for artifact in declared])
     except TimeoutError:
         return _unread(declared, f"could not be read within {SECONDS:.0f} s")
     except FAULTS as error:
@@ -72,7 +72,7 @@ async def collect_artifacts(context: RunContext, workspace: Workspace, declared:
 async def read_files(
     context: RunContext, policy: Policy, folder: Path, paths: Sequence[str], *, most: int = MOST_BYTES
 ) -> list[FoundFile]:
-    """Read files below *folder*, where an ended agent could write, by a short box; links are not followed."""
+    """Read files below *folder*, where an ended agent could write, by a short sandbox; links are not followed."""
     token, all_bytes = secrets.token_hex(16), max(MOST_ALL_BYTES, most)
     said = _ReaderOutput(all_bytes)
     async with open_sandboxed(
@@ -84,7 +84,7 @@ async def read_files(
 
 
 def answers(said: bytes, token: str, count: int) -> list[FoundFile]:
-    """Take apart what the box wrote about *count* files; raise `Broken` where it is not whole."""
+    """Take apart what the sandbox wrote about *count* files; raise `Broken` where it is not whole."""
     found, at = [], 0
     for _ in range(count):
         end = said.find(b"\n", at, at + MOST_LINE_BYTES)
@@ -106,10 +106,10 @@ def store_artifacts(context: RunContext, session: str, produced: Sequence[Produc
         return {}
     folder = context.paths.results / session
     folder.mkdir(mode=0o700, exist_ok=True)
-    return {one.label: str(_write_atomically(folder / one.file, one.content)) for one in produced}
+    return {entry.label: str(_write_atomically(folder / entry.file, entry.content)) for entry in produced}
 
 
-def kept_bytes(context: RunContext, session: str, contents: Mapping[str, bytes]) -> dict[str, str]:
+def keep_bytes(context: RunContext, session: str, contents: Mapping[str, bytes]) -> dict[str, str]:
     """Write files of ours beside the other results, and give their paths by their names."""
     folder = context.paths.results / session
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -118,11 +118,11 @@ def kept_bytes(context: RunContext, session: str, contents: Mapping[str, bytes])
 
 def read_back(paths: Mapping[str, str], declared: Sequence[Artifact]) -> tuple[Produced, ...]:
     """Load what was kept of one worker; raise `Broken` for a copy that is gone."""
-    return tuple(_read_back(one, Path(paths[one.name])) for one in declared if one.name in paths)
+    return tuple(_read_back(artifact, Path(paths[artifact.name])) for artifact in declared if artifact.name in paths)
 
 
 class _ReaderOutput:
-    """Takes what the box writes, and no more than it may."""
+    """Takes what the sandbox writes, and no more than it may."""
 
     def __init__(self, most: int) -> None:
         self.stdout = bytearray()
@@ -146,22 +146,22 @@ def _command(folder: Path, paths: Sequence[str], token: str, most: int, most_all
 
 
 def reading(context: RunContext, folder: Path, layers: Layers | None = None) -> Policy:
-    """Say what a box that only reads below *folder* may see."""
+    """Say what a sandbox that only reads below *folder* may see."""
     policy = context.policy(token=secrets.token_hex(8), read=(folder,), write=(), layers=layers)
     # As the owner of the files, and able to read what mode 000 hides: as when they are sealed.
     return replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
 
 
 def _unread(declared: Sequence[Artifact], why: str) -> Collected:
-    return _report_problem([(one, why) for one in declared])
+    return _report_problem([(artifact, why) for artifact in declared])
 
 
 async def _check_artifacts(declared: Sequence[Artifact], found: Sequence[FoundFile]) -> Collected:
     produced, wrong = [], []
-    for artifact, one in zip(declared, found, strict=True):
-        why = fault(artifact, one.content) if one.state == "file" else _STATES.get(one.state, "cannot be read")
+    for artifact, file in zip(declared, found, strict=True):
+        why = fault(artifact, file.content) if file.state == "file" else _STATES.get(file.state, "cannot be read")
         if why is None:
-            produced.append(Produced(name=artifact.name, type=artifact.type, path=artifact.path, content=one.content))
+            produced.append(Produced(name=artifact.name, type=artifact.type, path=artifact.path, content=file.content))
         else:
             wrong.append((artifact, why))
         await asyncio.sleep(0)  # to read 8 MiB of JSON takes a while, and others are waiting
@@ -169,7 +169,7 @@ async def _check_artifacts(declared: Sequence[Artifact], found: Sequence[FoundFi
 
 
 def _report_problem(wrong: Sequence[tuple[Artifact, str]]) -> Collected:
-    sentences = [(one.required, f"artifact {one.name}: {one.path} {why}") for one, why in wrong]
+    sentences = [(artifact.required, f"artifact {artifact.name}: {artifact.path} {why}") for artifact, why in wrong]
     return Collected(
         problems=tuple(text for is_required, text in sentences if is_required),
         notes=tuple(text for is_required, text in sentences if not is_required),

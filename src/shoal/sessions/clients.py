@@ -46,14 +46,14 @@ class FoundClient:
 async def look(adapter: Adapter, client: Client, program: str, environ: Mapping[str, str]) -> FoundClient:
     """Look for a client; nothing of the user's is changed by that."""
     search = environ.get("PATH", "")
-    found = shutil.which(installed_name(client, program, search), path=search)
+    found = shutil.which(find_installed_name(client, program, search), path=search)
     login = _login(adapter, client, environ)
     if found is None:
         return FoundClient(login=login)
     return FoundClient(path=Path(found), version=await version(client, Path(found), environ), login=login)
 
 
-def installed_name(client: Client | None, program: str, search: str) -> str:
+def find_installed_name(client: Client | None, program: str, search: str) -> str:
     """Give the name under which *program* is on the path *search*: its own, or another that its package has."""
     if client is None or program != client.program or shutil.which(program, path=search):
         return program
@@ -66,7 +66,7 @@ def ready_clients(environ: Mapping[str, str]) -> list[str]:
     for name in CLIENTS:
         kind = adapter_named(name, this_host())
         client = kind.client
-        if client is not None and shutil.which(installed_name(client, client.program, search), path=search):
+        if client is not None and shutil.which(find_installed_name(client, client.program, search), path=search):
             found += [name] if not client.needs_login or _login(kind, client, environ) else []
     return found
 
@@ -159,7 +159,7 @@ class ClientStatus:
     client: Client
     found: FoundClient
     trouble: str | None = None
-    """Why it does not run behind the wall, where it was tried."""
+    """Why it does not run in the sandbox, where it was tried."""
 
     @property
     def is_ready(self) -> bool:
@@ -211,7 +211,7 @@ async def _try_client(
     with tempfile.TemporaryDirectory(prefix="shoal-client-") as scratch:
         env = {"PATH": ":".join((*map(str, tools.path), *SYSTEM_PATH)), "HOME": scratch, "TMPDIR": scratch}
         command = Command(argv=(str(path), *client.version_arguments), cwd=Path(scratch), env=env)
-        Path(scratch).chmod(0o777)  # the agent is another user in its box
+        Path(scratch).chmod(0o777)  # the agent is another user in its sandbox
         policy = Policy(token=secrets.token_hex(8), read=tools.read, write=(Path(scratch),))
         sink = lambda stream, data: said[stream].feed(data)  # noqa: E731 - of one line, like the others
         try:

@@ -1,4 +1,4 @@
-"""What one run stands on: repository, state, wall, kind of workspace and base, all decided before any agent starts."""
+"""The run context: repository, state, sandbox, kind of workspace and base, decided before any agent starts."""
 
 import functools
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ class RunContext:
     trusted: Base | None = None
     """The user's own commit that the base builds on, where the base has work of agents in it."""
     toolchains: tuple[ToolFolder, ...] = ()
-    """What every box of set-up and agents shows besides, as the user named it."""
+    """What every sandbox of set-up and agents shows besides, as the user named it."""
     executable: ExecutableRules = field(default_factory=ExecutableRules)
     """What the user adds to the table of files that run code, and excepts from it."""
     project: Project = field(default_factory=Project, repr=False)
@@ -84,7 +84,7 @@ class RunContext:
 
     @property
     def hidden(self) -> tuple[Path, ...]:
-        """Paths whose presence in a box shows that its wall is broken."""
+        """Paths whose presence inside shows that the sandbox is broken."""
         return _hidden(self.repository.git, self.paths.ledger)
 
     def workspace_path(self, step: str, index: int) -> Path:
@@ -105,7 +105,7 @@ class RunContext:
         layers: Layers | None = None,
         network: Network = Network.NONE,
     ) -> Policy:
-        """Say what an agent's box may see, with the objects of the base to borrow."""
+        """Say what an agent's sandbox may see, with the objects of the base to borrow."""
         return Policy(
             token=token,
             read=(*self.lenders, *read),

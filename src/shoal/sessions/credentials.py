@@ -69,7 +69,9 @@ def _steps(old: object, new: object, name: str) -> Iterator[int]:
         for key in old:
             yield from _steps(old[key], new[key], str(key))
     elif any(part in name.lower() for part in LATER) and type(old) is type(new):
-        before, after = (f"{one:020.3f}" if isinstance(one, int | float) else str(one) for one in (old, new))
+        before, after = (
+            f"{moment:020.3f}" if isinstance(moment, int | float) else str(moment) for moment in (old, new)
+        )
         yield (after > before) - (after < before)
 
 
@@ -167,7 +169,7 @@ async def _return_logins(
     if not names:
         return []
     found = await read_files(context, reading(context, session_dir.home), session_dir.home, names)
-    new = {name: one.content for name, one in zip(names, found, strict=True) if one.state == "file"}
+    new = {name: file.content for name, file in zip(names, found, strict=True) if file.state == "file"}
     changed = {name: content for name, content in new.items() if content != seeded[name].content}
     reasons = {
         name: await _return_login(context, name, seeded[name].content, changed[name], is_asked=is_asked)

@@ -1,10 +1,10 @@
-"""The agent's own database, kept beside its results where that was asked for: read out by a short box, never opened."""
+"""Keep a copy of the agent's own database on request: a short sandbox reads it, and nobody opens it."""
 
 from dataclasses import dataclass, field, replace
 
 from shoal.errors import FAULTS
 from shoal.model.results import WorkerResult
-from shoal.sessions.artifacts import FoundFile, kept_bytes, read_files, reading
+from shoal.sessions.artifacts import FoundFile, keep_bytes, read_files, reading
 from shoal.sessions.worker import Session
 
 MOST_BYTES = 64 * 2**20
@@ -36,23 +36,23 @@ async def keep_database(session: Session) -> KeptDatabase:
     names = [f"{name}{ending}" for ending in ENDINGS]
     try:
         policy = reading(context, directory.own)
-        paths = [f"{folder.name}/{one}" for one in names]
+        paths = [f"{folder.name}/{name}" for name in names]
         found = await read_files(context, policy, directory.own, paths, most=MOST_BYTES)
     except FAULTS as error:
         return KeptDatabase(unkept=(f"{name}: it could not be read: {error or 'it took too long'}",))
     if found[0].state == "missing":
         return KeptDatabase()
-    if wrong := [_fault(label, one) for label, one in zip(names, found, strict=True) if not _is_fine(one)]:
+    if wrong := [_fault(label, file) for label, file in zip(names, found, strict=True) if not _is_fine(file)]:
         return KeptDatabase(unkept=tuple(wrong))
-    copies = {label: one.content for label, one in zip(names, found, strict=True) if one.state == "file"}
-    paths_kept = kept_bytes(context, session.id, copies)
+    copies = {label: file.content for label, file in zip(names, found, strict=True) if file.state == "file"}
+    paths_kept = keep_bytes(context, session.id, copies)
     return KeptDatabase(artifacts={"database": paths_kept[name]})
 
 
-def _is_fine(one: FoundFile) -> bool:
-    return one.state in ("file", "missing")
+def _is_fine(file: FoundFile) -> bool:
+    return file.state in ("file", "missing")
 
 
-def _fault(name: str, one: FoundFile) -> str:
+def _fault(name: str, file: FoundFile) -> str:
     large = f"it is larger than {MOST_BYTES // 2**20} MiB"
-    return f"{name}: {large if one.state in ('large', 'crowded') else 'it is no plain file that can be read'}"
+    return f"{name}: {large if file.state in ('large', 'crowded') else 'it is no plain file that can be read'}"

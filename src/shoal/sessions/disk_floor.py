@@ -58,8 +58,8 @@ class Tenant:
         """Read how much its processes have written, and how long they have run."""
         written = [_written(pid) for pid in self.group.pids()]
         return _Sample(
-            stored=sum(one.stored for one in written),
-            written=sum(one.written for one in written),
+            stored=sum(use.stored for use in written),
+            written=sum(use.written for use in written),
             spent=self.group.cpu_seconds() or 0.0,
         )
 
@@ -151,7 +151,7 @@ class _Disk:
         and more goes, it is who has written most anywhere, or else has worked most.
         """
         grown = {tenant: self._grown(tenant) for tenant in self._tenants}
-        writer = max(grown, key=lambda one: (grown[one].stored, grown[one].written, grown[one].spent))
+        writer = max(grown, key=lambda tenant: (grown[tenant].stored, grown[tenant].written, grown[tenant].spent))
         is_falling = self._looks[0].room.free_bytes > look.room.free_bytes
         if grown[writer].stored > 0 or (look.room.spare_bytes < 0 and is_falling and grown[writer] != _Sample()):
             self._end_one(writer, look)
@@ -160,7 +160,7 @@ class _Disk:
         """End who has most files of those at work: who sleeps makes none, whatever a walk has counted of it."""
         spent = {tenant: self._grown(tenant).spent for tenant in self._tenants}
         if any(spent.values()):
-            self._end_one(max(spent, key=lambda one: (spent[one] > 0, one.entries, spent[one])), look)
+            self._end_one(max(spent, key=lambda tenant: (spent[tenant] > 0, tenant.entries, spent[tenant])), look)
 
     def _end_one(self, tenant: Tenant, look: _Look) -> None:
         self._not_before = look.at + SETTLE_SECONDS

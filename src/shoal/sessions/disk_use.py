@@ -36,8 +36,10 @@ async def still(members: Callable[[], Iterable[int]]) -> AsyncIterator[bool]:
 
 async def _all_stopped(members: Callable[[], Iterable[int]], stopped: set[int]) -> bool:
     began = time.monotonic()
-    while moving := [pid for pid in members() if not _is_still(pid, is_waiting_enough=_waited(began, KERNEL_SECONDS))]:
-        if _waited(began, SECONDS):
+    while moving := [
+        pid for pid in members() if not _is_still(pid, is_waiting_enough=_has_waited(began, KERNEL_SECONDS))
+    ]:
+        if _has_waited(began, SECONDS):
             return False
         stopped.update(moving)
         signal_each(functools.partial(_both, moving, members), Namespace.pause)
@@ -49,7 +51,7 @@ def _both(some: Iterable[int], members: Callable[[], Iterable[int]]) -> set[int]
     return set(some).intersection(members())
 
 
-def _waited(since: float, seconds: float) -> bool:
+def _has_waited(since: float, seconds: float) -> bool:
     return time.monotonic() - since > seconds
 
 

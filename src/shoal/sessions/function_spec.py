@@ -22,8 +22,8 @@ def function_agent(function: Callable[..., object], private: tuple[Path, ...]) -
     is_bound = inspect.ismethod(function) and not inspect.isclass(function.__self__)
     if not inspect.isroutine(function) or is_bound or "<" in qualname or file is None:
         raise BadInput(f"{qualname or function!r:.80} cannot be found again by another process; {REMEDY}")
-    folders = [Path(one) for one in sys.path if one and Path(one).is_dir()]
-    shown = [one for one in folders if not any(place.is_relative_to(one) for place in private)]
+    folders = [Path(folder) for folder in sys.path if folder and Path(folder).is_dir()]
+    shown = [folder for folder in folders if not any(place.is_relative_to(folder) for place in private)]
     top = private[0]
     order = {
         "module": function.__module__,
@@ -31,9 +31,11 @@ def function_agent(function: Callable[..., object], private: tuple[Path, ...]) -
         "file": str(file),
         "source": None if _is_importable(function, file, shown) else file.read_text(errors="replace"),
         "arguments": arguments(function),
-        "path": [str(one) for one in shown],
-        "inside": [str(one.relative_to(top)) for one in folders if one.is_relative_to(top) and one not in shown],
-        "needs": [str(one) for one in _outermost(shown)],
+        "path": [str(folder) for folder in shown],
+        "inside": [
+            str(folder.relative_to(top)) for folder in folders if folder.is_relative_to(top) and folder not in shown
+        ],
+        "needs": [str(folder) for folder in _outermost(shown)],
     }
     return AgentSpec(name=qualname.replace(".", "-"), adapter="function", script=json.dumps(order))
 
@@ -47,19 +49,21 @@ def _file(function: Callable[..., object]) -> Path | None:
 
 
 def _is_importable(function: Callable[..., object], file: Path, shown: list[Path]) -> bool:
-    return function.__module__ != "__main__" and any(file.is_relative_to(one) for one in shown)
+    return function.__module__ != "__main__" and any(file.is_relative_to(folder) for folder in shown)
 
 
 def arguments(function: Callable[..., object]) -> int:
     """Say how many it takes: the prompt, or the prompt and the path of the workspace."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    taken = [one for one in inspect.signature(function).parameters.values() if one.kind in kinds]
-    needed = [one for one in taken if one.default is inspect.Parameter.empty]
+    taken = [parameter for parameter in inspect.signature(function).parameters.values() if parameter.kind in kinds]
+    needed = [parameter for parameter in taken if parameter.default is inspect.Parameter.empty]
     if not taken or len(needed) > 2:
         raise BadInput(f"{function.__qualname__} must take the prompt, or the prompt and the workspace's path")
     return min(len(taken), 2)
 
 
 def _outermost(folders: list[Path]) -> list[Path]:
-    real = {one.resolve() for one in folders}
-    return sorted(one for one in real if not any(other != one and one.is_relative_to(other) for other in real))
+    real = {folder.resolve() for folder in folders}
+    return sorted(
+        folder for folder in real if not any(other != folder and folder.is_relative_to(other) for other in real)
+    )

@@ -55,15 +55,15 @@ def _log_outcome(outcome: _ThreadOutcome, log: OutputLog) -> int:
 def _call_in_thread(function: Callable[..., object], given: tuple[str | Path, ...]) -> "asyncio.Future[_ThreadOutcome]":
     """Call *function* in a thread of its own that nobody has to wait for, not even the end of the process."""
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[_ThreadOutcome] = loop.create_future()
+    outcome: asyncio.Future[_ThreadOutcome] = loop.create_future()
 
     def work() -> None:
         said = _outcome(function, given)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            loop.call_soon_threadsafe(lambda: None if told.done() else told.set_result(said))
+            loop.call_soon_threadsafe(lambda: None if outcome.done() else outcome.set_result(said))
 
     threading.Thread(target=work, name="shoal-agent", daemon=True).start()
-    return told
+    return outcome
 
 
 def _outcome(function: Callable[..., object], given: tuple[str | Path, ...]) -> _ThreadOutcome:

@@ -23,7 +23,7 @@ from shoal.sessions.keep_work import add_patch
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import agent_command, note_decision, session_bounds
 from shoal.sessions.sandboxed import open_sandboxed
-from shoal.sessions.session import ended_events, import_work, mask_result, started_event
+from shoal.sessions.session import describe_end, describe_start, import_work, mask_result
 from shoal.sessions.worker import Session, WorkerSpec
 
 
@@ -129,14 +129,14 @@ class OpenSession:
         result = database.add_to(result)
         self.result = mask_result(result, context.mask)
         await context.ledger.forget(session.id)
-        await context.ledger.append(*ended_events(context, worker, self.result))
+        await context.ledger.append(*describe_end(context, worker, self.result))
         return self.result
 
 
 @contextlib.asynccontextmanager
 async def hold_session(context: RunContext, worker: WorkerSpec) -> AsyncIterator[OpenSession]:
     """Open a session of a run for commands to come; on leaving, its work is kept."""
-    await context.ledger.append(started_event(context, worker))
+    await context.ledger.append(describe_start(context, worker))
     async with open_session(context, worker) as opened:
         session = OpenSession(opened)
         try:
@@ -145,7 +145,7 @@ async def hold_session(context: RunContext, worker: WorkerSpec) -> AsyncIterator
             await session.close()
 
 
-def held_worker(step: str, index: int, limits: ResourceLimits | None) -> WorkerSpec:
+def make_held_worker(step: str, index: int, limits: ResourceLimits | None) -> WorkerSpec:
     """Make the worker of a session that waits for commands."""
     agent = AgentSpec(name=step, adapter="command", command=("true",))
     task = ResolvedTask(name=step, prompt="", agent=agent, limits=limits)

@@ -1,4 +1,4 @@
-"""An in-process agent as a member of a run: its model is asked from here, its hands are behind the session's wall."""
+"""An in-process agent as a member of a run: its model is asked from here, its hands are in the session's sandbox."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ def _agent(spec: AgentSpec) -> Agent:
         return spec.made
     if spec.mind is None:
         raise BadInput(f"{spec.made!r:.60} is no agent; give a `shoal.Agent`, or a mapping with `model`")
-    model = spec.mind.model if spec.mind.model != SCRIPTED else _scripted_model(spec.mind)
+    model = spec.mind.model if spec.mind.model != SCRIPTED else _make_scripted_model(spec.mind)
     return Agent(model, name=spec.name, limits=_limits(spec.mind))
 
 
@@ -62,7 +62,7 @@ def _limits(mind: Mind) -> AgentLimits:
     return AgentLimits(tokens=mind.budget.tokens, dollars=mind.budget.dollars, **turns)
 
 
-def _scripted_model(mind: Mind) -> ScriptedModel:
+def _make_scripted_model(mind: Mind) -> ScriptedModel:
     """Make the model that gives the replies of a file."""
     return ScriptedModel([_step(reply) for reply in json.loads(mind.replies or "[]")])
 
@@ -96,12 +96,12 @@ async def _outcome(fork: Agent, worker: WorkerSpec, stop: asyncio.Event, grace: 
     try:
         async with asyncio.TaskGroup() as group:
             asked = group.create_task(_prompt_agent(fork, worker))
-            told = group.create_task(stop.wait())
-            await asyncio.wait((asked, told), return_when=asyncio.FIRST_COMPLETED)
+            stopped = group.create_task(stop.wait())
+            await asyncio.wait((asked, stopped), return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
                 fork.cancel()
                 await asyncio.wait((asked,), timeout=grace)
-            for task in (asked, told):
+            for task in (asked, stopped):
                 task.cancel()
     except BaseExceptionGroup as errors:
         raise first_of(errors) from None

@@ -1,4 +1,4 @@
-"""Keeping an ended agent's work: sealed in a box, taken in as a pack, held by a ref; or its raw files stay."""
+"""Keeping an ended agent's work: sealed in a sandbox, taken in as a pack, held by a ref; or its raw files stay."""
 
 import asyncio
 import contextlib
@@ -257,7 +257,7 @@ find . -xdev -type d ! -perm 755 -exec chmod 00755 {} \\;
 find . -xdev -mindepth 1 ! -path ./.git ! -type d -cnewer "$MARK" -delete
 git clean -ffdxq -e /.git
 """
-# In a box of its own, after the folders: what is made in a folder inherits from it.
+# In a sandbox of its own, after the folders: what is made in a folder inherits from it.
 RESTORE = """
 set -eu
 git read-tree --reset -u "$BASE"
@@ -308,7 +308,7 @@ def renew_folders(top: Path, since: int, aside: Path) -> None:
     A folder holds more than can be looked at and set back: special modes, flags, access lists, a version, times.
     New ones are made in *aside*, from which they inherit nothing of the agent's. Nobody else may be at work in *top*.
     """
-    for folder in reversed(_touched_folders(str(top), since)):
+    for folder in reversed(_list_touched_folders(str(top), since)):
         fresh = f"{aside}/fresh-{secrets.token_hex(4)}"
         os.mkdir(fresh)  # noqa: PTH102 - hundreds of them: a Path takes longer to make than a folder
         os.chmod(fresh, 0o755)  # noqa: PTH101, S103
@@ -318,7 +318,7 @@ def renew_folders(top: Path, since: int, aside: Path) -> None:
         os.rename(fresh, folder)  # noqa: PTH104
 
 
-def _touched_folders(top: str, since: int) -> list[str]:
+def _list_touched_folders(top: str, since: int) -> list[str]:
     """Find them, each before those in it."""
     found, rest = [], [top]
     while rest:

@@ -181,7 +181,7 @@ SECONDS = 30.0
 
 
 def counter(context: RunContext, folders: tuple[Path, ...]) -> Callable[[], Awaitable[int]] | None:
-    """Give what counts all bytes below *folders*; `None` where no box can read more than we can."""
+    """Give what counts all bytes below *folders*; `None` where no sandbox can read more than we can."""
     if not context.sandbox.mounts:
         return None
 

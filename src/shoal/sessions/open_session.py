@@ -170,7 +170,7 @@ def _make_again(session: Session) -> None:
 
 
 def _pointer(gitdir: Path | str) -> bytes:
-    """Give the text of `.git`: a wall that cannot lay it over that path needs it in the workspace itself."""
+    """Give the text of `.git`: a sandbox that cannot lay it over that path needs it in the workspace itself."""
     return f"gitdir: {gitdir}\n".encode(errors="surrogateescape")
 
 

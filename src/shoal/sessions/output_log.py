@@ -134,8 +134,8 @@ class _Recent:
 LOG_BYTES = 64 * 2**20
 EVENT_BYTES = 512  # what an event takes beside its text
 LINE_BYTES = 256 * 2**10
-TAIL_SIGNS = 64 * 2**10
-ACT_SIGNS = 2000
+TAIL_CHARS = 64 * 2**10
+ACT_CHARS = 2000
 
 
 class OutputLog:
@@ -181,14 +181,14 @@ class OutputLog:
 
     def act(self, activity: Activity) -> None:
         """Take one thing that the agent did; masked before it is cut, or half of a secret could pass."""
-        text, tool = self._mask.text(activity.text)[:ACT_SIGNS], self._mask.text(activity.tool)[:ACT_SIGNS]
+        text, tool = self._mask.text(activity.text)[:ACT_CHARS], self._mask.text(activity.tool)[:ACT_CHARS]
         event = AgentActed(
             run=self._run,
             session=self._session,
             act=activity.act,
             text=text,
             tool=tool,
-            call=self._mask.text(activity.call)[:ACT_SIGNS],
+            call=self._mask.text(activity.call)[:ACT_CHARS],
             ok=activity.ok,
             seconds=activity.seconds,
         )
@@ -296,7 +296,7 @@ class _Tail:
     def add(self, text: str) -> None:
         self._texts.append(f"{text}\n")
         self._size += len(text) + 1
-        if self._size > 2 * TAIL_SIGNS:  # trimmed by halves, so that each sign moves once on average
+        if self._size > 2 * TAIL_CHARS:  # trimmed by halves, so that each sign moves once on average
             self._trim()
 
     @property
@@ -306,8 +306,8 @@ class _Tail:
 
     def _trim(self) -> None:
         whole = "".join(self._texts)
-        if len(whole) > TAIL_SIGNS:
+        if len(whole) > TAIL_CHARS:
             self._is_cut = True
-            kept = whole[-TAIL_SIGNS:]
+            kept = whole[-TAIL_CHARS:]
             whole = kept.partition("\n")[2] or kept  # whole lines, unless one alone is too long
         self._texts, self._size = [whole], len(whole)

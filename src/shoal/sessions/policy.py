@@ -1,4 +1,4 @@
-"""The box of a session's agent: its command, what it may see, what it may spend, and what was decided about it."""
+"""The sandbox of a session's agent: its command, what it may see, what it may spend, and what was decided about it."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ from shoal.model.plan import Plan
 from shoal.model.policy import Bind, Network, Policy
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.setup import with_aliases
-from shoal.sessions.clients import installed_name
+from shoal.sessions.clients import find_installed_name
 from shoal.sessions.context import RunContext
 from shoal.sessions.credentials import client_variables, secrets_of
 from shoal.sessions.limit_watch import SessionBounds, counter
@@ -36,7 +36,7 @@ ALIVE = tuple(map(Path, ("/dev", "/proc", "/run", "/sys", "/var/run")))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What a session's box shows otherwise than usual.
+    """What a session's sandbox shows otherwise than usual.
 
     *outside* is read-only. *parts*, from the workspace's top, are what may be written of it; `None` is all.
     """
@@ -72,7 +72,7 @@ def resolve_grants(context: RunContext, task: ResolvedTask, adapter: Adapter) ->
         if path != ".":
             _assert_real(context.base.trees, Path(os.path.normpath(path)))
     if outside:
-        # A wall refuses what it cannot show, and does so without any effect: better now than when the agent starts.
+        # A sandbox refuses what it cannot show, and does so without any effect: better now than when the agent starts.
         context.sandbox.wrap(Command(argv=("true",), cwd=Path("/")), context.policy(token="", read=outside, write=()))
     return grant
 
@@ -143,9 +143,9 @@ def _unreadable(context: RunContext, place: Path) -> str | None:
     if any(real == home or home.is_relative_to(real) for home in _homes(context)):
         return "it holds your home; name a folder in it"
     kept = (*context.hidden, context.paths.root, context.repository.git)
-    if found := next((one for one in kept if _touches(real, one)), None):
+    if found := next((path for path in kept if _touches(real, path)), None):
         return f"{found} stays hidden from agents"
-    if found := next((one for one in ALIVE if _touches(real, one)), None):
+    if found := next((path for path in ALIVE if _touches(real, path)), None):
         return f"{found} holds sockets or devices of the host"
     return None
 
@@ -154,7 +154,7 @@ def _homes(context: RunContext) -> set[Path]:
     named = [context.environ.get("HOME", "")]
     with contextlib.suppress(KeyError):  # a container's user may have no entry
         named.append(pwd.getpwuid(os.getuid()).pw_dir)
-    return {Path(os.path.realpath(one)) for one in named if one.strip("/")}
+    return {Path(os.path.realpath(path)) for path in named if path.strip("/")}
 
 
 def _touches(path: Path, other: Path) -> bool:
@@ -219,7 +219,7 @@ def agent_command(session: Session, argv: tuple[str, ...] | None = None) -> tupl
     invocation = worker.adapter.invocation(worker.task, session.paths)
     argv = argv or invocation.argv
     search = context.environ.get("PATH", "")
-    argv = (installed_name(worker.adapter.client, argv[0], search), *argv[1:])
+    argv = (find_installed_name(worker.adapter.client, argv[0], search), *argv[1:])
     tools = toolchain(argv[0], search=search, private=context.private)
     shown = (*tools.read, *show_folders(context.toolchains).read, *workspace.tools)
     grant = resolve_grants(context, worker.task, worker.adapter)

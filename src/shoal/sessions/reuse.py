@@ -216,7 +216,7 @@ class Spare:
         )
 
     def _is_alone(self, workspace: Workspace) -> bool:
-        """Say whether nothing lies beside the workspace, and nothing is mounted in it: without a wall, anybody can."""
+        """Say whether nothing lies beside the workspace, and nothing is mounted in it; without a sandbox, all can."""
         try:
             is_only = os.listdir(self.path.parent) == [WORKER]
         except OSError:
@@ -254,7 +254,9 @@ class Spare:
             return False
         try:
             return all(
-                set(os.listdir(f"{self.box}/{one}")) == self._listed[one] for one in folders if one in self._listed
+                set(os.listdir(f"{self.box}/{folder}")) == self._listed[folder]
+                for folder in folders
+                if folder in self._listed
             )
         except OSError:
             return False
@@ -272,7 +274,7 @@ def _stays_mounted(context: RunContext, worker: WorkerSpec, path: Path) -> bool:
     """
     if not context.kind.mounts_on_host or not context.base_stays:
         return False
-    if worker.count != 1 or path.name != WORKER or worker.function is not None:  # functions run outside of the wall
+    if worker.count != 1 or path.name != WORKER or worker.function is not None:  # functions run outside of the sandbox
         return False
     if worker.task.nearest_setup is not None or context.project.setup is not None or context.project.included:
         return False

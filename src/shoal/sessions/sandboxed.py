@@ -1,4 +1,4 @@
-"""Running a command behind a wall: nothing it says counts before the wall was asserted, and nothing survives."""
+"""Running a command in a sandbox: nothing it says counts before the sandbox was asserted, and nothing survives."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ HELD_BYTES = 2 * 2**20  # the largest pipe, and what was read of it before
 
 
 class SandboxCheck:
-    """Passes output on once the first line on stderr has shown that the wall stands."""
+    """Passes output on once the first line on stderr has shown that the sandbox is up."""
 
     def __init__(self, sandbox: Sandbox, token: str, sink: Sink, opened: Callable[[], None] | None = None) -> None:
         self._wall = sandbox.name
@@ -74,7 +74,7 @@ class SandboxCheck:
 
 
 class SandboxedProcess:
-    """A running command behind its wall."""
+    """A running command in its sandbox."""
 
     def __init__(self, process: Process, gate: SandboxCheck, namespace: Namespace | None) -> None:
         self._process = process
@@ -83,7 +83,7 @@ class SandboxedProcess:
         self.pid = process.pid
 
     async def wait(self) -> Exit:
-        """Wait for the main process; raise `WallBroken` if it never got behind the wall."""
+        """Wait for the main process; raise `WallBroken` if it never got into the sandbox."""
         exit_ = await self._process.wait()
         self._gate.assert_open()
         return exit_
@@ -130,7 +130,7 @@ async def open_sandboxed(
 ) -> AsyncIterator[SandboxedProcess]:
     """Start *command* behind *sandbox*, in the group that *join* puts it in before anything else of it runs.
 
-    On leaving, the box has been killed and seen empty; *gone* ends who is left of one without a launcher, and *guard*
+    On leaving, the sandbox has been killed and seen empty; *gone* ends what is left without a launcher, and *guard*
     ends everybody in it when we are killed: give one wherever an agent's own programs run.
     """
     async with taken_turn() as turn:
@@ -164,7 +164,7 @@ async def _namespace(process: Process) -> Namespace | None:
     try:
         pid = int(json.loads(said)["child-pid"])
     except (ValueError, KeyError, TypeError):
-        return None  # it never came so far as to have a namespace, and its wall never stood
+        return None  # it never came so far as to have a namespace, and its sandbox never stood
     return adopt(pid, parent=process.pid)
 
 

@@ -1,4 +1,4 @@
-"""Sealing: a second, short box turns the files that an ended agent left into a commit and a pack."""
+"""Sealing: a second, short sandbox turns the files that an ended agent left into a commit and a pack."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ MAX_WALK_BYTES = 128 * 2**20  # git's tables of 16 million objects, or one commi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """What the box said: the tip and other commits in *pack*, or why there is none."""
+    """What the sandbox said: the tip and other commits in *pack*, or why there is none."""
 
     tip: str | None = None
     extras: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ async def seal_work(context: RunContext, workspace: Workspace, directory: Sessio
                         exit_ = await process.wait()
             except TimeoutError:
                 return Seal(failure=f"sealing took more than {context.bounds.seal_seconds:.0f} s")
-            except _TooMuch as error:  # the box was ended at once
+            except _TooMuch as error:  # the sandbox was ended at once
                 return Seal(failure=str(error))
         return _read(said, exit_, pack)
 
@@ -160,11 +160,11 @@ def _script(name: str) -> str:
 
 
 class _TooMuch(Exception):
-    """The box wrote more than is taken."""
+    """The sandbox wrote more than is taken."""
 
 
 class _SealOutput:
-    """Takes what the box writes: facts up to the line `pack` in memory, the pack in a file of ours, both bounded."""
+    """Takes what the sandbox writes: facts up to the line `pack` in memory, the pack in our file, both bounded."""
 
     def __init__(self, spool: BinaryIO) -> None:
         self._spool = spool

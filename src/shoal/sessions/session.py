@@ -61,12 +61,12 @@ async def _session(
     context: RunContext, worker: WorkerSpec, stop: asyncio.Event, on_result: Callable[[WorkerResult], None] | None
 ) -> WorkerResult:
     began = time.monotonic()
-    await context.ledger.append(started_event(context, worker))
+    await context.ledger.append(describe_start(context, worker))
     try:
         async with open_session(context, worker, stop=stop, is_held=False) as session:
             result = await _work(session)
     except FAULTS as error:
-        result = _failed(worker, error)
+        result = _describe_failure(worker, error)
     result = _with_facts(context, worker, result, seconds=time.monotonic() - began)
     result = await _with_client_settings(context, result)
     result = await _record(context, worker, mask_result(result, context.mask))
@@ -86,13 +86,13 @@ async def _work(session: Session) -> WorkerResult:
         workspace.keep = False  # the agent never ran
         raise
     except FAULTS as error:
-        return _failed(worker, error, raw=session.directory.box)
+        return _describe_failure(worker, error, raw=session.directory.box)
     collected = await collect_artifacts(session.context, workspace, worker.artifacts)  # before it is recycled
     database = await keep_database(session)
     try:
         work = await add_continued(session.context, worker, await import_work(session))
     except FAULTS as error:
-        return _failed(worker, error, raw=session.directory.box)
+        return _describe_failure(worker, error, raw=session.directory.box)
     result = await _with_artifacts(session, _result(session, ended, work), collected, work)
     return await check_contracts(session, database.add_to(result), collected.produced, runner_for)
 
@@ -110,7 +110,7 @@ def runner_for(worker: WorkerSpec) -> Runner:
     return run_in_thread if worker.function else run_process
 
 
-def _failed(worker: WorkerSpec, error: Exception, *, raw: Path | None = None) -> WorkerResult:
+def _describe_failure(worker: WorkerSpec, error: Exception, *, raw: Path | None = None) -> WorkerResult:
     """Make the result of a session that broke; *raw* is where its files still lie, if there are any."""
     return WorkerResult(
         index=worker.index,
@@ -160,7 +160,7 @@ async def _record(context: RunContext, worker: WorkerSpec, result: WorkerResult)
         await context.ledger.forget(worker.session)
     except ShoalError as error:
         result = replace(result, error=result.error or f"its log is incomplete: {error}")
-    await context.ledger.append(*ended_events(context, worker, result))
+    await context.ledger.append(*describe_end(context, worker, result))
     return result
 
 
@@ -231,7 +231,7 @@ def _verdict(worker: WorkerSpec, ended: AgentEnd, work: KeptWork) -> tuple[Statu
     return Status.SUCCEEDED, None
 
 
-def started_event(context: RunContext, worker: WorkerSpec) -> SessionStarted:
+def describe_start(context: RunContext, worker: WorkerSpec) -> SessionStarted:
     """Describe the session that is about to be opened, before anything of it exists."""
     return SessionStarted(
         run=context.run,
@@ -256,7 +256,7 @@ def prompt_summary(context: RunContext, worker: WorkerSpec) -> str:
     return " ".join(context.mask.text(worker.task.title or worker.task.prompt).split())[:PROMPT_CHARS]
 
 
-def ended_events(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> tuple[Imported | SessionEnded, ...]:
+def describe_end(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> tuple[Imported | SessionEnded, ...]:
     """Say how a session ended."""
     ended = SessionEnded(run=context.run, step=worker.step, session=worker.session, result=result)
     if result.branch is None or result.commit is None:

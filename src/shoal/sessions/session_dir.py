@@ -118,7 +118,7 @@ def hold_session_dir(
     """Fill the session's private folder and hold its ports; who made the folder removes it.
 
     Where it has served before and was left as it was, only what differs from what was *written* then is written.
-    *user* is `None` behind a wall that cannot lay files over others.
+    *user* is `None` in a sandbox that cannot lay files over others.
     """
     with _ports_held() as port:
         session_dir = SessionDir(box=box, disk=disk, session=session, port=port, database_name=database)
@@ -148,7 +148,7 @@ def hold_session_dir(
 
 
 def _covers(session_dir: SessionDir, user: User) -> dict[str, str]:
-    """Say what a wall lays over files that every box has."""
+    """Say what a sandbox lays over files that every sandbox has."""
     return {
         "passwd": f"agent:x:{user.uid}:{user.gid}:agent:{session_dir.home}:/bin/sh\n",
         "group": f"agent:x:{user.gid}:\n",

@@ -22,7 +22,7 @@ class HeldWorkspace(Protocol):
     async def run(
         self, command: str | Sequence[str], *, timeout: float | None = None, stdin: bytes | None = None
     ) -> CommandResult:
-        """Run *command* behind the session's wall."""
+        """Run *command* in the session's sandbox."""
 
 
 class SessionLoop:
@@ -95,9 +95,9 @@ class _Call(Generic[T]):
     def _begin(self) -> None:
         self._calls.add(self)
         self._task = self._loop.create_task(self._coroutine)
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(self._on_end)
 
-    def _ended(self, task: asyncio.Task[T]) -> None:
+    def _on_end(self, task: asyncio.Task[T]) -> None:
         self._calls.discard(self)
         if task.cancelled():
             self.future.cancel()
@@ -119,7 +119,7 @@ class LentWorkspace:
     async def run(
         self, command: str | Sequence[str], *, timeout: float | None = None, stdin: bytes | None = None
     ) -> CommandResult:
-        """Run *command* behind the session's wall, in its workspace."""
+        """Run *command* in the session's sandbox, in its workspace."""
         if self._session.result is not None:
             raise BadInput("the session is closed; use its tools inside of the `with` block")
         return await self._loop.wait_for(self._session.run(command, timeout=timeout, stdin=stdin))

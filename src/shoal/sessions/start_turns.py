@@ -1,4 +1,4 @@
-"""Turns to start: only a few boxes come up at once, because all that come up together come up slower.
+"""Turns to start: only a few sandboxes come up at once, because all that come up together come up slower.
 
 A session takes its turn before it makes its private things: what one of those before it left untouched serves it then.
 """
@@ -18,7 +18,7 @@ _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
 
 
 class StartTurn:
-    """The right to start; it ends once, when the box stands, and nobody has to wait for one that hangs."""
+    """The right to start; it ends once, when the sandbox stands, and nobody has to wait for one that hangs."""
 
     def __init__(self, line: asyncio.Semaphore) -> None:
         self._line = line
@@ -53,7 +53,7 @@ async def taken_turn() -> AsyncIterator[StartTurn]:
 
 @contextlib.asynccontextmanager
 async def begun_turn() -> AsyncIterator[None]:
-    """Begin a turn now already, with what is made before the start; the first box from here on goes on with it."""
+    """Begin a turn now already, with what is made before the start; the first sandbox from here on goes on with it."""
     async with taken_turn() as turn:
         _begun.set(turn)
         yield

@@ -39,7 +39,7 @@ def _toolchain(program: str, search: str, private: tuple[Path, ...], _second: in
     found = shutil.which(program, path=search)
     if found is None:
         raise Unavailable(f"the agent's command {program!r}", "it is not on PATH", "install it, or name its full path")
-    hops = [hop for hop in _hops(Path(found)) if not _is_system(hop)]
+    hops = [hop for hop in _hops(Path(found), search) if not _is_system(hop)]
     if missing := next((hop for hop in hops if hop.is_absolute() and not hop.exists()), None):
         why = f"{found} needs {missing}, which is not there"
         raise Unavailable(f"the agent's command {program!r}", why, "install it again")
@@ -49,8 +49,10 @@ def _toolchain(program: str, search: str, private: tuple[Path, ...], _second: in
 
 def show_folders(folders: Sequence[ToolFolder]) -> Toolchain:
     """Show the folders that the user named, also by the names that links lead to; nobody need have programs there."""
-    read = dict.fromkeys(place for one in folders for place in (one.path, one.path.resolve()))
-    path = dict.fromkeys(place for one in folders for place in (one.path / "bin", one.path) if _has_programs(place))
+    read = dict.fromkeys(place for folder in folders for place in (folder.path, folder.path.resolve()))
+    path = dict.fromkeys(
+        place for folder in folders for place in (folder.path / "bin", folder.path) if _has_programs(place)
+    )
     return Toolchain(tuple(read), tuple(path))
 
 
@@ -62,27 +64,27 @@ def searching(environ: Mapping[str, str], folders: Sequence[ToolFolder]) -> Mapp
 
 def _has_programs(folder: Path) -> bool:
     try:
-        return any(os.access(one, os.X_OK) and one.is_file() for one in folder.iterdir())
+        return any(os.access(file, os.X_OK) and file.is_file() for file in folder.iterdir())
     except OSError:
         return False
 
 
-def _hops(path: Path, depth: int = 0) -> Iterator[Path]:
+def _hops(path: Path, search: str, depth: int = 0) -> Iterator[Path]:
     """Follow links and `#!` lines, naming every file on the way."""
     if depth > DEEPEST:
         return
     yield path
     if path.is_symlink():
-        yield from _hops(Path(os.path.normpath(path.parent / path.readlink())), depth + 1)
+        yield from _hops(Path(os.path.normpath(path.parent / path.readlink())), search, depth + 1)
         return
     real = path.resolve()
     if real != path:
-        yield from _hops(real, depth + 1)
-    elif (interpreter := _interpreter(path)) is not None:
-        yield from _hops(interpreter, depth + 1)
+        yield from _hops(real, search, depth + 1)
+    elif (interpreter := _interpreter(path, search)) is not None:
+        yield from _hops(interpreter, search, depth + 1)
 
 
-def _interpreter(path: Path) -> Path | None:
+def _interpreter(path: Path, search: str) -> Path | None:
     try:
         with path.open("rb") as file:
             line = file.readline(256)
@@ -94,7 +96,7 @@ def _interpreter(path: Path) -> Path | None:
     if words and Path(words[0]).name == "env":
         named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
         # The script's own folder comes first: that is where nvm, pyenv and venvs keep their interpreter.
-        found = shutil.which(named, path=f"{path.parent}:{os.environ.get('PATH', '')}")
+        found = shutil.which(named, path=f"{path.parent}:{search}")
         return Path(found) if found else None
     return Path(words[0]) if words else None
 
@@ -128,4 +130,4 @@ def _is_home(folder: Path) -> bool:
 
 
 def _holds(folder: Path, private: tuple[Path, ...]) -> bool:
-    return any(one.is_relative_to(folder) for one in private)
+    return any(place.is_relative_to(folder) for place in private)

@@ -61,13 +61,13 @@ class WorkerSpec:
     reviewers: Mapping[str, ResolvedTask] = field(default_factory=dict, repr=False)
     """Who reviews work, by the names that contracts use."""
     sandbox: Sandbox | None = None
-    """Its wall, where that is not the run's."""
+    """Its sandbox, where that is not the run's."""
     kind: Kind | None = None
     """Its kind of workspace, where that is not the run's."""
     hex: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def context(self, ground: RunContext) -> RunContext:
-        """Give what it stands on: the run's own *ground*, but for its wall and its kind of workspace."""
+        """Give what it stands on: the run's own *ground*, but for its sandbox and its kind of workspace."""
         if self.sandbox is None and self.kind is None:
             return ground
         return replace(ground, sandbox=self.sandbox or ground.sandbox, kind=self.kind or ground.kind)
@@ -89,7 +89,7 @@ class WorkerSpec:
 
     @property
     def is_program(self) -> bool:
-        """Whether it is a program, started in its box as soon as that is made."""
+        """Whether it is a program, started in its sandbox as soon as that is made."""
         return self.function is None and not self.is_in_process
 
     def result_without_start(self, status: Status, why: str | None = None) -> WorkerResult:

@@ -1,4 +1,4 @@
-"""An agent of the Agent Client Protocol as a member of a run: it stands behind its wall, and its client here."""
+"""An agent of the Agent Client Protocol as a member of a run: it stands in its sandbox, and its client here."""
 
 import asyncio
 import contextlib
@@ -81,8 +81,8 @@ class AcpConversation:
     @property
     def usage(self) -> Mapping[str, float]:
         """What it says that it spent."""
-        told = self._answer.usage if self._answer else {}
-        return told if self._updates.cost_usd is None else {**told, "cost_usd": self._updates.cost_usd}
+        usage = self._answer.usage if self._answer else {}
+        return usage if self._updates.cost_usd is None else {**usage, "cost_usd": self._updates.cost_usd}
 
     @property
     def session(self) -> str | None:
@@ -167,8 +167,8 @@ class AcpConversation:
 
     def _answer_request(self, message: Mapping[str, object]) -> Iterable[Activity]:
         match message:
-            case {"method": "session/request_permission", "params": {"toolCall": dict(told)}}:
-                return self._updates.note_request(told)
+            case {"method": "session/request_permission", "params": {"toolCall": dict(call)}}:
+                return self._updates.note_request(call)
         return ()
 
     def _may(self, question: Mapping[str, object]) -> bool | None:

@@ -117,7 +117,9 @@ class AcpTurn:
 
     async def _model(self, agent: ClientSideConnection, session: schema.NewSessionResponse) -> str:
         """Set the model that was asked for, and say which one it is."""
-        option = next((one for one in session.config_options or () if "model" in (one.category, one.id)), None)
+        option = next(
+            (setting for setting in session.config_options or () if "model" in (setting.category, setting.id)), None
+        )
         asked = self._task.agent.model
         if asked is None:
             return words(option.current_value)[:100] if option else ""
@@ -140,7 +142,7 @@ class AcpTurn:
         if modes is None or modes.current_mode_id in ASKING:
             return
         offered = {mode.id for mode in modes.available_modes}
-        if mode := next((one for one in ASKING if one in offered), None):
+        if mode := next((name for name in ASKING if name in offered), None):
             await agent.set_session_mode(session_id=session.session_id, mode_id=mode)
 
 
@@ -155,7 +157,7 @@ class _Client:
     ) -> schema.RequestPermissionResponse:
         allowed = self.may(tool_call.model_dump(mode="json", by_alias=True, exclude_none=True))
         kinds = {None: (), True: ("allow_once", "allow_always"), False: ("reject_once", "reject_always")}[allowed]
-        chosen = next((one for kind in kinds for one in options if one.kind == kind), None)
+        chosen = next((choice for kind in kinds for choice in options if choice.kind == kind), None)
         if chosen is None:
             return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
         picked = schema.AllowedOutcome(outcome="selected", option_id=chosen.option_id)
@@ -179,8 +181,8 @@ def _usage(used: schema.Usage | None) -> dict[str, float]:
 
 def _values(option: schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean) -> list[str]:
     listed = option.options if isinstance(option, schema.SessionConfigOptionSelect) else []
-    groups = [one.options if isinstance(one, schema.SessionConfigSelectGroup) else [one] for one in listed]
-    return [one.value for group in groups for one in group]
+    groups = [entry.options if isinstance(entry, schema.SessionConfigSelectGroup) else [entry] for entry in listed]
+    return [entry.value for group in groups for entry in group]
 
 
 def _explain_failure(error: acp.RequestError) -> str:

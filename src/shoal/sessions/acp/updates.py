@@ -58,17 +58,17 @@ class ToolCall:
     is_asked: bool = False
     is_over: bool = False
 
-    def merge_update(self, told: Mapping[str, object]) -> "ToolCall":
+    def merge_update(self, facts: Mapping[str, object]) -> "ToolCall":
         """Take over what an update or a question tells of it."""
-        given = told.get("rawInput")
+        given = facts.get("rawInput")
         values: Mapping[str, object] = given if isinstance(given, dict) else {}
         return replace(
             self,
-            kind=_text(told.get("kind")) or self.kind,
-            own=_own(told.get("_meta")) or self.own,
-            title=_text(told.get("title")) or self.title,
+            kind=_text(facts.get("kind")) or self.kind,
+            own=_own(facts.get("_meta")) or self.own,
+            title=_text(facts.get("title")) or self.title,
             command=_first(values, COMMANDS) or self.command,
-            paths=tuple(dict.fromkeys(_paths(values, told)))[:MOST_PATHS] or self.paths,
+            paths=tuple(dict.fromkeys(_paths(values, facts)))[:MOST_PATHS] or self.paths,
             other=_first(values, OTHERS) or self.other,
         )
 
@@ -97,12 +97,12 @@ class ToolCall:
         is_command = self.command or self.kind == EXECUTE
         about = [] if is_command else [_forms(path, manager.workspace) for path in self.paths]
         answers = [self._ask_manager(manager, forms) for forms in about or [(self.argument,)]]
-        return next((one for one in answers if not one), answers[0])
+        return next((answer for answer in answers if not answer), answers[0])
 
     def _ask_manager(self, manager: PermissionManager, forms: tuple[str, ...]) -> Decision:
         answers = [manager.tool_allowed(name, form) for form in forms for name in self.names]
-        denied = (one for one in answers if not one and one.rule != NOT_LISTED)
-        return next(denied, next((one for one in answers if one), answers[0]))
+        denied = (answer for answer in answers if not answer and answer.rule != NOT_LISTED)
+        return next(denied, next((answer for answer in answers if answer), answers[0]))
 
 
 def _forms(path: str, workspace: Path) -> tuple[str, ...]:
@@ -112,13 +112,13 @@ def _forms(path: str, workspace: Path) -> tuple[str, ...]:
     return (full.removeprefix(top), full) if full.startswith(top) else (full,)
 
 
-def _paths(values: Mapping[str, object], told: Mapping[str, object]) -> Iterator[str]:
+def _paths(values: Mapping[str, object], facts: Mapping[str, object]) -> Iterator[str]:
     yield from (_text(values[name]) for name in PATHS if _text(values.get(name)))
     for key in ("locations", "content"):
-        listed = told.get(key)
-        for one in listed[:MOST_PATHS] if isinstance(listed, list) else ():
-            if isinstance(one, dict) and _text(one.get("path")):
-                yield _text(one["path"])
+        listed = facts.get(key)
+        for place in listed[:MOST_PATHS] if isinstance(listed, list) else ():
+            if isinstance(place, dict) and _text(place.get("path")):
+                yield _text(place["path"])
 
 
 def _first(values: Mapping[str, object], names: tuple[str, ...]) -> str:
@@ -136,8 +136,8 @@ def _spelt(value: object) -> str:
 
 def _own(meta: object) -> str:
     """Find the tool's name in what agents add to the protocol, each below a key of its own."""
-    for told in meta.values() if isinstance(meta, dict) else ():
-        match told:
+    for own in meta.values() if isinstance(meta, dict) else ():
+        match own:
             case {"toolName": str(name)} | {"toolCall": {"toolName": str(name)}}:
                 return name[:100]
     return ""
@@ -150,7 +150,7 @@ def _text(value: object) -> str:
 MOST_CALLS = 100
 LINE_BYTES = 2**20
 MOST_PLAN = 50
-RESULT_SIGNS = 500
+RESULT_CHARS = 500
 
 
 class Updates:
@@ -172,10 +172,10 @@ class Updates:
         late, self._late = self._late, []
         return [*late, *self._read(update)]
 
-    def call(self, told: Mapping[str, object]) -> ToolCall:
+    def call(self, facts: Mapping[str, object]) -> ToolCall:
         """Give what is known of the tool call that a question is about."""
-        name = words(told.get("toolCallId"))[:200]
-        return self._keep(self._calls.get(name, ToolCall(call=name)).merge_update(told))
+        name = words(facts.get("toolCallId"))[:200]
+        return self._keep(self._calls.get(name, ToolCall(call=name)).merge_update(facts))
 
     def rest(self) -> list[Activity]:
         """End the line that the last message ended in."""
@@ -183,9 +183,9 @@ class Updates:
         self._lines.close()
         return self._take_pending()
 
-    def note_request(self, told: Mapping[str, object]) -> list[Activity]:
+    def note_request(self, facts: Mapping[str, object]) -> list[Activity]:
         """Note that we are asked whether a tool call may be: some agents tell of it in no other way before it ends."""
-        call = self.call(told)
+        call = self.call(facts)
         self._keep(replace(call, is_asked=True, is_told=True))
         return [*self.rest(), *(() if call.is_told else [_tool(call)])]
 
@@ -211,7 +211,7 @@ class Updates:
         if message != self._message:
             before = self.rest()
             self._message, self.last_words = message, ""
-        self.last_words = (self.last_words + text)[:RESULT_SIGNS]
+        self.last_words = (self.last_words + text)[:RESULT_CHARS]
         self._lines.feed(text.encode(errors="replace"))
         return [*before, *self._take_pending()]
 
@@ -256,14 +256,14 @@ def _plan(entries: list[object]) -> str:
     """Spell a plan as a list of what is done and what is not."""
     marks = {"completed": "x", "in_progress": "-"}
     known = [entry for entry in entries[:MOST_PLAN] if isinstance(entry, dict)]
-    return "; ".join(f"[{marks.get(words(one.get('status')), ' ')}] {words(one.get('content'))}" for one in known)
+    return "; ".join(f"[{marks.get(words(entry.get('status')), ' ')}] {words(entry.get('content'))}" for entry in known)
 
 
 def _result(update: Mapping[str, object]) -> str:
     """Give the beginning of what came out of a tool call."""
     content = update.get("content")
-    for one in content if isinstance(content, list) else ():
-        match one:
+    for part in content if isinstance(content, list) else ():
+        match part:
             case {"type": "content", "content": {"text": str(text)}}:
-                return text[:RESULT_SIGNS]
-    return words(update.get("rawOutput"))[:RESULT_SIGNS]
+                return text[:RESULT_CHARS]
+    return words(update.get("rawOutput"))[:RESULT_CHARS]

@@ -10,7 +10,7 @@ from typing import Any
 from shoal.sessions.sandboxed import SandboxedProcess
 
 MOST_UNANSWERED = 64
-MOST_UNANSWERED_SIGNS = 32 * 2**20
+MAX_UNANSWERED_CHARS = 32 * 2**20
 Message = Mapping[str, object]
 
 
@@ -26,7 +26,7 @@ class AcpWire:
         self._inbox: deque[dict[str, Any]] = deque()
         self._more = asyncio.Event()
         self._unanswered: dict[object, list[int]] = {}  # an agent may call several questions by one name
-        self._waiting = self._signs = 0
+        self._waiting = self._chars = 0
         self._is_ended = False
 
     def accept(self, message: dict[str, Any], signs: int) -> None:
@@ -34,7 +34,7 @@ class AcpWire:
         if "method" in message:
             self._unanswered.setdefault(message["id"], []).append(signs)
             self._count(1, signs)
-        if self._waiting > MOST_UNANSWERED or self._signs > MOST_UNANSWERED_SIGNS:
+        if self._waiting > MOST_UNANSWERED or self._chars > MAX_UNANSWERED_CHARS:
             raise Flooded
         self._inbox.append(message)
         self._more.set()
@@ -73,7 +73,7 @@ class AcpWire:
 
     def _count(self, questions: int, signs: int) -> None:
         self._waiting += questions
-        self._signs += signs
+        self._chars += signs
 
 
 def is_update(message: Message) -> bool:

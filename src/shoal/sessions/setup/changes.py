@@ -63,16 +63,16 @@ class Left:
     def write(self, folder: Path) -> None:
         """Write it as git reads it: `exclude` and `assumed` for the agent's gitdir, the rest for the seal."""
         folder.mkdir()
-        new = [one.path for one in self.entries if one.is_new]
-        plain = [one for one in self.entries if one.mode != LINK]
+        new = [entry.path for entry in self.entries if entry.is_new]
+        plain = [entry for entry in self.entries if entry.mode != LINK]
         (folder / "exclude").write_bytes(_patterns(new if len(new) <= MOST_SINGLE else self.tops))
-        (folder / "assumed").write_bytes(b"".join(one.path + b"\0" for one in plain if not one.is_new))
-        laid = ((b"0" if one.is_gone else one.mode) + b" " + one.object + b"\t" + one.path for one in plain)
+        (folder / "assumed").write_bytes(b"".join(entry.path + b"\0" for entry in plain if not entry.is_new))
+        laid = ((b"0" if entry.is_gone else entry.mode) + b" " + entry.object + b"\t" + entry.path for entry in plain)
         (folder / "laid-index").write_bytes(b"".join(line + b"\0" for line in laid))
-        same = sorted(one.mode + b" " + one.object + b" 0\t" + one.path for one in plain if not one.is_gone)
+        same = sorted(entry.mode + b" " + entry.object + b" 0\t" + entry.path for entry in plain if not entry.is_gone)
         (folder / "laid-same").write_bytes(b"".join(line + b"\0" for line in same))
-        (folder / "laid-gone").write_bytes(b"".join(one.path + b"\0" for one in plain if one.is_gone))
-        links = (b":(top,exclude,literal)" + one.path + b"\0" for one in self.entries if one.mode == LINK)
+        (folder / "laid-gone").write_bytes(b"".join(entry.path + b"\0" for entry in plain if entry.is_gone))
+        links = (b":(top,exclude,literal)" + entry.path + b"\0" for entry in self.entries if entry.mode == LINK)
         (folder / "laid-links").write_bytes(b"".join(links))
 
 
@@ -115,8 +115,8 @@ def for_seal(box: Path, gitdir: Path) -> None:
     left = box / LEFT
     if not left.is_dir():
         return
-    for one in left.glob("laid-*"):
-        shutil.copyfile(one, gitdir / one.name)
+    for file in left.glob("laid-*"):
+        shutil.copyfile(file, gitdir / file.name)
     if (left / "laid-links").exists() and (box / "opened").exists():  # its time says since when it is the agent's work
         shutil.copystat(box / "opened", gitdir / "laid-links")
     if (left / "included").exists():

@@ -66,7 +66,7 @@ NOTHING = Ready()
 
 
 def setup_of(context: RunContext, job: WorkerSpec) -> Setup:
-    """Find the nearest word on set-up; the repository's own counts behind a wall, where no document says any."""
+    """Find the nearest word on set-up; the repository's own counts in a sandbox, where no document says any."""
     if (said := job.task.nearest_setup) is not None:
         return said
     project = context.project
@@ -233,7 +233,7 @@ async def _make_layer(
 
 
 def _workspace(context: RunContext, aside: Path, at: Path) -> Workspace:
-    """Describe the workspace of set-up; only boxes mount it, so that a kill leaves no mount."""
+    """Describe the workspace of set-up; only sandboxes mount it, so that a kill leaves no mount."""
     kind = RootLayers if context.kind.mounts_on_host else Layers
     layers = kind(lower=context.base.trees, upper=aside / TREE, work=aside / "work", target=at)
     return Workspace(path=at, index=context.base.index, changes=aside / TREE, layers=layers)
@@ -286,7 +286,7 @@ def _key(context: RunContext, job: WorkerSpec, setup: Setup, base: Base) -> str:
     facts = [
         *(base.commit, settings_digest(context.repository), setup.commands, network, setup.source),
         *(context.project.digest, str(context.repository.top), by_host, os.getuid(), sorted(env.items())),
-        [str(place) for place in (*tools.read, *tools.path, *(one.path for one in context.toolchains))],
+        [str(place) for place in (*tools.read, *tools.path, *(toolchain.path for toolchain in context.toolchains))],
     ]
     text = json.dumps(facts)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]

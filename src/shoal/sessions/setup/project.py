@@ -40,7 +40,7 @@ def setup_in(name: str, content: bytes, exists: Exists) -> Setup | None:
     found = KNOWN[name](said if isinstance(said, dict) else {})
     commands = _texts(name, found)
     if name == CURSOR and isinstance(found, str):
-        commands = tuple(_script(one, exists) for one in commands)
+        commands = tuple(_script(command, exists) for command in commands)
     return Setup(commands=commands, source=name) if commands else None
 
 
@@ -62,11 +62,15 @@ def _cursor(said: Mapping[str, object]) -> object:
 
 def _texts(name: str, found: object) -> tuple[str, ...]:
     listed = [found] if isinstance(found, str) else found if found is not None else []
-    if not isinstance(listed, list) or len(listed) > MOST_COMMANDS or not all(isinstance(one, str) for one in listed):
+    if (
+        not isinstance(listed, list)
+        or len(listed) > MOST_COMMANDS
+        or not all(isinstance(command, str) for command in listed)
+    ):
         raise BadInput(f"{name}: its set-up is neither a text nor a list of texts; mend it")
-    if any("\0" in one for one in listed):
+    if any("\0" in command for command in listed):
         raise BadInput(f"{name}: its set-up holds a NUL sign; take it out")
-    return tuple(one for one in listed if one.strip())
+    return tuple(command for command in listed if command.strip())
 
 
 def _script(text: str, exists: Exists) -> str:
@@ -116,15 +120,15 @@ def setup_notes(context: RunContext, plan: Plan) -> tuple[str, ...]:
     """
     if context.project.refusal:
         raise BadInput(context.project.refusal)
-    project, told = context.project, list(_source_notes(context.project, plan, context.sandbox.name))
+    project, notes = context.project, list(_source_notes(context.project, plan, context.sandbox.name))
     if project.included:
         count = len(project.included)
         files = "1 file" if count == 1 else f"{count} files"
-        told.append(f"{INCLUDE}: {files} of your checkout {'is' if count == 1 else 'are'} copied into each workspace")
-    return (*told, *_confined_notes(context, plan))
+        notes.append(f"{INCLUDE}: {files} of your checkout {'is' if count == 1 else 'are'} copied into each workspace")
+    return (*notes, *_list_confined_notes(context, plan))
 
 
-def _confined_notes(context: RunContext, plan: Plan) -> Iterator[str]:
+def _list_confined_notes(context: RunContext, plan: Plan) -> Iterator[str]:
     """Name the steps whose set-up runs in a workspace with work of agents, and so goes without its own network."""
     for step in plan.working:
         setup = step.task.nearest_setup
@@ -153,7 +157,7 @@ def _source_notes(project: Project, plan: Plan, wall: str) -> tuple[str, ...]:
 
 
 def root_covers(context: RunContext) -> tuple[Bind, ...]:
-    """Show the files that go along at their own paths in the user's checkout, of which a box sees nothing else."""
+    """Show the files that go along at their own paths in the user's checkout, of which a sandbox sees nothing else."""
     project = context.project
     if project.files is None:
         return ()

@@ -1,4 +1,4 @@
-"""The box of set-up: its commands behind the wall, with the session's environment, in its workspace."""
+"""Run set-up commands in a sandbox, with the session's environment, in its workspace."""
 
 import contextlib
 import re
@@ -89,8 +89,8 @@ def tools_of(context: RunContext, setup: Setup, *others: str) -> Toolchain:
     for program in dict.fromkeys((*others, *_programs(setup))):
         with contextlib.suppress(Unavailable):  # a word of the shell's, or a program that an earlier command makes
             found.append(toolchain(program, search=search, private=context.private))
-    read = dict.fromkeys(shown for one in found for shown in one.read)
-    return Toolchain(tuple(read), tuple(dict.fromkeys(folder for one in found for folder in one.path)))
+    read = dict.fromkeys(shown for toolchain in found for shown in toolchain.read)
+    return Toolchain(tuple(read), tuple(dict.fromkeys(folder for toolchain in found for folder in toolchain.path)))
 
 
 def _programs(setup: Setup) -> Iterator[str]:
