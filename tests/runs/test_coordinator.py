@@ -121,7 +121,7 @@ async def test_needs_that_conflict_are_told_and_not_papered_over(repo: Path) -> 
         ([17], "is not a task"),
         ([Task("x", agent="nobody")], "nobody"),
         ([Task("x", base="nowhere")], "nowhere"),
-        ([Task("x", files=["../../etc/passwd"])], "no path inside"),
+        ([Task("x", files=["../../etc/passwd"])], "not a path inside"),
         ([Task("x", agent={"adapter": "command", "comand": ["true"]})], "did you mean"),
         ([Task("x", limits={"memory_mb": -1})], "memory_mb"),
         ([Task("x", retry=-1)], "not a number of retries"),
