@@ -74,7 +74,7 @@ async def test_a_storm_of_cancels_over_many_patterns_never_hangs(repo: Path) -> 
             if dice.random() < 0.8:
                 task.cancel()
         ended, hung = await asyncio.wait(tasks, timeout=LONG)
-        limiter = task_run._crew.runner.limiter if task_run._crew else None
+        limiter = task_run._task_run.runner.limiter if task_run._task_run else None
 
     assert hung == set()
     assert limiter is not None

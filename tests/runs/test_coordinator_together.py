@@ -107,8 +107,8 @@ async def test_an_endless_stream_keeps_nothing_of_what_it_gave(repo: Path) -> No
                 count += 1
                 if count == 20:
                     break
-        assert task_run._crew is not None
-        kept = len(task_run._crew.runner.results)
+        assert task_run._task_run is not None
+        kept = len(task_run._task_run.runner.results)
 
     assert kept <= 4
     assert_nothing_left(repo)

@@ -52,7 +52,7 @@ async def auto_merge(
 
 @contextlib.asynccontextmanager
 async def equipped(runner: WorkerRunner, request: MergeRequest, verify: Passes | None) -> AsyncIterator[MergeRequest]:
-    """Let a merge have what it needs of boxes: those of *runner*, within its limiter."""
+    """Let a merge run sessions: those of *runner*, within its limiter."""
     limiter, stop = runner.limiter, request.resolving.stop
     async with verified(runner, verify, stop) as check:
         width = min(AT_ONCE, limiter.max_concurrent)

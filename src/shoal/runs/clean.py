@@ -79,8 +79,8 @@ async def leftovers(repository: Repository, paths: StatePaths, older_than: float
     entries = [*_children(paths.boxes), *sorted(paths.workspaces.glob("*/*/worker_*"))]
     noted = [] if older_than is None else _records(paths, time.time() - older_than)
     found = [*_list_killed(paths), *await _classify(repository, paths, entries), *_list_caches(paths)]
-    sizes = await _sizes(one.path for one in found if one.sort is not Sort.KILLED)
-    sized = [replace(one, size_bytes=sizes.get(one.path, 0)) for one in found]
+    sizes = await _sizes(finding.path for finding in found if finding.sort is not Sort.KILLED)
+    sized = [replace(finding, size_bytes=sizes.get(finding.path, 0)) for finding in found]
     return [*sized, *await _filter_needed(repository, paths, noted)]
 
 
@@ -134,7 +134,7 @@ def _records(paths: StatePaths, before: float) -> list[Leftover]:
         with contextlib.suppress(FileNotFoundError):  # another `clean` may be at work
             seen = path.lstat()
             # Counted here and not by `du`: there may be more of them than fit into a command.
-            size = (seen.st_blocks + sum(one.lstat().st_blocks for one in _inside(sort, path))) * 512
+            size = (seen.st_blocks + sum(entry.lstat().st_blocks for entry in _inside(sort, path))) * 512
             found += [Leftover(sort=sort, path=path, size_bytes=size)] if seen.st_mtime < before else []
     return found
 
@@ -147,10 +147,14 @@ async def _filter_needed(repository: Repository, paths: StatePaths, noted: Itera
     """Leave out what a run still needs, and a patch whose work no ref holds."""
     claims = _claims(paths)
     busy = {path.stem for path in _locks(paths)}
-    ended = [one for one in noted if not _is_of(paths.box(one.path.stem), claims, busy)]
+    ended = [finding for finding in noted if not _is_of(paths.box(finding.path.stem), claims, busy)]
     # What a whole step left is named after its run.
-    ended = [one for one in ended if not any(one.path.name.startswith(f"{run}-") for run in busy)]
-    return [one for one in ended if one.sort is not Sort.RESULT or await _has_ref(repository, paths, one, claims)]
+    ended = [finding for finding in ended if not any(finding.path.name.startswith(f"{run}-") for run in busy)]
+    return [
+        finding
+        for finding in ended
+        if finding.sort is not Sort.RESULT or await _has_ref(repository, paths, finding, claims)
+    ]
 
 
 async def _has_ref(repository: Repository, paths: StatePaths, finding: Leftover, claims: Mapping[Path, _Claim]) -> bool:
@@ -174,7 +178,7 @@ async def _sort(repository: Repository, entry: Path, claim: _Claim | None) -> So
 def _claims(paths: StatePaths) -> dict[Path, _Claim]:
     claims: dict[Path, _Claim] = {}
     for run in fold(read_events(paths)).runs.values():
-        for session in (one for step in run.steps.values() for one in step.sessions.values()):
+        for session in (session for step in run.steps.values() for session in step.sessions.values()):
             # below this repository, which may have been moved since
             workspace = paths.workspaces.joinpath(*Path(session.workspace).parts[-3:])
             claims[paths.box(session.session)] = claims[workspace] = _Claim(run.run, session.result)
@@ -225,7 +229,7 @@ class Cleaning:
     @property
     def freed_bytes(self) -> int:
         """Add up what was removed."""
-        return sum(one.size_bytes for one in self.gone)
+        return sum(finding.size_bytes for finding in self.gone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,8 +320,8 @@ async def _workspace_removed(broom: Broom, path: Path) -> None:
 
 
 def _record_removed(path: Path) -> None:
-    for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
-        one.unlink(missing_ok=True)
+    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        file.unlink(missing_ok=True)
 
 
 async def _remove_pooled(broom: Broom, path: Path) -> None:

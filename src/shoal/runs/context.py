@@ -182,7 +182,7 @@ async def home_of(request: RunRequest) -> Path:
 
 def _is_in_repository(folder: Path) -> bool:
     place = folder.resolve()
-    return any((one / ".git").exists() for one in (place, *place.parents))
+    return any((folder / ".git").exists() for folder in (place, *place.parents))
 
 
 def exclude_state(repository: Repository) -> None:

@@ -44,14 +44,14 @@ async def combination(repository: Repository, report: RunReport) -> AsyncIterato
     outside: list[str] = []
     async with workbench(repository) as bench:
         tip = report.base
-        for one in line:
-            if not await bench.holds(tip, one.source):
-                tried = await bench.try_merge(tip, one.source)
+        for candidate in line:
+            if not await bench.holds(tip, candidate.source):
+                tried = await bench.try_merge(tip, candidate.source)
                 if not isinstance(tried, Clean):
-                    outside.append(one.session)
+                    outside.append(candidate.session)
                     continue
-                tip = bench.commit(Commit(tree=tried.tree, parents=(tip, one.source), message="combined\n"))
-            inside.append(one.session)
+                tip = bench.commit(Commit(tree=tried.tree, parents=(tip, candidate.source), message="combined\n"))
+            inside.append(candidate.session)
         yield Combination(
             gitdir=bench.gitdir,
             base=report.base,

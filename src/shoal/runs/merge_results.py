@@ -41,7 +41,7 @@ class ProgramMerge(ProgramRun):
         """Bring the work of *results*, or of the whole run, together on its branch `shoal/<run>`.
 
         No branch of the user's is moved unless it is named as *into*, and with `review` only by `deliver`. What
-        conflicts stops nobody: see the report. The command *verify* is run behind the wall on the combined work: what
+        conflicts stops nobody: see the report. The command *verify* runs in the sandbox on the combined work: what
         makes it fail is put aside. What conflicts is resolved as *on_conflict* says, by the agent *resolver* with
         `agent`; `redo` does tasks of this run again.
         """
@@ -49,16 +49,16 @@ class ProgramMerge(ProgramRun):
         request = MergeRequest(strategy=_strategy(strategy), into=into, allow_secrets=allow_secrets, resolving=how)
         request = replace(request, allow_executable=allow_executable_config)
         if results is not None and not results:
-            return await self._merged([], replace(request, into=None))
+            return await self._merge_sessions([], replace(request, into=None))
         if verify is None and not how.needs_sessions:
-            return await self._merged(results, request)
+            return await self._merge_sessions(results, request)
         if results is None and not self._is_entered:
             raise BadInput("the run is over: say which results are to be merged, or merge inside of `async with`")
         async with self._open() as task_run:
             if resolver is not None:
                 request = replace(request, resolving=replace(how, resolver=await task_run.resolver(resolver)))
             async with equipped(task_run.runner, request, None if verify is None else verification(verify)) as whole:
-                return await self._merged(results, whole)
+                return await self._merge_sessions(results, whole)
 
     async def merge_agent_results(
         self, sessions: Sequence[SessionLike], strategy: str = "review", *, into: str | None = None
@@ -71,7 +71,7 @@ class ProgramMerge(ProgramRun):
         if not sessions:
             return []
         request = MergeRequest(strategy=_strategy(strategy), into=into)
-        done = await self._merged(sessions, request, is_ordered=True)
+        done = await self._merge_sessions(sessions, request, is_ordered=True)
         self._line = done.run
         return list(done.results)
 
@@ -89,13 +89,13 @@ class ProgramMerge(ProgramRun):
         request = request if report is None else replace(request, strategy=report.strategy)
         if run is None and not self._is_entered:
             raise BadInput("nothing was merged here yet: give the report of `merge`")
-        return await self._merged([], request, run=run)
+        return await self._merge_sessions([], request, run=run)
 
     def resolve_conflicts(self, conflicts: Sequence[Conflict | Mapping[str, object]]) -> list[str]:
         """Say what a person is to do about each of *conflicts* (seed 002); nothing is changed."""
         return advice(conflicts)
 
-    async def _merged(
+    async def _merge_sessions(
         self,
         given: Sequence[SessionLike] | None,
         request: MergeRequest,
@@ -104,23 +104,23 @@ class ProgramMerge(ProgramRun):
         run: str | None = None,
     ) -> MergeReport:
         # A run that was opened for this call alone is not the one that the sessions belong to.
-        context = self._crew.runner.context if self._crew is not None and self._is_entered else None
+        context = self._task_run.runner.context if self._task_run is not None and self._is_entered else None
         if context is not None and run not in (None, context.run):
             context = None
         if given is not None and not given and context is None and run is None:
             raise BadInput("nothing to merge: give results, or merge inside of `async with`")
-        names = [session_name(one) for one in given or ()]
+        names = [session_name(session) for session in given or ()]
         line = run or (self._line if is_ordered else None)
         async with open_merge_context(self.repo, self.settings.environ, context, names, line) as merge_context:
             workers = None if given is None else find_results(merge_context.paths, given)
             if not is_ordered or workers is None:
                 return await merge(merge_context, request, workers)
-            order = tuple(one.session for one in workers)
+            order = tuple(worker.session for worker in workers)
             done = await merge(merge_context, replace(request, sessions=order), workers)
             return replace(done, results=tuple(done[name] for name in order))
 
 
 def _strategy(name: str) -> MergeStrategy:
     if name not in set(MergeStrategy):
-        raise UnknownName("strategy", name, [one.value for one in MergeStrategy])
+        raise UnknownName("strategy", name, [strategy.value for strategy in MergeStrategy])
     return MergeStrategy(name)

@@ -1,6 +1,6 @@
-"""Telling while a run goes on which sessions changed the same files, as soon as the second of two has ended.
+"""Report during a run which sessions changed the same files, as soon as the second of two has ended.
 
-What an agent has committed in its box is not looked at: nothing of it is known to be sound before it was imported.
+What an agent has committed in its sandbox is not looked at: nothing of it is known to be sound before it was imported.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ MOST_SESSIONS = 2000
 MOST_TOLD = 200
 MOST_FILES = 5000
 """Of each session so many files are looked at."""
-MOST_FOLDER_SIGNS = 8 * 2**20  # ten times what the folders above so many usual paths have
+MOST_FOLDER_CHARS = 8 * 2**20  # ten times what the folders above so many usual paths have
 MOST_PARTNERS = 20
 SHOWN = 20
 REST_SECONDS = 5.0
@@ -33,7 +33,7 @@ BATCH_SECONDS = 60.0
 
 
 class Overlaps:
-    """What is known of a run's sessions; *found* are the pairs that were told."""
+    """What is known of a run's sessions; *found* are the pairs that were reported."""
 
     def __init__(self, context: RunContext, alternatives: Container[str], mask: Callable[[str], str]) -> None:
         self.found: list[Overlap] = []
@@ -92,46 +92,46 @@ class Overlaps:
             self._news.task_done()
 
     async def _look(self, fresh: Sequence[WorkerResult]) -> None:
-        """Find the pairs of *fresh* sessions and known ones that touch the same places, and tell what a merge says."""
+        """Find the pairs of *fresh* sessions and known ones in the same places, and report what a merge says."""
         pairs: list[tuple[str, str]] = []
-        for base in dict.fromkeys(str(one.base) for one in fresh):
-            own = {str(one.commit): one for one in fresh if str(one.base) == base}
+        for base in dict.fromkeys(str(result.base) for result in fresh):
+            own = {str(result.commit): result for result in fresh if str(result.base) == base}
             for commit, paths in (await list_touched_files(self._site.repository, base, list(own))).items():
                 session = own[commit].session
                 self._ended[session] = own[commit]
                 pairs += [(other, session) for other in self._places.add(session, paths[:MOST_FILES])]
         apart = await self._apart(pairs)
         tried = await try_pairs(self._site.repository, [self._commits(pair) for pair in apart])
-        for pair, one in zip(apart, tried, strict=True):
-            await self._tell(pair, one)
+        for pair, merge_try in zip(apart, tried, strict=True):
+            await self._tell(pair, merge_try)
 
     async def _apart(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Leave out those that stand on each other: they are one piece of work."""
+        """Leave out those that build on each other: they are one piece of work."""
         if not pairs:
             return []
         commits = list(dict.fromkeys(commit for pair in pairs for commit in self._commits(pair)))
         ancestry = await since(self._site.repository, [self._site.base.commit], commits)
         reach = {commit: ancestry.reach([commit]) for commit in commits}
         sides = {pair: self._commits(pair) for pair in pairs}
-        return [pair for pair, (one, two) in sides.items() if one not in reach[two] and two not in reach[one]]
+        return [pair for pair, (first, two) in sides.items() if first not in reach[two] and two not in reach[first]]
 
     def _commits(self, pair: tuple[str, str]) -> tuple[str, str]:
-        one, two = (str(self._ended[session].commit) for session in pair)
-        return one, two
+        first, two = (str(self._ended[session].commit) for session in pair)
+        return first, two
 
     async def _tell(self, pair: tuple[str, str], tried: Tried) -> None:
         if len(self.found) >= MOST_TOLD:
             return
         conflicts = tried.conflicts if isinstance(tried, Conflicted) else ()
-        shared = self._places.shared_files(*pair) or tuple(
-            dict.fromkeys(path for one in conflicts for path in one.paths)
+        shared = self._places.list_shared(*pair) or tuple(
+            dict.fromkeys(path for conflict in conflicts for path in conflict.paths)
         )
         overlap = Overlap(
             one=pair[0],
             other=pair[1],
             paths=tuple(map(self._mask, shared[:SHOWN])),
             files=len(shared),
-            conflicts=tuple(_mask(one, self._mask) for one in conflicts[:SHOWN]),
+            conflicts=tuple(_mask(conflict, self._mask) for conflict in conflicts[:SHOWN]),
             step=_common_step(*(self._ended[session] for session in pair)),
         )
         self.found.append(overlap)
@@ -163,16 +163,16 @@ class Places:
         order = {name: number for number, name in enumerate(self._paths)}
         return sorted(met, key=order.__getitem__)[:MOST_PARTNERS]
 
-    def shared_files(self, one: str, other: str) -> tuple[str, ...]:
+    def list_shared(self, first: str, other: str) -> tuple[str, ...]:
         """Name the files that both changed."""
-        return tuple(sorted(self._paths[one] & self._paths[other]))
+        return tuple(sorted(self._paths[first] & self._paths[other]))
 
 
 @contextlib.asynccontextmanager
-async def overlaps_told(
+async def watch_overlaps(
     context: RunContext, alternatives: Container[str] = (), mask: Callable[[str], str] | None = None
 ) -> AsyncIterator[Overlaps]:
-    """Tell of overlaps for as long as this is held; the run waits for nothing of it but a little at its end.
+    """Report overlaps for as long as this is open; the run waits for nothing of it but a little at its end.
 
     Of a step among *alternatives* only the chosen worker counts. *mask* takes secrets out of names of files.
     """
@@ -200,16 +200,16 @@ def alternatives_of(plan: Plan) -> frozenset[str]:
     return frozenset(step.name for step in steps if step.select is not None)
 
 
-def _common_step(one: WorkerResult, other: WorkerResult) -> str | None:
+def _common_step(first: WorkerResult, other: WorkerResult) -> str | None:
     """Name the step of two that did the same task: items of a matrix are tasks of their own."""
-    step = one.session.rpartition("-")[0]
-    return step if one.item is None and step == other.session.rpartition("-")[0] else None
+    step = first.session.rpartition("-")[0]
+    return step if first.item is None and step == other.session.rpartition("-")[0] else None
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
     """Name the folders above *paths*, each once; an agent's may be a thousand deep, and then not all are named."""
     seen: set[str] = set()
-    left = MOST_FOLDER_SIGNS
+    left = MOST_FOLDER_CHARS
     for path in paths:
         above = path.rpartition("/")[0]
         while above and above not in seen and left > 0:

@@ -44,7 +44,7 @@ RetryLike: TypeAlias = Retry | int | Mapping[str, object] | None
 
 
 class RunPatterns(ProgramMerge):
-    """Every pattern takes *progress*, told a `Progress` as each task ends, and *retry*, for tasks that have none."""
+    """Every pattern takes *progress*, called with a `Progress` as each task ends, and *retry* for tasks without one."""
 
     async def run_agents(
         self,
@@ -60,12 +60,12 @@ class RunPatterns(ProgramMerge):
         seconds what still runs is ended and its work kept; the results say `cancelled`.
         """
         async with self._open() as task_run:
-            workers = await task_run.plan_graph(_listed(tasks, retry))
+            workers = await task_run.plan_graph(_list_tasks(tasks, retry))
             meter = Meter(progress, len(workers))
             try:
                 async with asyncio.timeout(deadline) as clock:
                     await run_task_graph(
-                        task_run.runner, workers, task_run.runner.run, lambda one: meter.count(_outcome(one))
+                        task_run.runner, workers, task_run.runner.run, lambda result: meter.count(_outcome(result))
                     )
             except TimeoutError:
                 if not clock.expired():
@@ -79,21 +79,21 @@ class RunPatterns(ProgramMerge):
         self, tasks: Sequence[TaskLike], *, progress: OnProgress = None, retry: RetryLike = None
     ) -> list[WorkerResult]:
         """Run all to their end, whatever becomes of them, and give the results in input order."""
-        async with self._jobs(tasks, retry) as (task_run, workers):
+        async with self._plan_workers(tasks, retry) as (task_run, workers):
             return await _all(task_run, workers, progress)
 
     async def gather(
         self, tasks: Sequence[TaskLike], *, progress: OnProgress = None, retry: RetryLike = None
     ) -> list[WorkerResult]:
         """Run all; the first that does not end well ends the rest, whose work is kept, and raises `AgentFailed`."""
-        async with self._jobs(tasks, retry) as (task_run, workers), _failing():
+        async with self._plan_workers(tasks, retry) as (task_run, workers), _failing():
             return await gather(_calls(task_run, workers), accept=is_good, limiter=room_for(workers), progress=progress)
 
     async def race(
         self, tasks: Sequence[TaskLike], *, progress: OnProgress = None, retry: RetryLike = None
     ) -> WorkerResult:
         """Give the first that ends well; the rest is ended and its work kept. Raises `AllFailed` with every cause."""
-        async with self._jobs(tasks, retry) as (task_run, workers), _failing():
+        async with self._plan_workers(tasks, retry) as (task_run, workers), _failing():
             return await race(_calls(task_run, workers), accept=is_good, limiter=room_for(workers), progress=progress)
 
     async def quorum(
@@ -102,7 +102,7 @@ class RunPatterns(ProgramMerge):
         """Give the first *n* that end well, in input order, and end the rest; raises `QuorumMissed`."""
         if not 1 <= n <= len(tasks):
             raise BadInput(f"a quorum of {n} needs more than {len(tasks)} tasks")
-        async with self._jobs(tasks, retry) as (task_run, workers), _failing():
+        async with self._plan_workers(tasks, retry) as (task_run, workers), _failing():
             return await quorum(
                 _calls(task_run, workers), n, accept=is_good, limiter=room_for(workers), progress=progress
             )
@@ -121,8 +121,8 @@ class RunPatterns(ProgramMerge):
                 before = done[-1] if done else []
                 if not all(map(is_good, before)):
                     break
-                tasks = stage(before) if callable(stage) else [_informed(task, before) for task in stage]
-                async with _recorded(task_run, _listed(tasks, retry)) as workers:
+                tasks = stage(before) if callable(stage) else [_with_results(task, before) for task in stage]
+                async with _recorded(task_run, _list_tasks(tasks, retry)) as workers:
                     done.append(await _all(task_run, workers, progress))
         return done
 
@@ -143,7 +143,7 @@ class RunPatterns(ProgramMerge):
             window = Limiter(limit or self.max_concurrent)  # the slots are taken by the sessions themselves
 
             async def perform(task: TaskLike) -> WorkerResult:
-                return await task_run.one(_retried(Task.of(task), retry))
+                return await task_run.one(_with_retry(Task.of(task), retry))
 
             outcomes = stream(perform, tasks, ordered=ordered, limiter=window, accept=is_good, progress=progress)
             async with contextlib.aclosing(outcomes):
@@ -167,7 +167,7 @@ class RunPatterns(ProgramMerge):
         async with self._open() as task_run:
 
             def hand(agent: AgentLike) -> Callable[[TaskLike], Awaitable[WorkerResult]]:
-                return lambda task: task_run.by(agent, _retried(Task.of(task), retry))
+                return lambda task: task_run.by(agent, _with_retry(Task.of(task), retry))
 
             if isinstance(agents, str | bytes):
                 raise BadInput("`agents` of `balance` are a mapping or a list; put this one into brackets")
@@ -187,8 +187,8 @@ class RunPatterns(ProgramMerge):
 
         Of a mapping and of *more*, whatever is no field of a task is one of its `params`.
         """
-        said = task if isinstance(task, Mapping) else {} if task is None else Task.of(task).as_fields()
-        given = Task.free({**said, **more})
+        fields = task if isinstance(task, Mapping) else {} if task is None else Task.of(task).as_fields()
+        given = Task.free({**fields, **more})
         async with self._open() as task_run:
             return await task_run.by(agent, given)
 
@@ -197,7 +197,7 @@ class RunPatterns(ProgramMerge):
 
         Use it by `async with`, or call `cleanup` at the end. A session got by a name is named after it.
         """
-        limiter = self._limiter if self._crew is None else self._crew.runner.limiter
+        limiter = self._limiter if self._task_run is None else self._task_run.runner.limiter
         return AgentPool(self._held, size=size or self.max_concurrent, max_uses=max_uses, limiter=limiter)
 
     @contextlib.asynccontextmanager
@@ -208,7 +208,7 @@ class RunPatterns(ProgramMerge):
     async def run_command(
         self, command: str | Sequence[str], *, base: str | WorkerResult | None = None, timeout: float | None = None
     ) -> WorkerResult:
-        """Run a plain command behind the wall, on *base* or on the work of an earlier result; its exit code decides.
+        """Run a plain command in the sandbox, on *base* or on the work of an earlier result; its exit code decides.
 
         Its workspace is set up as those of agents are: by `setup`, by `shoal.yaml`, or as the repository says.
         """
@@ -216,16 +216,16 @@ class RunPatterns(ProgramMerge):
             return await task_run.one(Task.command(command, base=base, timeout=timeout))
 
     @contextlib.asynccontextmanager
-    async def _jobs(
+    async def _plan_workers(
         self, tasks: Sequence[TaskLike], retry: RetryLike
     ) -> AsyncIterator[tuple[TaskRun, list[WorkerSpec]]]:
-        async with self._open() as task_run, _recorded(task_run, _listed(tasks, retry)) as workers:
+        async with self._open() as task_run, _recorded(task_run, _list_tasks(tasks, retry)) as workers:
             yield task_run, workers
 
 
 @contextlib.asynccontextmanager
 async def _recorded(task_run: TaskRun, tasks: Sequence[Task]) -> AsyncIterator[list[WorkerSpec]]:
-    """Make jobs of *tasks*, and record how they ended, however that was."""
+    """Make workers of *tasks*, and record how they ended, however that was."""
     workers = await task_run.plan_list(tasks)
     try:
         yield workers
@@ -282,15 +282,15 @@ def _outcome(result: WorkerResult) -> Outcome[WorkerResult]:
     return Cancelled() if result.status is Status.CANCELLED else Err(AgentFailed(result))
 
 
-def _listed(tasks: Sequence[TaskLike], retry: RetryLike = None) -> list[Task]:
+def _list_tasks(tasks: Sequence[TaskLike], retry: RetryLike = None) -> list[Task]:
     if isinstance(tasks, str | bytes | Mapping):
         raise BadInput("tasks come in a list; put this one into brackets")
-    return [_retried(Task.of(task), retry) for task in tasks]
+    return [_with_retry(Task.of(task), retry) for task in tasks]
 
 
-def _retried(task: Task, retry: RetryLike) -> Task:
+def _with_retry(task: Task, retry: RetryLike) -> Task:
     return task if retry is None or task.retry is not None else replace(task, retry=retry)
 
 
-def _informed(task: TaskLike, before: Sequence[WorkerResult]) -> Task:
+def _with_results(task: TaskLike, before: Sequence[WorkerResult]) -> Task:
     return Task.of(task).with_inputs(before)

@@ -38,7 +38,7 @@ from shoal.workspaces.kind import Kind
 
 
 def assert_tool_folders(context: RunContext) -> None:
-    """Refuse a folder that would show what must stay hidden, or that the wall cannot show, where it was written."""
+    """Refuse a folder that would show what must stay hidden, or that the sandbox cannot show, where it was written."""
     for folder in context.toolchains:
         if hidden := next(_find_revealed(context, folder.path.resolve()), None):
             raise BadInput(f"{folder.at}: {folder.path} cannot be shown to agents: {hidden} stays hidden from them")
@@ -52,7 +52,7 @@ def assert_tool_folders(context: RunContext) -> None:
 def _find_revealed(context: RunContext, real: Path) -> Iterator[Path]:
     """Name what would be seen: the checkout as a whole, and anything of git's or of ours."""
     repository = context.repository
-    yield from (one for one in (repository.top, repository.home) if one.is_relative_to(real))
+    yield from (path for path in (repository.top, repository.home) if path.is_relative_to(real))
     for kept in (repository.git, context.paths.root, *context.hidden):
         if kept.is_relative_to(real) or real.is_relative_to(kept):
             yield kept
@@ -143,7 +143,7 @@ def adapters_for(plan: Plan, host: AdapterHost, environ: Mapping[str, str]) -> d
     for task in plan.assignments:
         kind = adapter_of(task.agent, host)
         argv = kind.invocation(task, NOWHERE).argv
-        if kind.client is None:  # what is missing of a client is told by who knows how it is installed
+        if kind.client is None:  # `assert_clients` reports a missing client, and how to install it
             toolchain(argv[0], search=environ.get("PATH", ""), private=())
         if task.agent.adapter == "python":
             from shoal.sessions.in_process import assert_agent  # brings in pydantic-ai, which only its users pay for
@@ -155,7 +155,7 @@ def adapters_for(plan: Plan, host: AdapterHost, environ: Mapping[str, str]) -> d
 
 
 async def equip_steps(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> dict[str, Equipment]:
-    """Find the wall and the kind of workspace of each step that asks for others than the run's."""
+    """Find the sandbox and the kind of workspace of each step that asks for others than the run's."""
     walls: dict[str, Sandbox] = {}
     kinds: dict[tuple[str, str], Kind] = {}
     found: dict[str, Equipment] = {}
@@ -239,4 +239,4 @@ def mask_of(
 async def assert_installed(plan: Plan, host: AdapterHost, environ: Mapping[str, str]) -> None:
     """Refuse a plan of which one agent's client is missing, too old or not logged in."""
     tasks = [replace(task.agent, env={**task.agent.env, **task.env}) for task in plan.assignments]
-    await assert_clients(((adapter_of(one, host), one) for one in tasks), environ)
+    await assert_clients(((adapter_of(task, host), task) for task in tasks), environ)

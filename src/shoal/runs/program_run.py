@@ -1,4 +1,4 @@
-"""A run that a program holds open: how it was set up, who uses it, and what is under way."""
+"""A run that a program holds open: its settings, its users, and what is under way."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from shoal.model.results import RunReport
 from shoal.model.task import AgentLike
 from shoal.patterns import Limiter
 from shoal.runs.request import Settings
-from shoal.runs.task_run import TaskRun, crewed
+from shoal.runs.task_run import TaskRun, open_task_run
 from shoal.store.ledger import Listener
 
 
@@ -55,7 +55,7 @@ class ProgramRun:
         self.repo = folder
         self._listen = listen
         self._limiter = limiter
-        self._crew: TaskRun | None = None
+        self._task_run: TaskRun | None = None
         self._stack = contextlib.AsyncExitStack()
         self._users = 0
         self._opening = asyncio.Lock()  # guards the opening of the run, which all calls of a time share
@@ -67,7 +67,7 @@ class ProgramRun:
         return self.settings.max_concurrent
 
     async def __aenter__(self) -> Self:
-        """Begin the run: its wall, its base and its ledger are the same for all tasks."""
+        """Begin the run: its sandbox, its base and its ledger are the same for all tasks."""
         if self._is_entered:
             raise BadInput("this coordinator is open already; make another one")
         self._is_entered = True
@@ -88,22 +88,22 @@ class ProgramRun:
     @property
     def active_sessions(self) -> dict[str, ActiveSession]:
         """The sessions that run now, by their names."""
-        if self._crew is None:
+        if self._task_run is None:
             return {}
-        context = self._crew.runner.context
+        context = self._task_run.runner.context
         return {
             name: ActiveSession(
                 name, worker.step, worker.branch, context.paths.workspace(context.run, worker.step, worker.index)
             )
-            for name, worker in self._crew.runner.active.items()
+            for name, worker in self._task_run.runner.active.items()
         }
 
     @property
     def report(self) -> RunReport:
         """What came of the run so far."""
-        if self._crew is None:
+        if self._task_run is None:
             raise BadInput("the coordinator is not open; use it in an `async with` block")
-        return self._crew.report()
+        return self._task_run.report()
 
     @contextlib.asynccontextmanager
     async def _open(self) -> AsyncIterator[TaskRun]:
@@ -120,10 +120,10 @@ class ProgramRun:
         self._users += 1
         try:
             async with self._opening:
-                if self._crew is None:
-                    opening = crewed(self.repo, self.settings, self._listen, self._limiter)
-                    self._crew = await self._stack.enter_async_context(opening)
-                return self._crew
+                if self._task_run is None:
+                    opening = open_task_run(self.repo, self.settings, self._listen, self._limiter)
+                    self._task_run = await self._stack.enter_async_context(opening)
+                return self._task_run
         except BaseException:
             self._users -= 1
             raise
@@ -134,7 +134,7 @@ class ProgramRun:
         """End the run when nobody uses it any more."""
         self._users -= 1
         if self._users == 0:
-            stack, self._stack, self._crew = self._stack, contextlib.AsyncExitStack(), None
+            stack, self._stack, self._task_run = self._stack, contextlib.AsyncExitStack(), None
             await stack.__aexit__(kind, error, trace)
 
 

@@ -86,7 +86,7 @@ async def end_survivors(box: Path) -> None:
 
 
 def find_sandboxes(box: Path) -> list[int]:
-    """Find the processes of bubblewrap that were told to show something in *box*."""
+    """Find the processes of bubblewrap whose arguments show something in *box*."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and _shows(name, os.fsencode(box))]
 
 
@@ -244,7 +244,7 @@ async def _try_session(context: RunContext, unfinished: Unfinished) -> Recovery:
 async def _reconcile_session(context: RunContext, step: str, session: SessionState) -> WorkerResult:
     box = context.paths.box(session.session)
     path = _find_workspace(context, session)
-    for place in _known_places(context, session, box):
+    for place in _list_places(context, session, box):
         await end_survivors(place)
     work = await _salvage(context, session, box, path)
     for place in list_mounts(box):
@@ -258,7 +258,7 @@ async def _reconcile_session(context: RunContext, step: str, session: SessionSta
         prune(path, context.paths.workspaces)
     if session.result is None or work.failure is None:
         ended = SessionEnded(run=context.run, step=step, session=session.session, result=result)
-        await context.ledger.append(*_imported_events(context, session, work), ended)
+        await context.ledger.append(*_import_events(context, session, work), ended)
     return result
 
 
@@ -281,13 +281,13 @@ def _find_workspace(context: RunContext, session: SessionState) -> Path:
     return context.paths.workspaces.joinpath(*parts[1:])
 
 
-def _known_places(context: RunContext, session: SessionState, box: Path) -> list[Path]:
+def _list_places(context: RunContext, session: SessionState, box: Path) -> list[Path]:
     """Name the session directory, and where it was before the repository was moved."""
     before = Path(session.workspace).parents[WORKSPACE_DEPTH - 1]
     return [box] if before.exists() else [box, before / context.paths.boxes.name / session.session]
 
 
-def _imported_events(context: RunContext, session: SessionState, work: KeptWork) -> tuple[Imported, ...]:
+def _import_events(context: RunContext, session: SessionState, work: KeptWork) -> tuple[Imported, ...]:
     if work.branch is None or work.commit is None:
         return ()
     return (

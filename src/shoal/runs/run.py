@@ -18,7 +18,7 @@ from shoal.model.status import Status, run_status, step_status
 from shoal.proc.spawn import raise_file_limit
 from shoal.runs.auto_merge import auto_merge
 from shoal.runs.context import OpenRun, open_run
-from shoal.runs.overlaps import alternatives_of, overlaps_told
+from shoal.runs.overlaps import alternatives_of, watch_overlaps
 from shoal.runs.request import RunRequest, StopSignal
 from shoal.runs.resume import record_plan, record_resumed
 from shoal.sandboxes.registry import confines
@@ -59,7 +59,7 @@ async def record_start(context: RunContext, plan: Plan, limits: ResourceLimits |
             *setup_notes(context, plan),
             *dirty,
             *_gaps(context, plan),
-            *_other_walls(context, plan),
+            *_other_sandboxes(context, plan),
             *outside_notes(plan),
             *name_short_secrets(context.mask),
         ),
@@ -92,15 +92,15 @@ def _limits(context: RunContext, plan: Plan, otherwise: ResourceLimits | None) -
     return f"{context.enforcer.name}{how}: {'; or '.join(sorted(each))} each"
 
 
-def _other_walls(context: RunContext, plan: Plan) -> tuple[str, ...]:
-    """Name the steps that are not behind the run's wall, and gates that nothing keeps agents away from."""
+def _other_sandboxes(context: RunContext, plan: Plan) -> tuple[str, ...]:
+    """Name the steps in another sandbox than the run's, and warn of gates that agents can answer."""
     other = [step for step in plan.working if step.sandbox not in (None, context.sandbox.name)]
-    told = [f"step {step.name}: wall {step.sandbox}, in place of the run's" for step in other]
+    notes = [f"step {step.name}: sandbox {step.sandbox} instead of the run's" for step in other]
     has_gates = any(isinstance(stage, Approval) for stage in everything(plan.steps))
     names = (context.sandbox.name, *(step.sandbox for step in other if step.sandbox))
     if has_gates and not all(map(confines, names)):
-        told.append("an agent without a sandbox can answer gates itself")
-    return tuple(told)
+        notes.append("an agent without a sandbox can answer gates itself")
+    return tuple(notes)
 
 
 def _gaps(context: RunContext, plan: Plan) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ async def record_stopped(stages: StageRunner, plan: Plan) -> None:
     for stage in everything(plan.steps):
         if stage.name in stages.outcomes or not (stage.name in outer or stages.steps.has_begun(stage.name)):
             continue
-        result = replace(_stopped_result(stages, plan, stage), notes=stages.notes.get(stage.name, ()))
+        result = replace(_result_of_stopped(stages, plan, stage), notes=stages.notes.get(stage.name, ()))
         visit = stages.steps.visits.get(stage.name, 1)
         await record_stage_ended(stages.steps.context, result, visit, is_stopped=True)
 
@@ -131,7 +131,7 @@ def judge_run(plan: Plan, stages: StageRunner, ended: Mapping[str, StepResult]) 
     return run_status([ended[name].status for name in counted])
 
 
-def _stopped_result(stages: StageRunner, plan: Plan, stage: Stage) -> StepResult:
+def _result_of_stopped(stages: StageRunner, plan: Plan, stage: Stage) -> StepResult:
     rounds = stages.rounds.get(stage.name, 1)
     if not isinstance(stage, Step):
         status = Status.CANCELLED
@@ -247,7 +247,7 @@ class _Work:
     async def run(self, stop: asyncio.Event, *, approve_all: bool) -> None:
         """Run all stages, and merge their work where the plan says so."""
         plan, runner = self.opened.plan, self.runner
-        async with overlaps_told(runner.context, alternatives_of(plan)):
+        async with watch_overlaps(runner.context, alternatives_of(plan)):
             with door_of(runner.context) as door:
                 steps = StepRunner(runner, self.opened.equipment, plan.reviewers, door, approve_all=approve_all)
                 stages = StageRunner(steps)
@@ -296,11 +296,11 @@ async def _until(stop: asyncio.Event, runner: WorkerRunner, work: Coroutine[None
     """
     try:
         async with asyncio.TaskGroup() as group:
-            doing, told = group.create_task(work), group.create_task(stop.wait())
+            doing, stopping = group.create_task(work), group.create_task(stop.wait())
             try:
-                await asyncio.wait((doing, told), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
                 doing.cancel()
-                told.cancel()
+                stopping.cancel()
                 await asyncio.wait((doing,))
             except asyncio.CancelledError:
                 if stop.is_set():  # it was asked before, if only an instant ago

@@ -1,4 +1,4 @@
-"""An open run of a program's own: tasks come in over time, and each becomes a job that may start."""
+"""An open run of a program's own: tasks come in over time, and each becomes a worker that may start."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from shoal.patterns.limiter import Limiter, use_limiter
 from shoal.proc.spawn import raise_file_limit
 from shoal.runs.auto_merge import auto_merge
 from shoal.runs.context import open_run
-from shoal.runs.overlaps import overlaps_told
+from shoal.runs.overlaps import watch_overlaps
 from shoal.runs.preflight import adapters_for, assert_holdable, assert_installed, secret_values
 from shoal.runs.request import RunRequest, Settings
 from shoal.runs.run import record_start
@@ -66,7 +66,7 @@ class TaskRun:
     ) -> None:
         self.settings = settings
         self.runner = WorkerRunner(context, limiter, admission)
-        self._roster = directory
+        self._directory = directory
         self._defaults = defaults
         self._secrets: list[Mapping[str, str]] = []
         self._workers: Counter[str] = Counter()
@@ -77,21 +77,21 @@ class TaskRun:
     def warm(self) -> None:
         """Load now what settling a task will need, so that the first agent need not wait for it."""
         described = [self.settings.agent, *self.settings.agents.values()]
-        if any(isinstance(one, Mapping) for one in described):
+        if any(isinstance(agent, Mapping) for agent in described):
             importlib.import_module("shoal.pipeline.plan")
 
     async def plan_graph(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
-        """Make jobs of tasks that may wait for each other; raise `BadInput` for a wait without end."""
+        """Make workers of tasks that may wait for each other; raise `BadInput` for a wait without end."""
         known = self._name_tasks(tasks)
         assert_order(known)
-        return await self._jobs(known)
+        return await self._plan_workers(known)
 
     async def plan_list(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
-        """Make jobs of tasks that wait for nobody."""
+        """Make workers of tasks without dependencies."""
         for task in tasks:
             if task.deps:
                 raise BadInput(f"task {task.name or task.prompt!r:.40} has `deps`, which only `run_agents` keeps to")
-        return await self._jobs(self._name_tasks(tasks))
+        return await self._plan_workers(self._name_tasks(tasks))
 
     async def one(self, task: TaskLike) -> WorkerResult:
         """Run a single task."""
@@ -116,14 +116,16 @@ class TaskRun:
         async with hold_session(context, make_held_worker(step, index, self.settings.limits)) as session:
             yield session
 
-    async def finish_steps(self, jobs: Sequence[WorkerSpec]) -> list[WorkerResult]:
+    async def finish_steps(self, workers: Sequence[WorkerSpec]) -> list[WorkerResult]:
         """Record how the steps of *workers* ended, and give their results."""
-        results = [self.runner.result(worker) for worker in jobs]
+        results = [self.runner.result(worker) for worker in workers]
         self._ended += len(results)
         self._good += sum(result.status.is_good for result in results)
         run = self.runner.context.run
         over = [single_status(result.status) for result in results]
-        marks = [StepEnded(run=run, step=worker.step, status=one) for worker, one in zip(jobs, over, strict=True)]
+        marks = [
+            StepEnded(run=run, step=worker.step, status=status) for worker, status in zip(workers, over, strict=True)
+        ]
         await self.runner.context.ledger.append(*marks)
         return results
 
@@ -133,9 +135,11 @@ class TaskRun:
         return report(fold(read_events(context.paths, context.run)).runs[context.run])
 
     async def resolver(self, agent: AgentLike) -> ResolvedTask:
-        """Settle who resolves conflicts; whom this host has not is refused."""
+        """Settle the agent that resolves conflicts; refuse one that this host does not have."""
         context = self.runner.context
-        made = assignment(Task(prompt="resolve a conflict", agent=agent, name="resolve"), self._roster, self._defaults)
+        made = assignment(
+            Task(prompt="resolve a conflict", agent=agent, name="resolve"), self._directory, self._defaults
+        )
         plan = Plan(name=self.settings.name, steps=(), reviewers={"resolver": made})
         adapters_for(plan, this_host(), context.environ)
         await assert_installed(plan, this_host(), context.environ)
@@ -155,15 +159,15 @@ class TaskRun:
     def _name_tasks(self, tasks: Sequence[Task]) -> list[Task]:
         return name_tasks(tasks, (f"task-{number}" for number in self._numbers))
 
-    async def _jobs(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
+    async def _plan_workers(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
         """Settle each task on its agent, refuse what cannot start, and record the steps; nothing runs yet."""
         context = self.runner.context
-        roles = [settle(task, self._roster, self._defaults) for task in tasks]
+        roles = [settle(task, self._directory, self._defaults) for task in tasks]
         steps = [
             Step(name=str(task.name), task=role.task, artifacts=role.artifacts, contracts=role.contracts)
             for task, role in zip(tasks, roles, strict=True)
         ]
-        reviewers = {name: one for role in roles for name, one in role.reviewers.items()}
+        reviewers = {name: reviewer for role in roles for name, reviewer in role.reviewers.items()}
         plan = Plan(name=self.settings.name, steps=tuple(steps), reviewers=reviewers)
         adapters = adapters_for(plan, this_host(), context.environ)
         await assert_installed(plan, this_host(), context.environ)
@@ -171,7 +175,7 @@ class TaskRun:
         await assert_holdable(context, plan, adapters)
         bases = [await self._base(task) for task in tasks]
         self._know_secrets(plan)
-        jobs = [
+        workers = [
             WorkerSpec(
                 step=step.name,
                 index=self._index(step.name),
@@ -190,10 +194,10 @@ class TaskRun:
             for step, task, base in zip(steps, tasks, bases, strict=True)
         ]
         started = (
-            StepStarted(run=context.run, step=worker.step, workers=1, on_failure="best_effort") for worker in jobs
+            StepStarted(run=context.run, step=worker.step, workers=1, on_failure="best_effort") for worker in workers
         )
         await context.ledger.append(*started)
-        return jobs
+        return workers
 
     async def _assert_unblocked(self, names: Iterable[str]) -> None:
         """Refuse names by the branches that were there at first: to list them for each task would cost ever more."""
@@ -206,7 +210,7 @@ class TaskRun:
         """Find the commit to build on, and hold it: a slot may be long in coming, and a gc quick."""
         context = self.runner.context
         if isinstance(task.base, WorkerResult):
-            commit = task.base.commit or task.base.base  # who changed nothing hands on what it stood on
+            commit = task.base.commit or task.base.base  # an agent that changed nothing hands on its base
         else:
             commit = None if task.base is None else await resolve(context.repository, task.base)
         if commit not in (None, context.base.commit):
@@ -232,7 +236,7 @@ class TaskRun:
 
 
 @contextlib.asynccontextmanager
-async def crewed(
+async def open_task_run(
     folder: Path,
     settings: Settings,
     listen: Listener | None = None,
@@ -255,7 +259,7 @@ async def crewed(
         task_run.warm()
         status: Status | None = Status.FAILED  # of a run that was left by an error
         try:
-            async with overlaps_told(context, mask=task_run.mask):
+            async with watch_overlaps(context, mask=task_run.mask):
                 with use_limiter(limit):
                     yield task_run
             status = None
