@@ -74,11 +74,18 @@ class Waiting:
 
     def until(self, kind: str, **fields: object) -> Event:
         """Read on to an event of that kind, and give it."""
+        while True:
+            event = self.until_any(kind)
+            if fields.items() <= event.items():
+                return event
+
+    def until_any(self, *kinds: str) -> Event:
+        """Read on to an event of one of *kinds*, and give it."""
         for line in self._lines:
             event: Event = json.loads(line)
-            if event["event"] == kind and fields.items() <= event.items():
+            if event["event"] in kinds:
                 return event
-        raise AssertionError(f"no {kind} came")
+        raise AssertionError(f"none of {kinds} came")
 
 
 @contextlib.contextmanager

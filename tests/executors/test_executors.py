@@ -20,7 +20,7 @@ from shoal.model.status import Status
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
-from shoal.sessions.worker import WorkerSpec
+from shoal.sessions.worker import SessionStop, WorkerSpec
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 from tests.acting import assert_nothing_left, shown, step
@@ -108,6 +108,25 @@ async def test_a_cancelled_session_keeps_its_work_and_is_reported(repo: Path, ex
     assert shown(repo, result, "begun.txt") == "begun"
     assert sessions_with(repo, SessionEnded) == [result.session]
     assert_nothing_left(repo)
+
+
+@EVERY
+async def test_a_stopped_session_keeps_its_work_and_names_who_stopped_it(repo: Path, executor: Executor) -> None:
+    reported: list[WorkerResult] = []
+    stop = SessionStop()
+
+    def listen(recorded: Recorded) -> None:
+        if isinstance(recorded.event, Output) and "begun" in recorded.event.text:
+            stop.set_by("ada")
+
+    async with opened(repo) as context, asyncio.timeout(60):
+        context.ledger.subscribe(listen)
+        script = "echo begun > begun.txt; echo begun; sleep 600"
+        result = await executor.run(context, worker(script), reported.append, stop)
+
+    assert (result.status, result.stopped_by, result.error) == (Status.CANCELLED, "ada", "stopped by ada")
+    assert shown(repo, result, "begun.txt") == "begun"
+    assert reported == [result]
 
 
 @EVERY

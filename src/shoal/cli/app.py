@@ -1,7 +1,7 @@
 """The commands by name: only the one that is asked for is loaded, so that `status` need not wait for `run`."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import typer
 
@@ -16,6 +16,7 @@ COMMANDS = (
     "merge",
     "open",
     "approve",
+    "stop",
     "resume",
     "retry",
     "clean",
@@ -25,6 +26,8 @@ COMMANDS = (
     "doctor",
     "demo",
 )
+
+CONTROLS = ("stop",)
 
 
 def call_command(words: Sequence[str]) -> int:
@@ -42,9 +45,18 @@ def call_command(words: Sequence[str]) -> int:
     )
     app.callback(invoke_without_command=True)(_top)
     for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
-        app.command(name)(importlib.import_module(f"shoal.cli.{name}").command)
+        app.command(name)(_find_command(name))
     code = typer.main.get_command(app)(list(words), prog_name="shoal", standalone_mode=False)
     return code if isinstance(code, int) else 0
+
+
+def _find_command(name: str) -> Callable[..., int]:
+    """Load the function of a command: it is in a module of the same name, or with those that control live runs."""
+    if name in CONTROLS:
+        function: Callable[..., int] = getattr(importlib.import_module("shoal.cli.control"), f"{name}_command")
+        return function
+    command: Callable[..., int] = importlib.import_module(f"shoal.cli.{name}").command
+    return command
 
 
 def _top(

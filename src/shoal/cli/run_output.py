@@ -25,6 +25,7 @@ from shoal.model.events import (
     OverlapSeen,
     Recorded,
     RequestIgnored,
+    RequestTaken,
     RunStarted,
     SessionEnded,
     SessionStarted,
@@ -73,6 +74,8 @@ class ProgressLines:
                 return gate_answered_line(event)
             case RequestIgnored(file=file, why=reason):
                 return f"ignored  a request, {beginning(file, LEAST)}: {escape(reason)}"
+            case RequestTaken():
+                return request_line(event)
             case SessionStarted(session=session, prompt=prompt):
                 asked = beginning(prompt, max(LEAST, LINE - max(len(session), self._width)))
                 return f"started  {escape(session).ljust(self._width)}  {self._paint(asked, 'dim')}".rstrip()
@@ -105,6 +108,19 @@ class ProgressLines:
         reason = why(result)
         notes = [f"\n{INDENT}note: {escape(one.splitlines()[0])}" for one in warnings(result.checks)]
         return f"{status}  {kept}, {took}" + (f"\n{INDENT}why: {reason}" if reason else "") + "".join(notes)
+
+
+def request_line(event: RequestTaken) -> str:
+    """Say what another process asked of the run, and who did."""
+    by = flat(event.by)
+    if event.refusal:
+        return f"refused  {escape(event.kind)}, asked for by {by}: {flat(event.refusal)}"
+    match event.kind:
+        case "stop":
+            what = escape(event.session) or "the run"
+            return f"stopping {what}{' at once' if event.is_now else ''}, asked for by {by}"
+        case _:
+            return f"{escape(event.kind)}, asked for by {by}"
 
 
 class RunOutput(Protocol):

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from shoal.model.results import WorkerResult
 from shoal.sessions.context import RunContext
-from shoal.sessions.worker import WorkerSpec
+from shoal.sessions.worker import SessionStop, WorkerSpec
 
 OnResult = Callable[[WorkerResult], None]
 
@@ -13,9 +13,12 @@ OnResult = Callable[[WorkerResult], None]
 class Executor(Protocol):
     """A place in which sessions run."""
 
-    async def run(self, context: RunContext, worker: WorkerSpec, on_result: OnResult) -> WorkerResult:
+    async def run(
+        self, context: RunContext, worker: WorkerSpec, on_result: OnResult, stop: SessionStop | None = None
+    ) -> WorkerResult:
         """Run one session of *worker* to its end, record it in the ledger, and return its result.
 
-        An agent's failure is a result, never an exception. Cancelled, the session stops its agent and keeps the work;
+        An agent's failure is a result, never an exception. When *stop* is set, the session stops its agent, keeps the
+        work and returns the result, which names the person who stopped it. Cancelled, it does the same and raises;
         *on_result* gets the result once, in that case too, before this returns or raises.
         """

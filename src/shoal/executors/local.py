@@ -6,13 +6,15 @@ from shoal.executors.kind import OnResult
 from shoal.model.results import WorkerResult
 from shoal.sessions.context import RunContext
 from shoal.sessions.session import run_session
-from shoal.sessions.worker import WorkerSpec
+from shoal.sessions.worker import SessionStop, WorkerSpec
 
 
 @dataclass(frozen=True, slots=True)
 class LocalExecutor:
     """Runs sessions on this machine."""
 
-    async def run(self, context: RunContext, worker: WorkerSpec, on_result: OnResult) -> WorkerResult:
+    async def run(
+        self, context: RunContext, worker: WorkerSpec, on_result: OnResult, stop: SessionStop | None = None
+    ) -> WorkerResult:
         """Run one session of *worker* here."""
-        return await run_session(context, worker, on_result=on_result)
+        return await run_session(context, worker, on_result=on_result, stop=stop)

@@ -252,6 +252,21 @@ class RequestIgnored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTaken:
+    """The run took a request of another process, or says why it cannot do it."""
+
+    run: str
+    request: str
+    kind: str
+    by: str
+    session: str = ""
+    """The only session that is meant; empty where the whole run is."""
+    is_now: bool = False
+    value: int = 0
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OverlapSeen:
     """Two ended sessions changed the same files; recorded once per pair."""
 
@@ -289,6 +304,7 @@ Event = (
     | GateOpened
     | GateAnswered
     | RequestIgnored
+    | RequestTaken
     | MergeIntended
     | MergeRecorded
     | DeliveryIntended

@@ -73,8 +73,15 @@ class WorkerResult:
     """The commit that it started from."""
     item: str | None = None
     """The item of a matrix that it worked on."""
+    stopped_by: str | None = None
+    """Who stopped this session alone; such a session counts as failed, and is not tried again."""
     checks: tuple[Checked, ...] = ()
     """What became of the contracts of its step, and of the command that a selection tried its work with."""
+
+    @property
+    def status_for_step(self) -> Status:
+        """How it counts for its step: a worker that a person stopped has failed, not one cancelled with the others."""
+        return self.status if self.stopped_by is None else Status.FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ from shoal.runs.request import Settings
 from shoal.runs.task_run import TaskRun, open_task_run
 from shoal.store.ledger import Listener
 
+THE_PROGRAM = "the program that runs it"
+
 
 @dataclass(frozen=True, slots=True)
 class ActiveSession:
@@ -97,6 +99,17 @@ class ProgramRun:
             )
             for name, worker in self._task_run.runner.active.items()
         }
+
+    def stop(self, session: str | None = None) -> None:
+        """Stop one session, or all of them and start none from now on; their work is kept, and results say so."""
+        if self._crew is None:
+            raise BadInput("the coordinator is not open, so nothing of it runs")
+        if session is None:
+            self._crew.runner.stop_all(THE_PROGRAM)
+        elif session in self._crew.runner.active:
+            self._crew.runner.stop_session(session, THE_PROGRAM)
+        else:
+            raise BadInput(f"{session!r} is not running; `active_sessions` names those that are")
 
     @property
     def report(self) -> RunReport:

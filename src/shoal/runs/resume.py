@@ -157,7 +157,8 @@ def _list_failed(step: StepState) -> list[SessionState]:
 
 
 def _is_failed(session: SessionState) -> bool:
-    return session.status in FINISHED and not session.status.is_good
+    is_stopped = session.result is not None and session.result.stopped_by is not None
+    return is_stopped or (session.status in FINISHED and not session.status.is_good)
 
 
 def _nothing_failed(run: RunState, word: str | None) -> str:

@@ -18,6 +18,7 @@ from shoal.model.status import Status, run_status, step_status
 from shoal.proc.spawn import raise_file_limit
 from shoal.runs.auto_merge import auto_merge
 from shoal.runs.context import OpenRun, open_run
+from shoal.runs.control import RunControl, hold_control
 from shoal.runs.overlaps import alternatives_of, watch_overlaps
 from shoal.runs.request import RunRequest, StopSignal
 from shoal.runs.resume import record_plan, record_resumed
@@ -40,6 +41,7 @@ from shoal.store.fold import Fold
 from shoal.store.fold import report as make_report
 from shoal.store.ledger import Listener
 from shoal.store.reader import read_events
+from shoal.store.requests import RequestDoor
 
 STATUS_SECONDS = 3.0
 
@@ -125,7 +127,7 @@ def judge_run(plan: Plan, stages: StageRunner, ended: Mapping[str, StepResult]) 
     """Say how the whole run ended: by the plan's own rule, or by its outer stages."""
     if plan.rule is not None:
         workers = [result for step in plan.working for result in ended[step.name].worker_results]
-        return step_status(plan.rule, [result.status for result in workers])
+        return step_status(plan.rule, [result.status_for_step for result in workers])
     passed_over = {name for name, outcome in stages.outcomes.items() if outcome.is_passed_over}
     counted = [stage.name for stage in plan.steps if not stage.is_optional and stage.name not in passed_over]
     return run_status([ended[name].status for name in counted])
@@ -139,7 +141,7 @@ def _result_of_stopped(stages: StageRunner, plan: Plan, stage: Stage) -> StepRes
     results = stages.steps.results(stage)
     # By the plan's own rule a step is not judged alone: its workers were stopped for the sake of others.
     rule = Rule("settled") if plan.rule else Rule.on_failure(stage.on_failure)
-    status = step_status(rule, [result.status for result in results])
+    status = step_status(rule, [result.status_for_step for result in results])
     if plan.rule is None and status.is_usable:  # its workers had ended, and the step had not
         status = Status.CANCELLED
     return StepResult(
@@ -155,16 +157,18 @@ async def run(plan: Plan, request: RunRequest, *, stop: asyncio.Event, listen: L
     began, work = time.monotonic(), None
     try:
         async with open_run(replace(request, on_event=listen), plan) as opened:
-            record = RunRecord(opened.context)
-            history = await _begin(opened, request)
-            work = _Work(opened, record, _make_runner(opened.context, opened.plan, history))
-            try:
-                await work.run(stop, approve_all=request.approve_all)
-            except Exception as error:
-                work.break_off(error)
-                raise
-            finally:
-                await record.end(work.status, time.monotonic() - began, work.error, work.code(stop))
+            with door_of(opened.context) as door:
+                record = RunRecord(opened.context)
+                history = await _begin(opened, request)
+                work = _Work(opened, record, _make_runner(opened.context, opened.plan, history), door)
+                try:
+                    async with hold_control(_control(work, stop)):
+                        await work.run(stop, approve_all=request.approve_all)
+                except Exception as error:
+                    work.break_off(error)
+                    raise
+                finally:
+                    await record.end(work.status, time.monotonic() - began, work.error, work.code(stop))
     except Exception as error:
         if work is None:
             raise
@@ -228,6 +232,17 @@ def _make_runner(context: RunContext, plan: Plan, history: History) -> WorkerRun
     return WorkerRunner(context, limiter, admission, history)
 
 
+def _control(work: "_Work", stop: asyncio.Event) -> RunControl:
+    """Let requests do to the run what Ctrl-C does."""
+    task = asyncio.current_task()
+    return RunControl(
+        runner=work.runner,
+        door=work.door,
+        stop_run=lambda by: stop.set(),
+        end_run=None if task is None else lambda: task.cancel(),
+    )
+
+
 def _sentence(error: Exception) -> str:
     return str(error) or type(error).__name__
 
@@ -239,6 +254,7 @@ class _Work:
     opened: OpenRun
     record: RunRecord
     runner: WorkerRunner
+    door: RequestDoor
     status: Status = Status.CANCELLED
     error: str | None = None
     _has_ended: bool = False
@@ -248,10 +264,9 @@ class _Work:
         """Run all stages, and merge their work where the plan says so."""
         plan, runner = self.opened.plan, self.runner
         async with watch_overlaps(runner.context, alternatives_of(plan)):
-            with door_of(runner.context) as door:
-                steps = StepRunner(runner, self.opened.equipment, plan.reviewers, door, approve_all=approve_all)
-                stages = StageRunner(steps)
-                await _until(stop, runner, _run_stages(stages, plan))
+            steps = StepRunner(runner, self.opened.equipment, plan.reviewers, self.door, approve_all=approve_all)
+            stages = StageRunner(steps)
+            await _until(stop, runner, _run_stages(stages, plan))
             await record_stopped(stages, plan)
             self.status, self._has_ended = judge_run(plan, stages, self.record.steps()), True
             if plan.merging is not None and not stop.is_set():

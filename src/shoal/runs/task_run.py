@@ -28,6 +28,7 @@ from shoal.patterns.limiter import Limiter, use_limiter
 from shoal.proc.spawn import raise_file_limit
 from shoal.runs.auto_merge import auto_merge
 from shoal.runs.context import open_run
+from shoal.runs.control import RunControl, hold_control
 from shoal.runs.overlaps import watch_overlaps
 from shoal.runs.preflight import adapters_for, assert_holdable, assert_installed, secret_values
 from shoal.runs.request import RunRequest, Settings
@@ -38,6 +39,7 @@ from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
 from shoal.steps.dag import Contribution, DagRunner, Node, Turn, Unstacked, explain_skip
+from shoal.steps.gate import door_of
 from shoal.steps.resolve_task import (
     AgentDirectory,
     TaskDefaults,
@@ -250,16 +252,19 @@ async def open_task_run(
     few = () if most == settings.max_concurrent else (f"{most} agents at a time: more need more open files",)
     seen = tuple(f"all agents may run what lies in {folder.path}" for folder in toolchains)
     plan = Plan(name=settings.name, steps=(), toolchains=toolchains, notes=(*few, *seen))
-    async with open_run(replace(_run_request(folder, settings), on_event=listen), plan) as opened:
+    opening = open_run(replace(_run_request(folder, settings), on_event=listen), plan)
+    async with opening as opened, contextlib.AsyncExitStack() as held:
         context = opened.context
+        door = held.enter_context(door_of(context))
         await record_start(context, plan, settings.limits)
         admission = Admission(context.paths.root)
         limit = limiter or admitting(context, admission, most)
         task_run = TaskRun(context, settings, limit, admission, directory, replace(defaults, private=context.private))
         task_run.warm()
+        control = RunControl(runner=task_run.runner, door=door, stop_run=task_run.runner.stop_all)
         status: Status | None = Status.FAILED  # of a run that was left by an error
         try:
-            async with watch_overlaps(context, mask=task_run.mask):
+            async with watch_overlaps(context, mask=task_run.mask), hold_control(control):
                 with use_limiter(limit):
                     yield task_run
             status = None

@@ -26,7 +26,7 @@ from shoal.sessions.keep_work import KeptWork, add_continued, add_patch, keep_wo
 from shoal.sessions.open_session import open_session
 from shoal.sessions.seal import SealRequest
 from shoal.sessions.setup.prepare import setup_record
-from shoal.sessions.worker import Session, WorkerSpec
+from shoal.sessions.worker import Session, SessionStop, WorkerSpec
 
 PROMPT_CHARS = 200
 
@@ -35,14 +35,19 @@ Runner = Callable[[Session], Awaitable[AgentEnd]]
 
 
 async def run_session(
-    context: RunContext, worker: WorkerSpec, *, on_result: Callable[[WorkerResult], None] | None = None
+    context: RunContext,
+    worker: WorkerSpec,
+    *,
+    on_result: Callable[[WorkerResult], None] | None = None,
+    stop: SessionStop | None = None,
 ) -> WorkerResult:
     """Run one agent to its end and keep its work; an agent's failure is returned as a value.
 
+    When *stop* is set, it asks the agent to stop, keeps its work and returns the result.
     Cancelled, it asks the agent to stop, keeps its work and passes the result to *on_result* before the cancellation
     goes on. Cancelled once more it ends at once, and the next start imports the work.
     """
-    stop = asyncio.Event()
+    stop = stop or SessionStop()
     try:
         async with asyncio.TaskGroup() as group:
             body = group.create_task(_session(context, worker, stop, on_result))
@@ -58,7 +63,7 @@ async def run_session(
 
 
 async def _session(
-    context: RunContext, worker: WorkerSpec, stop: asyncio.Event, on_result: Callable[[WorkerResult], None] | None
+    context: RunContext, worker: WorkerSpec, stop: SessionStop, on_result: Callable[[WorkerResult], None] | None
 ) -> WorkerResult:
     began = time.monotonic()
     await context.ledger.append(describe_start(context, worker))
@@ -67,7 +72,7 @@ async def _session(
             result = await _work(session)
     except FAULTS as error:
         result = _describe_failure(worker, error)
-    result = _with_facts(context, worker, result, seconds=time.monotonic() - began)
+    result = _with_facts(context, worker, _with_stop(result, stop), seconds=time.monotonic() - began)
     result = await _with_client_settings(context, result)
     result = await _record(context, worker, mask_result(result, context.mask))
     if on_result is not None:
@@ -119,6 +124,13 @@ def _describe_failure(worker: WorkerSpec, error: Exception, *, raw: Path | None 
         error=_error_text(error),
         raw=None if raw is None else str(raw),
     )
+
+
+def _with_stop(result: WorkerResult, stop: SessionStop) -> WorkerResult:
+    """Name the person who stopped this session alone, if it ended by that."""
+    if stop.by is None or result.status is not Status.CANCELLED:
+        return result
+    return replace(result, stopped_by=stop.by, error=result.error or f"stopped by {stop.by}")
 
 
 def _with_facts(context: RunContext, worker: WorkerSpec, result: WorkerResult, *, seconds: float) -> WorkerResult:

@@ -116,6 +116,17 @@ class WorkerSpec:
         return min(bounds, default=None)
 
 
+class SessionStop(asyncio.Event):
+    """Set when an agent has to stop; *by* names the person who stopped this session alone."""
+
+    by: str | None = None
+
+    def set_by(self, person: str) -> None:
+        """Stop the session because *person* asked for it."""
+        self.by = person
+        self.set()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """One attempt of one worker, opened: everything that its agent works with."""

@@ -18,7 +18,7 @@ from shoal.patterns.retry import retrying
 from shoal.sessions.client_settings import set_aside
 from shoal.sessions.context import RunContext
 from shoal.sessions.session import mask_result
-from shoal.sessions.worker import WorkerSpec
+from shoal.sessions.worker import SessionStop, WorkerSpec
 from shoal.steps.admission import Admission
 from shoal.steps.history import AttemptKey, History, Salvage, Visit
 from shoal.steps.prompt import next_attempt
@@ -40,6 +40,11 @@ def _continue(worker: WorkerSpec, salvage: Salvage | None) -> WorkerSpec:
     if salvage is None:
         return worker
     return replace(worker, base=salvage.commit, origin=salvage.origin, continues=salvage.session, trusts_base=False)
+
+
+def _is_final(result: WorkerResult) -> bool:
+    """Say whether no further attempt is made: the work is good, or a person stopped the session."""
+    return result.status.is_good or result.stopped_by is not None
 
 
 def is_good(result: WorkerResult) -> bool:
@@ -65,6 +70,8 @@ class WorkerRunner:
         """What the run came to before it was resumed."""
         self.active: dict[str, WorkerSpec] = {}
         self._tasks: dict[str, asyncio.Task[object]] = {}
+        self._stops: dict[str, SessionStop] = {}
+        self._stopped_by: str | None = None
         self.results: dict[WorkerKey, WorkerResult] = {}
         self.spent: dict[str, float] = sum_usage(self.history.usage)
         """What all sessions spent on models so far, those that were tried again too."""
@@ -98,7 +105,7 @@ class WorkerRunner:
                 wait_max=retry.longest_seconds,
                 jitter=min(1.0, retry.wait_seconds),  # no wait at all is meant where none is asked for
                 retry_on=(),
-                accept=is_good,
+                accept=_is_final,
             )
         return self.result(worker)
 
@@ -120,6 +127,17 @@ class WorkerRunner:
         self.results.pop(WorkerKey(worker.step, worker.index), None)
         self.workers.pop(WorkerKey(worker.step, worker.index), None)
 
+    def stop_session(self, session: str, by: str) -> None:
+        """Stop one session for *by*: its agent is asked, then killed; its work is kept, and the others go on."""
+        if (stop := self._stops.get(session)) is not None:
+            stop.set_by(by)
+
+    def stop_all(self, by: str) -> None:
+        """Stop every session for *by*, and start none from now on."""
+        self._stopped_by = by
+        for stop in self._stops.values():
+            stop.set_by(by)
+
     def end_at_once(self) -> None:
         """Cancel every session once more: what it has not brought in yet, the next start does."""
         loop = asyncio.get_running_loop()
@@ -128,9 +146,16 @@ class WorkerRunner:
 
     async def _attempt(self, worker: WorkerSpec) -> WorkerResult:
         async with self.limiter.slot(run=self.context.run, priority=worker.task.priority):
+            if self._stopped_by is not None:
+                return self._note_unstarted(worker, self._stopped_by)
             if worker.base in (None, self.context.base.commit):
                 return await self._session(worker.context(self.context), worker)
             return await self._elsewhere(worker, worker.base)
+
+    def _note_unstarted(self, worker: WorkerSpec, by: str) -> WorkerResult:
+        unstarted = worker.result_without_start(Status.CANCELLED, f"stopped by {by}")
+        self.note(worker, replace(unstarted, stopped_by=by))
+        return self.result(worker)
 
     async def _elsewhere(self, worker: WorkerSpec, base: str) -> WorkerResult:
         """Run *worker* from another commit than the run's."""
@@ -146,12 +171,14 @@ class WorkerRunner:
         self.active[worker.session] = worker
         if (task := asyncio.current_task()) is not None:
             self._tasks[worker.session] = task
+        stop = self._stops[worker.session] = SessionStop()
         try:
             with self._admission.carried():
-                return await self._executor.run(context, worker, lambda result: self.note(worker, result))
+                return await self._executor.run(context, worker, lambda result: self.note(worker, result), stop)
         finally:
             del self.active[worker.session]
             self._tasks.pop(worker.session, None)
+            del self._stops[worker.session]
 
     @contextlib.asynccontextmanager
     async def _based(self, worker: WorkerSpec, commit: str) -> AsyncIterator[RunContext]:

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from shoal.model.events import GateAnswered, GateOpened, RequestIgnored
 from shoal.model.gate import Gate, GateAnswer, GateVerdict
 from shoal.sessions.context import RunContext
-from shoal.store.requests import ControlRequest, Fits, RequestDoor, answers, user_name
+from shoal.store.requests import ControlRequest, Fits, RequestDoor, answers, is_control, requester, user_name
 
 MOST_CHARS = 4000
-MOST_OF_NAME = 100
 
 
 @contextlib.contextmanager
@@ -21,6 +20,9 @@ def door_of(context: RunContext) -> Iterator[RequestDoor]:
         context.ledger.post(RequestIgnored(run=context.run, file=name[:MOST_CHARS], why=why))
 
     with contextlib.closing(RequestDoor(context.paths, context.run, report)) as door:
+        door.open()
+        if door.now(is_control) is not None:  # asked of the process that owned this run before
+            door.settle(is_control)
         yield door
 
 
@@ -74,7 +76,7 @@ async def _request(gate: Gate, door: RequestDoor, fits: Fits) -> ControlRequest 
 def _answer(gate: Gate, context: RunContext, request: ControlRequest | None) -> GateAnswer:
     if request is None:
         return GateAnswer(verdict=gate.on_timeout)
-    by = request.by.strip()[:MOST_OF_NAME] or "somebody"
+    by = requester(request)
     return GateAnswer(verdict=GateVerdict(request.answer), by=by, message=context.mask.text(request.message))
 
 

@@ -91,7 +91,7 @@ class History:
         result = None
         for number in range(1, max_attempts + 1):
             result = self.results.get(AttemptKey(visit, index, number))
-            if result is None or result.status.is_good:
+            if result is None or result.status.is_good or result.stopped_by is not None:
                 break
         return result
 
@@ -150,7 +150,7 @@ class _Reading:
         history = self.history
         history.usage = (*history.usage, result.usage) if result.usage else history.usage
         self._last[key.visit][key.index] = result
-        if result.status in FINISHED:
+        if result.status in FINISHED or result.stopped_by is not None:
             history.results[key] = result
             history.salvaged.pop(key, None)
         elif result.commit is not None and result.branch is not None:

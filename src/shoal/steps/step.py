@@ -120,7 +120,7 @@ class StepRunner:
     async def _outcome(
         self, step: Step, base: str | None, results: tuple[WorkerResult, ...], judge: Judge | None
     ) -> StageOutcome:
-        status = step_status(Rule.on_failure(step.on_failure), [result.status for result in results])
+        status = step_status(Rule.on_failure(step.on_failure), [result.status_for_step for result in results])
         result = StepResult(step=step.name, on_failure=step.on_failure, status=status, worker_results=results)
         try:
             return await self._hand_on(step, base, result, judge)

@@ -56,6 +56,15 @@ def find_session(state: State, word: str | None = None) -> SessionState:
     return next(iter(last.values()))
 
 
+def find_run_or_session(state: State, word: str) -> RunState | SessionState:
+    """Find what *word* names: a run by its id, pipeline or ending, else a session, else a run by its beginning."""
+    runs = state.runs.values()
+    names_run = any(word in (run.run, run.name) or run.run.endswith(f"-{word}") for run in runs)
+    if not names_run and _match(_list_sessions(state), word):
+        return find_session(state, word)
+    return find_run(state, word)
+
+
 def _list_sessions(state: State) -> list[_KnownSession]:
     known = [
         _KnownSession(run.run, step.step, session)

@@ -23,9 +23,12 @@ from shoal.model.gate import GateVerdict
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 
-KINDS = ("answer",)
+STOP = "stop"
+CONTROLS = (STOP,)
+KINDS = ("answer", *CONTROLS)
 MAX_BYTES = 32 * 1024  # more than the longest message takes when every character of it is escaped
 MAX_MESSAGE_CHARS = 2000
+MAX_NAME_CHARS = 100
 MAX_REQUESTS = 1000
 MAX_STRANGE = 100
 
@@ -46,6 +49,10 @@ class ControlRequest:
     """The number of the event that it is about: an answer is to that question, and to no later one."""
     answer: str = ""
     message: str = ""
+    session: str = ""
+    """The only session that is meant; empty where the whole run is."""
+    is_now: bool = False
+    value: int = 0
     by: str = ""
     at: float = field(default_factory=time.time)
     id: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -72,6 +79,11 @@ def user_name() -> str:
         return f"user {os.getuid()}"
 
 
+def requester(request: ControlRequest) -> str:
+    """Name the person who left *request*, as far as that person says."""
+    return request.by.strip()[:MAX_NAME_CHARS] or "somebody"
+
+
 def make_folder(paths: StatePaths, run: str) -> None:
     """Make the folder of *run*, for this user only; raise `OSError` where it cannot be, or where a link is."""
     paths.requests.mkdir(mode=0o700, exist_ok=True)
@@ -91,7 +103,7 @@ def post(paths: StatePaths, request: ControlRequest) -> None:
         with _open_folder(paths, request.run) as folder:
             _write(folder, request.file, content)
     except (FileNotFoundError, NotADirectoryError):
-        raise BadInput(f"{request.run} takes no requests: it waits for nothing, or has ended") from None
+        raise BadInput(f"{request.run} takes no requests: it has ended, or has not begun") from None
     except OSError as error:
         raise Broken(f"the request could not be left for {request.run}: {error.strerror}") from error
 
@@ -209,7 +221,7 @@ def _make_request(value: object) -> ControlRequest:
 def _refusal(request: ControlRequest) -> str | None:
     if request.kind not in KINDS:
         return f"it asks for {request.kind[:40]!r}, which this Shoal does not know"
-    if request.answer not in tuple(GateVerdict):
+    if request.kind == "answer" and request.answer not in tuple(GateVerdict):
         return f"it answers {request.answer[:40]!r}, neither approve nor reject"
     return (
         None
@@ -297,3 +309,8 @@ class RequestDoor:
 def answers(step: str, about: int) -> Fits:
     """Make the wish for an answer to what *step* asked by the event of the number *about*."""
     return lambda request: (request.kind, request.step, request.about) == ("answer", step, about)
+
+
+def is_control(request: ControlRequest) -> bool:
+    """Say whether *request* is about the run itself, and not an answer."""
+    return request.kind in CONTROLS

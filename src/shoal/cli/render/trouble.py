@@ -15,7 +15,7 @@ ELSEWHERE = {  # what other tools of this field call it
     word: said
     for words, said in (
         ("list ls ps", "`shoal status` shows the runs and their agents"),
-        ("stop cancel kill", "Ctrl-C in the run's own terminal stops it"),
+        ("cancel kill", "`shoal stop` stops a run or one of its sessions"),
         ("gc cleanup prune", "`shoal clean` removes what no run needs"),
         ("attach tail watch log", "`shoal logs -f` follows an agent"),
         ("apply", "`shoal diff SESSION | git apply` does it"),

@@ -1,0 +1,124 @@
+"""`shoal stop`: control a live run from any terminal."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from shoal.cli import output
+from shoal.cli.json_output import text
+from shoal.cli.options import HERE, Json, Repo
+from shoal.cli.output import escape
+from shoal.cli.repository import RepositoryState, find_place, run_of
+from shoal.errors import BadInput
+from shoal.model.events import RequestTaken
+from shoal.model.status import Status
+from shoal.store.fold import latest
+from shoal.store.lock import is_locked
+from shoal.store.lookup import find_run_or_session
+from shoal.store.paths import StatePaths
+from shoal.store.reader import read_events
+from shoal.store.requests import STOP, ControlRequest, post, user_name, withdraw
+from shoal.store.state import RunState, SessionState, State
+
+TAKEN_SECONDS = 10.0
+
+Target = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN|SESSION", help="A run, or one session of it; else the latest run that is alive."),
+]
+Now = Annotated[bool, typer.Option("--now", help="End a run at once, as the second Ctrl-C does.")]
+
+
+def stop_command(target: Target = None, now: Now = False, json: Json = False, repo: Repo = HERE) -> int:
+    """Stop a run, or one session of it; the work is kept.
+
+    Agents are asked to stop, and killed after a grace period. Where one session is stopped, the others go on.
+    """
+    place = asyncio.run(find_place(repo))
+    run, session = _find_target(place.state(), target)
+    if now and session is not None:
+        raise BadInput(f"--now ends a whole run, and {session.session} is one session; leave --now out")
+    name = "" if session is None else session.session
+    request = ControlRequest(kind=STOP, run=run.run, session=name, is_now=now, by=user_name())
+    how = " at once" if now else ""
+    what = f"{name} of {run.run}" if name else run.run
+    return _ask(place, request, f"stopping {what}{how}", json=json)
+
+
+def _find_target(state: State, word: str | None) -> tuple[RunState, SessionState | None]:
+    """Find the live run or session that *word* names; what is not alive is refused with what is true of it."""
+    live = State({name: run for name, run in state.runs.items() if not run.status.is_ended})
+    if word is None:
+        run = latest(live)
+        if run is None:
+            raise BadInput(f"no run is alive{_describe_last(state)}")
+        return run, None
+    try:
+        found = find_run_or_session(live, word)
+    except BadInput:
+        found = find_run_or_session(state, word)
+    if isinstance(found, RunState):
+        _assert_live(found.run, found.status)
+        return found, None
+    _assert_live(found.session, found.status)
+    return run_of(state, found), found
+
+
+def _assert_live(name: str, status: Status) -> None:
+    if status.is_interrupted:
+        raise BadInput(f"{name} is not alive any more: its Shoal was killed")
+    if status.is_ended:
+        raise BadInput(f"{name} has ended ({status.value})")
+
+
+def _describe_last(state: State) -> str:
+    last = latest(state)
+    return "" if last is None else f"; the latest, {last.run}, has ended ({last.status.value})"
+
+
+def _ask(place: RepositoryState, request: ControlRequest, what: str, *, json: bool) -> int:
+    """Leave *request*, wait until the run has recorded it, and say so."""
+    post(place.paths, request)
+    taken = _wait_until_taken(place.paths, request)
+    if taken is not None and taken.refusal:
+        raise BadInput(taken.refusal)
+    if json:
+        output.print_out(text(_document(request, is_taken=taken is not None)))
+    else:
+        output.print_out(escape(what if taken is not None else f"asked, but not taken yet: {what}"))
+    return 0
+
+
+def _wait_until_taken(paths: StatePaths, request: ControlRequest) -> RequestTaken | None:
+    """Wait until the run has recorded the request; `None` if it has not in time. Raise where it never will."""
+    for pause in _pauses():
+        is_alive = is_locked(paths.run_lock(request.run))  # asked first: an end is recorded before the lock goes
+        for recorded in read_events(paths, request.run):
+            if isinstance(recorded.event, RequestTaken) and recorded.event.request == request.id:
+                return recorded.event
+        if not is_alive:
+            withdraw(paths, request)
+            raise BadInput(f"{request.run} ended before it took the request")
+        time.sleep(pause)
+    return None
+
+
+def _pauses() -> Iterator[float]:
+    end, pause = time.monotonic() + TAKEN_SECONDS, 0.02
+    while time.monotonic() < end:
+        yield pause
+        pause = min(pause * 1.5, 0.2)
+
+
+def _document(request: ControlRequest, *, is_taken: bool) -> dict[str, object]:
+    return {
+        "run": request.run,
+        "session": request.session or None,
+        "kind": request.kind,
+        "now": request.is_now,
+        "by": request.by,
+        "taken": is_taken,
+    }

@@ -1,0 +1,87 @@
+"""What other processes ask of a live run: to stop it, or one of its sessions."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from shoal.errors import first_of
+from shoal.model.events import RequestTaken
+from shoal.steps.attempts import WorkerRunner
+from shoal.store.requests import ControlRequest, RequestDoor, is_control, requester
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunControl:
+    """Acts on the requests to one run; *end_run* is `None` where a program owns it, and only the program can end it."""
+
+    runner: WorkerRunner
+    door: RequestDoor
+    stop_run: Callable[[str], None]
+    """Stop the run as the first Ctrl-C does, for the person of that name."""
+    end_run: Callable[[], object] | None = None
+    """End the run as the second Ctrl-C does."""
+    _taken: set[str] = field(default_factory=set)
+
+    async def take_requests(self) -> None:
+        """Take one request after the other, until cancelled: each is recorded before anybody acts on it."""
+        while True:
+            request = await self.door.first(self._is_new)
+            self._taken.add(request.id)
+            refusal = self._refuse(request)
+            taken = RequestTaken(
+                run=request.run,
+                request=request.id,
+                kind=request.kind,
+                by=requester(request),
+                session=request.session,
+                is_now=request.is_now,
+                value=request.value,
+                refusal=refusal or "",
+            )
+            await self.runner.context.ledger.append(taken)
+            self.door.settle(partial(_is_same, request))
+            if refusal is None:
+                self._act(request)
+
+    def _is_new(self, request: ControlRequest) -> bool:
+        return is_control(request) and request.id not in self._taken
+
+    def _refuse(self, request: ControlRequest) -> str | None:
+        if request.session and request.session not in self.runner.active:
+            return f"{request.session} is not running"
+        if request.is_now and self.end_run is None:
+            return "a program runs it; end that program to end the run at once"
+        return None
+
+    def _act(self, request: ControlRequest) -> None:
+        by = requester(request)
+        if request.session:
+            self.runner.stop_session(request.session, by)
+            return
+        self.stop_run(by)
+        if request.is_now and self.end_run is not None:
+            self.end_run()
+
+
+def _is_same(request: ControlRequest, other: ControlRequest) -> bool:
+    return request.id == other.id
+
+
+@contextlib.asynccontextmanager
+async def hold_control(control: RunControl) -> AsyncIterator[None]:
+    """Take requests for as long as the body runs."""
+    error: BaseException | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            taking = group.create_task(control.take_requests())
+            try:
+                yield
+            except BaseException as raised:  # carried past the group, which would wrap it
+                error = raised
+            taking.cancel()
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
+    if error is not None:
+        raise error
