@@ -102,12 +102,12 @@ class ProgramRun:
 
     def stop(self, session: str | None = None) -> None:
         """Stop one session, or all of them and start none from now on; their work is kept, and results say so."""
-        if self._crew is None:
+        if self._task_run is None:
             raise BadInput("the coordinator is not open, so nothing of it runs")
         if session is None:
-            self._crew.runner.stop_all(THE_PROGRAM)
-        elif session in self._crew.runner.active:
-            self._crew.runner.stop_session(session, THE_PROGRAM)
+            self._task_run.runner.stop_all(THE_PROGRAM)
+        elif session in self._task_run.runner.active:
+            self._task_run.runner.stop_session(session, THE_PROGRAM)
         else:
             raise BadInput(f"{session!r} is not running; `active_sessions` names those that are")
 
