@@ -155,7 +155,7 @@ def test_one_of_several_gates_has_to_be_named(repo: Path, shoal: Shoal) -> None:
     for said in (many, unknown):
         assert f'`shoal approve {run} west` "West?"' in said.err
         assert f'`shoal approve {run} east` "East?"' in said.err
-    assert "2 gates wait" in many.err
+    assert "2 gates are waiting" in many.err
     assert "no step named 'north' waits" in unknown.err
     assert "no run named 'nope'" in other.err
     assert f"west of {run} was approved by {user_name()} already" in twice.err
@@ -183,8 +183,8 @@ def test_a_killed_run_takes_no_answer(repo: Path, shoal: Shoal) -> None:
         said, named = shoal("approve"), shoal("approve", run, "ship")
 
     assert (said.code, named.code) == (2, 2)
-    assert f"{run} is not alive any more" in said.err
-    assert f"{run} is not alive any more" in named.err
+    assert f"{run} is no longer running" in said.err
+    assert f"{run} is no longer running" in named.err
     assert list((repo / ".shoal/requests" / run).iterdir()) == []
     assert shoal("run", "--task", "x", "--command", "true").code == 0
     assert list((repo / ".shoal/requests").iterdir()) == [], "the next run has swept it"
@@ -193,7 +193,7 @@ def test_a_killed_run_takes_no_answer(repo: Path, shoal: Shoal) -> None:
 def test_where_nothing_waits_that_is_said(repo: Path, shoal: Shoal) -> None:
     said = shoal("approve")
 
-    assert (said.code, said.err) == (2, "shoal: no run waits for an answer\n")
+    assert (said.code, said.err) == (2, "shoal: no run is waiting for an answer\n")
     assert not (repo / ".shoal").exists()
 
 
@@ -255,7 +255,7 @@ def test_of_two_answers_at_once_one_is_taken_and_the_other_is_told(repo: Path) -
 
     assert answered["answer"] == "reject"
     assert [command.returncode for command in commands] == [0, 2]
-    assert f"was rejected by {user_name()} before your answer came" in said[1]
+    assert f"was rejected by {user_name()} before your answer arrived" in said[1]
 
 
 def test_an_answer_to_a_run_that_is_killed_before_it_takes_it_is_not_said_to_be_given(repo: Path) -> None:
@@ -265,7 +265,7 @@ def test_an_answer_to_a_run_that_is_killed_before_it_takes_it_is_not_said_to_be_
             waiting.process.kill()
         said = command.communicate(timeout=30)[1]
 
-    assert (command.returncode, "nothing is answered" in said) == (2, True)
+    assert (command.returncode, "ended before it read your answer" in said) == (2, True)
     assert list((repo / ".shoal/requests" / run).iterdir()) == []
 
 

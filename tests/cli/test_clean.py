@@ -77,7 +77,7 @@ def test_what_no_ref_holds_goes_by_force_only(shoal: Shoal, repo: Path) -> None:
     forced = shoal("clean", "--force")
 
     assert (stayed.code, forced.code) == (0, 0)
-    assert "held by no branch" in stayed.out
+    assert "kept, on no branch" in stayed.out
     assert are_there == [True, True]
     assert found(shoal) == {}
 
@@ -126,7 +126,7 @@ def test_old_logs_go_only_when_that_is_asked_for(shoal: Shoal, repo: Path, pipel
     assert f"2 in {repo}/.shoal/sessions" in said.out
     assert not any(path.exists() for path in old)
     assert len(list((repo / ".shoal" / "sessions").glob("*.db"))) == 1, "the later run's stays"
-    assert "not there any more" in shoal("logs", "one").err
+    assert "no longer exists" in shoal("logs", "one").err
     assert "same.txt" in shoal("diff", "one").out, "branches stay"
 
 

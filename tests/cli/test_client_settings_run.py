@@ -128,8 +128,7 @@ def test_the_report_says_so(shoal: Shoal, based: Path, tmp_path: Path) -> None:
     said = shoal("run", "p.yaml", PATH=client(tmp_path / "bin", LOOK), ANTHROPIC_API_KEY=KEY)
 
     assert (
-        "settings that earlier agents wrote did not count (`allow_executable_config: true` lets them): .claude"
-        in said.out
+        "ignored settings that earlier agents wrote (`allow_executable_config: true` allows them): .claude" in said.out
     )
 
 

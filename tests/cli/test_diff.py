@@ -51,7 +51,7 @@ def test_the_work_of_all_together_is_a_patch_and_nothing_stays(
     document = json.loads(several("diff", "--combined", "--json").out)
 
     assert said.code == 0
-    assert "left out, for they conflict with what is shown: two-" in said.err
+    assert "left out because of conflicts: two-" in said.err
     assert {one["path"] for one in document["files"]} == {"same.txt", "one.txt", "three.txt"}
     assert [name.rpartition("-")[0] for name in document["sessions"]] == ["three", "one"]
     assert [name.rpartition("-")[0] for name in document["conflicting"]] == ["two"]
@@ -69,7 +69,7 @@ def test_two_sessions_are_compared_and_what_runs_by_itself_is_told_first(several
     document = json.loads(several("diff", "one", "two", "--json").out)
 
     assert "-one\n+two\n" in said.out
-    assert "it changes what runs on your machine: .envrc" in said.err
+    assert "these files can run code on your machine: .envrc" in said.err
     assert back.out.split() == [".envrc", "one.txt", "same.txt"]
     assert [name.rpartition("-")[0] for name in document["sessions"]] == ["one", "two"]
     assert document["executable_config"] == [".envrc"]
@@ -89,7 +89,7 @@ def test_at_a_terminal_the_persons_pager_shows_it_in_colour(several_in: Path) ->
     other = at_a_terminal(several_in, "diff", "two", GIT_PAGER="", PAGER="echo not this one", NO_COLOR="1")
     missing = at_a_terminal(several_in, "diff", "two", GIT_PAGER="no-such-pager")
 
-    assert shown.startswith("| \x1b[33mwarning:\x1b[0m look before you merge"), shown
+    assert shown.startswith("| \x1b[33mwarning:\x1b[0m review before you merge"), shown
     assert "| \x1b[32m+two\x1b[0m\n" in shown
     assert shown.endswith("FRX\n")
     assert "\x1b" not in other

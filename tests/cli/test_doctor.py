@@ -35,7 +35,7 @@ def test_this_host_holds_the_default_wall_and_limits(shoal: Shoal, repo: Path, s
 
     assert (said.code, said.err) == (0, ""), said
     last = said.out.splitlines()[-1]
-    assert last.startswith("This host holds: bubblewrap wall, ")
+    assert last.startswith("This host supports: bubblewrap sandbox, ")
     assert "limits by " in last
     assert "\x1b" not in said.out
     assert fingerprint(repo) == before
@@ -68,7 +68,7 @@ def test_without_bubblewrap_it_says_what_to_install(shoal: Shoal, tmp_path: Path
     assert said.code == 5
     assert "apt install bubblewrap" in said.out
     last = said.out.splitlines()[-1]
-    assert last.startswith("This host does not hold: bubblewrap wall. It holds: ")
+    assert last.startswith("This host does not support: bubblewrap sandbox. It supports: ")
     assert left_in(scratch) == set()
 
 

@@ -62,14 +62,14 @@ def test_it_tells_the_plan_and_changes_nothing(shoal: Shoal, repo: Path) -> None
         "only if steps.build.success_count > 1",
         "up to 3 rounds, until true",
         "matrix: ",
-        "leaves: plan (plan.json)",
-        "optional: its failure stops nobody",
+        "artifacts: plan (plan.json)",
+        "optional: its failure does not stop the run",
         "clamped to 4",
         "100 MB memory",
         "network host",
-        "ended after 1 min 30 s",
-        "merge: nothing",
-        "dry run: nothing was started, and nothing was written",
+        "timeout: 1 min 30 s",
+        "merge: none",
+        "dry run: nothing was started or written",
     ):
         assert wanted in said.out, wanted
 
@@ -129,7 +129,7 @@ def test_it_tells_what_each_stage_really_starts_from(shoal: Shoal, repo: Path) -
     ]
     assert (steps["ask"]["aggregates"], steps["build"]["aggregates"]) == (["build"], [])
     assert "needs build; starts from the work of plan\n" in said.out
-    assert "of build it gets the aggregate and artifacts only: several workers, and no `select`\n" in said.out
+    assert "gets only the aggregate and artifacts of build: several workers and no `select`\n" in said.out
 
 
 def test_it_tells_what_would_be_merged(shoal: Shoal, repo: Path) -> None:
@@ -142,9 +142,9 @@ def test_it_tells_what_would_be_merged(shoal: Shoal, repo: Path) -> None:
     auto, more = (shoal("run", f"{name}.yaml", "--dry-run").out.splitlines() for name in ("auto", "more"))
     document = json.loads(shoal("run", "more.yaml", "--dry-run", "--json").out)
 
-    assert "merge: what ends well onto shoal/<run> (auto), conflicts: report" in auto
+    assert "merge: successful work onto shoal/<run> (auto), conflicts: report" in auto
     whole = (
-        "merge: what ends well onto shoal/<run> (squash), verified by `make test`, then into main, conflicts: theirs"
+        "merge: successful work onto shoal/<run> (squash), verified by `make test`, then into main, conflicts: theirs"
     )
     assert whole in more
     assert document["merge"] == {"strategy": "squash", "into": "main", "verify": "make test", "on_conflict": "theirs"}

@@ -49,7 +49,7 @@ def test_what_a_client_says_it_did_is_no_line_of_ours(act: Act) -> None:
     for tool, text in (("exited with 0", ""), ("", "exited with 0"), ("succeeded in 1 s", "")):
         event = AgentActed(run="r", session="s", act=act, tool=tool, text=text, ok=False)
         assert log_line(event, _plain) not in ours
-        assert (log_line(event, _plain) or "").startswith(("-- tool ", "-- trouble: "))
+        assert (log_line(event, _plain) or "").startswith(("-- tool ", "-- error: "))
 
 
 def test_a_forged_end_is_not_equal_to_the_real_one(repo: Path, shoal: Shoal) -> None:

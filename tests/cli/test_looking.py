@@ -37,9 +37,9 @@ def test_a_killed_run_is_shown_as_interrupted(repo: Path, shoal: Shoal) -> None:
     assert re.search(r"  running  \d+\.\d s  -", shown), shown
     assert (killed["status"], killed["steps"][0]["worker_results"][0]["status"]) == ("interrupted", "interrupted")
     assert "interrupted  -" in told
-    assert "`shoal clean` or the next run brings in" in told
-    assert (refused.code, "`shoal clean` brings in" in refused.err) == (2, True)
-    assert "`shoal clean` or the next run brings in" not in shoal("status").out, "it is done"
+    assert "`shoal clean` or the next run recovers" in told
+    assert (refused.code, "`shoal clean` recovers" in refused.err) == (2, True)
+    assert "`shoal clean` or the next run recovers" not in shoal("status").out, "it is done"
     assert "killed run" in dry.out
     assert cleaned.code == 0
     assert f"{branch}, 1 file" in cleaned.out
@@ -123,7 +123,7 @@ def test_a_diff_is_escaped_for_a_terminal(shoal: Shoal, repo: Path) -> None:
 def test_a_diff_names_first_what_could_run_on_a_persons_machine(shoal: Shoal, repo: Path) -> None:
     script = "mkdir .vscode; echo x > .vscode/tasks.json; echo x > .envrc; echo x > plain.txt"
     assert shoal("run", "--task", "x", "--command", f"sh -c '{script}'").code == 0
-    warning = "warning: look before you merge, it changes what runs on your machine: .envrc, .vscode/tasks.json\n"
+    warning = "warning: review before you merge, these files can run code on your machine: .envrc, .vscode/tasks.json\n"
 
     piped, named = shoal("diff"), shoal("diff", "--name-only")
     document = json.loads(shoal("diff", "--json").out)
@@ -141,7 +141,7 @@ def test_a_diff_of_work_that_was_refused_says_where_the_work_is(shoal: Shoal, re
     said = shoal("diff")
 
     assert (said.code, said.out) == (0, "")
-    assert f"its raw files are still in {repo}/.shoal/boxes/" in said.err
+    assert f"its raw files are in {repo}/.shoal/boxes/" in said.err
 
 
 ODD = (b"\x1b[2J", b"a\nb", "\u202egnp.exe".encode(), b"\xff", b".claude/\x1b]0;x\x07\n\xff\xe2\x80\xae")
@@ -234,7 +234,7 @@ def test_what_an_agent_was_asked_is_shown_everywhere_escaped(shoal: Shoal) -> No
     assert re.search(rf"started  task-1-\w+  {re.escape(shown)}\n", said.out)
     assert f"    task: {shown}\n" in said.out
     assert f"    task: {shown}\n" in shoal("status").out
-    assert f"-- asked: {shown} --\n" in shoal("logs").out
+    assert f"-- prompt: {shown} --\n" in shoal("logs").out
     assert json.loads(shoal("status", "--json").out)["steps"][0]["worker_results"][0]["prompt"].startswith(
         "fix the login"
     )
@@ -258,8 +258,8 @@ def test_a_program_that_the_box_does_not_show_is_explained(shoal: Shoal) -> None
     said = shoal("run", "--task", "x", "--command", "sh -c no-such-program")
 
     assert "it exited with 127" in said.out
-    assert said.out.count("nothing else of your PATH") == 2, "when it happens, and in the report"
-    assert "nothing else of your PATH" in shoal("logs").out
+    assert said.out.count("not the rest of your PATH") == 2, "when it happens, and in the report"
+    assert "not the rest of your PATH" in shoal("logs").out
 
 
 def test_other_runs_are_listed_one_by_one(shoal: Shoal) -> None:

@@ -33,7 +33,7 @@ def test_a_run_is_previewed_merged_delivered_and_undone(repo: Path, shoal: Shoal
 
     assert (seen.code, waiting.code, ready.code) == (0, 2, 4)
     assert "content: same.txt" in seen.out
-    assert "add --yes, or --strategy auto" in waiting.err
+    assert "add --yes or --strategy auto" in waiting.err
     assert "2 of 4 sessions merged" in ready.out
     assert "--allow-executable-config" in ready.out
     assert "\x1b" not in ready.out + seen.out

@@ -64,7 +64,7 @@ def test_a_base_that_fails_already_is_said(repo: Path, shoal: Shoal, done: str) 
     assert said.code == 4
     assert report["base_fault"] == "`echo broken; false` did not pass: it exited with 1\nbroken"
     assert results(said.out)["one"]["message"].startswith("verification fails on the base already: `echo broken")
-    assert "verification fails on the base already" in shoal("merge", done, "--verify", "false").out
+    assert "verification already fails on the base" in shoal("merge", done, "--verify", "false").out
 
 
 def test_what_was_merged_before_is_verified_too_and_not_delivered_where_that_fails(
@@ -78,7 +78,7 @@ def test_what_was_merged_before_is_verified_too_and_not_delivered_where_that_fai
     passed = shoal("merge", done, "one", "tre", "--verify", "test -e tre.txt")
 
     assert failed.code == as_json.code == 4
-    assert f"verification fails on shoal/{done} as it is: `test ! -e tre.txt` did not pass" in failed.out
+    assert f"verification fails on shoal/{done}: `test ! -e tre.txt` did not pass" in failed.out
     assert "--into BRANCH" not in failed.out
     assert json.loads(as_json.out)["branch_fault"] == "`test ! -e tre.txt` did not pass: it exited with 1"
     assert git(repo, "rev-parse", "main") == before
@@ -108,16 +108,16 @@ def test_a_resolver_of_the_file_is_used(repo: Path, shoal: Shoal, done: str) -> 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--on-conflict", "redo"], "write `on_conflict: redo` under `runtime.merge` of the file"),
+        (["--on-conflict", "redo"], "set `on_conflict: redo` under `runtime.merge` in the file"),
         (["--on-conflict", "agent"], "--on-conflict agent needs --resolver"),
-        (["--resolver", "fixer"], "go with --on-conflict agent"),
+        (["--resolver", "fixer"], "--resolver and --file need --on-conflict agent"),
         (["--on-conflict", "agent", "--resolver", "fixr", "--file", "p.yaml"], "did you mean 'fixer'?"),
-        (["--on-conflict", "agent", "--resolver", "fixer"], "give --file"),
-        (["--verify-timeout", "3"], "says how long --verify may take"),
+        (["--on-conflict", "agent", "--resolver", "fixer"], "name its file with --file"),
+        (["--verify-timeout", "3"], "--verify-timeout needs --verify"),
         (["--verify", " "], "--verify is empty"),
         (["--verify", "true", "--verify-timeout", "soon"], "'soon' is not a duration"),
-        (["--preview", "--verify", "true"], "decide nothing new"),
-        (["--verify", "true", "-j", "0"], "at least 1 box"),
+        (["--preview", "--verify", "true"], "cannot be combined with --verify"),
+        (["--verify", "true", "-j", "0"], "-j must be at least 1"),
     ],
 )
 def test_what_makes_no_sense_changes_nothing(repo: Path, shoal: Shoal, words: list[str], why: str) -> None:

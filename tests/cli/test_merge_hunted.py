@@ -51,7 +51,7 @@ def test_the_question_stands_alone_and_a_no_says_what_it_leaves(ran_in: Path) ->
         os.waitpid(child, 0)
 
     assert b"--into BRANCH" not in asked
-    assert b"not delivered: main stays as it is; `" in rest
+    assert b"not delivered: main is unchanged; `" in rest
     assert git(ran_in, "rev-parse", "main") == before
 
 
@@ -80,5 +80,5 @@ def test_what_two_branches_hold_is_not_said_to_be_taken_out(repo: Path, shoal: S
 
     undone = shoal("merge", "--undo", "--yes")
 
-    assert (undone.code, "both hold it" in undone.err) == (2, True)
+    assert (undone.code, "both contain it" in undone.err) == (2, True)
     assert git(repo, "show", "main:x.txt") == git(repo, "show", "other:x.txt") == "x"

@@ -25,7 +25,7 @@ def test_a_text_of_several_words_is_a_task(repo: Path, shoal: Shoal) -> None:
     (step,) = json.loads(done.out)["steps"]
     assert (done.code, step["step"]) == (0, "task-1")
     assert git(repo, "show", f"{step['worker_results'][0]['branch']}:x.txt") == "x"
-    assert "it is `--task fix`" in shoal("run", "fix").err
+    assert "use `--task fix`" in shoal("run", "fix").err
 
 
 def test_without_an_agent_the_client_that_is_ready_is_named(repo: Path, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_over_a_limit_its_number_is_said(repo: Path) -> None:
     done = ran(repo, steps)
 
     assert done.worker("a")["error"] == "over_limit: disk (20 MB)"
-    assert "it passed its limit of disk (20 MB)" in done.said.err
+    assert "exceeded its limit of disk (20 MB)" in done.said.err
 
 
 def test_dates_of_progress_never_go_back() -> None:

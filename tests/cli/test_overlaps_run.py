@@ -96,7 +96,7 @@ def test_work_that_was_built_upon_is_no_reason_to_be_warned(repo: Path, shoal: S
     said = shoal("run", written(repo, steps))
 
     assert (said.code, "overlap  " in said.err) == (0, False)
-    assert "overlap: none, no two branches that stand apart changed the same file" in said.out
+    assert "overlap: none, no two independent branches changed the same file" in said.out
 
 
 def test_an_overlap_without_a_conflict_is_told_as_that(repo: Path) -> None:

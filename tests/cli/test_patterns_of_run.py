@@ -36,14 +36,14 @@ def test_tasks_come_from_a_file_of_lines_and_objects_in_the_order_of_their_needs
         (['{"name": "a", "prompt": "x", "deps": ["b"]}', '{"name": "b", "prompt": "x", "deps": ["a"]}'], " → "),
         (['{"name": "a", "prompt": "x", "deps": ["bb"]}', '{"name": "b", "prompt": "x"}'], "did you mean"),
         (['{"name": "a", "prompt": "x"}', '{"name": "a", "prompt": "y"}'], "two tasks are named 'a'"),
-        (["fine", '{"prompt": "x"'], "t.jsonl:2:15: this is no JSON object"),
+        (["fine", '{"prompt": "x"'], "t.jsonl:2:15: not a JSON object"),
         (["fine", '  {"promt": "x"}'], "t.jsonl:2:3: "),
         (["fine", "{}"], "t.jsonl:2:1: the prompt of a task is empty"),
         (['{"prompt": "x", "env": "A=b"}'], "t.jsonl:1:1: `env` of a task must be a mapping"),
         (['{"prompt": "x", "limits": 3}'], "t.jsonl:1:1: `limits` of a task must be a mapping"),
         (['{"prompt": "x", "context": {}}'], "t.jsonl:1:1: `context` of a task must be a text"),
         (['{"prompt": "x", "deps": [[]]}'], "t.jsonl:1:1: [] is not allowed in `deps`"),
-        ([""], "no task in it"),
+        ([""], "contains no tasks"),
     ],
 )
 def test_bad_tasks_are_told_with_their_place_and_nothing_is_made(
@@ -123,8 +123,8 @@ def test_a_second_interrupt_does_not_wait_for_a_stubborn_agent(repo: Path, shoal
         _, err = running.communicate(timeout=60)
 
     assert running.returncode == 130
-    assert "ended at once" in err, "and did not wait for the grace of the agent"
+    assert "shoal: killed; " in err, "and did not wait for the grace of the agent"
     left = json.loads(shoal("status", "--json").out)
     assert (left["status"], left["steps"][0]["worker_results"][0]["status"]) == ("cancelled", "interrupted")
-    assert "`shoal clean` or the next run brings in" in shoal("status").out
-    assert "`shoal clean` brings in" in shoal("diff").err
+    assert "`shoal clean` or the next run recovers" in shoal("status").out
+    assert "`shoal clean` recovers" in shoal("diff").err

@@ -94,4 +94,4 @@ def test_the_report_is_printed_although_the_merge_at_the_end_cannot_be_made(repo
     assert (later["status"], later["error"]) == ("degraded", done.report["error"])
     git(repo, "branch", "side")
     lines = shoal("run", "p.yaml")
-    assert (lines.code, "1 of 1 agent did its work" in lines.out, "error: " in lines.out) == (2, True, True)
+    assert (lines.code, "1 of 1 agent succeeded" in lines.out, "error: " in lines.out) == (2, True, True)

@@ -92,7 +92,7 @@ def test_a_person_is_told_what_came_of_it(shoal: Shoal, repo: Path, pipelines: P
     assert [line.split()[1] for line in said.out.splitlines()[1:7]].count("started") == 2
     assert "succeeded: 2 of 2 agents" in said.out
     assert f"same.txt: {', '.join(branches)}" in said.out
-    assert "wall: bubblewrap" in said.out
+    assert "sandbox: bubblewrap" in said.out
     assert "limits: " in said.out
     assert "shoal merge both-" in said.out
     assert "I am one" not in said.out, "what agents say is in their logs"
@@ -128,7 +128,7 @@ def test_what_the_agents_do_not_see_is_told_before_they_start(shoal: Shoal, repo
 
 
 def test_one_agent_is_counted_as_one(shoal: Shoal) -> None:
-    assert "failed: 0 of 1 agent did its work" in shoal("run", "--task", "x", "--command", "false").out
+    assert "failed: 0 of 1 agent succeeded" in shoal("run", "--task", "x", "--command", "false").out
 
 
 def test_a_timeout_is_told_and_kept(shoal: Shoal) -> None:
@@ -159,15 +159,15 @@ def test_tricks_of_an_agent_do_not_reach_the_terminal(shoal: Shoal) -> None:
         ((), "nothing to run"),
         (("--task", "x"), "no agent"),
         (("--task", "x", "--agent", "nobody"), "nobody"),
-        (("--task", "x", "--agent", "a", "--command", "/bin/true"), "exclude each other"),
-        (("both", "--agent", "a"), "--agent is for `--task`"),
-        (("both", "--task", "x"), "give a pipeline or `--task`, not both"),
+        (("--task", "x", "--agent", "a", "--command", "/bin/true"), "give only one of"),
+        (("both", "--agent", "a"), "--agent works only with `--task`"),
+        (("both", "--task", "x"), "give a pipeline or tasks, not both"),
         (("both", "--timeout", "soon"), "--timeout: 'soon' is not a duration"),
         (("both", "--deadline", "0"), "--deadline: 0.0 is not a duration"),
         (("--task", " ", "--command", "/bin/true"), "empty"),
         (("--command", "/bin/true"), "--task"),
         (("--task", "x", "--command", "'"), "quotes"),
-        (("--task", "x", "--command", "/bin/true", "-j", "0"), "-j 0"),
+        (("--task", "x", "--command", "/bin/true", "-j", "0"), "-j must be at least 1"),
         (("--task", "x", "--command", "/bin/true", "-j", "many"), "-j"),
         (("--task", "x", "--command", "/bin/true", "--timeout", "soon"), "soon"),
         (("--task", "x", "--command", "/bin/true", "--timeout", "nan"), "nan"),

@@ -274,7 +274,7 @@ def test_a_dry_run_shows_it(shoal: Shoal, repo: Path) -> None:
 
     said = shoal("run", "shoal.yaml", "--dry-run")
 
-    assert "set-up: npm ci (once for all, at most 5 min 00 s, network host)" in said.out
+    assert "setup: npm ci (once for all, at most 5 min 00 s, network host)" in said.out
     assert json.loads(shoal("run", "shoal.yaml", "--dry-run", "--json").out)["steps"][0]["setup"] == ["npm ci"]
 
 

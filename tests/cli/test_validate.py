@@ -10,7 +10,7 @@ def test_a_right_file_is_told_with_what_it_holds(shoal: Shoal, pipelines: Path) 
     said = shoal("validate", "shoal.yaml")
 
     assert (said.code, said.err) == (0, "")
-    assert said.out == "shoal.yaml: right, both (2 steps, 2 agents), broken (1 step, 1 agent)\n"
+    assert said.out == "shoal.yaml: valid, both (2 steps, 2 agents), broken (1 step, 1 agent)\n"
 
 
 def test_a_file_of_agents_only_is_right(shoal: Shoal, repo: Path) -> None:
@@ -30,7 +30,7 @@ def test_every_problem_of_every_file_has_its_place(shoal: Shoal, repo: Path, pip
     assert "a.yaml:3:5: " in said.err
     assert "`concurrency`" in said.err
     assert "b.yaml:1:" in said.err
-    assert "shoal.yaml: right" in said.out
+    assert "shoal.yaml: valid" in said.out
     assert [one["ok"] for one in document["files"]] == [False, True]
     assert document["files"][0]["problems"][0]["line"] == 2
 
@@ -52,7 +52,7 @@ def test_without_a_name_it_is_the_projects_own_file_from_any_folder_of_it(
     pipelines.write_text("steps: 3\n")
     wrong = shoal("run", cwd=repo / "deep")
 
-    assert validated.out.startswith("../../shoal.yaml: right, both ")
+    assert validated.out.startswith("../../shoal.yaml: valid, both ")
     assert (planned.code, planned.err) == (0, "")
     assert wrong.code == 2
     assert wrong.err.startswith("../shoal.yaml:1:8: ")

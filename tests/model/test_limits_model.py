@@ -21,7 +21,7 @@ def test_the_defaults_are_the_seed_s() -> None:
 
 
 def test_who_names_no_limits_has_a_fair_share_of_cpu() -> None:
-    assert ResourceLimits.unnamed() == ResourceLimits(cpu_percent=None)
+    assert ResourceLimits.default() == ResourceLimits(cpu_percent=None)
 
 
 def test_the_seed_s_names_are_accepted() -> None:

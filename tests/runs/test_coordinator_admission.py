@@ -89,5 +89,5 @@ def test_the_command_line_says_that_it_waits_and_goes_on_or_stops(repo: Path, tm
 
     assert child.returncode == (0 if ends == "by room" else 130), said
     assert any("waiting  1 MB of memory are free" in line for line in said)
-    assert any("going on" in line for line in said) == (ends == "by room")
+    assert any("continuing" in line for line in said) == (ends == "by room")
     assert_nothing_left(repo)

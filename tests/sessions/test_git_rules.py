@@ -102,7 +102,7 @@ async def test_a_thousand_such_files_are_all_kept_and_some_are_named(repo: Path)
 def test_the_report_names_them(repo: Path) -> None:
     said = shoal_in(repo)("run", "--task", "go", "--command", f'sh -c "{UTF16}; echo plain > a.t"')
 
-    assert "kept as it lies there, not in the encoding that .gitattributes names: a.t" in said.out, said
+    assert "kept unconverted, not in the encoding that .gitattributes names: a.t" in said.out, said
 
 
 @pytest.mark.parametrize("name", [".gitignore", "d0/.gitignore", ".gitattributes", "nested/.gitignore"])

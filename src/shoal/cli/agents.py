@@ -1,4 +1,4 @@
-"""`shoal agents`: the agent clients that Shoal can drive, and how each stands here."""
+"""`shoal agents`: the agent clients that Shoal can run, and whether each is ready on this host."""
 
 import asyncio
 import os
@@ -17,53 +17,53 @@ from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.clients import ClientStatus, spelt, standings
 from shoal.sessions.host_probe import wall
 
-HEAD = ("agent", "ready", "version", "login", "wall", "works")
+HEAD = ("agent", "ready", "version", "login", "sandbox", "works")
 
 
-def agent_lines(found: Sequence[ClientStatus], wall: str | None, paint: Paint) -> Iterator[str]:
-    """Give a row for each client, and below one that is not ready what to run."""
-    head, *rows = columns([HEAD, *(_row(one, wall) for one in found)])
+def agent_lines(found: Sequence[ClientStatus], sandbox: str | None, paint: Paint) -> Iterator[str]:
+    """Yield a row for each client, and what to run for each that is not ready."""
+    head, *rows = columns([HEAD, *(_row(status, sandbox) for status in found)])
     yield heading(head, paint)
-    for one, row in zip(found, rows, strict=True):
-        row[1] = paint(row[1], "good" if one.is_ready else "dim")
+    for status, row in zip(found, rows, strict=True):
+        row[1] = paint(row[1], "good" if status.is_ready else "dim")
         yield join_cells(row)
-        if why := remedy(one):
-            yield paint(f"    {why}", "dim" if one.found.path is None else "warn")
+        if why := remedy(status):
+            yield paint(f"    {why}", "dim" if status.found.path is None else "warn")
     yield ""
-    yield "any other: `adapter: acp` with its command, or `adapter: command`; `shoal init` writes an example"
+    yield "other agents: use `adapter: acp` or `adapter: command`; `shoal init` writes an example"
 
 
-def _row(one: ClientStatus, wall: str | None) -> tuple[str, ...]:
-    if one.found.path is None:
+def _row(status: ClientStatus, sandbox: str | None) -> tuple[str, ...]:
+    if status.found.path is None:
         return (
-            escape(one.agent),
+            escape(status.agent),
             "no",
             "-",
-            escape(one.found.login or "-"),
+            escape(status.found.login or "-"),
             "-",
-            ", ".join(one.client.knows),
+            ", ".join(status.client.knows),
         )
-    held = "not tried" if wall is None else "no" if one.trouble else wall
-    login = one.found.login or ("-" if one.client.needs_login else "not needed")
+    held = "not tried" if sandbox is None else "no" if status.trouble else sandbox
+    login = status.found.login or ("-" if status.client.needs_login else "not needed")
     return (
-        escape(one.agent),
-        "yes" if one.is_ready else "no",
-        spelt(one.found.version) if one.found.version else "?",
+        escape(status.agent),
+        "yes" if status.is_ready else "no",
+        spelt(status.found.version) if status.found.version else "?",
         escape(login),
         held,
-        ", ".join(one.client.knows),
+        ", ".join(status.client.knows),
     )
 
 
-def remedy(one: ClientStatus) -> str:
-    """Say in one line what keeps it from being ready."""
-    found, client = one.found, one.client
+def remedy(status: ClientStatus) -> str:
+    """Say in one line what a client still needs."""
+    found, client = status.found, status.client
     if found.path is None:
-        return escape(one.trouble) if one.trouble else f"not installed: {client.install}"
+        return escape(status.trouble) if status.trouble else f"not installed: {client.install}"
     if client.is_too_old(found.version):
         return f"older than {spelt(client.oldest)}: {client.install}"
-    if one.trouble:
-        return escape(one.trouble)
+    if status.trouble:
+        return escape(status.trouble)
     if found.login is None and client.needs_login:
         return f"no login: {client.login}"
     return ""
@@ -73,18 +73,18 @@ BUBBLEWRAP = "bubblewrap"
 
 
 def command(
-    quick: Annotated[bool, typer.Option("--quick", help="Do not try them behind the wall.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip the test in the sandbox.")] = False,
     json: Json = False,
 ) -> int:
-    """List the agent clients, and what each of them lacks here.
+    """List the agent clients, and what each still needs.
 
-    Version, login, whether it runs behind the wall, and what works with it. Nothing is started but `--version` of each.
+    Shows version, login, whether it runs in the sandbox, and which features work. Runs only `--version` of each.
     """
-    wall_name, found = asyncio.run(_find_clients(quick=quick))
+    sandbox_name, found = asyncio.run(_find_clients(quick=quick))
     if json:
-        output.print_out(text({"wall": wall_name, "agents": [_fields(one) for one in found]}))
+        output.print_out(text({"wall": sandbox_name, "agents": [_fields(status) for status in found]}))
     else:
-        output.print_out("\n".join(agent_lines(found, wall_name, output.paint())))
+        output.print_out("\n".join(agent_lines(found, sandbox_name, output.paint())))
     return 0
 
 
@@ -98,17 +98,17 @@ async def _find_clients(*, quick: bool) -> tuple[str | None, list[ClientStatus]]
     return (sandbox.name if sandbox else None), await standings(sandbox, os.environ)
 
 
-def _fields(one: ClientStatus) -> dict[str, object]:
-    found, client = one.found, one.client
+def _fields(status: ClientStatus) -> dict[str, object]:
+    found, client = status.found, status.client
     return {
-        "agent": one.agent,
-        "ready": one.is_ready,
+        "agent": status.agent,
+        "ready": status.is_ready,
         "installed": found.path is not None,
         "path": str(found.path) if found.path else None,
         "version": spelt(found.version) if found.version else None,
         "oldest": spelt(client.oldest) if client.oldest else None,
         "login": found.login,
-        "trouble": one.trouble,
+        "trouble": status.trouble,
         "knows": list(client.knows),
         "install": client.install,
         "log_in": client.login,

@@ -1,4 +1,4 @@
-"""The commands by name: only the one that is asked for is loaded, so that `status` need not wait for `run`."""
+"""The commands by name; only the requested one is imported, so that each starts fast."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -31,13 +31,13 @@ CONTROLS = ("stop",)
 
 
 def call_command(words: Sequence[str]) -> int:
-    """Call the command that *words* name and return its exit code; bad words raise `typer.TyperException`."""
+    """Call the command in *words* and return its exit code; raise `typer.TyperException` for bad usage."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     app = typer.Typer(
         name="shoal",
-        help="Run many AI coding agents at once on one git repository, each behind a wall of its own.",
-        epilog="First time here: `shoal demo`, then `shoal doctor`. `shoal help COMMAND` lists a command's options.",
+        help="Run many AI coding agents at once on one git repository, each in its own sandbox.",
+        epilog="New to Shoal? Try `shoal demo`, then `shoal doctor`. `shoal help COMMAND` lists its options.",
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -60,8 +60,8 @@ def _find_command(name: str) -> Callable[..., int]:
 
 
 def _top(
-    context: typer.Context, version: bool = typer.Option(False, "--version", "-V", help="Say the version.")
+    context: typer.Context, version: bool = typer.Option(False, "--version", "-V", help="Print the version.")
 ) -> None:
-    """Answer `shoal` alone with help; `--version` was answered before any of this was loaded."""
+    """Print the help for a bare `shoal`; `main` has answered `--version` already."""
     if context.invoked_subcommand is None:
         print(context.get_help())

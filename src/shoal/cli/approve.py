@@ -1,4 +1,4 @@
-"""`shoal approve`: answer a run that waits for a person."""
+"""`shoal approve`: approve or reject a gate of a waiting run."""
 
 import asyncio
 import time
@@ -30,11 +30,13 @@ SHORT = 60
 
 Run = Annotated[
     str | None,
-    typer.Argument(metavar="RUN", help="A run that waits, its pipeline, or the beginning or end; else the latest."),
+    typer.Argument(
+        metavar="RUN", help="A waiting run: its name, pipeline, or a unique prefix or suffix; default: the latest."
+    ),
 ]
-Step = Annotated[str | None, typer.Argument(metavar="STEP", help="The gate; needed only where several wait.")]
-Reject = Annotated[bool, typer.Option("--reject", help="Say no: the step fails, and what needs it is skipped.")]
-Message = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="What to say with it, for the record.")]
+Step = Annotated[str | None, typer.Argument(metavar="STEP", help="The gate; needed only if several are waiting.")]
+Reject = Annotated[bool, typer.Option("--reject", help="Reject: the step fails and its dependants are skipped.")]
+Message = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="A comment for the record.")]
 
 
 def command(
@@ -45,9 +47,9 @@ def command(
     json: Json = False,
     repo: Repo = HERE,
 ) -> int:
-    """Answer a run that waits for a person, with yes or --reject.
+    """Approve or --reject a gate that a run is waiting at.
 
-    `shoal status` shows what is asked. Whoever may write the repository's `.shoal` may answer.
+    `shoal status` shows what is asked. Anyone who can write to the repository's `.shoal` can answer.
     """
     place = asyncio.run(find_place(repo))
     question = _question(place.state(), run, step)
@@ -71,7 +73,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A gate that waits, and where."""
+    """A waiting gate, and its run and step."""
 
     run: str
     step: str
@@ -79,49 +81,51 @@ class _Question:
 
 
 def _question(state: State, run: str | None, step: str | None) -> _Question:
-    """Find the one gate that is meant, or say why it cannot be answered and what can."""
-    waiting = State({name: one for name, one in state.runs.items() if one.waiting})
+    """Find the gate to answer, or raise an error that lists the gates that can be answered."""
+    waiting = State({name: candidate for name, candidate in state.runs.items() if candidate.waiting})
     if run is not None and step is None and not _fits(waiting, run):
         run, step = _step_alone(waiting, run) or (run, None)
     if run is None and not waiting.runs:
-        raise BadInput(f"no run waits for an answer{_last_words(state)}")
+        raise BadInput(f"no run is waiting for an answer{_describe_latest(state)}")
     owner = find_run(waiting if run is None or _fits(waiting, run) else state, run)
     if step is not None:
         return _find_question(owner, _step(owner, step, waiting), waiting)
     if not owner.waiting:
         raise _refusal(_why_not(owner), waiting)
     if len(owner.waiting) > 1:
-        raise BadInput(f"{len(owner.waiting)} gates wait in {owner.run}; name one: {_list_waiting(State({'': owner}))}")
+        raise BadInput(
+            f"{len(owner.waiting)} gates are waiting in {owner.run}; name one: {_list_waiting(State({'': owner}))}"
+        )
     return _find_question(owner, owner.waiting[0], waiting)
 
 
 def _fits(waiting: State, word: str) -> bool:
-    """Say whether *word* means a run that waits, or several."""
+    """Say whether *word* names at least one waiting run."""
     runs = waiting.runs.values()
-    return any(one.name == word or one.run.startswith(word) or one.run.endswith(f"-{word}") for one in runs)
+    return any(run.name == word or run.run.startswith(word) or run.run.endswith(f"-{word}") for run in runs)
 
 
 def _step_alone(waiting: State, word: str) -> tuple[str, str] | None:
-    """Take a word alone for a gate of the latest run that waits there, where it means no run that waits."""
-    runs = [run.run for run in waiting.runs.values() if any(one.step == word for one in run.waiting)]
+    """Find the latest run that is waiting at a gate named *word*."""
+    runs = [run.run for run in waiting.runs.values() if any(step.step == word for step in run.waiting)]
     return (runs[-1], word) if runs else None
 
 
 def _step(owner: RunState, word: str, waiting: State) -> StepState:
     if word in owner.steps:
         return owner.steps[word]
-    begun = [one for one in owner.waiting if word and one.step.startswith(word)]
+    begun = [candidate for candidate in owner.waiting if word and candidate.step.startswith(word)]
     if len(begun) != 1:
-        raise _refusal(f"no step named {word!r} waits in {owner.run}", waiting)
+        raise _refusal(f"no step named {word!r} is waiting in {owner.run}", waiting)
     return begun[0]
 
 
 def _find_question(owner: RunState, step: StepState, waiting: State) -> _Question:
     gate = step.gate
     if gate is None:
-        raise _refusal(f"{step.step} of {owner.run} has asked nothing", waiting)
+        raise _refusal(f"{step.step} of {owner.run} has not asked anything", waiting)
     if gate.answer is not None:
-        raise _refusal(f"{step.step} of {owner.run} was {one_line(gate.answer.told)} already", waiting)
+        raise _refusal(f"{step.step} of {owner.run} was already {one_line(gate.answer.told)}", waiting)
     if step not in owner.waiting:
         raise _refusal(_why_not(owner), waiting)
     return _Question(owner.run, step.step, gate)
@@ -129,14 +133,14 @@ def _find_question(owner: RunState, step: StepState, waiting: State) -> _Questio
 
 def _why_not(owner: RunState) -> str:
     if not owner.status.is_ended:
-        return f"{owner.run} waits for no answer"
+        return f"{owner.run} is not waiting for an answer"
     if any(step.gate is not None and step.gate.answer is None for step in owner.steps.values()):
-        return f"{owner.run} is not alive any more ({owner.status.value}), so nobody can take an answer; run it again"
-    return f"{owner.run} has ended ({owner.status.value}), and waits for no answer"
+        return f"{owner.run} is no longer running ({owner.status.value}) and cannot take an answer; run it again"
+    return f"{owner.run} has ended ({owner.status.value}) and is not waiting for an answer"
 
 
-def _last_words(state: State) -> str:
-    """Say what became of a run that waited last, if one did and was ended meanwhile."""
+def _describe_latest(state: State) -> str:
+    """Say what happened to the latest run, if it had a gate."""
     last = latest(state)
     if last is None or not any(step.gate is not None for step in last.steps.values()):
         return ""
@@ -144,7 +148,7 @@ def _last_words(state: State) -> str:
 
 
 def _refusal(why: str, waiting: State) -> BadInput:
-    there = f"what waits: {_list_waiting(waiting)}" if waiting.runs else "nothing else waits"
+    there = f"waiting: {_list_waiting(waiting)}" if waiting.runs else "nothing else is waiting"
     return BadInput(f"{why}; {there}")
 
 
@@ -155,19 +159,19 @@ def _list_waiting(waiting: State) -> str:
         for step in run.waiting
         if step.gate is not None
     ]
-    more = f" and {len(said) - SHOWN} before them" if len(said) > SHOWN else ""
+    more = f" and {len(said) - SHOWN} earlier" if len(said) > SHOWN else ""
     return ", ".join(said[: -SHOWN - 1 : -1]) + more
 
 
 def _is_taken(paths: StatePaths, request: ControlRequest) -> bool:
-    """Wait until the run has recorded the answer; raise where it never will, or has taken another's."""
+    """Wait until the run has recorded the answer; raise if it ended or took another answer."""
     for pause in _pauses():
         is_alive = is_locked(paths.run_lock(request.run))  # asked first: an end is recorded before the lock goes
         if (recorded := _outcome(paths, request)) is not None:
             return _assert_ours(recorded, paths, request)
         if not is_alive:
             withdraw(paths, request)
-            raise BadInput(f"{request.run} was ended before it took the answer, so nothing is answered; run it again")
+            raise BadInput(f"{request.run} ended before it read your answer; run it again")
         time.sleep(pause)
     return False
 
@@ -194,16 +198,14 @@ def _assert_ours(recorded: GateAnswered | StepEnded | RunEnded, paths: StatePath
         return True
     withdraw(paths, request)
     if isinstance(recorded, GateAnswered):
-        told = GateAnswer(verdict=recorded.answer, by=recorded.by, message=recorded.message).told
-        raise BadInput(f"{request.step} of {request.run} was {one_line(told)} before your answer came")
-    raise BadInput(f"{request.step} of {request.run} ended ({recorded.status.value}) before it took the answer")
+        earlier = GateAnswer(verdict=recorded.answer, by=recorded.by, message=recorded.message).told
+        raise BadInput(f"{request.step} of {request.run} was {one_line(earlier)} before your answer arrived")
+    raise BadInput(f"{request.step} of {request.run} ended ({recorded.status.value}) before it read your answer")
 
 
 def _describe_answer(verdict: GateVerdict, question: _Question, is_taken: bool) -> str:
     asked = f"{one_line(question.step)} of {one_line(question.run)}: {quote_message(question.gate.message)}"
-    return (
-        f"{verdict.done} {asked}" if is_taken else f"left the answer ({verdict.value}) to {asked}; it is not taken yet"
-    )
+    return f"{verdict.done} {asked}" if is_taken else f"sent {verdict.value} to {asked}; the run has not read it yet"
 
 
 def _document(request: ControlRequest, question: _Question, is_taken: bool) -> dict[str, object]:

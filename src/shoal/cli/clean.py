@@ -24,28 +24,26 @@ NOTHING, NOTHING_ELSE = "nothing to clean", "nothing else to clean"
 
 
 def prospect_lines(found: Sequence[Leftover], *, force: bool) -> Iterator[str]:
-    """Say what `clean` would do with each thing."""
+    """Describe what `clean` would do with each item."""
     if not found:
         yield NOTHING
         return
     killed, gone, left = _split_findings(found, force=force)
-    yield from (f"would bring in what the killed run {escape(one.path.stem)} left" for one in killed)
+    yield from (f"would recover the work of killed run {escape(item.path.stem)}" for item in killed)
     yield from _table("would remove", gone)
     yield from _remaining_lines(left)
 
 
 def records_line(kept: Sequence[Leftover]) -> str:
-    """Say what logs and patches take, and how to be rid of the old ones."""
-    taken = size(sum(one.size_bytes for one in kept))
-    return (
-        f"logs and patches take {taken} ({count(len(kept), 'file')}); `--older-than 30d` removes those that are older"
-    )
+    """Describe how much space logs and patches use, and how to remove old ones."""
+    taken = size(sum(item.size_bytes for item in kept))
+    return f"logs and patches take {taken} ({count(len(kept), 'file')}); `--older-than 30d` removes older ones"
 
 
 def cleaning_lines(done: Cleaning) -> Iterator[str]:
-    """Say what was done."""
-    yield from map(_recovered_line, done.brought_in)
-    yield from (f"could not bring in {flat(str(failure))}" for failure in done.failures)
+    """Describe what was recovered, removed and kept."""
+    yield from map(_recovery_line, done.brought_in)
+    yield from (f"could not recover {flat(str(failure))}" for failure in done.failures)
     yield from _table("removed", done.gone)
     yield from _remaining_lines(done.left)
     if not (done.brought_in or done.gone or done.failures):
@@ -55,50 +53,50 @@ def cleaning_lines(done: Cleaning) -> Iterator[str]:
 
 
 def _split_findings(found: Iterable[Leftover], *, force: bool) -> tuple[list[Leftover], list[Leftover], list[Leftover]]:
-    killed = [one for one in found if one.sort is Sort.KILLED]
-    rest = [one for one in found if one.sort is not Sort.KILLED]
-    gone = [one for one in rest if force or not one.needs_force]
-    return killed, gone, [one for one in rest if one not in gone]
+    killed = [item for item in found if item.sort is Sort.KILLED]
+    rest = [item for item in found if item.sort is not Sort.KILLED]
+    gone = [item for item in rest if force or not item.needs_force]
+    return killed, gone, [item for item in rest if item not in gone]
 
 
-def _recovered_line(result: WorkerResult) -> str:
+def _recovery_line(result: WorkerResult) -> str:
     if result.branch is not None:
         kept = f"{escape(result.branch)}, {count(result.files_changed, 'file')}"
     else:
-        kept = flat(result.error or "it had changed nothing") if result.raw else "it had changed nothing"
-    return f"brought in {escape(result.session)}: {kept}"
+        kept = flat(result.error or "no changes") if result.raw else "no changes"
+    return f"recovered {escape(result.session)}: {kept}"
 
 
 def _remaining_lines(left: Sequence[Leftover]) -> Iterator[str]:
-    """Name what stays, and what would take it away."""
-    opened = [one for one in left if one.sort is Sort.OPENED]
-    raw = [one for one in left if one.sort is Sort.RAW]
-    yield from _table("stays, yours (`git worktree remove`, or --force while it is unchanged):", opened)
-    yield from _table("stays, held by no branch (--force removes it for good):", raw)
-    yield from _table("stays, in use:", [one for one in left if not one.needs_force])
+    """List what stays, and how to remove it."""
+    opened = [item for item in left if item.sort is Sort.OPENED]
+    raw = [item for item in left if item.sort is Sort.RAW]
+    yield from _table("kept, your worktrees (`git worktree remove`, or --force if unchanged):", opened)
+    yield from _table("kept, on no branch (--force deletes them permanently):", raw)
+    yield from _table("kept, in use:", [item for item in left if not item.needs_force])
 
 
 def _table(title: str, found: Sequence[Leftover]) -> Iterator[str]:
     if not found:
         return
-    yield title if title.endswith(":") else f"{title} {count(len(found), 'thing')}:"
-    rows = [_row(one) for one in found if not one.is_record]
+    yield title if title.endswith(":") else f"{title} {count(len(found), 'item')}:"
+    rows = [_row(item) for item in found if not item.is_record]
     yield from (
-        f"  {join_cells(row)}" for row in columns([*rows, *_sum_by_folder([one for one in found if one.is_record])])
+        f"  {join_cells(row)}" for row in columns([*rows, *_sum_by_folder([item for item in found if item.is_record])])
     )
 
 
-def _row(one: Leftover) -> tuple[str, str, str]:
-    return one.sort.value, size(one.size_bytes), escape(str(one.path))
+def _row(item: Leftover) -> tuple[str, str, str]:
+    return item.sort.value, size(item.size_bytes), escape(str(item.path))
 
 
 def _sum_by_folder(records: Sequence[Leftover]) -> Iterator[tuple[str, str, str]]:
     """Count logs and patches by their folder: there can be thousands."""
     folders: dict[tuple[Sort, str], list[Leftover]] = {}
-    for one in records:
-        folders.setdefault((one.sort, str(one.path.parent)), []).append(one)
+    for item in records:
+        folders.setdefault((item.sort, str(item.path.parent)), []).append(item)
     for (sort, folder), some in folders.items():
-        yield f"{sort.value}s", size(sum(one.size_bytes for one in some)), f"{len(some)} in {escape(folder)}"
+        yield f"{sort.value}s", size(sum(item.size_bytes for item in some)), f"{len(some)} in {escape(folder)}"
 
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -106,14 +104,17 @@ AGE = re.compile(r"(\d{1,9})([smhdw])")
 
 
 def command(
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what there is.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="List what would be removed, and remove nothing.")
+    ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also remove raw files that no branch holds, and opened worktrees.")
+        bool,
+        typer.Option("--force", help="Also remove raw files that are on no branch, and unchanged opened worktrees."),
     ] = False,
     older_than: Annotated[
         str | None,
         typer.Option(
-            "--older-than", metavar="30d", help="Also remove logs and patches of ended agents that are so old."
+            "--older-than", metavar="30d", help="Also remove logs and patches of ended agents that are older."
         ),
     ] = None,
     json: Json = False,
@@ -121,8 +122,8 @@ def command(
 ) -> int:
     """Remove what no run needs any more.
 
-    What killed runs left is brought in first, and work that no branch holds stays. Branches always stay. Where work
-    cannot be brought in, it is named, and the exit code is 3.
+    Work of killed runs is recovered first; if some cannot be recovered, it is listed and the exit code is 3. Branches
+    are never removed, and work that is on no branch only with --force.
     """
     broom = asyncio.run(_broom(repo, force=force, older_than=None if older_than is None else age(older_than)))
     return asyncio.run(_preview(broom, as_json=json) if dry_run else _clean(broom, as_json=json))
@@ -132,7 +133,7 @@ def age(written: str) -> float:
     """Read `12h`, `30d` or `2w` as seconds."""
     found = AGE.fullmatch(written.strip())
     if found is None:
-        raise BadInput(f"--older-than {written!r}: write a number and its unit, like 12h, 30d or 2w")
+        raise BadInput(f"--older-than {written!r}: give a number and a unit, like 12h, 30d or 2w")
     return int(found[1]) * UNITS[found[2]]
 
 
@@ -151,7 +152,7 @@ async def _broom(folder: Path, *, force: bool, older_than: float | None) -> Broo
 async def _preview(broom: Broom, *, as_json: bool) -> int:
     there = await leftovers(broom.repository, broom.paths, broom.older_than)
     if as_json:
-        output.print_out(text({"found": [_fields(one) for one in there]}))
+        output.print_out(text({"found": [_fields(item) for item in there]}))
         return 0
     output.print_out("\n".join(prospect_lines(there, force=broom.force)))
     if broom.older_than is None and (kept := records(broom.paths)):
@@ -170,13 +171,13 @@ async def _clean(broom: Broom, *, as_json: bool) -> int:
 
 def _document(done: Cleaning) -> dict[str, object]:
     return {
-        "brought_in": [worker_document(one) for one in done.brought_in],
+        "brought_in": [worker_document(result) for result in done.brought_in],
         "not_brought_in": [
             {"run": failure.run, "session": failure.session, "error": failure.why, "raw": failure.raw}
             for failure in done.failures
         ],
-        "removed": [_fields(one) for one in done.gone],
-        "left": [_fields(one) for one in done.left],
+        "removed": [_fields(item) for item in done.gone],
+        "left": [_fields(item) for item in done.left],
         "freed_bytes": done.freed_bytes,
     }
 

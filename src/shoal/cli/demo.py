@@ -1,4 +1,4 @@
-"""`shoal demo`: five scripted agents at once on a scratch repository."""
+"""`shoal demo`: run five scripted agents in a scratch repository."""
 
 import asyncio
 import importlib.resources
@@ -25,20 +25,20 @@ from shoal.sessions.host_probe import wall
 
 
 def greeting(folder: Path) -> str:
-    """Say what is about to be seen."""
-    return f"five scripted agents at once on a scratch repository, {escape(str(folder))}\n"
+    """Describe what the demo is about to do."""
+    return f"running five scripted agents in parallel in a scratch repository: {escape(str(folder))}\n"
 
 
 def fallback_note(refused: Unavailable) -> str:
-    """Say that the wall is a weaker one, and why."""
-    return f"{refused}. The demonstration goes on behind Landlock, which holds less"
+    """Say that the sandbox is a weaker one, and why."""
+    return f"{refused}; this demo uses Landlock, a weaker sandbox, instead"
 
 
 def parting(folder: Path, *, is_kept: bool) -> str:
-    """Say how to be rid of it."""
+    """Say how to remove the scratch repository."""
     if not is_kept:
         return "\nthe scratch repository was removed"
-    return f"\nwhen you have seen enough: rm -rf {shlex.quote(escape(str(folder)))}"
+    return f"\nto remove the scratch repository: rm -rf {shlex.quote(escape(str(folder)))}"
 
 
 FILES = {
@@ -49,9 +49,9 @@ WIDTH = len("polite-3f9c1a")
 
 
 def command(
-    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Keep the scratch repository, to look at it.")] = True,
+    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Keep the scratch repository.")] = True,
 ) -> int:
-    """Watch five scripted agents at work in a scratch repository."""
+    """Run five scripted agents in a scratch repository."""
     folder = Path(tempfile.mkdtemp(prefix="shoal-demo-"))
     try:
         output.print_out(greeting(folder))
@@ -72,7 +72,7 @@ async def _show(folder: Path) -> int:
 
 
 async def _with_available_sandbox(made: Plan) -> Plan:
-    """Take Landlock where bubblewrap cannot be had: only the demonstration does so by itself, and it says so."""
+    """Fall back to Landlock if bubblewrap is not available; only the demo does this, and it says so."""
     try:
         await wall(made.sandbox)
     except Unavailable as refused:

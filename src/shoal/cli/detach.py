@@ -77,18 +77,18 @@ def _start_lines(known: dict[str, object], folder: Path) -> Iterator[str]:
 
 
 async def follow_apart(
-    plan: Plan, request: RunRequest, face: RunOutput, deadline: float | None, report_start: int | None
+    plan: Plan, request: RunRequest, display: RunOutput, deadline: float | None, report_start: int | None
 ) -> int:
     """Follow a run that was started in the background, or that is let go when its terminal is closed."""
-    apart = ApartOutput(face, StatePaths.of(await home_of(request)), report_start)
+    apart = ApartOutput(display, StatePaths.of(await home_of(request)), report_start)
     return await follow_run(plan, request, apart, deadline, apart.let_go)
 
 
 class ApartOutput:
     """Shows a run by another output, and moves what that prints into the run's file once nobody reads it here."""
 
-    def __init__(self, face: RunOutput, paths: StatePaths, report_start: int | None) -> None:
-        self._face = face
+    def __init__(self, display: RunOutput, paths: StatePaths, report_start: int | None) -> None:
+        self._display = display
         self._paths = paths
         self._report_start = report_start
         self._is_let_go = report_start is not None
@@ -101,18 +101,18 @@ class ApartOutput:
         self._is_let_go = True
         self._redirect()
 
-    def hear(self, recorded: Recorded) -> None:
+    def on_event(self, recorded: Recorded) -> None:
         """Show one event; at the first one, tell the process that started us where the run is."""
         if self._run is None and isinstance(recorded.event, RunStarted):
             self._run = recorded.event.run
             if self._is_let_go:
                 self._redirect()
             self._report()
-        self._face.hear(recorded)
+        self._display.on_event(recorded)
 
     async def conclude(self, report: RunReport, folder: Path) -> None:
         """Show the end."""
-        await self._face.conclude(report, folder)
+        await self._display.conclude(report, folder)
 
     def _redirect(self) -> None:
         if self._run is None:

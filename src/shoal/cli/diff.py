@@ -1,4 +1,4 @@
-"""`shoal diff`: what an agent changed, all of them together, or how the work of two differs."""
+"""`shoal diff`: what a session changed, all sessions together, or the difference between two."""
 
 import asyncio
 import os
@@ -32,9 +32,9 @@ COLOURS = {"+": "good", "-": "bad"}
 
 
 def patch_lines(patch: bytes, paint: Paint) -> Iterator[str]:
-    """Give the patch line by line, escaped and then coloured.
+    """Yield the patch line by line, escaped and then coloured.
 
-    The lines of a hunk are counted: a file that has `++ b/other` in it must not look like the head of another.
+    The lines of a hunk are counted: a file that contains `++ b/other` must not look like the header of another.
     """
     old = new = 0
     for line in patch.decode(errors="surrogateescape").removesuffix("\n").split("\n"):
@@ -52,35 +52,37 @@ def patch_lines(patch: bytes, paint: Paint) -> Iterator[str]:
 
 
 def warning(names: Sequence[str], paint: Paint) -> str:
-    """Name the changed files that could run programs on the reader's machine."""
-    return f"{paint('warning:', 'warn')} look before you merge, it changes what runs on your machine: {some(names)}"
+    """Name the changed files that can run code on the user's machine."""
+    return (
+        f"{paint('warning:', 'warn')} review before you merge, these files can run code on your machine: {some(names)}"
+    )
 
 
 def has_secrets(places: Sequence[str]) -> str:
-    """Say where the reader's own secrets are in what follows: a patch is never changed."""
-    return f"shoal: secrets of yours are in it, as they are: {some(places)}"
+    """Say where the user's secrets are in the patch, which is never redacted."""
+    return f"shoal: the patch contains your secrets, unredacted: {some(places)}"
 
 
 def nothing(session: str, raw: str | None) -> str:
-    """Say that there is nothing to show; work that could not be brought in lies in *raw*."""
+    """Say that there is nothing to show; work that could not be imported is in *raw*."""
     if raw:
-        return f"shoal: nothing of {escape(session)} is on a branch; its raw files are still in {escape(raw)}"
+        return f"shoal: {escape(session)} has no branch; its raw files are in {escape(raw)}"
     return f"shoal: {escape(session)} changed nothing"
 
 
-def same(one: str, other: str) -> str:
-    """Say that two sessions came to the same files."""
-    return f"shoal: there is no difference between {escape(one)} and {escape(other)}"
+def same(first: str, second: str) -> str:
+    """Say that two sessions produced the same files."""
+    return f"shoal: there is no difference between {escape(first)} and {escape(second)}"
 
 
-def omitted_line(sessions: Sequence[str]) -> str:
-    """Say whose work is not shown, because it cannot be had together with the rest."""
-    return f"shoal: left out, for they conflict with what is shown: {some(sessions)}"
+def left_out_line(sessions: Sequence[str]) -> str:
+    """Name the sessions that are left out because they conflict with the rest."""
+    return f"shoal: left out because of conflicts: {some(sessions)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a person asked for; *form* is `--patch`, `--stat`, `--name-only` or `--json`."""
+    """What the user asked for; *form* is `--patch`, `--stat`, `--name-only` or `--json`."""
 
     first: str | None
     second: str | None
@@ -90,10 +92,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffResult:
-    """What differs: as bytes, or as a document where that was asked for."""
+    """What differs: as bytes, or as a document for `--json`."""
 
     executable: tuple[str, ...] = ()
-    """Changed files that could run programs on the reader's machine."""
+    """Changed files that can run code on the user's machine."""
     patch: bytes = b""
     remarks: Sequence[str] = ()
     document: Mapping[str, object] | None = None
@@ -101,7 +103,7 @@ class DiffResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sides:
-    """Two commits, in a gitdir that has both, and what a document says of them."""
+    """Two commits, in a gitdir that has both, and the fields that describe them."""
 
     gitdir: Path
     base: str
@@ -109,9 +111,9 @@ class _Sides:
     about: Mapping[str, object]
     remarks: tuple[str, ...] = ()
     nothing: str = ""
-    """What to say where they are the same."""
+    """What to print if they are the same."""
     flagged: tuple[str, ...] | None = None
-    """What is known to run code later; `None` has to be looked for."""
+    """Files known to run code; `None` if they have to be found."""
 
 
 async def compare(folder: Path, wanted: Wanted) -> DiffResult:
@@ -130,7 +132,7 @@ async def _combine(place: RepositoryState, wanted: Wanted) -> DiffResult:
     run = report(find_run(place.state(), wanted.first))
     async with combination(place.repository, run) as whole:
         about = {"run": run.run, "sessions": list(whole.sessions), "conflicting": list(whole.conflicting)}
-        remarks = (omitted_line(whole.conflicting),) if whole.conflicting else ()
+        remarks = (left_out_line(whole.conflicting),) if whole.conflicting else ()
         sides = _Sides(
             gitdir=whole.gitdir,
             base=whole.base,
@@ -155,14 +157,14 @@ def _own(place: RepositoryState, session: SessionState) -> _Sides:
     )
 
 
-def _between(place: RepositoryState, one: SessionState, other: SessionState) -> _Sides:
-    """Compare the files that both came to; who changed nothing came to what it started from."""
+def _between(place: RepositoryState, first: SessionState, second: SessionState) -> _Sides:
+    """Compare the final files of two sessions; a session without changes ends where it started."""
     return _Sides(
         gitdir=place.repository.git,
-        base=_require_end(one).commit or one.base,
-        commit=_require_end(other).commit or other.base,
-        about={"sessions": [one.session, other.session]},
-        nothing=same(one.session, other.session),
+        base=_require_end(first).commit or first.base,
+        commit=_require_end(second).commit or second.base,
+        about={"sessions": [first.session, second.session]},
+        nothing=same(first.session, second.session),
     )
 
 
@@ -178,12 +180,12 @@ async def _read(sides: _Sides, form: str) -> DiffResult:
     content = await patch(sides.gitdir, sides.base, sides.commit, form) if sides.commit else b""
     if sides.commit is None or not content:
         return DiffResult(remarks=(*sides.remarks, sides.nothing))
-    flagged = await _flagged(sides, await list_changed_paths(sides.gitdir, sides.base, sides.commit))
+    flagged = await _find_flagged(sides, await list_changed_paths(sides.gitdir, sides.base, sides.commit))
     return DiffResult(executable=flagged, patch=content, remarks=sides.remarks)
 
 
-async def _flagged(sides: _Sides, paths: Sequence[str]) -> tuple[str, ...]:
-    """Name what runs code later: of one session what was found by its own run, with the rules of its file."""
+async def _find_flagged(sides: _Sides, paths: Sequence[str]) -> tuple[str, ...]:
+    """Find the files that can run code; a session has them from its run, by the rules of its file."""
     if sides.flagged is not None or sides.commit is None:
         return sides.flagged or ()
     return (await flag_changes(sides.gitdir, sides.base, sides.commit, paths)).held
@@ -195,43 +197,43 @@ async def _document(sides: _Sides) -> dict[str, object]:
         **sides.about,
         "base": sides.base,
         "commit": sides.commit,
-        "executable_config": list(await _flagged(sides, [file.path for file in files])),
+        "executable_config": list(await _find_flagged(sides, [file.path for file in files])),
         "files": [file.as_fields() for file in files],
     }
 
 
 PLAIN = ("", "cat")
 HABITS = {"LESS": "FRX", "LV": "-c"}
-"""What git tells pagers unless a person has told them something else: to end on one page, and to show colours."""
+"""What git passes to pagers unless the user has set it: quit after one page, and show colours."""
 
 
 def show(lines: Iterable[str]) -> None:
-    """Show escaped *lines* to a person; the pager of a repository's configuration is never asked for."""
-    told = list(lines)
+    """Page escaped *lines*; the pager in a repository's configuration is never used."""
+    shown = list(lines)
     command = os.environ.get("GIT_PAGER", os.environ.get("PAGER", "less"))
     if command not in PLAIN:
-        encoded = (f"{line}\n".encode(errors="backslashreplace") for line in told)
+        encoded = (f"{line}\n".encode(errors="backslashreplace") for line in shown)
         output.flush()
         if show_pages(encoded, command, HABITS | os.environ):
             return
-    output.print_out("\n".join(told))
+    output.print_out("\n".join(shown))
 
 
 First = Annotated[
     str | None,
     typer.Argument(
         metavar="SESSION",
-        help="A session, its step, its branch, or the beginning or end of its name; else the latest. "
-        "With --combined a run.",
+        help="A session: its name, step, branch, or a unique prefix or suffix; default: the latest. "
+        "With --combined, a run.",
         show_default=False,
     ),
 ]
 Second = Annotated[
     str | None,
-    typer.Argument(metavar="OTHER", help="Another session: how its work differs from the first.", show_default=False),
+    typer.Argument(metavar="OTHER", help="A second session: show how it differs from the first.", show_default=False),
 ]
 Combined = Annotated[
-    bool, typer.Option("--combined", help="All sessions of a run that ended well, merged beside your checkout.")
+    bool, typer.Option("--combined", help="All successful sessions of a run, merged outside your checkout.")
 ]
 
 
@@ -239,20 +241,20 @@ def command(
     session: First = None,
     other: Second = None,
     combined: Combined = False,
-    stat: Annotated[bool, typer.Option("--stat", help="Only how much was changed in each file.")] = False,
-    name_only: Annotated[bool, typer.Option("--name-only", help="Only the names of the changed files.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="The changed files as one JSON document.")] = False,
+    stat: Annotated[bool, typer.Option("--stat", help="Show only how much changed in each file.")] = False,
+    name_only: Annotated[bool, typer.Option("--name-only", help="Show only the names of the changed files.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the changed files as one JSON document.")] = False,
     repo: Repo = HERE,
 ) -> int:
     """Show what an agent changed.
 
-    Two sessions: how the second differs from the first. Where stdout is no terminal it is a patch for `git apply`, byte
-    for byte. A warning names first what could run programs on your machine later.
+    With two sessions, show how the second differs from the first. If stdout is not a terminal, print an exact patch for
+    `git apply`. A warning lists changed files that can run code on your machine.
     """
     if stat + name_only + json > 1:
         raise BadInput("more than one of --stat, --name-only and --json; choose one")
     if combined and other is not None:
-        raise BadInput("--combined takes a run and no second session; leave one of them out")
+        raise BadInput("--combined takes a run, not two sessions; drop one of them")
     form = "--json" if json else "--stat" if stat else "--name-only" if name_only else "--patch"
     wanted = Wanted(first=session, second=other, is_combined=combined, form=form)
     _show(asyncio.run(compare(repo, wanted)))
@@ -260,19 +262,19 @@ def command(
 
 
 def _show(found: DiffResult) -> None:
-    """Show it as its reader needs it: a document, a patch byte for byte, or pages for a person."""
+    """Print a document, an exact patch, or pages for a terminal."""
     if found.document is not None:
         output.print_out(text(found.document))
         return
     for remark in found.remarks:
         output.print_err(remark)
     if output.is_terminal() and found.patch:
-        # In the pages too, for they may cover what was said before them.
+        # Inside the pages, because a pager hides what was printed before it.
         first = [warning(found.executable, output.paint())] if found.executable else []
         show([*first, *patch_lines(found.patch, output.paint())])
         return
     if found.executable:
-        # On stderr, so that what is piped to `git apply` stays a patch; and first, so that nobody overlooks it.
+        # On stderr, so that stdout stays a patch for `git apply`; and first, so that nobody overlooks it.
         output.print_err(warning(found.executable, output.paint(sys.stderr)))
     if found.patch:
         output.write_bytes(found.patch)

@@ -1,4 +1,4 @@
-"""`shoal doctor`: what this host can hold, by trying."""
+"""`shoal doctor`: what this host supports, found by trying."""
 
 import asyncio
 import itertools
@@ -18,21 +18,21 @@ from shoal.cli.output import Paint, escape
 from shoal.doctor.doctor import diagnose
 from shoal.model.finding import Diagnosis, Finding
 
-SIGNS = {True: "ok", False: "no", None: "–"}
-SIGN, NAME = 2, 11
+MARKS = {True: "ok", False: "no", None: "–"}
+MARK, NAME = 2, 11
 GAP = "  "
-INDENT = " " * (len(GAP) * 3 + SIGN + NAME)
+INDENT = " " * (len(GAP) * 3 + MARK + NAME)
 WIDEST, NARROWEST = 100, 50
 TITLES = {
-    "bubblewrap": "wall: bubblewrap (the default)",
-    "landlock": "wall: landlock (by name: --sandbox landlock)",
+    "bubblewrap": "sandbox: bubblewrap (the default)",
+    "landlock": "sandbox: landlock (choose it with --sandbox landlock)",
     "clients": "agent programs",
 }
-POLLING = "limits by polling (approximately, and cpu not at all)"
+POLLING = "limits by polling (approximate, and no cpu limit)"
 
 
 class Page:
-    """Sets findings as lines: folded to *width* for a person, one to a line for a program."""
+    """Formats findings: folded to *width* for a terminal, one per line for a program."""
 
     def __init__(self, paint: Paint, *, width: int | None) -> None:
         self._paint = paint
@@ -40,32 +40,32 @@ class Page:
         self._is_first = True
 
     def lines(self, findings: Sequence[Finding]) -> Iterator[str]:
-        """Give each area its title and its lines."""
-        for area, some in itertools.groupby(findings, key=lambda one: one.area):
+        """Yield the title and the findings of each area."""
+        for area, some in itertools.groupby(findings, key=lambda finding: finding.area):
             if not self._is_first:
                 yield ""
             self._is_first = False
             yield self._paint(TITLES.get(area, area), "bold")
-            for one in some:
-                yield from self._line(one)
+            for finding in some:
+                yield from self._line(finding)
 
     def sentence(self, diagnosis: Diagnosis) -> str:
-        """Say in one sentence what this host can hold."""
-        held = ", ".join(_held_lines(diagnosis)) or "nothing"
-        head, tone = ("This host holds:", "good") if diagnosis.holds else ("This host does not hold:", "bad")
-        rest = held if diagnosis.holds else f"{', '.join(_missing(diagnosis))}. It holds: {held}"
+        """Say in one sentence what this host supports."""
+        held = ", ".join(_list_supported(diagnosis)) or "nothing"
+        head, tone = ("This host supports:", "good") if diagnosis.holds else ("This host does not support:", "bad")
+        rest = held if diagnosis.holds else f"{', '.join(_missing(diagnosis))}. It supports: {held}"
         folded = textwrap.fill(escape(f"{head} {rest}"), self._width or len(head + rest) + 1, break_on_hyphens=False)
         return folded.replace(head, self._paint(head, tone), 1)
 
-    def _line(self, one: Finding) -> Iterator[str]:
-        sign = self._paint(SIGNS[one.held].ljust(SIGN), _tone(one))
-        text = escape(f"{one.tried}: {one.said}" if one.tried else one.said)
-        remedy = f"→ {escape(one.remedy)}" if one.remedy else ""
+    def _line(self, finding: Finding) -> Iterator[str]:
+        mark = self._paint(MARKS[finding.held].ljust(MARK), _tone(finding))
+        text = escape(f"{finding.tried}: {finding.said}" if finding.tried else finding.said)
+        remedy = f"→ {escape(finding.remedy)}" if finding.remedy else ""
         if self._width is None or len(INDENT) + len(text) + 1 + len(remedy) <= self._width:
             folded = [f"{text} {self._fix_hint(remedy)}".rstrip()]
         else:
             folded = [*self._wrap(text), *map(self._fix_hint, self._wrap(remedy, hang=GAP))]
-        yield f"{GAP}{sign}{GAP}{escape(one.name).ljust(NAME)}{GAP}{folded[0]}"
+        yield f"{GAP}{mark}{GAP}{escape(_shown_name(finding)).ljust(NAME)}{GAP}{folded[0]}"
         yield from (f"{INDENT}{line}" for line in folded[1:])
 
     def _wrap(self, text: str, *, hang: str = "") -> list[str]:
@@ -76,8 +76,8 @@ class Page:
         return self._paint(text, "mark") if text else ""
 
 
-def _held_lines(diagnosis: Diagnosis) -> Iterator[str]:
-    yield from (f"{wall} wall" for wall in diagnosis.walls)
+def _list_supported(diagnosis: Diagnosis) -> Iterator[str]:
+    yield from (f"{sandbox} sandbox" for sandbox in diagnosis.walls)
     if diagnosis.workspace:
         yield f"{diagnosis.workspace} workspaces"
     if diagnosis.limits:
@@ -85,19 +85,24 @@ def _held_lines(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _missing(diagnosis: Diagnosis) -> Iterator[str]:
-    failed = [one for one in diagnosis.findings if one.needed and one.held is not True]
-    for area, some in itertools.groupby(failed, key=lambda one: one.area):
-        names = [one.name for one in some]
+    failed = [finding for finding in diagnosis.findings if finding.needed and finding.held is not True]
+    for area, some in itertools.groupby(failed, key=lambda finding: finding.area):
+        names = [finding.name for finding in some]
         if names == ["wall"]:
-            yield f"{area} wall"
+            yield f"{area} sandbox"
         else:
-            yield f"{f'{area} wall' if area in TITLES else area} ({', '.join(names)})"
+            yield f"{f'{area} sandbox' if area in TITLES else area} ({', '.join(names)})"
 
 
-def _tone(one: Finding) -> str:
-    if one.held is None:
+def _shown_name(finding: Finding) -> str:
+    """Return the name to print; the JSON document keeps its older word for a sandbox."""
+    return "sandbox" if finding.name == "wall" else finding.name
+
+
+def _tone(finding: Finding) -> str:
+    if finding.held is None:
         return "dim"
-    return "good" if one.held else "bad" if one.needed else "warn"
+    return "good" if finding.held else "bad" if finding.needed else "warn"
 
 
 GOOD, NOT_HELD = 0, 5
@@ -106,26 +111,24 @@ HERE = Path()
 
 def command(
     json: Json = False,
-    repo: Annotated[
-        Path, typer.Option("--repo", metavar="DIR", help="Where agents would work; any folder will do.")
-    ] = HERE,
+    repo: Annotated[Path, typer.Option("--repo", metavar="DIR", help="The folder where agents would work.")] = HERE,
 ) -> int:
-    """Say what this host can hold, by trying to get out.
+    """Check what this host supports, by attacking its sandbox.
 
-    Runs live escapes and one breach of each limit in a scratch repository; nothing of it stays.
+    Runs real escape attempts and exceeds each limit once, in a scratch repository that is removed afterwards.
     """
-    diagnosis = asyncio.run(_diagnose_quietly(repo) if json else _diagnose_aloud(repo))
+    diagnosis = asyncio.run(_diagnose_as_json(repo) if json else _diagnose_and_print(repo))
     return GOOD if diagnosis.holds else NOT_HELD
 
 
-async def _diagnose_quietly(folder: Path) -> Diagnosis:
+async def _diagnose_as_json(folder: Path) -> Diagnosis:
     diagnosis = await diagnose(folder, os.environ)
     output.print_out(text(_document(diagnosis)))
     return diagnosis
 
 
-async def _diagnose_aloud(folder: Path) -> Diagnosis:
-    """Show each area as soon as it is known: some take a second."""
+async def _diagnose_and_print(folder: Path) -> Diagnosis:
+    """Print each area as soon as it is known; some take a second."""
     page = Page(output.paint(), width=shutil.get_terminal_size().columns if output.is_terminal() else None)
     diagnosis = await diagnose(folder, os.environ, lambda found: output.print_out("\n".join(page.lines(found))))
     output.print_out(f"\n{page.sentence(diagnosis)}")
@@ -138,5 +141,5 @@ def _document(diagnosis: Diagnosis) -> dict[str, object]:
         "walls": list(diagnosis.walls),
         "workspace": diagnosis.workspace,
         "limits": diagnosis.limits,
-        "findings": [one.as_fields() for one in diagnosis.findings],
+        "findings": [finding.as_fields() for finding in diagnosis.findings],
     }

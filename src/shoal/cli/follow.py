@@ -1,4 +1,4 @@
-"""Following a run to its end, for the commands that start one."""
+"""Follow a run to its end, for the commands that start one."""
 
 import asyncio
 import contextlib
@@ -20,22 +20,22 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
-    """What signals have asked for so far; *stop* is set by the first."""
+    """Counts the signals of the user: the first sets *stop*, the second cancels the run."""
 
     def __init__(self, task: asyncio.Task[object] | None) -> None:
         self.stop = StopSignal()
         self._task = task
 
     def request(self) -> None:
-        """Take one signal."""
+        """Handle one signal."""
         if self.stop.is_set() and self._task is not None:
             self._task.cancel()
         elif not self.stop.is_set():
             self.stop.set()
             output.print_err(trouble.stopping())
 
-    def be_late(self) -> None:
-        """Stop because the time of the whole is over."""
+    def expire(self) -> None:
+        """Stop because the deadline has passed."""
         if not self.stop.is_set():
             self.stop.exit_code = LATE
             self.stop.set()
@@ -44,25 +44,25 @@ class Interrupt:
 
 @contextlib.contextmanager
 def interruptible(deadline: float | None = None, on_hangup: Callable[[], None] | None = None) -> Iterator[Interrupt]:
-    """Take the signals for as long as the current task is in here; after *deadline* seconds act as if one came.
+    """Handle signals inside this block; after *deadline* seconds act as if one had come.
 
     With *on_hangup*, SIGHUP calls that and stops nothing.
     """
     interrupt = Interrupt(asyncio.current_task())
     loop = asyncio.get_running_loop()
-    clock = None if deadline is None else loop.call_later(deadline, interrupt.be_late)
-    # What was ignored from the start (`nohup`) stays ignored: that was asked for.
-    taken = [one for one in SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
-    for one in taken:
-        is_let_go = one is signal.SIGHUP and on_hangup is not None
-        loop.add_signal_handler(one, on_hangup if is_let_go and on_hangup is not None else interrupt.request)
+    clock = None if deadline is None else loop.call_later(deadline, interrupt.expire)
+    # What was ignored from the start (`nohup`) stays ignored.
+    taken = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in taken:
+        is_let_go = number is signal.SIGHUP and on_hangup is not None
+        loop.add_signal_handler(number, on_hangup if is_let_go and on_hangup is not None else interrupt.request)
     try:
         yield interrupt
     finally:
         if clock is not None:
             clock.cancel()
-        for one in taken:
-            loop.remove_signal_handler(one)
+        for number in taken:
+            loop.remove_signal_handler(number)
 
 
 SELDOM = 50_000  # objects more than before; some megabytes
@@ -70,9 +70,9 @@ SELDOM = 50_000  # objects more than before; some megabytes
 
 @contextlib.contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Look for cycles seldom in here: by Python's own measure, a tenth of the time of many short sessions goes there.
+    """Collect garbage seldom inside this block: by default it takes a tenth of the time of many short sessions.
 
-    For a program that is ours alone; who runs agents inside of another program decides that for itself.
+    Only for our own program; a program that embeds Shoal decides for itself.
     """
     before = gc.get_threshold()
     gc.freeze()  # what was imported and planned stays anyhow
@@ -87,27 +87,27 @@ def seldom_collected() -> Iterator[None]:
 async def follow_run(
     plan: Plan,
     request: RunRequest,
-    face: RunOutput,
+    display: RunOutput,
     deadline: float | None = None,
     on_hangup: Callable[[], None] | None = None,
 ) -> int:
-    """Run *plan* with *face* to show it, for at most *deadline* seconds, and return the exit code."""
+    """Run *plan* with *display* to show it, for at most *deadline* seconds, and return the exit code."""
     with interruptible(deadline, on_hangup) as interrupt:
         try:
             with seldom_collected():
-                report = await run(plan, request, stop=interrupt.stop, listen=face.hear)
+                report = await run(plan, request, stop=interrupt.stop, listen=display.on_event)
         except asyncio.CancelledError:
             output.print_err(trouble.interrupt_line())
             return INTERRUPTED
         except RunBroken as broken:
-            await face.conclude(broken.report, request.folder)
+            await display.conclude(broken.report, request.folder)
             raise broken.cause from None
-        await face.conclude(report, request.folder)
+        await display.conclude(report, request.folder)
     return exit_code(report)
 
 
 def make_request(plan: Plan, folder: Path, base: str | None = None, *, approve_all: bool = False) -> RunRequest:
-    """Ask for *plan* to be run on *folder*, in the way it says itself."""
+    """Make the request to run *plan* on *folder* with its own settings."""
     return RunRequest(
         folder=folder,
         environ=os.environ,

@@ -1,4 +1,4 @@
-"""Reports and events as JSON documents, by the names of the contract."""
+"""Reports and events as JSON documents."""
 
 import json
 
@@ -8,19 +8,19 @@ from shoal.store.codec import encode
 
 
 def text(document: object, *, indent: int | None = 1) -> str:
-    """Write a document in ASCII, so that nothing of it can move a terminal's cursor."""
+    """Format a document in ASCII, so that it cannot control a terminal."""
     return json.dumps(document, ensure_ascii=True, indent=indent)
 
 
 def event_line(recorded: Recorded) -> str:
-    """Write one event on one line: its number, its time, its kind and its fields."""
+    """Format one event on one line: its number, time, kind and fields."""
     fields = json.loads(encode(recorded.event))
     head = {"seq": recorded.seq, "at": recorded.at, "event": type(recorded.event).__name__}
     return text(head | fields, indent=None)
 
 
 def run_document(report: RunReport) -> dict[str, object]:
-    """Give the report as it is printed by `shoal run --json`."""
+    """Return the report as printed by `shoal run --json`."""
     return {
         "run": report.run,
         "status": report.status.value,
@@ -29,7 +29,7 @@ def run_document(report: RunReport) -> dict[str, object]:
         "usage": {**NONE, **report.usage},
         "steps": [_step(step) for step in report.steps],
         "merge": None if report.merge is None else report.merge.as_fields(),
-        "overlaps": [one.as_fields() for one in report.overlaps],
+        "overlaps": [overlap.as_fields() for overlap in report.overlaps],
         "wall": report.wall,
         "limits": report.limits,
         "workspace": report.workspace,
@@ -60,13 +60,13 @@ def _step(step: StepResult) -> dict[str, object]:
 
 
 def rule(on_failure: str) -> object:
-    """Spell a rule as a file does."""
+    """Return a rule as it is written in a file."""
     name, is_quorum, number = on_failure.partition("quorum=")
     return {"quorum": int(number)} if is_quorum else name
 
 
 def worker_document(worker: WorkerResult) -> dict[str, object]:
-    """Give one worker's part of the report."""
+    """Return one worker's part of the report."""
     return {
         "index": worker.index,
         "item": worker.item,
@@ -88,9 +88,9 @@ def worker_document(worker: WorkerResult) -> dict[str, object]:
         "limit": worker.limit,
         "error": worker.error,
         "contracts": [
-            {"type": one.type, "passed": one.is_met, "warning": one.is_warning, "message": one.message}
-            for one in worker.checks
-            if not one.is_trial
+            {"type": check.type, "passed": check.is_met, "warning": check.is_warning, "message": check.message}
+            for check in worker.checks
+            if not check.is_trial
         ],
         "unkept": list(worker.unkept),
         "unconverted": list(worker.unconverted),

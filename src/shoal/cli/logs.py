@@ -1,4 +1,4 @@
-"""`shoal logs`: what an agent said."""
+"""`shoal logs`: what an agent printed."""
 
 import asyncio
 import re
@@ -32,24 +32,24 @@ from shoal.store.lookup import find_session
 from shoal.store.reader import read_events, read_session
 from shoal.store.state import SessionState
 
-# Taken out, not shown as an escape: many programs colour what they say, and a line of escapes cannot be read.
+# Removed rather than escaped: many programs print colours, and a line of escapes is unreadable.
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-# How lines begin that an agent's own could be taken for, also by dashes and blanks of other kinds.
+# How our own lines begin, also with other kinds of dashes and blanks; an agent's lines must not look like them.
 OURS = re.compile(r"\s*(?:[-\u2010-\u2015\u2212\ufe58\ufe63\uff0d]{2}\s|(?:out|err|setup|shoal):)", re.IGNORECASE)
-PROMPT = 80 - len("-- asked:  --")
+PROMPT = 80 - len("-- prompt:  --")
 ACTED = 160
 
 
 def log_line(event: Event, paint: Paint) -> str | None:
-    """Show a line of output as it is, escaped, and other events between dashes; none can be taken for another."""
+    """Format output lines escaped, and other events between dashes, so that neither looks like the other."""
     match event:
         case Output(text=text, dropped=0, stream=stream):
             return _words(text, stream, paint)
         case Output(text=text, dropped=dropped, stream=stream):
-            missing = paint(f"-- {count(dropped, 'byte')} of output not kept here --", "warn")
+            missing = paint(f"-- {count(dropped, 'byte')} of output not kept --", "warn")
             return f"{missing}\n{_words(text, stream, paint)}" if text else missing
         case AgentStarted(session=session, pid=pid):
-            return paint(f"-- {escape(session)} runs, pid {pid} --", "dim")
+            return paint(f"-- {escape(session)} started, pid {pid} --", "dim")
         case AgentEnded(exit_code=code, signal=number):
             return paint(f"-- ended by signal {number} --" if number else f"-- exited with {code} --", "dim")
         case AgentActed():
@@ -61,7 +61,7 @@ def log_line(event: Event, paint: Paint) -> str | None:
 
 
 def _activity_line(event: AgentActed, paint: Paint) -> str | None:
-    """Show what a client did in one line; what a tool gave back only where that went wrong."""
+    """Format what a client did on one line; tool results only if they failed."""
     text = beginning(event.text, ACTED)
     match event.act:
         case Act.TOOL:
@@ -69,20 +69,20 @@ def _activity_line(event: AgentActed, paint: Paint) -> str | None:
         case Act.RESULT if not event.ok:
             return paint(f"-- tool {escape(event.tool)} failed: {text} --", "warn")
         case Act.RETRY:
-            return paint(f"-- its model cannot be asked: {text}; again in {seconds(event.seconds)} --", "warn")
+            return paint(f"-- model request failed: {text}; retrying in {seconds(event.seconds)} --", "warn")
         case Act.TROUBLE:
-            return paint(f"-- trouble: {text} --", "warn")
+            return paint(f"-- error: {text} --", "warn")
     return None
 
 
 def prompt_line(prompt: str, paint: Paint) -> str:
-    """Say what the agent was asked to do."""
-    return paint(f"-- asked: {beginning(prompt, PROMPT)} --", "dim")
+    """Format the prompt of the agent."""
+    return paint(f"-- prompt: {beginning(prompt, PROMPT)} --", "dim")
 
 
 def missing_log_line(session: str) -> str:
-    """Say that nothing is left of what the agent said."""
-    return f"shoal: the log of {escape(session)} is not there any more; `shoal clean --older-than` removes logs"
+    """Say that the log has been removed."""
+    return f"shoal: the log of {escape(session)} no longer exists; `shoal clean --older-than` removes old logs"
 
 
 def end_line(result: WorkerResult, paint: Paint) -> str:
@@ -107,11 +107,11 @@ POLL_SECONDS = 0.2
 
 def command(
     session: Session = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the session has ended.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for each event.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the session ends.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print each event as one JSON object per line.")] = False,
     repo: Repo = HERE,
 ) -> int:
-    """Show what an agent said, the latest or another."""
+    """Show what an agent printed; by default, the latest."""
     place = asyncio.run(find_place(repo))
     state = place.state()
     chosen = find_session(state, session)
@@ -131,7 +131,7 @@ def command(
 
 
 class Watch:
-    """Looks at one session until it has ended, or its Shoal is dead."""
+    """Follows one session until it has ended or its Shoal is dead."""
 
     def __init__(self, place: RepositoryState, run: str, session: SessionState) -> None:
         self._place = place
@@ -141,10 +141,10 @@ class Watch:
         self.result: WorkerResult | None = session.result
 
     def follow(self) -> Iterator[Recorded]:
-        """Give its events, those to come too."""
+        """Yield its events as they come."""
         after = 0
         while True:
-            # Asked first: a session ends after its last event is on disk, so what is read then is all there is.
+            # Checked first: a session ends after its last event is on disk, so the read below is complete.
             is_over = self._is_over()
             for recorded in read_session(self._place.paths, self._session, after):
                 after = recorded.seq

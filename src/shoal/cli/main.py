@@ -1,4 +1,4 @@
-"""The console script: words in, exit code out."""
+"""The console script: arguments in, exit code out."""
 
 import gc
 import sys
@@ -7,24 +7,24 @@ from collections.abc import Sequence
 from shoal import __version__
 
 INTERRUPTED = 130
-CLOSED = 141  # what a shell shows for a program that was ended by a closed pipe
+CLOSED = 141  # what a shell shows for a program ended by a closed pipe
 BUG = 3
 
 
 def main() -> None:
-    """Run the command that was typed, and leave with its exit code."""
+    """Run the command and exit with its exit code."""
     words = sys.argv[1:]
     if words[:1] in (["--version"], ["-V"]):
         print(f"shoal {__version__}")
         return
     code = exit_code(words)
-    gc.freeze()  # who ends need not look through all that was imported for garbage
+    gc.freeze()  # exit without collecting what was imported
     sys.exit(code)
 
 
 def exit_code(words: list[str]) -> int:
-    """Run the command that *words* name, and turn every way in which it can end into a number."""
-    # Imported here, for `--version` may cost no more than Python itself.
+    """Run the command in *words* and return its exit code, whatever happens."""
+    # Imported here, so that `--version` costs no more than Python itself.
     from shoal.cli import app, output
 
     output.make_streams_safe()
@@ -41,7 +41,7 @@ def exit_code(words: list[str]) -> int:
 
 
 def _print_error(error: Exception, words: Sequence[str]) -> int:
-    """Say on stderr what went wrong, on one line where it can be, and return the exit code for it."""
+    """Print *error* to stderr, on one line if possible, and return its exit code."""
     import typer
 
     from shoal.cli import output
@@ -63,7 +63,7 @@ def _print_error(error: Exception, words: Sequence[str]) -> int:
 
 
 def _first(error: Exception) -> Exception:
-    """Take the first error out of the groups that structured concurrency puts it in."""
+    """Unwrap the first error from the groups of structured concurrency."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,4 +1,4 @@
-"""`shoal open`: an agent's branch in a folder, for a person's editor."""
+"""`shoal open`: an agent's branch in a folder, for the user's editor."""
 
 import asyncio
 from pathlib import Path
@@ -18,25 +18,23 @@ from shoal.store.state import SessionState
 
 
 def checkout_line(branch: str, *, is_new: bool, is_elsewhere: bool) -> str:
-    """Say what stands in the folder whose path follows."""
+    """Say what is checked out in the folder whose path follows."""
     if is_new:
-        return (
-            f"shoal: {escape(branch)} is checked out in a worktree of yours; `git worktree remove` takes it away again"
-        )
-    return f"shoal: {escape(branch)} is open already{', elsewhere' if is_elsewhere else ''}"
+        return f"shoal: {escape(branch)} is checked out in a worktree; `git worktree remove` removes it again"
+    return f"shoal: {escape(branch)} is already open{', elsewhere' if is_elsewhere else ''}"
 
 
 def command(
     session: Session = None,
     path: Annotated[
-        Path | None, typer.Option("--path", metavar="DIR", help="Where to; else .shoal/open/SESSION.")
+        Path | None, typer.Option("--path", metavar="DIR", help="Where to check it out; default: .shoal/open/SESSION.")
     ] = None,
     json: Json = False,
     repo: Repo = HERE,
 ) -> int:
-    """Open an agent's branch in a folder for your editor.
+    """Check out an agent's branch in a folder for your editor.
 
-    Only the folder is printed on stdout: `cd $(shoal open)`.
+    Prints only the folder on stdout: `cd $(shoal open)`.
     """
     asyncio.run(_open(session, path, repo, as_json=json))
     return 0

@@ -10,12 +10,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Session = Annotated[
     str | None,
     typer.Argument(
-        metavar="SESSION", help="A session, its step, its branch, or the beginning or end of its name; else the latest."
+        metavar="SESSION", help="A session: its name, step, branch, or a unique prefix or suffix; default: the latest."
     ),
 ]
 Run = Annotated[
     str | None,
-    typer.Argument(metavar="RUN", help="A run, its pipeline, or the beginning or end of its name; else the latest."),
+    typer.Argument(metavar="RUN", help="A run: its name, pipeline, or a unique prefix or suffix; default: the latest."),
 ]
 
 HERE = Path()

@@ -1,4 +1,4 @@
-"""A plan laid out before anything is started: which stages there are, in which waves, and how many agents at once."""
+"""The outline of a plan: its stages in waves, and how many agents run at a time."""
 
 import graphlib
 import itertools
@@ -32,7 +32,7 @@ class OutlineRow:
 
     @property
     def workers(self) -> int | None:
-        """How many agents it has in all; `None` where an artifact says so, when there is one."""
+        """How many agents it has in all; `None` if an artifact decides it during the run."""
         match self.stage:
             case Step(matrix=None, workers=workers):
                 return workers
@@ -46,7 +46,7 @@ class OutlineRow:
     def together(self, most: int) -> int:
         """How many of them can be at work at once, where the run allows *most*."""
         parallel = self.stage.matrix.most if isinstance(self.stage, Step) and self.stage.matrix else None
-        bounds = [one for one in (self.workers, parallel) if one is not None]
+        bounds = [bound for bound in (self.workers, parallel) if bound is not None]
         return min(bounds, default=most)
 
     @property
@@ -73,13 +73,13 @@ class Outline:
 
     @property
     def total(self) -> int | None:
-        """How many agents there are in all, each counted once; `None` where nobody knows."""
+        """How many agents there are in all, each counted once; `None` if that is not known yet."""
         numbers = [row.workers for row in self.rows]
         return None if None in numbers else sum(number or 0 for number in numbers)
 
 
 def outline_plan(plan: Plan) -> Outline:
-    """Lay out *plan*; nothing is looked at but the plan."""
+    """Lay out *plan* without looking at anything else."""
     rows = list(_rows(plan.steps))
     waits = _waits(rows)
     waves = _waves(waits)
@@ -89,7 +89,7 @@ def outline_plan(plan: Plan) -> Outline:
 
 
 def _rows(stages: Sequence[Stage], start: tuple[str, ...] = ()) -> Iterator[OutlineRow]:
-    """Give each stage, and behind a group what is inside of it; those that need nothing start from *start*."""
+    """Yield each stage, and after a group its inner stages; those without needs start from *start*."""
     known = {stage.name: stage for stage in stages}
     sources = _sources(known, start)
     for stage in stages:
@@ -106,9 +106,9 @@ def _rows(stages: Sequence[Stage], start: tuple[str, ...] = ()) -> Iterator[Outl
 
 
 def _sources(stages: Mapping[str, Stage], start: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Find whose work each stage starts from: what has none of its own hands on what it started from itself."""
+    """Find whose work each stage starts from; a stage without work of its own passes on its start."""
     found: dict[str, tuple[str, ...]] = {}
-    for name in graphlib.TopologicalSorter({name: one.needs for name, one in stages.items()}).static_order():
+    for name in graphlib.TopologicalSorter({name: stage.needs for name, stage in stages.items()}).static_order():
         stage = stages[name]
         if stage.base is not None or not stage.is_stacked:
             found[name] = () if stage.base is None else (stage.base,)
@@ -128,10 +128,10 @@ def _is_split(stage: Stage) -> bool:
 
 
 def _waits(rows: Sequence[OutlineRow]) -> dict[str, list[str]]:
-    """Give what each row waits for: who is inside of a group for that group, who needs it for all of those."""
+    """Map each row to what it waits for: inner stages to their group, and dependants of a group to all of it."""
     groups = [row.name for row in rows if isinstance(row.stage, PipelineGroup)]
     inside = {group: [row.name for row in rows if row.name.startswith(f"{group}{INNER}")] for group in groups}
-    waits = {row.name: [one for need in row.needs for one in (need, *inside.get(need, ()))] for row in rows}
+    waits = {row.name: [name for need in row.needs for name in (need, *inside.get(need, ()))] for row in rows}
     for group, members in inside.items():
         for member in members:
             waits[member].append(group)
@@ -151,7 +151,7 @@ def network(step: Step) -> Network:
 
 
 def plan_document(outline: Outline) -> dict[str, object]:
-    """Give the plan for `shoal run --dry-run --json`."""
+    """Return the plan for `shoal run --dry-run --json`."""
     plan = outline.plan
     return {
         "plan": plan.name,
@@ -209,15 +209,15 @@ def _step_document(step: Step) -> dict[str, object]:
         "network": network(step).value,
         "sandbox": step.sandbox,
         "isolation_strategy": step.isolation_strategy,
-        "limits": asdict(task.limits or ResourceLimits.unnamed()),
+        "limits": asdict(task.limits or ResourceLimits.default()),
         "timeout": task.timeout,
         "on_failure": rule(step.on_failure),
         "retry": asdict(task.retry),
         "expect": task.expect,
         "env": sorted(task.env),
         "setup": None if task.nearest_setup is None else list(task.nearest_setup.commands),
-        "artifacts": [one.name for one in step.artifacts],
-        "contracts": [{"type": one.type, "promise": one.promise} for one in step.contracts],
+        "artifacts": [artifact.name for artifact in step.artifacts],
+        "contracts": [{"type": contract.type, "promise": contract.promise} for contract in step.contracts],
         "select": None if step.select is None else list(step.select.by),
         "vary": len(step.vary),
         "matrix": None if step.matrix is None else _matrix_document(step.matrix),

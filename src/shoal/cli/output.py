@@ -1,4 +1,4 @@
-"""Our two streams: who reads them may go away at any time, and may be a person at a terminal or a program."""
+"""Write to stdout and stderr, whose reader may be a terminal or a program and may go away at any time."""
 
 import errno
 import io
@@ -14,7 +14,7 @@ from typing import TextIO
 from shoal.errors import Broken
 
 Paint = Callable[[str, str], str]
-"""Give a text a colour by its name, or leave it as it is."""
+"""Colours a text by the name of the colour, or leaves it as it is."""
 
 COLOURS = {"good": "32", "bad": "31", "warn": "33", "dim": "2", "bold": "1", "mark": "36"}
 GONE = (errno.EPIPE, errno.EIO, errno.EBADF)
@@ -25,7 +25,7 @@ class Closed(Exception):
 
 
 def make_streams_safe() -> None:
-    """Let no text be refused for the terminal's encoding."""
+    """Escape characters that the terminal's encoding does not have."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -37,7 +37,7 @@ def print_out(line: str = "") -> None:
 
 
 def print_err(line: str = "") -> None:
-    """Write a line to stderr; when nobody reads that, it is nobody's loss."""
+    """Write a line to stderr; ignore it if nobody reads it."""
     try:
         _write(sys.stderr, f"{line}\n")
     except (Closed, Broken):
@@ -45,7 +45,7 @@ def print_err(line: str = "") -> None:
 
 
 def write_bytes(content: bytes) -> None:
-    """Write bytes to stdout just as they are."""
+    """Write bytes to stdout unchanged."""
     flush()
     try:
         sys.stdout.buffer.write(content)
@@ -55,17 +55,17 @@ def write_bytes(content: bytes) -> None:
 
 
 def flush() -> None:
-    """Bring everything out."""
+    """Flush stdout."""
     _write(sys.stdout, "")
 
 
 def is_terminal() -> bool:
-    """Say whether a person reads our stdout."""
+    """Say whether stdout is a terminal."""
     return _is_terminal(sys.stdout)
 
 
 def paint(stream: TextIO | None = None) -> Paint:
-    """Return how to colour what goes to *stream* (stdout by default): not at all, unless a person reads it."""
+    """Return how to colour text for *stream* (stdout by default); only terminals get colours."""
     wanted = _is_terminal(stream or sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return _colour if wanted else lambda text, colour: text
 
@@ -92,7 +92,7 @@ def _write(stream: TextIO | None, text: str) -> None:
 
 
 def _lost(stream: TextIO, error: OSError) -> None:
-    """Keep Python from trying the same bytes again when it ends, and say what happened."""
+    """Keep Python from writing the same bytes again at exit, and raise what happened."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -109,19 +109,19 @@ FIRST_BYTE, LAST_BYTE = 0xDC80, 0xDCFF
 
 
 def escape(text: str, *, keep: str = "") -> str:
-    r"""Escape every sign that is not seen as itself, as `\xNN`, `\uNNNN` or `\UNNNNNNNN`; those in *keep* stay."""
+    r"""Escape every character not visible as itself, as `\xNN`, `\uNNNN` or `\UNNNNNNNN`; those in *keep* stay."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(sign if sign in keep or _is_seen(sign) else _escape(ord(sign)) for sign in text)
+    return "".join(char if char in keep or _is_visible(char) else _escape(ord(char)) for char in text)
 
 
 def flat(text: str) -> str:
-    """Give a text of several lines on one line, escaped as by `plain`."""
+    """Put a text of several lines on one line, escaped."""
     return escape(" ".join(text.split()))
 
 
-def _is_seen(sign: str) -> bool:
-    return sign.isprintable() and INVISIBLE.match(sign) is None
+def _is_visible(char: str) -> bool:
+    return char.isprintable() and INVISIBLE.match(char) is None
 
 
 def _escape(code: int) -> str:
@@ -133,7 +133,7 @@ def _escape(code: int) -> str:
 
 
 def program() -> str:
-    """Give `shoal` where the shell finds it, else the path by which it was started."""
+    """Return `shoal` if the shell finds it, else the path by which it was started."""
     started = Path(sys.argv[0])
     found = shutil.which("shoal")
     if found is not None or not started.is_file():

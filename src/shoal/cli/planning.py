@@ -1,4 +1,4 @@
-"""From what was typed to a plan: a file, a pipeline by its name, or tasks for agents."""
+"""Turn command-line arguments into a plan: a file, a named pipeline, or tasks for agents."""
 
 import json
 import re
@@ -26,13 +26,13 @@ STDIN = "-"
 
 
 def read_tasks(source: str) -> tuple[Task, ...]:
-    """Read the tasks of the file *source*, or of stdin for `-`; what is wrong is told with file, line and column."""
+    """Read the tasks of the file *source*, or of stdin for `-`; report errors with file, line and column."""
     name = "stdin" if source == STDIN else source
     content = read_source(source, name)
     lines = content.decode(errors="surrogateescape").removeprefix("\ufeff").split("\n")
     tasks = tuple(_task(line, f"{name}:{number}") for number, line in enumerate(lines, start=1) if line.strip())
     if not tasks:
-        raise BadInput(f"{name}: there is no task in it; write one on each line")
+        raise BadInput(f"{name}: contains no tasks; write one per line")
     return tasks
 
 
@@ -70,20 +70,20 @@ def _object(line: str, place: str) -> dict[str, object]:
     except (json.JSONDecodeError, RecursionError) as error:
         column = error.colno if isinstance(error, json.JSONDecodeError) else 1
         what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep"
-        raise BadInput(f"{place}:{column}: this is no JSON object ({what}); one object on one line") from None
+        raise BadInput(f"{place}:{column}: not a JSON object ({what}); write one object per line") from None
     assert isinstance(read, dict)  # noqa: S101 - it begins with a brace
     return read
 
 
 MOST_OF_ONE = 100
 _PART = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<text>.*)", re.DOTALL)
-REMEDY = f"name one of {OWN_FILE} with `--agent`, or give a program with `--command`"
+REMEDY = f"choose one in {OWN_FILE} with `--agent`, or give a program with `--command`"
 REMEDY_WITHOUT_FILE = "give a program with `--command`, or a client with `--agent`: `shoal agents` lists them"
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be done, as it was typed."""
+    """What to run, as given on the command line."""
 
     folder: Path
     target: str | None = None
@@ -95,19 +95,19 @@ class Work:
     command: str | None = None
     pattern: str | None = None
     inputs: tuple[str, ...] = ()
-    """What `{{ input }}` stands for: one text, or parts like `name=text`."""
+    """Values of `{{ input }}`: one text, or parts like `name=text`."""
     pipeline: str | None = None
-    """Which pipeline of the file that is the target."""
+    """The pipeline to run, if the target is a file."""
 
     @property
     def is_adhoc(self) -> bool:
-        """Say whether anything was typed that only goes with tasks."""
+        """Say whether any option for tasks was given."""
         return any((self.tasks, self.source, self.agent, self.agents, self.command, self.pattern))
 
 
 @dataclass(frozen=True, slots=True)
 class RunOverrides:
-    """How it is to be done, where that was typed: it is nearer than anything in a file."""
+    """Options of the command line that override the file."""
 
     at_once: int | None = None
     sandbox: str | None = None
@@ -117,30 +117,30 @@ class RunOverrides:
     retries: int | None = None
 
 
-def make_plan(work: Work, manner: RunOverrides, environ: Mapping[str, str]) -> Plan:
-    """Make the plan; everything that is wrong with what was typed is told here."""
-    if manner.at_once is not None and manner.at_once < 1:
-        raise BadInput(f"-j {manner.at_once}: at least 1 agent has to work at a time")
-    if manner.retries is not None and manner.retries < 0:
-        raise BadInput(f"--retries {manner.retries}: give 0 or more further attempts")
-    if manner.sandbox is not None and manner.sandbox not in KINDS:
-        raise BadInput(f"--sandbox: {UnknownName('sandbox', manner.sandbox, KINDS)}")
-    if manner.isolation is not None and manner.isolation not in WORKSPACE_NAMES:
-        raise BadInput(f"--isolation: {UnknownName('workspace', manner.isolation, WORKSPACE_NAMES)}")
-    timeout = None if manner.timeout is None else duration("--timeout", manner.timeout)
+def make_plan(work: Work, overrides: RunOverrides, environ: Mapping[str, str]) -> Plan:
+    """Make the plan, or raise an error for a bad argument."""
+    if overrides.at_once is not None and overrides.at_once < 1:
+        raise BadInput(f"-j must be at least 1, not {overrides.at_once}")
+    if overrides.retries is not None and overrides.retries < 0:
+        raise BadInput(f"--retries must be at least 0, not {overrides.retries}")
+    if overrides.sandbox is not None and overrides.sandbox not in KINDS:
+        raise BadInput(f"--sandbox: {UnknownName('sandbox', overrides.sandbox, KINDS)}")
+    if overrides.isolation is not None and overrides.isolation not in WORKSPACE_NAMES:
+        raise BadInput(f"--isolation: {UnknownName('workspace', overrides.isolation, WORKSPACE_NAMES)}")
+    timeout = None if overrides.timeout is None else duration("--timeout", overrides.timeout)
     work = _with_text(work)
     made = _adhoc(work, environ) if work.is_adhoc else _from_file(work, environ)
     return replace(
         made,
-        steps=tuple(_nearer(stage, manner, timeout) for stage in made.steps),
-        max_concurrent=manner.at_once or made.max_concurrent,
-        sandbox=manner.sandbox or made.sandbox,
-        isolation_strategy=manner.isolation or made.isolation_strategy,
+        steps=tuple(_override(stage, overrides, timeout) for stage in made.steps),
+        max_concurrent=overrides.at_once or made.max_concurrent,
+        sandbox=overrides.sandbox or made.sandbox,
+        isolation_strategy=overrides.isolation or made.isolation_strategy,
     )
 
 
 def _with_text(work: Work) -> Work:
-    """Take a target of several words for a task, where there is no file of that name."""
+    """Treat a target of several words as a task, unless there is a file of that name."""
     target = work.target
     if target is None or len(target.split()) < 2 or Path(target).exists() or work.pipeline or work.inputs:
         return work
@@ -148,11 +148,11 @@ def _with_text(work: Work) -> Work:
 
 
 def one_or_several(names: Sequence[str], agents: str | None) -> tuple[str | None, str | None]:
-    """Read `--agent`, which may be given several times: then each of them does every task, as with `--agents`."""
+    """Read `--agent`, which may be repeated: then each agent does every task, as with `--agents`."""
     if len(names) < 2:
         return (names[0] if names else None), agents
     if agents is not None:
-        raise BadInput("`--agent` and `--agents` exclude each other; name all of them with one of the two")
+        raise BadInput("give `--agent` or `--agents`, not both")
     return None, ",".join(names)
 
 
@@ -171,32 +171,32 @@ def _number(written: str) -> float | str:
         return written
 
 
-def _nearer(stage: Stage, manner: RunOverrides, timeout: float | None) -> Stage:
+def _override(stage: Stage, overrides: RunOverrides, timeout: float | None) -> Stage:
     if isinstance(stage, PipelineGroup):
-        return replace(stage, stages=tuple(_nearer(inner, manner, timeout) for inner in stage.stages))
+        return replace(stage, stages=tuple(_override(inner, overrides, timeout) for inner in stage.stages))
     if not isinstance(stage, Step):
         return stage
     task = stage.task
-    network = None if manner.network is None else Network(manner.network)
-    retry = task.retry if manner.retries is None else Retry.of(manner.retries)
-    nearer = replace(task, timeout=timeout or task.timeout, network=network or task.network, retry=retry)
+    network = None if overrides.network is None else Network(overrides.network)
+    retry = task.retry if overrides.retries is None else Retry.of(overrides.retries)
+    overridden = replace(task, timeout=timeout or task.timeout, network=network or task.network, retry=retry)
     return replace(
         stage,
-        task=nearer,
-        sandbox=None if manner.sandbox else stage.sandbox,
-        isolation_strategy=None if manner.isolation else stage.isolation_strategy,
+        task=overridden,
+        sandbox=None if overrides.sandbox else stage.sandbox,
+        isolation_strategy=None if overrides.isolation else stage.isolation_strategy,
     )
 
 
 def _adhoc(work: Work, environ: Mapping[str, str]) -> Plan:
     if work.inputs:
-        raise BadInput("--input goes with a pipeline, whose texts name it; write it into the task itself")
+        raise BadInput("--input needs a pipeline; write the text into the task itself")
     if work.target is not None:
         raise BadInput(_not_both(work))
     tasks = _tasks(work)
     workers = _workers(work)
     rule = None if work.pattern is None else Rule.of(work.pattern)
-    # Imported here and below: reading YAML takes as long to load as all the rest, and `--command` needs none of it.
+    # Imported here and below: importing the YAML reader takes as long as all the rest; `--command` needs none of it.
     from shoal.steps.resolve_task import AgentDirectory, TaskDefaults, assert_order, name_tasks, settle
 
     known = name_tasks(tasks, (f"task-{number}" for number in range(1, len(tasks) + 1)))
@@ -210,11 +210,11 @@ def _adhoc(work: Work, environ: Mapping[str, str]) -> Plan:
         for agent in workers
     }
     made = adhoc(known, {key: role.task for key, role in roles.items()}, workers, rule)
-    return _promising(made, list(roles.values()))
+    return _with_contracts(made, list(roles.values()))
 
 
-def _promising(plan: Plan, roles: Sequence[Role]) -> Plan:
-    """Lay on each step what its task promises."""
+def _with_contracts(plan: Plan, roles: Sequence[Role]) -> Plan:
+    """Give each step the artifacts and contracts of its task."""
     steps = [
         replace(step, artifacts=role.artifacts, contracts=role.contracts) if isinstance(step, Step) else step
         for step, role in zip(plan.steps, roles, strict=True)
@@ -223,12 +223,12 @@ def _promising(plan: Plan, roles: Sequence[Role]) -> Plan:
 
 
 def _not_both(work: Work) -> str:
-    """Say what of the words for tasks stands beside a pipeline."""
+    """Name the option for tasks that was combined with a pipeline."""
     if work.tasks or work.source is not None:
-        return f"both {work.target!r} and tasks of your own; give a pipeline or `--task`, not both"
+        return f"both {work.target!r} and `--task`; give a pipeline or tasks, not both"
     given = {"--agent": work.agent, "--agents": work.agents, "--command": work.command, "--pattern": work.pattern}
     name = next(name for name, value in given.items() if value)
-    return f"{name} is for `--task`; in a pipeline, as {work.target!r}, each step says it itself"
+    return f"{name} works only with `--task`; in a pipeline such as {work.target!r}, set it in each step"
 
 
 def _tasks(work: Work) -> list[Task]:
@@ -236,21 +236,21 @@ def _tasks(work: Work) -> list[Task]:
     if work.source is not None:
         tasks += read_tasks(work.source)
     if not tasks:
-        raise BadInput("an agent without work; say what it is to do with `--task`, or `--tasks FILE`")
+        raise BadInput("no task given; use `--task TEXT` or `--tasks FILE`")
     return tasks
 
 
 def _workers(work: Work) -> dict[str, int]:
-    """Read how many of which agents do each task; an empty name is whoever the task names, or the only one."""
-    if sum(one is not None for one in (work.agent, work.agents, work.command)) > 1:
-        raise BadInput("`--agent`, `--agents` and `--command` exclude each other; one of them says who does the work")
+    """Read how many of which agents do each task; an empty name is the agent of the task, or the only one."""
+    if sum(choice is not None for choice in (work.agent, work.agents, work.command)) > 1:
+        raise BadInput("give only one of `--agent`, `--agents` and `--command`")
     if work.agents is None:
         return {work.agent or "": 1}
     found: dict[str, int] = {}
     for part in work.agents.split(","):
         name, _, count = part.strip().partition(":")
         if not name or not (count or "1").isdigit() or not 1 <= int(count or "1") <= MOST_OF_ONE or name in found:
-            raise BadInput(f"--agents {work.agents!r}: write names and numbers, like claude:3,codex:2")
+            raise BadInput(f"--agents {work.agents!r}: give names and numbers, like claude:3,codex:2")
         found[name] = int(count or "1")
     return found
 
@@ -263,7 +263,7 @@ def _argv(command: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(command))
     except ValueError as error:
-        raise BadInput(f"--command cannot be split into words: {error}; mind the quotes") from None
+        raise BadInput(f"--command cannot be parsed: {error}; check the quotes") from None
     if not words or not words[0]:
         raise BadInput("--command is empty; give a program and its arguments")
     return words
@@ -280,8 +280,8 @@ def _from_file(work: Work, environ: Mapping[str, str]) -> Plan:
         return _read(own, work.target, environ, given)
     if work.target is None:
         raise BadInput(f"nothing to run: give a file, or `--task` with `--command` or `--agent` (there is no {own})")
-    task = f"as a task, it is `--task {shlex.quote(work.target)}`"
-    raise BadInput(f"there is no file {work.target!r}, and no {own} with a pipeline of that name; {task}")
+    task = f"to run it as a task, use `--task {shlex.quote(work.target)}`"
+    raise BadInput(f"there is no file {work.target!r} and no {own} with a pipeline of that name; {task}")
 
 
 def _read(file: Path, pipeline: str | None, environ: Mapping[str, str], given: Mapping[str, str] | str | None) -> Plan:
@@ -293,14 +293,16 @@ def _read(file: Path, pipeline: str | None, environ: Mapping[str, str], given: M
 
 def _read_inputs(inputs: tuple[str, ...]) -> Mapping[str, str] | str | None:
     """Read `--input`: parts like `name=text`, or one text."""
-    parts = [_PART.fullmatch(one) for one in inputs]
+    parts = [_PART.fullmatch(written) for written in inputs]
     if inputs and all(parts):
         return {part["name"]: part["text"] for part in parts if part}
     if len(inputs) > 1:
-        raise BadInput("several --input have names, like --input title=… --input body=…; one alone may be a plain text")
+        raise BadInput(
+            "several --input need names, like --input title=… --input body=…; only a single one can be plain text"
+        )
     return inputs[0] if inputs else None
 
 
 def _is_file(target: str) -> bool:
-    """Tell a file from the name of a pipeline: a folder of that name is no reason to refuse the pipeline."""
+    """Say whether *target* is a file and not the name of a pipeline; a folder of that name does not matter."""
     return target.endswith((".yaml", ".yml")) or "/" in target or Path(target).is_file()

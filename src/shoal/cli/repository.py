@@ -1,4 +1,4 @@
-"""Where a command works: the repository that it was pointed at, and what is known of its runs."""
+"""The repository that a command works on, and the state of its runs."""
 
 import os
 from dataclasses import dataclass, replace
@@ -24,12 +24,12 @@ class RepositoryState:
     paths: StatePaths
 
     def state(self) -> State:
-        """Add up what was recorded; what was killed, or ended at once, is `interrupted`, though none recorded it."""
+        """Fold the recorded events; sessions of a killed run are `interrupted`, although nothing recorded it."""
         first = fold(read_events(self.paths))
         doubtful = [run for run in first.runs.values() if self._is_dead(run)]
         if not doubtful:
             return first
-        # Read again: a run records its end before it lets its lock go, so now the end is there or never will be.
+        # Read again: a run records its end before it releases its lock, so the end is there now or never.
         second = fold(read_events(self.paths))
         names = {run.run for run in doubtful}
         return State({name: _interrupt(run) if name in names else run for name, run in second.runs.items()})
@@ -59,20 +59,20 @@ def run_of(state: State, session: SessionState) -> RunState:
 
 
 def no_branch_yet(session: SessionState) -> BadInput:
-    """Say why *session*, which has not ended or was killed, cannot be looked at yet, and what to do."""
+    """Explain why *session*, running or killed, has no branch, and what to do."""
     is_interrupted = session.status.is_interrupted
-    then = "`shoal clean` brings in what it left" if is_interrupted else "`shoal logs -f` follows it"
+    then = "`shoal clean` recovers its work" if is_interrupted else "`shoal logs -f` follows it"
     return BadInput(f"{session.session} has no branch yet: it is {session.status.value}; {then}")
 
 
 def _is_open(run: RunState) -> bool:
-    """Say whether *run* or an agent of it has no end: one that is ended at once still records its own."""
+    """Say whether *run* or a session of it has no recorded end: an interrupted run still records its own."""
     sessions = (session for step in run.steps.values() for session in step.sessions.values())
     return not run.status.is_ended or not all(session.status.is_ended for session in sessions)
 
 
 def _interrupt(run: RunState) -> RunState:
-    """Give *run* as what its Shoal, killed or ended at once, left: an agent that had no end was interrupted."""
+    """Return *run* as its killed Shoal left it: a session without an end was interrupted."""
     steps = {name: _interrupt_step(step) for name, step in run.steps.items()}
     return replace(run, status=run.status if run.status.is_ended else Status.INTERRUPTED, steps=steps)
 

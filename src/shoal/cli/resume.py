@@ -1,4 +1,4 @@
-"""`shoal resume`: continue a run that was resumable or killed."""
+"""`shoal resume`: continue a run that was interrupted or killed."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from shoal.cli.follow import follow_run
 from shoal.cli.options import HERE, Repo, Run
 from shoal.cli.planning import RunOverrides, Work, make_plan
 from shoal.cli.repository import find_place
-from shoal.cli.run import EventLines, Json, Yes, face_for
+from shoal.cli.run import EventLines, Json, Yes, choose_display
 from shoal.errors import BadInput
 from shoal.model.plan import Plan
 from shoal.runs.resume import ResumableRun, find_resumable, is_complete, with_discarded
@@ -61,4 +61,4 @@ def follow_resumed(resumable: ResumableRun, *, yes: bool, json: bool, events: bo
     if json and events:
         raise BadInput("both --json and --events; choose one")
     request = replace(resumable.request, approve_all=yes or resumable.request.approve_all)
-    return asyncio.run(follow_run(resumable.plan, request, face_for(resumable.plan, json=json, events=events)))
+    return asyncio.run(follow_run(resumable.plan, request, choose_display(resumable.plan, json=json, events=events)))

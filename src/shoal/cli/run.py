@@ -24,36 +24,40 @@ from shoal.workspaces.registry import NAMES as WORKSPACE_NAMES
 
 Target = Annotated[
     str | None,
-    typer.Argument(metavar="PIPELINE|FILE|TEXT", help="A file, a pipeline of shoal.yaml, a task.", show_default=False),
+    typer.Argument(
+        metavar="PIPELINE|FILE|TEXT", help="A file, a pipeline in shoal.yaml, or a task.", show_default=False
+    ),
 ]
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="PIPELINE", help="Which pipeline of the file, where it has several.", show_default=False),
+    typer.Argument(metavar="PIPELINE", help="The pipeline to run, if the file has several.", show_default=False),
 ]
-Task = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="What an agent is to do; repeatable.")]
+Task = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A task for an agent; repeatable.")]
 Tasks = Annotated[
-    str | None, typer.Option(metavar="FILE|-", help="Tasks from a file or stdin: one on each line, as text or as JSON.")
+    str | None, typer.Option(metavar="FILE|-", help="Read tasks from a file or stdin, one per line, as text or JSON.")
 ]
 Agent = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="An agent of shoal.yaml, or a client like claude, for --task; repeatable."),
+    typer.Option(metavar="NAME", help="An agent in shoal.yaml or a client like claude, for --task; repeatable."),
 ]
-Agents = Annotated[str | None, typer.Option(metavar="A:3,B:2", help="So many of each agent on every task, for --task.")]
+Agents = Annotated[str | None, typer.Option(metavar="A:3,B:2", help="Agents per task, for --task.")]
 Program = Annotated[
     str | None,
-    typer.Option("--command", metavar="COMMAND", help="A program as the agent, for --task; the prompt is its stdin."),
+    typer.Option(
+        "--command", metavar="COMMAND", help="A program to use as the agent, for --task; it reads the prompt on stdin."
+    ),
 ]
 Pattern = Annotated[
     str | None,
     typer.Option(
         metavar="settled|gather|race|quorum=N",
-        help="How tasks run together: all to their end, until one fails, until one succeeds, until N do.",
+        help="When to stop: when all have ended, one fails, one succeeds, or N succeed.",
     ),
 ]
-Retries = Annotated[int | None, typer.Option(metavar="N", help="Further attempts of an agent that fails.")]
-Base = Annotated[str | None, typer.Option(metavar="REF", help="The commit to start from; else HEAD.")]
+Retries = Annotated[int | None, typer.Option(metavar="N", help="How often to retry an agent that fails.")]
+Base = Annotated[str | None, typer.Option(metavar="REF", help="The commit to start from; default: HEAD.")]
 AtOnce = Annotated[
-    int | None, typer.Option("-j", metavar="N", help="Agents at a time; 5 for --task, 10 for a file, unless it says.")
+    int | None, typer.Option("-j", metavar="N", help="Agents at a time; default: the file's, or 10 (5 for --task).")
 ]
 Sandbox = Annotated[
     str | None,
@@ -64,26 +68,27 @@ Isolation = Annotated[
     typer.Option(metavar="|".join(WORKSPACE_NAMES), help="The workspace of every agent; default: the file's, or auto."),
 ]
 Timeout = Annotated[
-    str | None, typer.Option(metavar="SECONDS|10m", help="Time for each agent; else its limit, usually an hour.")
+    str | None,
+    typer.Option(metavar="SECONDS|10m", help="Time limit for each agent; default: its own, usually an hour."),
 ]
 Deadline = Annotated[
-    str | None, typer.Option(metavar="SECONDS|10m", help="Time for the whole run; then it ends with 124.")
+    str | None, typer.Option(metavar="SECONDS|10m", help="Time limit for the whole run, which then exits with 124.")
 ]
 Net = Annotated[
     Literal["none", "host"] | None,
-    typer.Option(help="Their network; else host for clients like claude, none for others."),
+    typer.Option(help="Network access; default: host for clients like claude, none for others."),
 ]
 Input = Annotated[
     list[str] | None,
-    typer.Option("--input", metavar="TEXT|NAME=TEXT", help="What `{{ input }}` in a pipeline stands for; repeatable."),
+    typer.Option("--input", metavar="TEXT|NAME=TEXT", help="A value for `{{ input }}` in a pipeline; repeatable."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve every gate.")]
-Dry = Annotated[bool, typer.Option("--dry-run", help="Print the plan, and run nothing.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, progress on stderr.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Print the plan without running it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and progress on stderr.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Run in the background, and return when the run has started.")]
 OnHangup = Annotated[bool, typer.Option("--detach-on-hangup", help="Continue when the terminal is closed.")]
 ReportStart = Annotated[int | None, typer.Option("--report-start", hidden=True)]
-EventLines = Annotated[bool, typer.Option("--events", help="Every event on stdout, one JSON object per line.")]
+EventLines = Annotated[bool, typer.Option("--events", help="Print every event on stdout, one JSON object per line.")]
 
 
 HEX = len("-3f9c1a")
@@ -116,21 +121,21 @@ def command(
     report_start: option.ReportStart = None,
     repo: Repo = HERE,
 ) -> int:
-    """Run a pipeline or some tasks; the work comes back as branches.
+    """Run a pipeline or tasks; the work comes back as branches.
 
-    For instance: `shoal run --task "fix the login test" --command "my-agent --batch"`. Options override the file.
+    Example: `shoal run --task "fix the login test" --command "my-agent --batch"`. Options override the file.
     """
     _assert_one_output(json=json, events=events, detach=detach, dry_run=dry_run)
     if detach and report_start is None:
         return start_detached(sys.argv[1:], b"" if tasks != STDIN else read_source(STDIN, "stdin"), repo, json=json)
     only, every = one_or_several(agent or [], agents)
     work = Work(repo, target, tuple(task or ()), tasks, only, every, program, pattern, tuple(inputs or ()), pipeline)
-    manner = RunOverrides(at_once, sandbox, isolation, timeout, network, retries)
+    overrides = RunOverrides(at_once, sandbox, isolation, timeout, network, retries)
     until = None if deadline is None else duration("--deadline", deadline)
-    plan = make_plan(work, manner, os.environ)
+    plan = make_plan(work, overrides, os.environ)
     if dry_run:
         return _show_plan(plan, repo, json=json)
-    face = face_for(plan, json=json and not detach, events=events)
+    face = choose_display(plan, json=json and not detach, events=events)
     request = make_request(plan, repo, base, approve_all=yes)
     if not detach and not detach_on_hangup:
         return asyncio.run(follow_run(plan, request, face, until))
@@ -156,7 +161,7 @@ def _show_plan(plan: Plan, folder: Path, *, json: bool) -> int:
     return 0
 
 
-def face_for(plan: Plan, *, json: bool, events: bool) -> RunOutput:
+def choose_display(plan: Plan, *, json: bool, events: bool) -> RunOutput:
     """Choose what shows the progress of *plan*."""
     if events:
         return EventOutput()

@@ -1,4 +1,4 @@
-"""The faces of a run: lines for a person, one JSON document, or a stream of events."""
+"""What a run prints: lines for a person, one JSON document, or a stream of events."""
 
 import sys
 from pathlib import Path
@@ -34,14 +34,14 @@ from shoal.model.events import (
 from shoal.model.repository import Repository
 from shoal.model.results import RunReport, WorkerResult
 
-COMMIT = 7  # as git shortens it, and so that the line fits a terminal of 80 signs
+COMMIT = 7  # as git shortens it, and so that the line fits a terminal of 80 characters
 INDENT = " " * 10
 LINE = 80 - len(INDENT) - len("started") - 4  # what a terminal has left for a session and its prompt
 LEAST = 20
 
 
 class ProgressLines:
-    """Tells what happens, dated from the start of the run; what agents say is in their logs."""
+    """Describes what happens, timed from the start of the run; what agents print is in their logs."""
 
     def __init__(self, paint: Paint, *, width: int = 0) -> None:
         self._paint = paint
@@ -52,13 +52,13 @@ class ProgressLines:
         self._overlaps = OverlapLines(paint, INDENT)
 
     def line(self, recorded: Recorded) -> str | None:
-        """Say what happened, or nothing where a person need not know."""
+        """Describe an event, or return `None` if it is not worth a line."""
         if self._began is None:
             self._began = recorded.at
         words = self._words(recorded.event)
         if words is None:
             return None
-        # Sessions date their own events, which may be told a moment later than those of others.
+        # Sessions date their own events, which may arrive a moment later than those of others.
         self._last = max(self._last, recorded.at - self._began)
         return f"{self._paint(f'{self._last:7.2f}s', 'dim')}  {words}"
 
@@ -67,7 +67,7 @@ class ProgressLines:
             case RunStarted():
                 return self._run_started(event)
             case Waiting(reason=reason):
-                return f"waiting  {flat(reason)}" if reason else "going on"
+                return f"waiting  {flat(reason)}" if reason else "continuing"
             case GateOpened():
                 return gate_opened_line(event, INDENT)
             case GateAnswered():
@@ -89,13 +89,13 @@ class ProgressLines:
                 return None
 
     def _agent_started(self, session: str) -> str:
-        """Say that it runs, and for the processes after its agent that its work is checked."""
+        """Say that the agent runs; processes after it check its work."""
         word = "checking" if session in self._running else "running"
         self._running.add(session)
         return f"{word:8} {escape(session)}"
 
     def _run_started(self, event: RunStarted) -> str:
-        where = f"wall {escape(event.wall)}, workspace {escape(event.workspace)}"
+        where = f"sandbox {escape(event.wall)}, {escape(event.workspace)}"
         head = f"run {self._paint(escape(event.run), 'bold')} on {escape(event.base)[:COMMIT]}: {where}"
         return "\n".join([head, *(f"{INDENT}note: {flat(note)}" for note in event.notes)])
 
@@ -106,7 +106,7 @@ class ProgressLines:
             "no branch" if result.branch is None else f"{escape(result.branch)}, {count(result.files_changed, 'file')}"
         )
         reason = why(result)
-        notes = [f"\n{INDENT}note: {escape(one.splitlines()[0])}" for one in warnings(result.checks)]
+        notes = [f"\n{INDENT}note: {escape(warning.splitlines()[0])}" for warning in warnings(result.checks)]
         return f"{status}  {kept}, {took}" + (f"\n{INDENT}why: {reason}" if reason else "") + "".join(notes)
 
 
@@ -124,13 +124,13 @@ def request_line(event: RequestTaken) -> str:
 
 
 class RunOutput(Protocol):
-    """What a run shows of itself."""
+    """Prints what happens in a run."""
 
-    def hear(self, recorded: Recorded) -> None:
-        """Show one event, or nothing; a face never holds up the run."""
+    def on_event(self, recorded: Recorded) -> None:
+        """Print one event, or nothing; never delay the run."""
 
     async def conclude(self, report: RunReport, folder: Path) -> None:
-        """Show the end."""
+        """Print the end."""
 
 
 class LineOutput:
@@ -140,16 +140,16 @@ class LineOutput:
         self._progress = ProgressLines(output.paint(), width=width)
         self._is_read = True
 
-    def hear(self, recorded: Recorded) -> None:
-        """Say what happened, for as long as somebody reads it."""
+    def on_event(self, recorded: Recorded) -> None:
+        """Print what happened, for as long as somebody reads it."""
         line = self._progress.line(recorded)
         if line is not None and isinstance(recorded.event, OverlapSeen):
-            output.print_err(line)  # a warning, which belongs beside what is piped
+            output.print_err(line)  # a warning, not part of piped output
         elif line is not None and self._is_read:
             try:
                 output.print_out(line)
             except (output.Closed, Broken):
-                self._is_read = False  # `shoal run | head -1`: the run itself goes on
+                self._is_read = False  # `shoal run | head -1`: the run itself continues
 
     async def conclude(self, report: RunReport, folder: Path) -> None:
         """Print the report, with the files that several branches changed."""
@@ -157,7 +157,7 @@ class LineOutput:
             return
         repository = (await find_place(folder)).repository
         closing = Closing(
-            changed=await _changed_files(report, repository),
+            changed=await _find_changed_files(report, repository),
             program=program(),
             folder=folder,
             can_merge=not is_hidden(repository),
@@ -174,8 +174,8 @@ class JsonOutput:
     def __init__(self, *, width: int = 0) -> None:
         self._progress = ProgressLines(output.paint(sys.stderr), width=width)
 
-    def hear(self, recorded: Recorded) -> None:
-        """Say what happened, beside the document."""
+    def on_event(self, recorded: Recorded) -> None:
+        """Print what happened to stderr."""
         if (line := self._progress.line(recorded)) is not None:
             output.print_err(line)
 
@@ -185,12 +185,12 @@ class JsonOutput:
 
 
 class EventOutput:
-    """For a program that follows: every event on a line of its own."""
+    """For a program that follows the run: every event on its own line."""
 
     def __init__(self) -> None:
         self._is_read = True
 
-    def hear(self, recorded: Recorded) -> None:
+    def on_event(self, recorded: Recorded) -> None:
         """Print the event."""
         if self._is_read:
             try:
@@ -199,14 +199,14 @@ class EventOutput:
                 self._is_read = False
 
     async def conclude(self, report: RunReport, folder: Path) -> None:
-        """Say nothing: the last event said it."""
+        """Print nothing: the last event was the end."""
 
 
-async def _changed_files(report: RunReport, repository: Repository) -> dict[str, tuple[str, ...]]:
-    # who resolved a conflict changed by that what others had changed before
+async def _find_changed_files(report: RunReport, repository: Repository) -> dict[str, tuple[str, ...]]:
+    # a resolver of conflicts changes the same files as the sessions before it
     workers = [worker for step in report.steps if INSIDE not in step.step for worker in step.worker_results]
     found: dict[str, tuple[str, ...]] = {}
-    # What a worker built on is not its own change: steps that stand on each other do not overlap by that.
+    # Compared with its own base: steps that build on each other do not overlap by that.
     for base in dict.fromkeys(worker.base or report.base for worker in workers):
         own = [worker for worker in workers if (worker.base or report.base) == base]
         commits = {worker.branch: worker.commit for worker in own if worker.branch and worker.commit}

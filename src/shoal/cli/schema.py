@@ -1,4 +1,4 @@
-"""`shoal schema`: the language for an editor."""
+"""`shoal schema`: the JSON Schema of pipeline files, for editors."""
 
 from shoal.cli import output
 from shoal.cli.json_output import text
@@ -9,7 +9,7 @@ from shoal.pipeline.editor_schema.schema import schema
 def command(json: Json = True) -> int:
     """Print the JSON Schema of pipeline files, for editors.
 
-    `shoal schema > .shoal/schema.json` puts it where the first line of a file that `shoal init` wrote looks for it.
+    `shoal schema > .shoal/schema.json` writes it where files from `shoal init` expect it.
     """
     output.print_out(text(schema()))
     return 0

@@ -1,4 +1,4 @@
-"""`shoal status`: how a run stands."""
+"""`shoal status`: the status of a run."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from shoal.cli.render.approve import waiting_document, waiting_lines
 from shoal.cli.render.columns import ago, columns, count, join_cells, tone
 from shoal.cli.render.merge import delivery_line, merge_lines
 from shoal.cli.render.overlaps import overlap_table
-from shoal.cli.render.report import error_lines, headline, standing_lines, step_lines, worker_lines
+from shoal.cli.render.report import error_lines, headline, setting_lines, step_lines, worker_lines
 from shoal.cli.repository import find_place
 from shoal.model.results import RunReport, WorkerResult
 from shoal.store.fold import report
@@ -30,7 +30,7 @@ def status_lines(
     waiting: Sequence[str] = (),
     merging: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Give the run's headline, its workers, what it is *waiting* for, what was merged, and the latest other runs."""
+    """Yield the run's headline, its workers, what it is *waiting* for, what was merged, and the latest other runs."""
     yield headline(report, paint)
     yield from error_lines(report, paint)
     yield ""
@@ -44,21 +44,21 @@ def status_lines(
         yield from (*overlap_table(report.overlaps, paint), "")
     if merging:
         yield from (*merging, "")
-    yield from standing_lines(report)
+    yield from setting_lines(report)
     if any(_is_left(worker) for step in report.steps for worker in step.worker_results):
-        yield "interrupted: its Shoal was killed; `shoal clean` or the next run brings in what is left"
+        yield "interrupted: Shoal was killed; `shoal clean` or the next run recovers the work"
     if others:
-        more = f", {len(others) - SHOWN} more before them" if len(others) > SHOWN else ""
+        more = f"; {len(others) - SHOWN} older" if len(others) > SHOWN else ""
         yield f"other runs (`shoal status RUN` shows one{more}):"
         yield from _others(others[: -SHOWN - 1 : -1], paint)
 
 
 def merging_lines(run: RunState, program: str, paint: Paint) -> Iterator[str]:
-    """Say what was merged, into what, and what is left with conflicts."""
+    """Describe what was merged and delivered, and what conflicts."""
     if run.merge is not None:
         yield from merge_lines(run.merge, program, paint)
-    told = None if run.merge is None or run.merge.delivery is None else run.merge.delivery.into
-    yield from (delivery_line(one, paint) for into, one in run.deliveries.items() if into != told)
+    shown = None if run.merge is None or run.merge.delivery is None else run.merge.delivery.into
+    yield from (delivery_line(delivery, paint) for into, delivery in run.deliveries.items() if into != shown)
 
 
 def _others(runs: Sequence[RunState], paint: Paint) -> Iterator[str]:
@@ -69,7 +69,7 @@ def _others(runs: Sequence[RunState], paint: Paint) -> Iterator[str]:
 
 
 def _is_left(worker: WorkerResult) -> bool:
-    """Say whether a killed agent's work still lies where it was: what was brought in says so in `error`."""
+    """Say whether a killed agent's work is still to be recovered; recovered work has an `error`."""
     return worker.status.is_interrupted and worker.error is None
 
 
@@ -80,16 +80,16 @@ def status_document(run: RunState, report: RunReport) -> dict[str, object]:
 
 
 def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
-    """Show how a run stands, the latest or another."""
+    """Show the status of a run; by default, the latest."""
     state = asyncio.run(find_place(repo)).state()
     chosen = find_run(state, run)
-    told = report(chosen, time.time())
+    current = report(chosen, time.time())
     if json:
-        output.print_out(text(status_document(chosen, told)))
+        output.print_out(text(status_document(chosen, current)))
         return 0
-    others = [one for one in state.runs.values() if one.run != chosen.run]
+    others = [other for other in state.runs.values() if other.run != chosen.run]
     waiting = list(waiting_lines(chosen, output.paint()))
     merging = list(merging_lines(chosen, program(), output.paint()))
-    lines = status_lines(told, others, paint=output.paint(), waiting=waiting, merging=merging)
+    lines = status_lines(current, others, paint=output.paint(), waiting=waiting, merging=merging)
     output.print_out("\n".join(lines))
     return 0

@@ -1,4 +1,4 @@
-"""`shoal validate`: say whether files are right."""
+"""`shoal validate`: check pipeline files."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,12 @@ from shoal.pipeline.problems import BadDocument, Problem
 
 
 def verdict_lines(file: str, plans: Sequence[Plan], problems: Sequence[Problem]) -> Iterator[str]:
-    """Give `file:line:column: what` for each problem, or what there is to run."""
+    """Yield `file:line:column: what` for each problem, or the pipelines of a valid file."""
     if problems:
         yield from (escape(str(problem)) for problem in problems)
         return
-    yield f"{escape(file)}: right, {', '.join(map(_pipeline, plans)) or 'agents only'}"
-    yield from (f"{escape(file)}: note: {escape(note)}" for one in plans for note in one.notes)
+    yield f"{escape(file)}: valid, {', '.join(map(_pipeline, plans)) or 'agents only'}"
+    yield from (f"{escape(file)}: note: {escape(note)}" for plan in plans for note in plan.notes)
 
 
 def _pipeline(plan: Plan) -> str:
@@ -40,19 +40,19 @@ WRONG = 2
 
 @dataclass(frozen=True, slots=True)
 class FileVerdict:
-    """What a file is worth: its plans, or what is wrong with it."""
+    """The plans of a valid file, or its problems."""
 
     file: str
     plans: tuple[Plan, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     def as_fields(self) -> dict[str, object]:
-        """Give the verdict for a JSON document."""
+        """Return the verdict for a JSON document."""
         return {
             "file": self.file,
             "ok": not self.problems,
-            "pipelines": [{"name": one.name, "steps": [step.name for step in one.steps]} for one in self.plans],
-            "notes": [note for one in self.plans for note in one.notes],
+            "pipelines": [{"name": plan.name, "steps": [step.name for step in plan.steps]} for plan in self.plans],
+            "notes": [note for plan in self.plans for note in plan.notes],
             "problems": [_fields(problem) for problem in self.problems],
         }
 
@@ -60,9 +60,7 @@ class FileVerdict:
 def command(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="FILE", help="A pipeline file; several may be named. Else shoal.yaml.", show_default=False
-        ),
+        typer.Argument(metavar="FILE", help="A pipeline file; repeatable. Default: shoal.yaml.", show_default=False),
     ] = None,
     json: Json = False,
 ) -> int:
@@ -80,7 +78,7 @@ def command(
 def _own() -> Path:
     file = own_file(Path())
     if not file.is_file():
-        raise BadInput(f"nothing to check: there is no {file} here, nor above in the repository; name a file")
+        raise BadInput(f"nothing to check: there is no {file}; name a file")
     return file
 
 
@@ -100,7 +98,7 @@ def _pipelines(document: Document) -> list[str | None]:
     shape = document.shape
     if shape.steps is None and shape.pipelines is None and shape.agents:
         return []  # a file of agents only, for `shoal run --task … --agent …`
-    return [one.name for one in shape.pipelines or ()] or [None]
+    return [pipeline.name for pipeline in shape.pipelines or ()] or [None]
 
 
 def _fields(problem: Problem) -> dict[str, object]:

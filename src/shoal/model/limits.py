@@ -140,7 +140,7 @@ class ResourceLimits:
         return cls(**values)  # type: ignore[arg-type]  # each was held against its range, or is now
 
     @classmethod
-    def unnamed(cls) -> "ResourceLimits":
+    def default(cls) -> "ResourceLimits":
         """Give the limits of a run that names none: CPU is then a fair share instead of a quota."""
         return _UNNAMED
 

@@ -18,11 +18,11 @@ class Select:
 
     by: tuple[str, ...]
     command: str | tuple[str, ...] | None = None
-    """What is run on each result; it has to exit with 0, and may end by printing a score, more being better."""
+    """Runs on each result; must exit with 0, and may print a score last, higher is better."""
     agent: str | None = None
     persona: str | None = None
     criteria: str | None = None
-    """What the judge is to look for."""
+    """What the judge should look for."""
     timeout: float | None = None
 
     @property

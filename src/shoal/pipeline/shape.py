@@ -46,129 +46,129 @@ USUAL_ROUNDS = 10
 
 
 class RuntimeShape(Shape):
-    """How the whole run is to be run."""
+    """Settings of the whole run."""
 
     refused: ClassVar[dict[str, str]] = {
         "limits": "in `runtime` it is `resource_limits`",
     }
 
     resource_limits: Limits | None = None
-    """What each agent may spend, where no step, persona or agent says otherwise."""
+    """Limits of each agent, unless its step, persona or agent sets its own."""
     fleet_limits: FleetLimits | None = None
-    """What all agents of the run may spend together."""
+    """Limits of all agents of the run together."""
     max_concurrent_workers: int = Field(default=DEFAULT_WORKERS, ge=1, le=1000)
-    """Agents at once in this run; `concurrency` is clamped to it, visibly."""
+    """Agents at a time in this run; a larger `concurrency` is reduced to it, with a note."""
     isolation_strategy: IsolationName = "auto"
-    """What a workspace is: `overlay`, a git `worktree`, a plain `directory`, or `auto`: overlay, else worktree."""
+    """The kind of workspace: `overlay`, a git `worktree`, a plain `directory`, or `auto` (overlay, else worktree)."""
     database_strategy: DatabaseName = "per_agent"
-    """Where an agent's database lies: `per_agent` gives each one its own SQLite file."""
+    """`per_agent` gives each agent its own SQLite file."""
     auto_merge: bool = False
-    """Whether good work is merged by itself when the run has ended: short for `merge: auto`."""
+    """Merge successful work when the run ends; short for `merge: auto`."""
     merge: MergingField | None = None
-    """How the work of the run is brought together when it has ended; without it, you do it with `shoal merge`."""
+    """How to merge the work when the run ends; by default you merge it with `shoal merge`."""
     executable_config: ExecutableConfigShape = Field(default_factory=ExecutableConfigShape)
-    """Which changes count as executable config, beside the table that Shoal has."""
+    """Which changes count as executable config, besides Shoal's own table."""
     cleanup_on_complete: bool = True
-    """Whether workspaces are removed when their work is on a branch; else they stay until `shoal clean`."""
+    """Remove a workspace once its work is on a branch; otherwise it stays until `shoal clean`."""
     keep_database: bool = False
-    """Whether an agent's own database is kept beside its results, as the artifact `database`."""
+    """Keep each agent's database with its results, as the artifact `database`."""
     sandbox: SandboxName = "bubblewrap"
-    """The wall around each agent; a weaker one than bubblewrap has to be asked for."""
+    """The sandbox of each agent; Shoal never falls back to a weaker one by itself."""
     network: NetworkName | None = None
-    """Which network agents are on where nobody nearer says: `none`, or `host`."""
+    """The network of agents without a setting of their own: `none` or `host`."""
     toolchains: list[ToolFolderName] = Field(default_factory=list)
-    """Folders of programs outside of `/usr`, from `/` or `~/`: read-only in every box, and last on PATH."""
+    """Folders of programs outside `/usr`, as absolute or `~/` paths: read-only in every sandbox, last on PATH."""
     setup: SetupField | None = None
-    """Commands that make each workspace ready before its agent is let in; `[]` is none, whatever the repository has."""
+    """Commands that prepare each workspace before its agent starts; `[]` means none, whatever the repository has."""
     setup_timeout: Duration | None = None
-    """Time for set-up, in seconds or like `10m`, which is the usual."""
+    """Time limit for set-up, in seconds or like `10m`; default: 10 minutes."""
 
 
 class Surroundings(Shape):
-    """What a step, a persona and an agent may each say; the nearest wins."""
+    """Settings of a step, a persona or an agent; precedence: step > persona > agent > runtime."""
 
     refused: ClassVar[dict[str, str]] = ELSEWHERE
 
     limits: Limits | None = None
-    """What each of its agents may spend; of step, persona, agent and runtime, the nearest holds as a whole."""
+    """Limits of each agent. Precedence: step > persona > agent > runtime, as a whole."""
     network: NetworkName | None = None
-    """Which network it is on: `none`, or `host`; where nobody says, `host` for clients and `none` for others."""
+    """Its network: `none` or `host`; default: `host` for clients, `none` for others."""
     env: Env = Field(default_factory=dict)
-    """Variables of its environment: a value, or `{from: HOST_NAME}`, which is masked everywhere."""
+    """Environment variables: a value, or `{from: HOST_NAME}`, which is masked everywhere."""
     timeout: Duration | None = None
-    """Time for each attempt, in seconds or like `10m`; its limit of time holds as well."""
+    """Time limit of each attempt, in seconds or like `10m`; `time_seconds` applies as well."""
     stall_timeout: Duration | None = None
-    """For clients: how long one may show no sign of life (words, work, a wait for its model) before it has failed."""
+    """For clients: fail after this long without output, work or a pending model request."""
     permissions: PermissionsShape | None = None
-    """What its agent may use and touch."""
+    """What its agent may use and change."""
     sandbox: SandboxName | None = None
-    """The wall around it, where that is not the run's."""
+    """Its sandbox; default: the run's."""
     isolation_strategy: IsolationName | None = None
-    """What its workspace is, where that is not what the run says."""
+    """Its kind of workspace; default: the run's."""
     setup: SetupField | None = None
-    """Commands that make its workspace ready before the agent is let in; of all that say so, the nearest holds."""
+    """Commands that prepare its workspace. Precedence: step > persona > agent > runtime."""
     setup_timeout: Duration | None = None
-    """Time for set-up, in seconds or like `10m`, which is the usual."""
+    """Time limit for set-up, in seconds or like `10m`; default: 10 minutes."""
 
 
 class AgentShape(Surroundings):
-    """An agent: its adapter, and what that needs."""
+    """An agent: its adapter, and the adapter's settings."""
 
     adapter: AdapterName
-    """The kind of agent: a `command` of yours, a client like `claude`, any `acp` agent, `python`, or `scripted`."""
+    """The kind of agent: your own `command`, a client like `claude`, any `acp` agent, `python`, or `scripted`."""
     command: Argv | None = None
-    """With `command`: the program and its arguments, as a list or as one line; with a client: how it is called here."""
+    """With `command`: the program and its arguments, as a list or one line; with a client: how to start it here."""
     args: list[str] | None = None
     """With a client: more arguments, after Shoal's own."""
     refresh_login: bool = False
-    """With a client: whether newer tokens of the same login, which it was given in its box, come back to your home."""
+    """With a client: copy tokens that it refreshed in its sandbox back to your login."""
     script: list[Action] | None = None
-    """With `scripted`: the actions, one after the other."""
+    """With `scripted`: the actions, in order."""
     script_file: str | None = None
-    """With `scripted`: a YAML file of actions, beside this one."""
+    """With `scripted`: a YAML file of actions, relative to this file."""
     model: str | None = None
-    """The model by its name: for `python` like `anthropic:claude-sonnet-5`, or `scripted`; for a client as it says."""
+    """The model: for `python` like `anthropic:claude-sonnet-5`, or `scripted`; for a client, its own name of it."""
     tools: Tools | None = None
-    """With `python`: the tools that it has in its workspace; all where nothing is said."""
+    """With `python`: its tools in the workspace; default: all."""
     budget: BudgetShape | None = None
     """With `python`: what it may spend on its model."""
     replies: Replies | None = None
-    """With `model: scripted`: what the model says, turn by turn: a text, a call, or a list of calls."""
+    """With `model: scripted`: the model's replies, turn by turn: a text, a call, or a list of calls."""
 
 
 class PersonaShape(Surroundings):
-    """A role that an agent plays."""
+    """A role of an agent."""
 
     agent: str | None = None
-    """Who plays the role, where the step does not say: one of `agents`, or a client by its name."""
+    """The agent, unless the step names one: one of `agents`, or the name of a client."""
     model: str | None = None
-    """The model that its agent asks, where that is not the agent's own."""
+    """The model; default: the agent's own."""
     system_prompt: str | None = None
-    """Words that stand before every prompt."""
+    """Text placed before every prompt."""
     system_prompt_file: str | None = None
-    """A file with those words, beside this one."""
+    """A file with that text, relative to this file."""
 
 
 class ExecShape(Shape):
     """Another way to write a prompt or a command."""
 
     type: Annotated[str, one_of("type", "prompt", "command", later=("slash_command",))] = "prompt"
-    """What the source is: a `prompt` for an agent, or a `command` for the shell."""
+    """The type of `source`: a `prompt` for an agent, or a shell `command`."""
     source: str
     """The prompt, or the command."""
 
 
 class LoopShape(Shape):
-    """A step that is done again, each round on the work of the one before."""
+    """Repeat a step, each round on the work of the round before."""
 
     until: Condition
-    """An expression that is asked after each round; the first round after which it holds is the last."""
+    """An expression, evaluated after each round; the loop ends when it is true."""
     max: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
-    """Rounds at most; 10 where nothing is said."""
+    """Maximum number of rounds; default: 10."""
     max_iterations: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
-    """Another word for `max`."""
+    """Alias of `max`."""
     on_exhausted: Annotated[str, one_of("on_exhausted", "fail", "continue")] = "fail"
-    """What it is when the condition does not hold after the last round: `fail`, or `continue`."""
+    """What happens if `until` is still false after the last round: `fail` or `continue`."""
 
     @property
     def given(self) -> Loop:
@@ -181,64 +181,64 @@ class StepShape(Surroundings, Contracted):
     """A step."""
 
     name: str | None = None
-    """Its name: small letters, digits and dashes; branches and folders are named after it."""
+    """Its name: lowercase letters, digits and dashes; used in branches and folders."""
     id: str | None = None
-    """Another word for `name`."""
+    """Alias of `name`."""
     persona: str | None = None
-    """The role that its agent plays, one of `personas`."""
+    """The role of its agent, one of `personas`."""
     agent: str | None = None
-    """Who does it, one of `agents`; else the persona's."""
+    """The agent, one of `agents`; default: the persona's."""
     prompt: str | None = None
-    """What the agent is to do."""
+    """The task of the agent."""
     exec: ExecShape | None = None
     """Another way to write the prompt or the command."""
     concurrency: int = Field(default=1, ge=1)
-    """So many agents with the same prompt, each in its own workspace; clamped to the run's `max_concurrent_workers`."""
+    """How many agents get the same prompt, each in its own workspace; at most `max_concurrent_workers`."""
     max_concurrent_agents: int = 1
-    """How many helpers of its own the agent is told that it may start; 10 at most."""
+    """How many sub-agents the agent may start, as stated in its prompt; at most 10."""
     needs: Names | None = None
-    """Steps that must end well first; it starts the moment they have."""
+    """Steps that must succeed first; the step starts as soon as they have."""
     dependencies: Names | None = None
-    """Another word for `needs`."""
+    """Alias of `needs`."""
     depends_on: Names | None = None
-    """Another word for `needs`."""
+    """Alias of `needs`."""
     base: str = "auto"
-    """What it starts from: `auto` or `needs` (the merged work of its needs), `run` (the run's base), or a git ref."""
+    """Where it starts: `auto` or `needs` (the merged work of its needs), `run` (the run's base), or a git ref."""
     on_conflict: BetweenSteps = "report"
-    """What is done where several needs changed the same lines: `report` fails the step; `ours` keeps the lines of the
-    need that is named first, `theirs` takes those of the one named later."""
+    """What to do if several needs changed the same lines: `report` fails the step, `ours` keeps the lines of the need
+    named first, `theirs` those of the need named later."""
     allow_executable_config: bool = False
-    """Whether what earlier agents wrote counts: a client's settings (hooks, servers, addresses), set-up's network."""
+    """Trust what earlier agents wrote: a client's settings (hooks, servers, addresses), and set-up with a network."""
     optional: bool = False
-    """Whether the run, and who needs it, go on when it fails."""
+    """If it fails, the run and its dependants continue."""
     retry: Retrying = Field(default_factory=Retry)
-    """How often an agent that fails is tried again, in a fresh workspace, and told why."""
+    """How often to retry an agent that fails, in a fresh workspace, with the reason in its prompt."""
     on_failure: FailureRule = "fail_fast"
-    """What a failure means: `fail_fast` stops the rest, `best_effort` does not, `any` wants one success, a quorum n."""
+    """`fail_fast`: a failure stops the rest; `best_effort`: it does not; `any`: one success is enough; or a quorum."""
     expect: Annotated[str, one_of("expect", "any", "changes")] = "any"
-    """With `changes`, an agent that changes nothing has failed."""
+    """With `changes`, an agent that changes nothing fails."""
     command: Words | None = None
-    """A command in place of an agent: a text for the shell, or a list of words."""
+    """A command instead of an agent: a shell command, or a list of arguments."""
     condition: Condition | None = Field(default=None, alias="if")
-    """An expression; where it does not hold, the step is skipped, and who needs it goes on."""
+    """An expression; if it is false, the step is skipped and its dependants continue."""
     output_artifacts: OutputArtifacts = Field(default_factory=list)
-    """Files that each agent has to leave, for later steps."""
+    """Files that each agent must leave for later steps."""
     inject_artifacts: InjectArtifacts | None = None
-    """Which artifacts of earlier steps it is given; all of its needs where nothing is said."""
+    """Artifacts of earlier steps to pass in; default: all artifacts of its needs."""
     select: SelectShape | None = None
-    """How one winner is picked from several agents, for later steps to build on."""
+    """How to pick one of several agents, for later steps to build on."""
     vary: Vary = ()
     """What differs between the workers: a mapping for each, or a list for each key."""
     strategy: StrategyShape | None = None
-    """One worker for each cell of a matrix, or for each item that an earlier step left."""
+    """One worker for each cell of a matrix, or for each item from an earlier step."""
     gate: GateField | None = None
-    """Wait for a person's approval; no agent works here."""
+    """Wait for a person's approval, without an agent."""
     pipeline: str | None = None
-    """A pipeline of this file that is run as this step."""
+    """A pipeline of this file to run as this step."""
     input: Input | None = None
-    """What the inner pipeline sees as `input`; without it, what this one sees."""
+    """The `input` of the inner pipeline; default: this pipeline's."""
     loop: LoopShape | None = None
-    """Do it again, each round on the work of the one before, until something holds."""
+    """Repeat it, each round on the work of the round before, until a condition is true."""
 
     @property
     def has_agent(self) -> bool:
@@ -271,12 +271,12 @@ class StepShape(Surroundings, Contracted):
 
 
 class PipelineShape(Shape):
-    """Steps under a name."""
+    """A named list of steps."""
 
     name: str
     """Its name, for `shoal run NAME`."""
     steps: list[StepShape]
-    """What is done; each step starts the moment its own needs are met."""
+    """The steps; each starts as soon as its needs are met."""
 
 
 class FileShape(Shape):
@@ -285,12 +285,12 @@ class FileShape(Shape):
     refused: ClassVar[dict[str, str]] = MISPLACED | {"resource_limits": MISPLACED["limits"]}
 
     runtime: RuntimeShape = Field(default_factory=RuntimeShape)
-    """How the whole run is to be run."""
+    """Settings of the whole run."""
     agents: dict[str, AgentShape] = Field(default_factory=dict)
-    """Who does the work, by name."""
+    """Agents, by name."""
     personas: dict[str, PersonaShape] = Field(default_factory=dict)
-    """Roles that agents play, by name."""
+    """Roles of agents, by name."""
     steps: list[StepShape] | None = None
-    """What is done, where the file has one pipeline only."""
+    """The steps, if the file has only one pipeline."""
     pipelines: list[PipelineShape] | None = None
-    """Several pipelines, each with steps of its own."""
+    """Several pipelines, each with its own steps."""

@@ -89,7 +89,7 @@ async def _dirty(context: RunContext) -> tuple[str, ...]:
 def _limits(context: RunContext, plan: Plan, otherwise: ResourceLimits | None) -> str:
     """Say in one line what holds the agents, and to what."""
     asked = [task.limits for task in plan.assignments] or [otherwise]
-    each = {spelt(limits or ResourceLimits.unnamed()) for limits in asked}
+    each = {spelt(limits or ResourceLimits.default()) for limits in asked}
     how = " (not exact: `shoal doctor` says what it holds)" if context.enforcer.gaps else ""
     return f"{context.enforcer.name}{how}: {'; or '.join(sorted(each))} each"
 

@@ -101,7 +101,7 @@ class WorkerSpec:
     @property
     def limits(self) -> ResourceLimits:
         """What it may spend."""
-        return self.task.limits or ResourceLimits.unnamed()
+        return self.task.limits or ResourceLimits.default()
 
     def message(self, masked: Callable[[str], str]) -> str:
         """Say what the sealing commit says: masked before it is cut, or half of a secret could pass."""

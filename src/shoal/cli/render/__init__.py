@@ -1,1 +1,1 @@
-"""The only place with words for people, split by what the words are about."""
+"""Text for people: reports, plans, merges, gates and errors."""

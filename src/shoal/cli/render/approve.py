@@ -1,4 +1,4 @@
-"""Gates in words: what is asked, how to answer it, and what was answered."""
+"""Gates as text: what is asked, how to answer, and what was answered."""
 
 from collections.abc import Iterator
 
@@ -13,34 +13,35 @@ INDENT = "  "
 
 
 def waiting_lines(run: RunState, paint: Paint) -> Iterator[str]:
-    """Say which steps of *run* wait for a person, and what that person types."""
+    """Describe the waiting gates of *run*, and the commands that answer them."""
     for step in run.waiting:
         if step.gate is not None:
             deadline = _in_time(step.gate.timeout, step.gate.on_timeout)
-            told = f"{escape(step.step)} {quote_message(step.gate.message)}{deadline}"
-            yield f"{paint('waiting for approval:', 'warn')} {told}"
+            question = f"{escape(step.step)} {quote_message(step.gate.message)}{deadline}"
+            yield f"{paint('waiting for approval:', 'warn')} {question}"
             yield from (f"{INDENT}{line}" for line in _answers(run.run, step.step))
 
 
 def waiting_document(run: RunState) -> list[dict[str, object]]:
-    """Give the same as a document."""
+    """Return the same as a document."""
     return [_gate(step.step, step.gate) for step in run.waiting if step.gate is not None]
 
 
 def gate_opened_line(event: GateOpened, indent: str) -> str:
-    """Say that a gate waits, and how to answer it."""
-    told = f"{escape(event.step)} {quote_message(event.message)}{_in_time(event.timeout, event.on_timeout)}"
-    return f"\n{indent}".join([f"waiting for approval: {told}; in another terminal:", *_answers(event.run, event.step)])
+    """Say that a gate is waiting, and how to answer it."""
+    question = f"{escape(event.step)} {quote_message(event.message)}{_in_time(event.timeout, event.on_timeout)}"
+    head = f"waiting for approval: {question}; in another terminal:"
+    return f"\n{indent}".join([head, *_answers(event.run, event.step)])
 
 
 def gate_answered_line(event: GateAnswered) -> str:
-    """Say that a gate was answered, by whom and in which words."""
+    """Say how a gate was answered, and by whom."""
     answer = GateAnswer(verdict=event.answer, by=event.by, message=event.message)
     return f"{escape(event.step)} {one_line(answer.told)}"
 
 
 def how_to_answer(run: str, step: str) -> str:
-    """Give the command that answers, as it can be typed."""
+    """Return the command that approves a gate."""
     return f"{program()} approve {escape(run)} {escape(step)}"
 
 
@@ -50,12 +51,12 @@ def _answers(run: str, step: str) -> tuple[str, str]:
 
 
 def quote_message(message: str) -> str:
-    """Show what is asked, which may be made of an agent's words, on one line."""
+    """Quote a gate's message, which may come from an agent, on one line."""
     return f'"{one_line(message)}"'
 
 
 def one_line(text: str, most: int = MESSAGE) -> str:
-    """Show a text of others on one line, escaped and cut."""
+    """Put untrusted text on one line, escaped and shortened."""
     return beginning(" ".join(text.split()), most)
 
 

@@ -1,4 +1,4 @@
-"""Small things that all pages are set with: columns, counts, lengths of time, sizes."""
+"""Columns, counts, durations and sizes as text."""
 
 from collections.abc import Iterable, Sequence
 
@@ -45,7 +45,7 @@ def count(number: int, noun: str) -> str:
 
 
 def seconds(length: float) -> str:
-    """Tell a length of time as short as it can be."""
+    """Format a duration."""
     if length < 60:
         return f"{length:.1f} s"
     minutes, rest = divmod(round(length), 60)
@@ -53,7 +53,7 @@ def seconds(length: float) -> str:
 
 
 def ago(length: float) -> str:
-    """Tell how long ago something was, roughly."""
+    """Format roughly how long ago something was."""
     for unit, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if length >= unit:
             return f"{count(int(length // unit), name)} ago"
@@ -61,13 +61,13 @@ def ago(length: float) -> str:
 
 
 def beginning(text: str, most: int) -> str:
-    """Show the beginning of a text of others, escaped, in at most so many signs."""
+    """Shorten untrusted text, escaped, to at most *most* characters."""
     shown = escape(text)
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def size(number: int) -> str:
-    """Tell a number of bytes."""
+    """Format a number of bytes."""
     amount = float(number)
     for unit in ("B", "KiB", "MiB"):
         if amount < 1024:
@@ -77,6 +77,6 @@ def size(number: int) -> str:
 
 
 def some(names: Sequence[str], most: int = SHOWN) -> str:
-    """Name the first of them, escaped, and count the rest."""
+    """List the first *names*, escaped, and count the rest."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(escape, names[:most])) + more

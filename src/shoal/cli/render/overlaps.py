@@ -1,4 +1,4 @@
-"""Sessions that changed the same files: a line for each pair while a run goes on, a table at its end."""
+"""Sessions that changed the same files: a line for each pair during a run, a table at its end."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,50 +8,50 @@ from shoal.model.overlap import Overlap
 
 INDENT = "  "
 NAMED = 3
-TOLD = 10
+MAX_PAIRS = 10
 WIDEST = 30
-"""More sessions than this are wider than any terminal as a table; the list of pairs says it all."""
+"""With more sessions the table is wider than a terminal; the list of pairs is enough."""
 
 
 class OverlapLines:
-    """Tells of pairs as they are seen: the first ones, then once that there are more; workers of one step once."""
+    """Reports the first pairs as they are seen, then once that there are more; workers of one step once."""
 
     def __init__(self, paint: Paint, indent: str) -> None:
         self._paint = paint
         self._indent = indent
-        self._told = 0
+        self._reported = 0
         self._steps: set[str] = set()
 
-    def line(self, one: Overlap) -> str | None:
-        """Say which two changed the same files, and whether they really conflict."""
-        if one.step is not None:
-            return self._step(one.step, one)
-        self._told += 1
-        if self._told == TOLD + 1:
-            return f"{self._paint('overlap', 'warn')}  between more sessions; `shoal merge --preview` names them all"
-        if self._told > TOLD:
+    def line(self, overlap: Overlap) -> str | None:
+        """Name two sessions that changed the same files, and say whether they conflict."""
+        if overlap.step is not None:
+            return self._step(overlap.step, overlap)
+        self._reported += 1
+        if self._reported == MAX_PAIRS + 1:
+            return f"{self._paint('overlap', 'warn')}  between more sessions; `shoal merge --preview` lists them all"
+        if self._reported > MAX_PAIRS:
             return None
-        names = f"{escape(one.one)} and {escape(one.other)}"
-        return f"{self._paint('overlap', 'warn')}  {names}:\n{self._indent}{verdict(one, self._paint)}"
+        names = f"{escape(overlap.one)} and {escape(overlap.other)}"
+        return f"{self._paint('overlap', 'warn')}  {names}:\n{self._indent}{verdict(overlap, self._paint)}"
 
-    def _step(self, step: str, one: Overlap) -> str | None:
+    def _step(self, step: str, overlap: Overlap) -> str | None:
         if step in self._steps:
             return None
         self._steps.add(step)
-        return f"{self._paint('overlap', 'warn')}  {_siblings(step, [one])}"
+        return f"{self._paint('overlap', 'warn')}  {_siblings(step, [overlap])}"
 
 
-def verdict(one: Overlap, paint: Paint) -> str:
-    """Say in which files, and whether a person will have to decide."""
-    if not one.conflicts:
-        return f"both changed {_names(one)}, without a conflict"
-    kinds = "; ".join(f"{conflict.kind.value}: {some(conflict.paths, NAMED)}" for conflict in one.conflicts[:NAMED])
-    more = f"; and {len(one.conflicts) - NAMED} more" if len(one.conflicts) > NAMED else ""
+def verdict(overlap: Overlap, paint: Paint) -> str:
+    """Name the shared files, and say whether they conflict."""
+    if not overlap.conflicts:
+        return f"both changed {_names(overlap)}, without a conflict"
+    kinds = "; ".join(f"{conflict.kind.value}: {some(conflict.paths, NAMED)}" for conflict in overlap.conflicts[:NAMED])
+    more = f"; and {len(overlap.conflicts) - NAMED} more" if len(overlap.conflicts) > NAMED else ""
     return f"{paint('they conflict', 'bad')} ({kinds}{more})"
 
 
 def matrix(names: Sequence[str], marks: Mapping[tuple[str, str], str], paint: Paint) -> Iterator[str]:
-    """Draw a row and a column for each of *names*; a mark stands where two of them meet."""
+    """Draw a row and a column for each of *names*; a mark shows that two of them overlap."""
     if len(names) > WIDEST:
         return
     rows = [
@@ -64,31 +64,33 @@ def matrix(names: Sequence[str], marks: Mapping[tuple[str, str], str], paint: Pa
 
 
 def overlap_table(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
-    """Draw who overlaps with whom: `x` is a conflict, `~` the same files without one; of two alone a line says it."""
-    for step in dict.fromkeys(one.step for one in overlaps if one.step is not None):
-        yield f"{INDENT}{_siblings(step, [one for one in overlaps if one.step == step])}"
-    yield from _pairs([one for one in overlaps if one.step is None], paint)
+    """Draw which sessions overlap: `x` is a conflict, `~` the same files without one; a single pair is a line."""
+    for step in dict.fromkeys(overlap.step for overlap in overlaps if overlap.step is not None):
+        yield f"{INDENT}{_siblings(step, [overlap for overlap in overlaps if overlap.step == step])}"
+    yield from _pairs([overlap for overlap in overlaps if overlap.step is None], paint)
 
 
 def _pairs(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
-    names = list(dict.fromkeys(name for one in overlaps for name in (one.one, one.other)))
+    names = list(dict.fromkeys(name for overlap in overlaps for name in (overlap.one, overlap.other)))
     marks = {
-        pair: "x" if one.conflicts else "~" for one in overlaps for pair in ((one.one, one.other), (one.other, one.one))
+        pair: "x" if overlap.conflicts else "~"
+        for overlap in overlaps
+        for pair in ((overlap.one, overlap.other), (overlap.other, overlap.one))
     }
     if len(names) > 2:
         yield from (f"{INDENT}{line}" for line in matrix(names, marks, paint))
-    for one in overlaps[:TOLD]:
-        yield f"{INDENT}{escape(one.one)} and {escape(one.other)}: {verdict(one, paint)}"
-    if len(overlaps) > TOLD:
-        yield f"{INDENT}… and {count(len(overlaps) - TOLD, 'more pair')}"
+    for overlap in overlaps[:MAX_PAIRS]:
+        yield f"{INDENT}{escape(overlap.one)} and {escape(overlap.other)}: {verdict(overlap, paint)}"
+    if len(overlaps) > MAX_PAIRS:
+        yield f"{INDENT}… and {count(len(overlaps) - MAX_PAIRS, 'more pair')}"
 
 
 def _siblings(step: str, overlaps: Sequence[Overlap]) -> str:
-    """Tell of the workers of one step at once: they did the same task, and one of them is enough."""
-    files = some(list(dict.fromkeys(path for one in overlaps for path in one.paths)), NAMED)
+    """Report the workers of one step together: they did the same task, and one result is enough."""
+    files = some(list(dict.fromkeys(path for overlap in overlaps for path in overlap.paths)), NAMED)
     return f"workers of {escape(step)} changed the same files ({files}): they did the same task; `select:` picks one"
 
 
-def _names(one: Overlap) -> str:
-    more = f" and {one.files - NAMED} more" if one.files > NAMED else ""
-    return ", ".join(map(escape, one.paths[:NAMED])) + more
+def _names(overlap: Overlap) -> str:
+    more = f" and {overlap.files - NAMED} more" if overlap.files > NAMED else ""
+    return ", ".join(map(escape, overlap.paths[:NAMED])) + more

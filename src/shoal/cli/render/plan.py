@@ -1,4 +1,4 @@
-"""What a run would do, in words."""
+"""The plan of a run as text, for `shoal run --dry-run`."""
 
 from collections.abc import Iterator
 
@@ -16,36 +16,36 @@ from shoal.sessions.limit_watch import spelt
 INDENT = "  "
 LONGEST = 100
 CELLS = 8
-USUAL = ResourceLimits.unnamed()
+USUAL = ResourceLimits.default()
 
 
 def plan_lines(outline: Outline, paint: Paint) -> Iterator[str]:
-    """Give the headline, the stages in their waves, and what holds for all of them."""
+    """Yield the headline, the stages in waves, and the settings of the whole run."""
     plan = outline.plan
     agents = "a number of agents" if outline.total is None else count(outline.total, "agent")
     many = f"{count(len(outline.rows), 'step')}, {agents} in all, at most {outline.at_once} at once"
     yield f"{paint(escape(plan.name), 'bold')}: {many}"
     yield from _waves(outline, paint)
     yield ""
-    yield f"wall: {escape(plan.sandbox)} · workspace: {escape(plan.isolation_strategy)}"
-    yield f"limits: {spelt(USUAL)} each, where a step says no other"
+    yield f"sandbox: {escape(plan.sandbox)} · workspace: {escape(plan.isolation_strategy)}"
+    yield f"limits: {spelt(USUAL)} per agent, unless a step sets its own"
     if plan.fleet_limits is not None:
-        yield f"limits of all together: {spelt(plan.fleet_limits)}"
+        yield f"limits for the whole run: {spelt(plan.fleet_limits)}"
     if plan.rule is not None:
-        yield f"together: {escape(plan.rule.pattern)}, all steps by one rule"
+        yield f"pattern: {escape(plan.rule.pattern)}, for all steps together"
     yield f"merge: {_merge(plan.merging)}"
     yield from (f"note: {escape(note)}" for note in plan.notes)
-    yield "dry run: nothing was started, and nothing was written"
+    yield "dry run: nothing was started or written"
 
 
 def _merge(how: Merging | None) -> str:
-    """Say what becomes of the work when the run has ended."""
+    """Describe what happens to the work when the run ends."""
     if how is None:
-        return "nothing; each agent's work is left on a branch for you to review"
+        return "none; each agent's work stays on its own branch for you to review"
     verified = [] if how.verify is None else [f"verified by `{beginning(how.verify.words, LONGEST)}`"]
     when = "into {} once you approve" if how.strategy is Strategy.REVIEW else "then into {}"
     delivered = [] if how.into is None else [when.format(escape(how.into))]
-    onto = f"what ends well onto shoal/<run> ({how.strategy.value})"
+    onto = f"successful work onto shoal/<run> ({how.strategy.value})"
     return ", ".join((onto, *verified, *delivered, f"conflicts: {how.on_conflict.value}"))
 
 
@@ -84,13 +84,13 @@ def _details(row: OutlineRow) -> Iterator[str]:
     yield _start(row)
     if row.aggregates:
         several = ", ".join(map(escape, row.aggregates))
-        yield f"of {several} it gets the aggregate and artifacts only: several workers, and no `select`"
+        yield f"gets only the aggregate and artifacts of {several}: several workers and no `select`"
     if stage.condition is not None:
         yield f"only if {beginning(stage.condition, LONGEST)}"
     if stage.loop is not None:
         yield f"up to {count(stage.loop.most, 'round')}, until {beginning(stage.loop.until, LONGEST)}"
     if stage.is_optional:
-        yield "optional: its failure stops nobody"
+        yield "optional: its failure does not stop the run"
     match stage:
         case Step():
             yield from _step_details(stage)
@@ -119,25 +119,28 @@ def _step_details(step: Step) -> Iterator[str]:
     if task.retry.max_attempts > 1:
         yield f"up to {count(task.retry.max_attempts, 'attempt')} each"
     if task.timeout is not None:
-        yield f"ended after {seconds(task.timeout)}"
+        yield f"timeout: {seconds(task.timeout)}"
     if task.limits is not None:
         yield f"limits: {spelt(task.limits)}"
     if step.sandbox is not None:
-        yield f"wall: {escape(step.sandbox)}"
+        yield f"sandbox: {escape(step.sandbox)}"
     if step.isolation_strategy is not None:
         yield f"workspace: {escape(step.isolation_strategy)}"
     yield from _setup(task)
     if task.env:
         yield f"env: {', '.join(map(escape, sorted(task.env)))}"
-    yield from (f"contract {escape(one.type)}: {beginning(one.promise, LONGEST)}" for one in step.contracts)
+    yield from (
+        f"contract {escape(contract.type)}: {beginning(contract.promise, LONGEST)}" for contract in step.contracts
+    )
     if step.matrix is not None:
         yield f"matrix: {_matrix(step.matrix)}"
     if step.vary:
-        yield f"vary: {count(len(step.vary), 'variation')}, dealt out in turn"
+        yield f"vary: {count(len(step.vary), 'variation')}, assigned in turn"
     if step.select is not None:
-        yield f"the best is selected by {', '.join(map(escape, step.select.by))}"
+        yield f"select: the best by {', '.join(map(escape, step.select.by))}"
     if step.artifacts:
-        yield f"leaves: {', '.join(f'{escape(one.name)} ({escape(one.path)})' for one in step.artifacts)}"
+        named = (f"{escape(artifact.name)} ({escape(artifact.path)})" for artifact in step.artifacts)
+        yield f"artifacts: {', '.join(named)}"
 
 
 def _setup(task: ResolvedTask) -> Iterator[str]:
@@ -146,7 +149,7 @@ def _setup(task: ResolvedTask) -> Iterator[str]:
         return
     network = f", network {setup.network.value}" if setup.network else ""
     how = "for each agent" if setup.is_each else "once for all"
-    yield f"set-up: {beginning('; '.join(setup.commands), LONGEST)} ({how}, at most {seconds(setup.timeout)}{network})"
+    yield f"setup: {beginning('; '.join(setup.commands), LONGEST)} ({how}, at most {seconds(setup.timeout)}{network})"
 
 
 def _matrix(matrix: Matrix) -> str:

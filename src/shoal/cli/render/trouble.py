@@ -1,4 +1,4 @@
-"""What is said when a command cannot do what was asked."""
+"""Errors, interrupts and waits as text."""
 
 import os
 import traceback
@@ -19,15 +19,15 @@ ELSEWHERE = {  # what other tools of this field call it
         ("gc cleanup prune", "`shoal clean` removes what no run needs"),
         ("attach tail watch log", "`shoal logs -f` follows an agent"),
         ("apply", "`shoal diff SESSION | git apply` does it"),
-        ("start", "it is `shoal run`"),
-        ("check", "it is `shoal validate`"),
+        ("start", "use `shoal run`"),
+        ("check", "use `shoal validate`"),
     )
     for word in words.split()
 }
 
 
 def sentence(error: ShoalError) -> str:
-    """Say an error of ours; those of a document stand alone, as `file:line:column:`, so that editors find them."""
+    """Format one of our errors; those of a document begin with `file:line:column:`, so that editors find them."""
     if isinstance(error, BadDocument):
         return escape(str(error), keep="\n")  # it bounds itself, by whole problems
     text = escape(str(error)[:LONGEST], keep="\n")
@@ -35,7 +35,7 @@ def sentence(error: ShoalError) -> str:
 
 
 def usage(error: typer.TyperException, words: Sequence[str], commands: Container[str]) -> str:
-    """Say what was wrong with *words*, and where to look; what other tools have is told by our name for it."""
+    """Say what is wrong with *words* and where to look; translate commands of other tools."""
     first = words[0] if words else ""
     if first in ELSEWHERE:
         return f"shoal: no command {first!r}; {ELSEWHERE[first]}"
@@ -45,7 +45,7 @@ def usage(error: typer.TyperException, words: Sequence[str], commands: Container
 
 
 def bug(error: Exception) -> str:
-    """Own up to an error that nobody foresaw; SHOAL_DEBUG=1 shows where it came from."""
+    """Report an unexpected error as a bug; SHOAL_DEBUG=1 shows the traceback."""
     line = f"shoal: this is a bug in Shoal: {type(error).__name__}: {escape(str(error)[:LONGEST])}"
     if os.environ.get("SHOAL_DEBUG") == "1":
         return escape("".join(traceback.format_exception(error)), keep="\n") + line
@@ -59,14 +59,14 @@ def gathering(commits: int) -> str:
 
 def stopping() -> str:
     """Answer the first Ctrl-C."""
-    return "shoal: stopping: the agents are asked to end, and their work is kept; once more ends them at once"
+    return "shoal: stopping the agents and keeping their work; interrupt again to kill them at once"
 
 
 def late() -> str:
     """Say that the deadline has passed."""
-    return "shoal: the deadline has passed: the agents are asked to end, and their work is kept"
+    return "shoal: the deadline has passed; stopping the agents and keeping their work"
 
 
 def interrupt_line() -> str:
     """Answer the second Ctrl-C, after everything has ended."""
-    return "shoal: ended at once; what was not brought in yet is brought in by the next `shoal run` or `shoal clean`"
+    return "shoal: killed; the next `shoal run` or `shoal clean` recovers the remaining work"

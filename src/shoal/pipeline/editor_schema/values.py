@@ -16,12 +16,12 @@ Made = Callable[[JsonSchemaValue], JsonSchemaValue]
 
 VARIABLE = "^(?!SHOAL_)[A-Za-z_][A-Za-z0-9_]*$"
 LIMIT_MEANINGS = {
-    "memory_mb": "Memory in MB (2**20 bytes); an agent that passes it is ended, and its status names the limit.",
-    "cpu_percent": "Share of one core, so 200 is two cores; an agent is throttled to it, never ended.",
-    "time_seconds": "Time by the clock; then the agent is ended and its work kept.",
-    "disk_mb": "What it may add to its workspace and its home, in MB.",
-    "pids": "Processes and threads at once.",
-    "disk": "How `disk_mb` is held: looked at each second, or `exact`, by a file system of that size for each agent.",
+    "memory_mb": "Memory in MB (2**20 bytes); an agent that exceeds it is stopped, and its status names the limit.",
+    "cpu_percent": "Share of one core, so 200 is two cores; an agent is throttled to it, never stopped.",
+    "time_seconds": "Wall-clock time; then the agent is stopped and its work kept.",
+    "disk_mb": "What it may add to its workspace and home, in MB.",
+    "pids": "Processes and threads at a time.",
+    "disk": "How `disk_mb` is enforced: `polled` each second, or `exact` by a file system of that size for each agent.",
 }
 ENV_VALUE: JsonSchemaValue = {
     "anyOf": [
@@ -84,9 +84,7 @@ def _limits(title: str, says: str, ways: tuple[str, ...]) -> JsonSchemaValue:
     own = {
         name: {**_limit(name), "default": getattr(usual, name), "description": LIMIT_MEANINGS[name]} for name in RANGES
     }
-    others = {
-        other: {**_limit(name), "description": f"Another word for `{name}`."} for other, name in SPELLINGS.items()
-    }
+    others = {other: {**_limit(name), "description": f"Alias of `{name}`."} for other, name in SPELLINGS.items()}
     disk = {"type": "string", "enum": list(ways), "default": "polled", "description": LIMIT_MEANINGS["disk"]}
     return {
         "title": title,
@@ -102,7 +100,7 @@ LIMITS = _limits(
     "What one agent may spend; null is no bound. Where no limits are named at all, CPU is a fair share and no quota.",
     DISK,
 )
-FLEET_LIMITS = _limits("FleetLimits", "What all agents of a run may spend together.", DISK[:1])
+FLEET_LIMITS = _limits("FleetLimits", "Limits of all agents of a run together.", DISK[:1])
 
 
 def _seconds(meaning: str, default: float) -> JsonSchemaValue:
@@ -111,7 +109,7 @@ def _seconds(meaning: str, default: float) -> JsonSchemaValue:
 
 RETRY: JsonSchemaValue = {
     "title": "Retry",
-    "description": "How often an agent that fails is tried again: a number of further attempts, or a mapping.",
+    "description": "How often to retry an agent that fails: a number of retries, or a mapping.",
     "anyOf": [
         {"type": "integer", "minimum": 0, "maximum": MOST_ATTEMPTS - 1},
         {
@@ -120,17 +118,17 @@ RETRY: JsonSchemaValue = {
                 "policy": {
                     "enum": list(POLICIES),
                     "default": "none",
-                    "description": "The values to begin with; other keys change them.",
+                    "description": "Preset values; other keys override them.",
                 },
                 "max_attempts": {
                     "type": "integer",
                     "minimum": 1,
                     "maximum": MOST_ATTEMPTS,
                     "default": 1,
-                    "description": "Attempts in all, the first one included.",
+                    "description": "Attempts in total, including the first.",
                 },
-                "wait_seconds": _seconds("Time before the second attempt; it doubles from one to the next.", 1),
-                "longest_seconds": _seconds("Time that is waited at most.", 60),
+                "wait_seconds": _seconds("Wait before the second attempt; it doubles each time.", 1),
+                "longest_seconds": _seconds("Longest wait between attempts.", 60),
             },
             "additionalProperties": False,
         },

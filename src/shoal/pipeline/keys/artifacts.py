@@ -42,16 +42,16 @@ Name = Annotated[str, AfterValidator(_check_name)]
 
 
 class ArtifactShape(Shape):
-    """A file that a step has to leave."""
+    """A file that a step must leave."""
 
     name: Name | None = None
-    """What later steps call it; where it is left out, how its file is called."""
+    """Its name in later steps; default: the file's name."""
     path: Annotated[str, AfterValidator(_inside)]
     """The file, from the top of the workspace."""
     type: Annotated[str, one_of("type", *Type)] | None = None
-    """What it holds, and is checked to hold: by its ending where it is left out, else text."""
+    """Its type, which is checked; default: by its suffix, else text."""
     required: bool = True
-    """Whether the step has failed when it is not there."""
+    """Fail the step if it is missing."""
     source: Annotated[str, one_of("source", "file", later=("stdout",))] = "file"
     """Where it comes from."""
 
@@ -68,7 +68,7 @@ class ArtifactShape(Shape):
 
 
 class InjectionShape(Shape):
-    """An artifact of an earlier step that a step is given."""
+    """An artifact of an earlier step to pass in."""
 
     later: ClassVar[frozenset[str]] = frozenset({"optional", "pipeline", "schema_path", "type"})
     refused: ClassVar[dict[str, str]] = {"name": "another name is given with `as`"}
@@ -76,9 +76,9 @@ class InjectionShape(Shape):
     step: str
     """One of the steps that this one needs."""
     artifact: str
-    """The name that it has there."""
+    """Its name in that step."""
     name: Name | None = Field(default=None, alias="as")
-    """Another name to give it here."""
+    """Another name for it in this step."""
 
     @property
     def title(self) -> str:

@@ -76,39 +76,39 @@ class ContractKeys(Shape):
     }
 
     type: Annotated[str, one_of("type", *KINDS)]
-    """What is checked."""
+    """The type of check."""
     must_pass: bool = True
-    """Whether work that does not meet it has failed; `false` is the same as `on_failure: warn`."""
+    """Work that does not satisfy it fails; `false` is the same as `on_failure: warn`."""
     on_failure: Annotated[str, one_of("on_failure", "fail", "warn")] = "fail"
-    """`fail`, or `warn`: then it is told in the report, and the work counts all the same."""
+    """`fail`, or `warn`: only report it, and accept the work."""
     path: Inside | None = None
     """For `json_schema` and `non_empty_file`: the file, from the top of the repository."""
     artifact: str | None = None
-    """For `json_schema`: one of the step's `output_artifacts`, in place of a `path`."""
+    """For `json_schema`: one of the step's `output_artifacts`, instead of a `path`."""
     schema_: Annotated[dict[str, object], AfterValidator(_schema)] | None = Field(default=None, alias="schema")
-    """For `json_schema`: the schema itself; it may refer only to what is in it."""
+    """For `json_schema`: the schema; it may refer only to itself."""
     schema_file: str | None = None
-    """For `json_schema`: a file with the schema, beside the pipeline's own."""
+    """For `json_schema`: a file with the schema, relative to the pipeline file."""
     command: Words | None = None
-    """For `test_suite` and `command`: what has to exit with 0 on the work; a text is the shell's."""
+    """For `test_suite` and `command`: a shell command or argument list that must exit with 0 on the work."""
     timeout: Duration | None = None
-    """For commands and reviews: how long it may take; never longer than the step's own limit of time."""
+    """For commands and reviews: the time limit, at most the step's own."""
     glob: Annotated[str, AfterValidator(_pattern)] | None = None
-    """For `source_diff`: which files count; `*` stays in a folder, `**` goes through all below."""
+    """For `source_diff`: which files count; `*` matches within a folder, `**` across folders."""
     paths: Patterns | None = None
     """For `source_diff`: several such patterns."""
     exclude: Patterns | None = None
     """For `source_diff`: which files do not count, such as tests and docs."""
     min_files: Annotated[int, Field(ge=1, le=MOST_FILES)] = 1
-    """For `source_diff`: how many files have to be changed."""
+    """For `source_diff`: how many files must change."""
     patterns: Patterns | None = None
-    """For `no_test_deletions`: which files are tests, where the usual names do not say it."""
+    """For `no_test_deletions`: which files are tests, besides the usual names."""
     persona: str | None = None
-    """For `agent_review`: who reviews."""
+    """For `agent_review`: the reviewing persona."""
     agent: str | None = None
-    """For `agent_review`: who reviews, where that is no persona."""
+    """For `agent_review`: the reviewing agent, instead of a persona."""
     criteria: Annotated[str, Field(min_length=1)] | None = None
-    """For `agent_review`: what good work is."""
+    """For `agent_review`: what the work must meet."""
 
     @property
     def only_warns(self) -> bool:
@@ -121,16 +121,16 @@ if TYPE_CHECKING:
 else:
 
     class ContractShape(ContractKeys, *own_shapes()):
-        """What the work of a step must meet before it counts as good."""
+        """What the work of a step must satisfy to succeed."""
 
 
 class Contracted(Shape):
     """What has contracts: a step."""
 
     contract: ContractShape | None = None
-    """What its work must meet before it counts as good."""
+    """What its work must satisfy to succeed."""
     contracts: Annotated[list[ContractShape], Field(min_length=1)] | None = None
-    """All that its work must meet before it counts as good, checked in this order."""
+    """What its work must satisfy to succeed, checked in this order."""
 
     def to_contracts(self, schemas: Mapping[str, str]) -> tuple[Contract, ...]:
         """Give the contracts as values, however they were written."""

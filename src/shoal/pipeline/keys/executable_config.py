@@ -28,12 +28,12 @@ Patterns = Annotated[list[Annotated[str, AfterValidator(_pattern)]], Field(max_l
 
 
 class ExecutableConfigShape(Shape):
-    """Which changes run code on your machine, beside the table that Shoal has."""
+    """Which changes can run code on your machine, besides Shoal's own table."""
 
     add: Patterns = Field(default_factory=list)
-    """Files and folders to hold too, at any depth; with a leading `/`, from the top. `*` is any text but `/`."""
+    """More files and folders to hold, at any depth; with a leading `/`, only at the root. `*` matches all but `/`."""
     excepted: Patterns = Field(default_factory=list, alias="except")
-    """Files and folders of the table that are merged as any other."""
+    """Files and folders of the table that need no permission to merge."""
 
     def to_rules(self) -> ExecutableRules:
         """Give them as a value."""

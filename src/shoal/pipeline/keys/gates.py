@@ -25,16 +25,16 @@ def _question(message: str) -> str:
 
 
 class GateShape(Shape):
-    """A question that a person has to answer before the run goes on."""
+    """A question that a person must answer before the run continues."""
 
     type: Annotated[str, one_of("type", "approval")] = "approval"
-    """What kind of gate it is."""
+    """The kind of gate."""
     message: Annotated[str, AfterValidator(_question)]
-    """The question to a person, who answers by `shoal approve`."""
+    """The question; answer it with `shoal approve`."""
     timeout: Duration | None = None
-    """How long an answer is waited for; for ever where nothing is said."""
+    """How long to wait for an answer; default: forever."""
     on_timeout: Annotated[str, one_of("on_timeout", *(verdict.value for verdict in GateVerdict))] | None = None
-    """What is taken for the answer after that time: `reject`, or `approve`."""
+    """The answer after that time: `reject` or `approve`."""
 
     @model_validator(mode="after")
     def _has_time(self) -> Self:

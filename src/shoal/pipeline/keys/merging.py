@@ -67,26 +67,25 @@ def _spelt(value: object) -> object:
 
 
 class MergingShape(Shape):
-    """How the work of the run is brought back when it has ended."""
+    """How to merge the work when the run ends."""
 
     strategy: Annotated[str, one_of("strategy", *STRATEGIES)] | None = None
-    """`review` waits for a person; `auto` merges, `squash` and `rebase` make plain commits, `octopus` one for all."""
+    """`review` waits for a person; `auto` makes merge commits, `squash` and `rebase` plain ones, `octopus` one."""
     into: Annotated[str, AfterValidator(_branch)] | None = None
-    """A branch of yours that the work is delivered into; without it, it stays on `shoal/<run>`."""
+    """Your branch to deliver the work into; by default it stays on `shoal/<run>`."""
     verify: Annotated[str | tuple[str, ...], PlainValidator(_command), WithJsonSchema(COMMAND)] | None = None
-    """What has to exit with 0 on the combined work, behind the wall and without network; a text is the shell's."""
+    """A shell command or argument list that must exit with 0 on the combined work, in the sandbox without a network."""
     verify_timeout: Duration | None = None
-    """How long each run of `verify` may take."""
+    """Time limit of each `verify`."""
     on_conflict: Annotated[str, one_of("on_conflict", *RULES)] = "report"
-    """What is done with work that conflicts, after the rest has landed: `report` tells you; `agent` has the `resolver`
-    write what both mean; `redo` does the task again on what the others made; `ours` keeps the lines that landed before,
-    `theirs` takes the later ones."""
+    """What to do with conflicting work, after the rest is merged: `report` it; let the `resolver` write what both mean
+    (`agent`); `redo` the task on the merged work; keep the lines merged before (`ours`) or later (`theirs`)."""
     resolver: str | None = None
-    """With `on_conflict: agent`: who tries, one of `personas`, else of `agents`, or a client by its name."""
+    """With `on_conflict: agent`: the resolver, one of `personas` or `agents`, or the name of a client."""
     allow_executable_config: bool = False
-    """Whether work that changes what runs on your machine (hooks, editor tasks, CI) is merged without you."""
+    """Merge changes to files that can run code on your machine (hooks, editor tasks, CI) without asking you."""
     allow_secrets: bool = False
-    """Whether work that has secrets of yours in its files or commits is merged without you."""
+    """Merge work that contains your secrets without asking you."""
 
     def to_merging(self, personas: Container[str]) -> Merging:
         """Give it as a value; *personas* are those of the document."""

@@ -23,20 +23,20 @@ def _item_of(name: str) -> AfterValidator:
 
 
 class PermissionsShape(Shape):
-    """What an agent may use and touch."""
+    """What an agent may use and change."""
 
     allowed_tools: list[Annotated[str, _item_of("allowed_tools")]] = Field(default_factory=list)
-    """Tools that it may use, like `Read` or `Bash(git *)`; all where the list is left out. Its client keeps to them."""
+    """Tools that it may use, like `Read` or `Bash(git *)`; default: all. Its client enforces them."""
     deny: list[Annotated[str, _item_of("deny")]] = Field(default_factory=list)
     """Tools that it may not use; what agent, persona or step denies stays denied."""
     readable: list[Annotated[str, _item_of("readable")]] = Field(default_factory=list)
-    """Absolute paths outside of the workspace that are shown to it, read-only."""
+    """Absolute paths outside the workspace that it can read."""
     writable: list[Annotated[str, _item_of("writable")]] = Field(default_factory=list)
-    """Files and folders of the workspace that it may change; all of it where the list is left out."""
+    """Files and folders of the workspace that it may change; default: all."""
     env: list[Annotated[str, _item_of("env")]] = Field(default_factory=list)
-    """Variables of the host that `env: {X: {from: NAME}}` may take; any where the list is left out."""
+    """Host variables that `env: {X: {from: NAME}}` may use; default: any."""
     hosts: list[Annotated[str, _item_of("hosts")]] = Field(default_factory=list)
-    """Hosts that it may speak to; what `network` says where the list is left out."""
+    """Hosts that it may reach; default: as `network` says."""
 
     @property
     def given(self) -> Permissions:

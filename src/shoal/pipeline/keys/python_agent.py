@@ -56,7 +56,7 @@ class BudgetShape(Shape):
     """What an in-process agent may spend on its model."""
 
     turns: Annotated[int, Field(ge=1)] | None = None
-    """Questions to the model."""
+    """Requests to the model."""
     tokens: Annotated[int, Field(ge=1)] | None = None
     """Tokens, in and out together."""
     dollars: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

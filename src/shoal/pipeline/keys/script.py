@@ -49,28 +49,28 @@ class FileText(Shape):
 
 
 class Action(Shape):
-    """One thing that the agent does: exactly one verb."""
+    """One action of the agent: exactly one verb."""
 
     verbs: ClassVar[tuple[str, ...]] = ("write", "append", "delete", "run", "sleep", "say", "fail", "exit")
 
     write: FileText | None = None
-    """Write a file, in place of what was there."""
+    """Write a file, replacing what was there."""
     append: FileText | None = None
     """Add a text to the end of a file."""
     delete: FilePath | None = None
     """Remove a file."""
     run: Run | None = None
-    """Run a program, given as a list, or as a line for the shell."""
+    """Run a program: a list of arguments, or a shell command."""
     sleep: Annotated[float, Field(ge=0, le=LONGEST_SLEEP, allow_inf_nan=False)] | None = None
-    """Wait so many seconds."""
+    """Wait this many seconds."""
     say: str | None = None
     """Print a line."""
     fail: str | None = None
-    """Print why, and end as failed."""
+    """Print the reason and fail."""
     exit: Annotated[int, Field(ge=0, le=255)] | None = None
-    """End with this exit code."""
+    """Exit with this code."""
     ignore_failure: bool = False
-    """With `run`: go on when the program fails."""
+    """With `run`: continue if the program fails."""
 
     @model_validator(mode="after")
     def _one_verb(self) -> Self:

@@ -37,20 +37,20 @@ By = Annotated[
 
 
 class SelectShape(Shape):
-    """How a winner is picked: tests first, then contracts, then the smallest change, then a judge."""
+    """How to pick a winner: tests first, then contracts, then the smallest change, then a judge."""
 
     by: By
     """`command`, `contract`, `diff_size` or `agent`, or a list of them."""
     command: Words | None = None
-    """What is run on each result; it has to exit with 0, and may end by printing a score, more being better."""
+    """Runs on each result; must exit with 0, and may print a score last, higher is better."""
     agent: str | None = None
-    """Who judges."""
+    """The agent that judges."""
     persona: str | None = None
-    """Who judges, as a persona."""
+    """The persona that judges."""
     criteria: Annotated[str, Field(min_length=1)] | None = None
-    """What the judge is to look for."""
+    """What the judge should look for."""
     timeout: Duration | None = None
-    """How long the command or the judge may take."""
+    """Time limit of the command or the judge."""
 
     @property
     def given(self) -> Select:

@@ -20,16 +20,16 @@ def _commands(value: object) -> object:
 
 
 class SetupShape(Shape):
-    """How a workspace is made ready before its agent is let in."""
+    """How to prepare a workspace before its agent starts."""
 
     run: Annotated[list[str], BeforeValidator(_commands, json_schema_input_type=str | list[str])]
-    """Commands for the shell, one after the other; the first that fails fails the session."""
+    """Shell commands, run in order; the first failure fails the session."""
     network: NetworkName | None = None
-    """Which network they are on: `none`, or `host`; that of the agent where nothing is said."""
+    """Their network: `none` or `host`; default: the agent's."""
     timeout: Duration | None = None
-    """Time for all of them together, in seconds or like `10m`, which is the usual."""
+    """Time limit for all of them together, in seconds or like `10m`; default: 10 minutes."""
     each: bool | None = None
-    """Whether they are run for every workspace; without it, only where they name what differs, like `SHOAL_PORT`."""
+    """Run them in every workspace; default: only if they use a variable that differs, like `SHOAL_PORT`."""
 
     def to_setup(self, timeout: float | None) -> Setup:
         """Give it as a value; *timeout* is what somebody said beside it."""

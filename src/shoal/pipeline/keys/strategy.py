@@ -117,32 +117,32 @@ Dotted = Annotated[str, AfterValidator(_path)]
 
 
 class StrategyShape(Shape):
-    """How a step is spread over several workers with different work."""
+    """How to spread a step over several workers with different work."""
 
     later: ClassVar[frozenset[str]] = frozenset({"child_pipeline", "input_template", "stacked"})
 
     type: Annotated[str, one_of("type", "matrix")] = "matrix"
-    """What kind of strategy it is."""
+    """The kind of strategy."""
     matrix: Axes | None = None
-    """Axes, each with its values: there is a worker for each combination; `include` and `exclude` change them."""
+    """Axes and their values: one worker for each combination, adjusted by `include` and `exclude`."""
     max_parallel_dashed: AtOnce | None = Field(default=None, alias="max-parallel")
-    """How many workers run at once."""
+    """How many workers run at a time."""
     max_parallel: AtOnce | None = None
-    """The same as `max-parallel`."""
+    """Alias of `max-parallel`."""
     max_concurrency: AtOnce | None = None
-    """The same as `max-parallel`."""
+    """Alias of `max-parallel`."""
     fail_fast_dashed: bool | None = Field(default=None, alias="fail-fast")
-    """Whether the first failure stops the others."""
+    """The first failure stops the others."""
     fail_fast: bool | None = None
-    """The same as `fail-fast`."""
+    """Alias of `fail-fast`."""
     items_source: Annotated[str, AfterValidator(_source)] | None = None
-    """A step and one of its artifacts, like `plan/tasks.json`: there is a worker for each item of the JSON in it."""
+    """A step and one of its JSON artifacts, like `plan/tasks.json`: one worker for each item in it."""
     item_key: Dotted | None = None
     """Where the list of items is in that JSON, like `plan.tasks`."""
     item_id_key: str | None = None
-    """Where an item has its id: `id` or `name` where this is left out."""
+    """Where an item has its id; default: `id` or `name`."""
     dependency_key: str | None = None
-    """Where an item lists the ids of the items that it waits for."""
+    """Where an item lists the ids of the items that it needs."""
 
     def to_matrix(self, left: Mapping[str, Sequence[Artifact]]) -> Matrix:
         """Give it as a value; *left* are the artifacts of earlier steps, by the names of those steps."""
