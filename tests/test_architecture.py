@@ -316,6 +316,6 @@ def test_a_package_with_plain_names_leaves_the_list() -> None:
 def is_participle(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Say whether a function is named like `told`; context managers and properties may be."""
     decorators = " ".join(map(ast.unparse, node.decorator_list))
-    is_allowed = "contextmanager" in decorators or "property" in decorators or node.name in PUBLIC_PARTICIPLES
+    is_allowed = "contextmanager" in decorators or "property" in decorators
     name = node.name.lstrip("_").split("_")[0]
     return not is_allowed and name not in NOT_PARTICIPLES and PARTICIPLE.fullmatch(node.name) is not None
