@@ -68,7 +68,7 @@ def test_every_example_is_right_and_nothing_is_said_against_it(repo: Path) -> No
     printed = shoal_in(repo)("validate", *(str(EXAMPLES / name) for name in FILES))
 
     assert (printed.code, printed.err) == (0, "")
-    assert re.findall(r"^(\S+): right", printed.out, re.MULTILINE) == [str(EXAMPLES / name) for name in FILES]
+    assert re.findall(r"^(\S+): valid,", printed.out, re.MULTILINE) == [str(EXAMPLES / name) for name in FILES]
 
 
 def test_every_example_fits_the_schema_of_editors(repo: Path) -> None:

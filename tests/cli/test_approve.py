@@ -156,9 +156,9 @@ def test_one_of_several_gates_has_to_be_named(repo: Path, shoal: Shoal) -> None:
         assert f'`shoal approve {run} west` "West?"' in said.err
         assert f'`shoal approve {run} east` "East?"' in said.err
     assert "2 gates are waiting" in many.err
-    assert "no step named 'north' waits" in unknown.err
+    assert "no step named 'north' is waiting" in unknown.err
     assert "no run named 'nope'" in other.err
-    assert f"west of {run} was approved by {user_name()} already" in twice.err
+    assert f"west of {run} was already approved by {user_name()}" in twice.err
     assert (first.code, second.code) == (0, 0)
 
 

@@ -72,7 +72,7 @@ def test_a_detached_run_goes_on_without_the_command_that_started_it(repo: Path, 
     assert f"  shoal wait {run}\n" in said.out
     assert (late.code, f"{run} is still running after 0.1 s" in late.err) == (124, True)
     assert (status["run"], status["status"]) == (run, "running")
-    assert (over.code, over.out.startswith(f"{run} succeeded: 1 of 1 agent did its work in ")) == (0, True)
+    assert (over.code, over.out.startswith(f"{run} succeeded: 1 of 1 agent succeeded in ")) == (0, True)
     branch = git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent")
     assert git(repo, "show", f"{branch}:done.txt") == "yes"
     assert is_ended(watched, SECONDS)
@@ -202,7 +202,7 @@ def test_wait_ends_with_the_code_of_a_run_that_was_stopped(repo: Path, shoal: Sh
     os.kill(int(known["pid"]), signal.SIGTERM)
 
     assert shoal("wait", known["run"]).code == 130
-    assert "stopping: the agents are asked to end" in Path(known["output"]).read_text()
+    assert "stopping the agents and keeping their work" in Path(known["output"]).read_text()
 
 
 def test_wait_says_that_a_run_was_killed(shoal: Shoal, door: Path) -> None:

@@ -152,4 +152,4 @@ def test_what_the_box_has_of_its_own_is_refused(shoal: Shoal, repo: Path) -> Non
     said = shoal("run", written(repo, "/var/tmp", command=["true"]))
 
     assert said.code == 2, said
-    assert "p.yaml:1:29: `toolchains`: /var/tmp cannot be shown" in said.err
+    assert "p.yaml:1:29: `toolchains`: /var/tmp cannot be made visible" in said.err

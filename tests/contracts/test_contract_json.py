@@ -73,7 +73,7 @@ async def test_a_schema_that_refers_elsewhere_is_not_met_and_fetches_nothing(rep
 
     found = await asked(repo, commit, *(schema("a.json", **{"$ref": ref}) for ref in refs))
 
-    assert ["it could not be checked: this is no JSON Schema" in one.message for one in found] == [True] * 3
+    assert ["it could not be checked: this is not a usable JSON Schema" in one.message for one in found] == [True] * 3
 
 
 async def test_a_document_that_keeps_a_validator_for_ever_is_told_soon(repo: Path) -> None:

@@ -61,8 +61,8 @@ def test_nobodys_word_is_none_at_all() -> None:
         ("setup: ['', a]", "set-up is a command like `npm ci`, or a list of commands"),
         ("setup: {runs: a}", "unknown key `runs`; did you mean `run`?"),
         ("setup: {run: a, network: lan}", "`network` cannot be"),
-        ("setup: {run: a, timeout: soon}", "no length of time"),
-        ("setup_timeout: -1", "no length of time"),
+        ("setup: {run: a, timeout: soon}", "is not a duration"),
+        ("setup_timeout: -1", "is not a duration"),
     ],
 )
 def test_what_is_wrong_is_told_where_it_stands(written: str, told: str) -> None:
