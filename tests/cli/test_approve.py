@@ -20,7 +20,7 @@ from tests.conftest import git
 ASKER = """
 import asyncio, json, os, sys
 from pathlib import Path
-from shoal.cli.json_output import event_line
+from shoal.store.documents import event_line
 from shoal.steps.gate import ask_person, door_of
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.json_output import text
 from shoal.cli.options import Json
 from shoal.cli.output import Paint, escape
 from shoal.cli.render.columns import columns, heading, join_cells
@@ -16,6 +15,7 @@ from shoal.errors import Unavailable
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.clients import ClientStatus, spelt, standings
 from shoal.sessions.host_probe import wall
+from shoal.store.documents import text
 
 HEAD = ("agent", "ready", "version", "login", "sandbox", "works")
 

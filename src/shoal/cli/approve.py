@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.json_output import text
 from shoal.cli.options import HERE, Json, Repo
 from shoal.cli.render.approve import how_to_answer, one_line, quote_message
 from shoal.cli.repository import find_place
 from shoal.errors import BadInput
 from shoal.model.events import GateAnswered, RunEnded, StepEnded
 from shoal.model.gate import GateAnswer, GateVerdict
+from shoal.store.documents import text
 from shoal.store.fold import latest
 from shoal.store.lock import is_locked
 from shoal.store.lookup import find_run

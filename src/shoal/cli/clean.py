@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.json_output import text, worker_document
 from shoal.cli.options import HERE, Json, Repo
 from shoal.cli.output import escape, flat
 from shoal.cli.render.columns import columns, count, join_cells, size
@@ -18,6 +17,7 @@ from shoal.cli.repository import find_place
 from shoal.errors import BadInput
 from shoal.model.results import WorkerResult
 from shoal.runs.clean import Broom, Cleaning, Leftover, Sort, clean, leftovers, records
+from shoal.store.documents import text, worker_document
 
 BROKEN = 3
 NOTHING, NOTHING_ELSE = "nothing to clean", "nothing else to clean"

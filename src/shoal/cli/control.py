@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.json_output import text
 from shoal.cli.options import HERE, Json, Repo
 from shoal.cli.output import escape
 from shoal.cli.repository import RepositoryState, find_place, run_of
 from shoal.errors import BadInput
 from shoal.model.events import RequestTaken
 from shoal.model.status import Status
+from shoal.store.documents import text
 from shoal.store.fold import latest
 from shoal.store.lock import is_locked
 from shoal.store.lookup import find_run_or_session

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from shoal.cli import output
 from shoal.cli.follow import follow_run
-from shoal.cli.json_output import text
 from shoal.cli.output import escape, program
 from shoal.cli.run_output import RunOutput
 from shoal.errors import BadInput, ShoalError
@@ -22,6 +21,7 @@ from shoal.model.results import RunReport
 from shoal.proc import Stream, started
 from shoal.runs.context import home_of
 from shoal.runs.request import RunRequest
+from shoal.store.documents import text
 from shoal.store.paths import StatePaths
 
 # Not by the path of the script: `-P` keeps a `shoal` directory of the repository from being imported in our place.

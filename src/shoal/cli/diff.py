@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.json_output import text
 from shoal.cli.options import HERE, Repo
 from shoal.cli.output import Paint, escape
 from shoal.cli.render.columns import some
@@ -23,6 +22,7 @@ from shoal.model.results import WorkerResult
 from shoal.proc.pager import show_pages
 from shoal.runs.inspect_work import combination
 from shoal.sessions.executable_config import flag_changes
+from shoal.store.documents import text
 from shoal.store.fold import report
 from shoal.store.lookup import find_run, find_session
 from shoal.store.state import SessionState

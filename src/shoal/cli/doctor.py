@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.json_output import text
 from shoal.cli.options import Json
 from shoal.cli.output import Paint, escape
 from shoal.doctor.doctor import diagnose
 from shoal.model.finding import Diagnosis, Finding
+from shoal.store.documents import text
 
 MARKS = {True: "ok", False: "no", None: "–"}
 MARK, NAME = 2, 11

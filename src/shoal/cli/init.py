@@ -13,7 +13,6 @@ import typer
 
 from shoal.cli import output
 from shoal.cli.agents import remedy
-from shoal.cli.json_output import text
 from shoal.cli.options import HERE, Json, Repo
 from shoal.cli.output import escape, program
 from shoal.errors import BadInput, Broken
@@ -23,6 +22,7 @@ from shoal.pipeline.editor_schema.schema import schema
 from shoal.pipeline.names import OWN_FILE
 from shoal.runs.context import exclude_state
 from shoal.sessions.clients import ClientStatus, standings
+from shoal.store.documents import text
 from shoal.store.paths import StatePaths
 
 

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.json_output import event_line
 from shoal.cli.options import HERE, Repo, Session
 from shoal.cli.output import Paint, escape
 from shoal.cli.render.columns import beginning, count, seconds, tone
@@ -27,6 +26,7 @@ from shoal.model.events import (
     SessionEnded,
 )
 from shoal.model.results import WorkerResult
+from shoal.store.documents import event_line
 from shoal.store.lock import is_locked
 from shoal.store.lookup import find_session
 from shoal.store.reader import read_events, read_session

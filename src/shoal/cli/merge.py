@@ -15,7 +15,6 @@ import typer
 from shoal.cli import merge as option
 from shoal.cli import output
 from shoal.cli.follow import interruptible
-from shoal.cli.json_output import text
 from shoal.cli.options import HERE, Json, Repo, Run
 from shoal.cli.output import escape, program
 from shoal.cli.render import trouble
@@ -33,6 +32,7 @@ from shoal.model.merge import MergeReport, Strategy
 from shoal.model.resolved_task import ResolvedTask
 from shoal.pipeline.keys.duration import seconds
 from shoal.pipeline.names import own_file
+from shoal.store.documents import text
 from shoal.store.fold import report
 from shoal.store.ledger import open_ledger
 from shoal.store.lookup import find_run, find_session

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.json_output import text
 from shoal.cli.options import HERE, Json, Repo, Session
 from shoal.cli.output import escape
 from shoal.cli.repository import find_place, no_branch_yet
 from shoal.errors import BadInput
 from shoal.runs.inspect_work import Opened, open_branch
+from shoal.store.documents import text
 from shoal.store.lookup import find_session
 from shoal.store.state import SessionState
 

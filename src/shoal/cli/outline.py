@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 
 from shoal.adapters.client import this_host
 from shoal.adapters.registry import adapter_of
-from shoal.cli.json_output import rule
 from shoal.model.conflict_rule import Merging
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix, expand_matrix
@@ -15,6 +14,7 @@ from shoal.model.plan import INNER, Approval, PipelineGroup, Plan, Stage, Step
 from shoal.model.policy import Network
 from shoal.pipeline.graph_checks import width
 from shoal.sessions.policy import network_of
+from shoal.store.documents import rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from shoal.cli import json_output as document
 from shoal.cli import output
 from shoal.cli import run as option
 from shoal.cli.detach import follow_apart, start_detached
@@ -20,6 +19,7 @@ from shoal.cli.run_output import EventOutput, JsonOutput, LineOutput, RunOutput
 from shoal.errors import BadInput
 from shoal.model.plan import Plan, everything
 from shoal.sandboxes.registry import DEFAULT, KINDS
+from shoal.store import documents as document
 from shoal.workspaces.registry import NAMES as WORKSPACE_NAMES
 
 Target = Annotated[

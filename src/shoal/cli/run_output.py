@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Protocol
 
 from shoal.cli import output
-from shoal.cli.json_output import event_line, run_document, text
 from shoal.cli.output import Paint, escape, flat, program
 from shoal.cli.render.approve import gate_answered_line, gate_opened_line
 from shoal.cli.render.columns import beginning, count, seconds, tone
@@ -33,6 +32,7 @@ from shoal.model.events import (
 )
 from shoal.model.repository import Repository
 from shoal.model.results import RunReport, WorkerResult
+from shoal.store.documents import event_line, run_document, text
 
 COMMIT = 7  # as git shortens it, and so that the line fits a terminal of 80 characters
 INDENT = " " * 10

@@ -5,11 +5,11 @@ import time
 from collections.abc import Iterator, Sequence
 
 from shoal.cli import output
-from shoal.cli.json_output import text
 from shoal.cli.options import HERE, Json, Repo
 from shoal.cli.output import Paint
 from shoal.cli.render.columns import ago, beginning, columns, heading, join_cells, seconds, tone
 from shoal.cli.repository import find_place
+from shoal.store.documents import text
 from shoal.store.fold import report
 from shoal.store.state import RunState
 

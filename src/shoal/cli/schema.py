@@ -1,9 +1,9 @@
 """`shoal schema`: the JSON Schema of pipeline files, for editors."""
 
 from shoal.cli import output
-from shoal.cli.json_output import text
 from shoal.cli.options import Json
 from shoal.pipeline.editor_schema.schema import schema
+from shoal.store.documents import text
 
 
 def command(json: Json = True) -> int:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 from shoal.cli import output
-from shoal.cli.json_output import run_document, text
 from shoal.cli.options import HERE, Json, Repo, Run
 from shoal.cli.output import Paint, escape, program
 from shoal.cli.render.approve import waiting_document, waiting_lines
@@ -15,6 +14,7 @@ from shoal.cli.render.overlaps import overlap_table
 from shoal.cli.render.report import error_lines, headline, setting_lines, step_lines, worker_lines
 from shoal.cli.repository import find_place
 from shoal.model.results import RunReport, WorkerResult
+from shoal.store.documents import run_document, text
 from shoal.store.fold import report
 from shoal.store.lookup import find_run
 from shoal.store.state import RunState

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.json_output import text
 from shoal.cli.options import Json
 from shoal.cli.output import escape
 from shoal.cli.render.columns import count
@@ -19,6 +18,7 @@ from shoal.pipeline.load import Document, load
 from shoal.pipeline.names import own_file
 from shoal.pipeline.plan import plan
 from shoal.pipeline.problems import BadDocument, Problem
+from shoal.store.documents import text
 
 
 def verdict_lines(file: str, plans: Sequence[Plan], problems: Sequence[Problem]) -> Iterator[str]:

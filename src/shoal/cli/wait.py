@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
-from shoal.cli.json_output import text
 from shoal.cli.options import HERE, Json, Repo, Run
 from shoal.cli.output import escape, program
 from shoal.cli.planning import duration
@@ -16,6 +15,7 @@ from shoal.cli.render.report import error_lines, headline
 from shoal.cli.repository import RepositoryState, find_place
 from shoal.cli.status import status_document
 from shoal.model.results import LATE, NOT_ALL_GOOD, exit_code
+from shoal.store.documents import text
 from shoal.store.fold import fold, report
 from shoal.store.lock import is_locked
 from shoal.store.lookup import find_run
