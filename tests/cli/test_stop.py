@@ -99,6 +99,7 @@ def test_a_run_is_stopped_as_by_ctrl_c(repo: Path, shoal: Shoal) -> None:
         "session": None,
         "kind": "stop",
         "now": False,
+        "at_once": None,
         "by": user_name(),
         "taken": True,
     }

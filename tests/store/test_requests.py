@@ -227,6 +227,24 @@ def test_a_folder_at_rest_is_not_read_again(paths: StatePaths) -> None:
     assert door.now(answers("ship", 7)) is not None
 
 
+def test_a_request_of_another_user_is_named_and_not_taken(paths: StatePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    post(paths, answer())
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+    mail = read_posted(paths, RUN)
+
+    assert (mail.requests, list(mail.strange.values())) == ((), ["it belongs to another user"])
+
+
+@pytest.mark.parametrize("number", [0, -3])
+def test_a_number_of_agents_that_cannot_be_is_named_and_not_taken(paths: StatePaths, number: int) -> None:
+    post(paths, ControlRequest(kind="set", run=RUN, value=number))
+
+    (why,) = read_posted(paths, RUN).strange.values()
+
+    assert why == f"it asks for {number} agents at once; at least 1 is possible"
+
+
 def test_what_is_strange_is_told_once_and_a_lost_folder_is_made_again(paths: StatePaths) -> None:
     told: list[tuple[str, str]] = []
     door = RequestDoor(paths, RUN, lambda name, why: told.append((name, why)))

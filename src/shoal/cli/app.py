@@ -17,6 +17,9 @@ COMMANDS = (
     "open",
     "approve",
     "stop",
+    "pause",
+    "continue",
+    "set",
     "resume",
     "retry",
     "clean",
@@ -27,7 +30,7 @@ COMMANDS = (
     "demo",
 )
 
-CONTROLS = ("stop",)
+CONTROLS = ("stop", "pause", "continue", "set")
 
 
 def call_command(words: Sequence[str]) -> int:

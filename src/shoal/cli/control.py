@@ -1,4 +1,4 @@
-"""`shoal stop`: control a live run from any terminal."""
+"""`shoal stop`, `pause`, `continue` and `set`: control a live run from any terminal."""
 
 import asyncio
 import time
@@ -9,7 +9,8 @@ import typer
 
 from shoal.cli import output
 from shoal.cli.options import HERE, Json, Repo
-from shoal.cli.output import escape
+from shoal.cli.output import escape, program
+from shoal.cli.render.columns import count
 from shoal.cli.repository import RepositoryState, find_place, run_of
 from shoal.errors import BadInput
 from shoal.model.events import RequestTaken
@@ -17,10 +18,10 @@ from shoal.model.status import Status
 from shoal.store.documents import text
 from shoal.store.fold import latest
 from shoal.store.lock import is_locked
-from shoal.store.lookup import find_run_or_session
+from shoal.store.lookup import find_run, find_run_or_session
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
-from shoal.store.requests import STOP, ControlRequest, post, user_name, withdraw
+from shoal.store.requests import ControlRequest, RequestKind, post, user_name, withdraw
 from shoal.store.state import RunState, SessionState, State
 
 TAKEN_SECONDS = 10.0
@@ -29,6 +30,10 @@ Target = Annotated[
     str | None,
     typer.Argument(metavar="RUN|SESSION", help="A run, or one session of it; else the latest run that is alive."),
 ]
+LiveRun = Annotated[
+    str | None, typer.Argument(metavar="RUN", help="A run that is alive; default: the latest of these.")
+]
+AtOnce = Annotated[int, typer.Option("-j", metavar="N", min=1, help="How many agents may run at once from now on.")]
 Now = Annotated[bool, typer.Option("--now", help="End a run at once, as the second Ctrl-C does.")]
 
 
@@ -42,22 +47,72 @@ def stop_command(target: Target = None, now: Now = False, json: Json = False, re
     if now and session is not None:
         raise BadInput(f"--now ends a whole run, and {session.session} is one session; leave --now out")
     name = "" if session is None else session.session
-    request = ControlRequest(kind=STOP, run=run.run, session=name, is_now=now, by=user_name())
+    request = ControlRequest(kind=RequestKind.STOP, run=run.run, session=name, is_now=now, by=user_name())
     how = " at once" if now else ""
     what = f"{name} of {run.run}" if name else run.run
     return _ask(place, request, f"stopping {what}{how}", json=json)
 
 
-def _find_target(state: State, word: str | None) -> tuple[RunState, SessionState | None]:
-    """Find the live run or session that *word* names; what is not alive is refused with what is true of it."""
-    live = State({name: run for name, run in state.runs.items() if not run.status.is_ended})
+def pause_command(run: LiveRun = None, json: Json = False, repo: Repo = HERE) -> int:
+    """Start no more agents until `shoal continue`.
+
+    Those that run go on.
+    """
+    place = asyncio.run(find_place(repo))
+    target = _find_live_run(place.state(), run).run
+    request = ControlRequest(kind=RequestKind.PAUSE, run=target, by=user_name())
+    return _ask(place, request, f"paused {target}: no agent starts until `{program()} continue {target}`", json=json)
+
+
+def continue_command(run: LiveRun = None, json: Json = False, repo: Repo = HERE) -> int:
+    """Continue a run that was paused."""
+    place = asyncio.run(find_place(repo))
+    state = place.state()
+    paused = State({name: found for name, found in state.runs.items() if found.status is Status.PAUSED})
+    target = _find_live_run(state if run is not None or not paused.runs else paused, run)
+    if target.status is not Status.PAUSED:
+        raise BadInput(f"{target.run} is not paused")
+    request = ControlRequest(kind=RequestKind.CONTINUE, run=target.run, by=user_name())
+    return _ask(place, request, f"continuing {target.run}", json=json)
+
+
+def set_command(at_once: AtOnce, run: LiveRun = None, json: Json = False, repo: Repo = HERE) -> int:
+    """Change how many agents run at once.
+
+    Where more than that run, they finish first. Example: `shoal set -j 8`.
+    """
+    place = asyncio.run(find_place(repo))
+    target = _find_live_run(place.state(), run).run
+    request = ControlRequest(kind=RequestKind.SET, run=target, value=at_once, by=user_name())
+    return _ask(place, request, f"{target} now runs at most {count(at_once, 'agent')} at once", json=json)
+
+
+def _find_live_run(state: State, word: str | None) -> RunState:
+    """Find the live run that *word* names, or the latest one; what is not alive is refused with what is true of it."""
+    live = _live(state)
     if word is None:
         run = latest(live)
         if run is None:
             raise BadInput(f"no run is alive{_describe_last(state)}")
-        return run, None
+        return run
     try:
-        found = find_run_or_session(live, word)
+        return find_run(live, word)
+    except BadInput:
+        found = find_run(state, word)
+    _assert_live(found.run, found.status)
+    return found
+
+
+def _live(state: State) -> State:
+    return State({name: run for name, run in state.runs.items() if not run.status.is_ended})
+
+
+def _find_target(state: State, word: str | None) -> tuple[RunState, SessionState | None]:
+    """Find the live run or session that *word* names; what is not alive is refused with what is true of it."""
+    if word is None:
+        return _find_live_run(state, None), None
+    try:
+        found = find_run_or_session(_live(state), word)
     except BadInput:
         found = find_run_or_session(state, word)
     if isinstance(found, RunState):
@@ -119,6 +174,7 @@ def _document(request: ControlRequest, *, is_taken: bool) -> dict[str, object]:
         "session": request.session or None,
         "kind": request.kind,
         "now": request.is_now,
+        "at_once": request.value or None,
         "by": request.by,
         "taken": is_taken,
     }

@@ -119,6 +119,10 @@ def request_line(event: RequestTaken) -> str:
         case "stop":
             what = escape(event.session) or "the run"
             return f"stopping {what}{' at once' if event.is_now else ''}, asked for by {by}"
+        case "pause":
+            return f"paused   no agent starts until `{program()} continue`, asked for by {by}"
+        case "set":
+            return f"setting  {count(event.value, 'agent')} at once, asked for by {by}"
         case _:
             return f"{escape(event.kind)}, asked for by {by}"
 

@@ -253,7 +253,7 @@ class RequestIgnored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTaken:
-    """The run took a request of another process, or says why it cannot do it."""
+    """The run took a request of another process or of its own program, or says why it cannot do it."""
 
     run: str
     request: str
@@ -263,6 +263,7 @@ class RequestTaken:
     """The only session that is meant; empty where the whole run is."""
     is_now: bool = False
     value: int = 0
+    """How many agents may run at once, where that is asked for."""
     refusal: str = ""
 
 

@@ -11,6 +11,8 @@ class Status(StrEnum):
 
     PENDING = "pending"
     RUNNING = "running"
+    PAUSED = "paused"
+    """A run that starts no agents until it is continued."""
     SUCCEEDED = "succeeded"
     NO_CHANGES = "no_changes"
     FAILED = "failed"
@@ -37,7 +39,7 @@ class Status(StrEnum):
     @property
     def is_ended(self) -> bool:
         """Say whether nothing more will happen."""
-        return self not in (Status.PENDING, Status.RUNNING)
+        return self not in (Status.PENDING, Status.RUNNING, Status.PAUSED)
 
     @property
     def is_usable(self) -> bool:

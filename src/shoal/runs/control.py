@@ -1,4 +1,4 @@
-"""What other processes ask of a live run: to stop it, or one of its sessions."""
+"""What others ask of a live run: to stop it or one of its sessions, to pause it, to change how many agents it runs."""
 
 import asyncio
 import contextlib
@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from shoal.errors import first_of
+from shoal.errors import BadInput, first_of
 from shoal.model.events import RequestTaken
+from shoal.proc.spawn import raise_file_limit
 from shoal.steps.attempts import WorkerRunner
-from shoal.store.requests import ControlRequest, RequestDoor, is_control, requester
+from shoal.store.requests import ControlRequest, RequestDoor, RequestKind, is_control, requester
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +31,17 @@ class RunControl:
             request = await self.door.first(self._is_new)
             self._taken.add(request.id)
             refusal = self._refuse(request)
-            taken = RequestTaken(
-                run=request.run,
-                request=request.id,
-                kind=request.kind,
-                by=requester(request),
-                session=request.session,
-                is_now=request.is_now,
-                value=request.value,
-                refusal=refusal or "",
-            )
-            await self.runner.context.ledger.append(taken)
+            await self.runner.context.ledger.append(_taken_event(request, refusal or ""))
             self.door.settle(partial(_is_same, request))
             if refusal is None:
                 self._act(request)
+
+    def apply(self, request: ControlRequest) -> None:
+        """Do what the program itself asks of its run, and record it; raise `BadInput` where that cannot be."""
+        if refusal := self._refuse(request):
+            raise BadInput(refusal)
+        self.runner.context.ledger.post(_taken_event(request, ""))
+        self._act(request)
 
     def _is_new(self, request: ControlRequest) -> bool:
         return is_control(request) and request.id not in self._taken
@@ -51,18 +49,42 @@ class RunControl:
     def _refuse(self, request: ControlRequest) -> str | None:
         if request.session and request.session not in self.runner.active:
             return f"{request.session} is not running"
-        if request.is_now and self.end_run is None:
-            return "a program runs it; end that program to end the run at once"
-        return None
+        match request.kind:
+            case RequestKind.STOP if request.is_now and self.end_run is None:
+                return "a program runs it; end that program to end the run at once"
+            case RequestKind.SET if request.value > (most := raise_file_limit()):
+                return f"this host's limit of open files allows {most} agents at once"
+            case _:
+                return None
 
     def _act(self, request: ControlRequest) -> None:
         by = requester(request)
-        if request.session:
-            self.runner.stop_session(request.session, by)
-            return
-        self.stop_run(by)
-        if request.is_now and self.end_run is not None:
-            self.end_run()
+        match request.kind:
+            case RequestKind.SET:
+                self.runner.limiter.resize(request.value)
+            case RequestKind.PAUSE:
+                self.runner.pause()
+            case RequestKind.CONTINUE:
+                self.runner.resume()
+            case RequestKind.STOP if request.session:
+                self.runner.stop_session(request.session, by)
+            case RequestKind.STOP:
+                self.stop_run(by)
+                if request.is_now and self.end_run is not None:
+                    self.end_run()
+
+
+def _taken_event(request: ControlRequest, refusal: str) -> RequestTaken:
+    return RequestTaken(
+        run=request.run,
+        request=request.id,
+        kind=request.kind,
+        by=requester(request),
+        session=request.session,
+        is_now=request.is_now,
+        value=request.value,
+        refusal=refusal,
+    )
 
 
 def _is_same(request: ControlRequest, other: ControlRequest) -> bool:

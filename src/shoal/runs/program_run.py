@@ -16,6 +16,7 @@ from shoal.patterns import Limiter
 from shoal.runs.request import Settings
 from shoal.runs.task_run import TaskRun, open_task_run
 from shoal.store.ledger import Listener
+from shoal.store.requests import ControlRequest, RequestKind
 
 THE_PROGRAM = "the program that runs it"
 
@@ -66,7 +67,7 @@ class ProgramRun:
     @property
     def max_concurrent(self) -> int:
         """How many agents run at once."""
-        return self.settings.max_concurrent
+        return self.settings.max_concurrent if self._task_run is None else self._task_run.runner.limiter.max_concurrent
 
     async def __aenter__(self) -> Self:
         """Begin the run: its sandbox, its base and its ledger are the same for all tasks."""
@@ -110,6 +111,26 @@ class ProgramRun:
             self._task_run.runner.stop_session(session, THE_PROGRAM)
         else:
             raise BadInput(f"{session!r} is not running; `active_sessions` names those that are")
+
+    def pause(self) -> None:
+        """Start no agents until `continue_run`; those that run go on."""
+        self._ask(RequestKind.PAUSE)
+
+    def continue_run(self) -> None:
+        """Start agents again."""
+        self._ask(RequestKind.CONTINUE)
+
+    def set_max_concurrent(self, number: int) -> None:
+        """Change how many agents run at once; where there are too many, they finish first."""
+        if number < 1:
+            raise BadInput(f"max_concurrent must be at least 1, not {number}")
+        self._ask(RequestKind.SET, value=number)
+
+    def _ask(self, kind: RequestKind, *, value: int = 0) -> None:
+        if self._task_run is None or self._task_run.control is None:
+            raise BadInput("the coordinator is not open, so nothing of it runs")
+        run = self._task_run.runner.context.run
+        self._task_run.control.apply(ControlRequest(kind=kind, run=run, value=value, by=THE_PROGRAM))
 
     @property
     def report(self) -> RunReport:

@@ -169,7 +169,8 @@ def _nothing_failed(run: RunState, word: str | None) -> str:
 
 def is_complete(run: RunState) -> bool:
     """Say whether there is nothing to resume: the run ended, and nothing of it was stopped from outside."""
-    open_statuses = (Status.CANCELLED, Status.LOST, Status.INTERRUPTED, Status.RUNNING, Status.PENDING)
+    stopped = (Status.CANCELLED, Status.LOST, Status.INTERRUPTED)
+    open_statuses = (*stopped, Status.RUNNING, Status.PENDING, Status.PAUSED)
     open_steps = [
         step for step in run.steps.values() if step.status in open_statuses or (step.ended and step.ended.is_stopped)
     ]

@@ -74,6 +74,7 @@ class TaskRun:
         self._workers: Counter[str] = Counter()
         self._numbers = itertools.count(1)
         self._ended = self._good = 0
+        self.control: RunControl | None = None
         self._taken: dict[str, str] | None = None
 
     def warm(self) -> None:
@@ -261,7 +262,7 @@ async def open_task_run(
         limit = limiter or admitting(context, admission, most)
         task_run = TaskRun(context, settings, limit, admission, directory, replace(defaults, private=context.private))
         task_run.warm()
-        control = RunControl(runner=task_run.runner, door=door, stop_run=task_run.runner.stop_all)
+        control = task_run.control = RunControl(runner=task_run.runner, door=door, stop_run=task_run.runner.stop_all)
         status: Status | None = Status.FAILED  # of a run that was left by an error
         try:
             async with watch_overlaps(context, mask=task_run.mask), hold_control(control):

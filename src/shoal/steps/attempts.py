@@ -72,6 +72,8 @@ class WorkerRunner:
         self._tasks: dict[str, asyncio.Task[object]] = {}
         self._stops: dict[str, SessionStop] = {}
         self._stopped_by: str | None = None
+        self._may_start = asyncio.Event()
+        self._may_start.set()
         self.results: dict[WorkerKey, WorkerResult] = {}
         self.spent: dict[str, float] = sum_usage(self.history.usage)
         """What all sessions spent on models so far, those that were tried again too."""
@@ -132,9 +134,18 @@ class WorkerRunner:
         if (stop := self._stops.get(session)) is not None:
             stop.set_by(by)
 
+    def pause(self) -> None:
+        """Start no session until `resume`; those that run go on."""
+        self._may_start.clear()
+
+    def resume(self) -> None:
+        """Start sessions again."""
+        self._may_start.set()
+
     def stop_all(self, by: str) -> None:
         """Stop every session for *by*, and start none from now on."""
         self._stopped_by = by
+        self.resume()
         for stop in self._stops.values():
             stop.set_by(by)
 
@@ -146,6 +157,7 @@ class WorkerRunner:
 
     async def _attempt(self, worker: WorkerSpec) -> WorkerResult:
         async with self.limiter.slot(run=self.context.run, priority=worker.task.priority):
+            await self._may_start.wait()
             if self._stopped_by is not None:
                 return self._note_unstarted(worker, self._stopped_by)
             if worker.base in (None, self.context.base.commit):

@@ -9,6 +9,7 @@ from shoal.model.events import (
     MergeEnded,
     OverlapSeen,
     Recorded,
+    RequestTaken,
     RunEnded,
     RunResumed,
     RunStarted,
@@ -166,6 +167,8 @@ class Fold:
                 self._session_ended(event, recorded)
             case SessionDiscarded(run=run, step=step, session=name) if (run, step, name) in self._sessions:
                 self._sessions[run, step, name] = replace(self._sessions[run, step, name], is_discarded=True)
+            case RequestTaken(run=run, kind="pause" | "continue" as kind, refusal=""):
+                self._pause(run, Status.PAUSED if kind == "pause" else Status.RUNNING, recorded.at)
             case GateOpened() as event:
                 self._gate_opened(event, recorded)
             case GateAnswered() as event:
@@ -213,6 +216,11 @@ class Fold:
             stages=event.stages,
             status=Status.RUNNING,
         )
+
+    def _pause(self, run: str, status: Status, at: float) -> None:
+        known = self._run(run, at)
+        if not known.status.is_ended:
+            self._runs[run] = replace(known, status=status)
 
     def _step_started(self, event: StepStarted, recorded: Recorded) -> None:
         step = self._step(event.run, event.step, recorded.at)

@@ -16,6 +16,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import get_type_hints
 
 from shoal.errors import BadInput, Broken
@@ -23,9 +24,6 @@ from shoal.model.gate import GateVerdict
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 
-STOP = "stop"
-CONTROLS = (STOP,)
-KINDS = ("answer", *CONTROLS)
 MAX_BYTES = 32 * 1024  # more than the longest message takes when every character of it is escaped
 MAX_MESSAGE_CHARS = 2000
 MAX_NAME_CHARS = 100
@@ -36,6 +34,16 @@ _FILE = re.compile(r"\d{20}-[0-9a-f]{16}\.json")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class RequestKind(StrEnum):
+    """What can be asked of a run."""
+
+    ANSWER = "answer"
+    STOP = "stop"
+    PAUSE = "pause"
+    CONTINUE = "continue"
+    SET = "set"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +61,7 @@ class ControlRequest:
     """The only session that is meant; empty where the whole run is."""
     is_now: bool = False
     value: int = 0
+    """How many agents may run at once, where that is asked for."""
     by: str = ""
     at: float = field(default_factory=time.time)
     id: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -189,8 +198,8 @@ def _read(folder: int, name: str, run: str) -> ControlRequest | str:
         content = _content(folder, name)
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
-    if content is None:
-        return f"it is no plain file of at most {MAX_BYTES} bytes"
+    if isinstance(content, str):
+        return content
     try:
         request = _make_request(json.loads(content))
         is_whole = (request.file, request.run) == (name, run)
@@ -199,12 +208,15 @@ def _read(folder: int, name: str, run: str) -> ControlRequest | str:
     return _refusal(request) or request if is_whole else "it is not what its name or folder says"
 
 
-def _content(folder: int, name: str) -> bytes | None:
+def _content(folder: int, name: str) -> bytes | str:
     with os.fdopen(os.open(name, _READ, dir_fd=folder), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return None
-        content = file.read(MAX_BYTES + 1)
-    return content if len(content) <= MAX_BYTES else None
+        found = os.fstat(file.fileno())
+        if stat.S_ISREG(found.st_mode) and found.st_uid != os.geteuid():
+            return "it belongs to another user"
+        content = file.read(MAX_BYTES + 1) if stat.S_ISREG(found.st_mode) else None
+    if content is None or len(content) > MAX_BYTES:
+        return f"it is no plain file of at most {MAX_BYTES} bytes"
+    return content
 
 
 def _make_request(value: object) -> ControlRequest:
@@ -219,10 +231,12 @@ def _make_request(value: object) -> ControlRequest:
 
 
 def _refusal(request: ControlRequest) -> str | None:
-    if request.kind not in KINDS:
+    if request.kind not in tuple(RequestKind):
         return f"it asks for {request.kind[:40]!r}, which this Shoal does not know"
-    if request.kind == "answer" and request.answer not in tuple(GateVerdict):
+    if request.kind == RequestKind.ANSWER and request.answer not in tuple(GateVerdict):
         return f"it answers {request.answer[:40]!r}, neither approve nor reject"
+    if request.kind == RequestKind.SET and request.value < 1:
+        return f"it asks for {request.value} agents at once; at least 1 is possible"
     return (
         None
         if len(request.message) <= MAX_MESSAGE_CHARS
@@ -308,9 +322,9 @@ class RequestDoor:
 
 def answers(step: str, about: int) -> Fits:
     """Make the wish for an answer to what *step* asked by the event of the number *about*."""
-    return lambda request: (request.kind, request.step, request.about) == ("answer", step, about)
+    return lambda request: (request.kind, request.step, request.about) == (RequestKind.ANSWER, step, about)
 
 
 def is_control(request: ControlRequest) -> bool:
     """Say whether *request* is about the run itself, and not an answer."""
-    return request.kind in CONTROLS
+    return request.kind != RequestKind.ANSWER

@@ -12,6 +12,7 @@ TONES = {
     Status.NO_CHANGES: "good",
     Status.PENDING: "dim",
     Status.RUNNING: "mark",
+    Status.PAUSED: "warn",
     Status.CANCELLED: "warn",
     Status.SKIPPED: "warn",
     Status.DEGRADED: "warn",

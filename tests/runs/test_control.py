@@ -1,0 +1,70 @@
+"""A program controls its own run by calls, which are recorded as requests of others are."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from shoal import AgentCoordinator
+from shoal.errors import BadInput
+from shoal.model.events import Event, Recorded, RequestTaken, SessionEnded, SessionStarted
+from tests.runs.coordinating import SHELL, statuses
+
+
+class Listener:
+    """Hears what happens in a run."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._more = asyncio.Event()
+
+    def hear(self, recorded: Recorded) -> None:
+        self.events.append(recorded.event)
+        self._more.set()
+
+    def count(self, *kinds: type[Event]) -> int:
+        return sum(isinstance(event, kinds) for event in self.events)
+
+    async def until(self, kind: type[Event], number: int) -> None:
+        """Wait for so many events of a kind."""
+        async with asyncio.timeout(30):
+            while self.count(kind) < number:
+                self._more.clear()
+                await self._more.wait()
+
+
+async def test_a_program_pauses_its_run_and_changes_how_many_agents_it_runs(repo: Path) -> None:
+    heard = Listener()
+    wait = f"while [ ! -e {repo}/go ]; do sleep 0.02; done"
+    async with AgentCoordinator(repo, 1, agent=SHELL, sandbox="none", listen=heard.hear) as coordinator:
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(coordinator.run_agents([wait, wait, wait]))
+            await heard.until(SessionStarted, 1)
+            coordinator.pause()
+            coordinator.set_max_concurrent(3)
+            (repo / "go").touch()
+            await heard.until(SessionEnded, 1)
+            assert heard.count(SessionStarted) == 1, "paused"
+            coordinator.continue_run()
+            results = await work
+        most = coordinator.max_concurrent
+
+    taken = [event for event in heard.events if isinstance(event, RequestTaken)]
+    assert statuses(results) == ["no_changes"] * 3
+    assert most == 3
+    assert [(event.kind, event.value, event.by) for event in taken] == [
+        ("pause", 0, "the program that runs it"),
+        ("set", 3, "the program that runs it"),
+        ("continue", 0, "the program that runs it"),
+    ]
+
+
+async def test_what_cannot_be_is_refused(repo: Path) -> None:
+    coordinator = AgentCoordinator(repo, 1, agent=SHELL, sandbox="none")
+    with pytest.raises(BadInput, match="not open"):
+        coordinator.pause()
+    async with coordinator:
+        with pytest.raises(BadInput, match="at least 1"):
+            coordinator.set_max_concurrent(0)
+        with pytest.raises(BadInput, match="open files"):
+            coordinator.set_max_concurrent(10**9)
