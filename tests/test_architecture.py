@@ -86,7 +86,7 @@ PROGRAMS = {
 }
 
 HEAVY = "acp asyncio ctypes pydantic pydantic_ai rich ruamel sqlite3 subprocess typer"
-NOT_ROOMS = {"contract", "acceptance", "escapes", "clients"}
+NOT_ROOMS = {"contract", "acceptance", "escapes", "clients", "faults"}
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 PUBLIC_TWICE = {"Retry", "Workspace"}

@@ -30,7 +30,7 @@ def ran(words: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: flo
     """Run the command to its end, as `subprocess.run` would run the program."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         streams = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, err)]
-        command = FORKED.Process(target=_become, args=(list(words), str(cwd), dict(env), streams))
+        command = FORKED.Process(target=become, args=(list(words), str(cwd), dict(env), streams))
         command.start()
         command.join(timeout)
         is_over = command.exitcode is not None
@@ -45,7 +45,7 @@ def ran(words: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: flo
         return Said(code, out.read(), err.read())
 
 
-def _become(words: list[str], cwd: str, env: dict[str, str], streams: list[str]) -> None:
+def become(words: list[str], cwd: str, env: dict[str, str], streams: list[str]) -> None:
     """Be the program: nothing is left of the process that this one was forked from but the modules it has imported."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for fd, stream in enumerate(streams, start=1):

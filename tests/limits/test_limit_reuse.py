@@ -129,3 +129,13 @@ if kernel():
 async def test_no_guard_knows_groups_that_no_kernel_holds() -> None:
     async with open_guard(Polling()) as guard:
         assert not guard.has_groups
+
+
+def test_an_agent_comes_back_while_another_has_its_former_group(enforcer: Cgroups) -> None:
+    """What checks an agent's work runs under the agent's name, after it."""
+    with enforcer.hold_shared():
+        with enforcer.group("one", ROOMY):
+            pass
+        with enforcer.group("two", ROOMY) as two, enforcer.group("one", ROOMY) as again:
+            assert again.name == "one"
+            assert not set(again.places) & set(two.places)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.git.repository import inspect
+from shoal.limits.fleet import Fleet
 from shoal.model.events import Output, Recorded
 from shoal.model.status import Status
 from shoal.runs.clean import Broom, Cleaning, clean
@@ -164,3 +165,16 @@ async def test_a_run_that_lives_is_left_alone(repo: Path) -> None:
 
     assert outer.result().status is Status.SUCCEEDED
     assert_nothing_left(repo)
+
+
+async def test_what_a_trial_of_the_host_left_is_removed_by_the_next_start_unless_its_process_lives(repo: Path) -> None:
+    boxes = StatePaths.of(repo).boxes
+    with subprocess.Popen(["true"]) as ended:
+        dead = f"trial-shoal-{Path('/proc/self/ns/pid').stat().st_ino}-{ended.pid}-1-00ff"
+    alive = f"trial-{Fleet.ours().name}"
+    for name in (dead, alive):
+        (boxes / name / "target").mkdir(parents=True)
+
+    await ran(repo, step("next", "true"))
+
+    assert [path.name for path in boxes.iterdir()] == [alive]

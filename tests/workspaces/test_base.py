@@ -127,3 +127,21 @@ if os.geteuid() == 0:  # only root may make a file immutable
             subprocess.run(["chattr", "-i", stuck], check=True)
         assert left.name.startswith("gone-")
         assert await sweep_bases(found, bases) == []
+
+
+async def test_a_base_that_is_cancelled_while_it_is_made_leaves_nothing(repo: Path, tmp_path: Path) -> None:
+    repository = await inspect(repo, os.environ)
+    (tmp_path / "base").mkdir()
+
+    async def make() -> None:
+        async with base_ready(repository, git(repo, "rev-parse", "HEAD"), tmp_path / "base"):
+            raise AssertionError("it was not cancelled in time")
+
+    making = asyncio.create_task(make())
+    while not list((tmp_path / "base").glob("making-*")):
+        await asyncio.sleep(0)
+    making.cancel()
+    await asyncio.wait([making])
+
+    assert making.cancelled()
+    assert list((tmp_path / "base").iterdir()) == []

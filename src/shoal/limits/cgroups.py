@@ -30,6 +30,7 @@ class Cgroups:
         self._fleet = Fleet.ours().name
         self._fleet_limits = fleet_limits
         self._members = 0
+        self._made = itertools.count(1)
         self._idle: defaultdict[ResourceLimits, list[KernelGroup]] = defaultdict(list)
 
     @property
@@ -75,10 +76,10 @@ class Cgroups:
             if is_orphan(fleet):
                 self._clear(fleet)
 
-    def _at(self, fleet: str, name: str = "") -> KernelGroup:
-        below = f"{fleet}/{name}" if name else fleet
+    def _at(self, fleet: str, folder: str = "", name: str = "") -> KernelGroup:
+        below = f"{fleet}/{folder}" if folder else fleet
         folders = {controller: place / below for controller, place in self._places.items()}
-        return KernelGroup(name or fleet, folders, self._dialect, self._files)
+        return KernelGroup(name or folder or fleet, folders, self._dialect, self._files)
 
     def _enter_fleet(self) -> None:
         """Make the fleet's group for its first member."""
@@ -107,7 +108,8 @@ class Cgroups:
         return idle.pop().reuse_as(name) if idle else None
 
     def _make_group(self, name: str, limits: ResourceLimits) -> KernelGroup:
-        group = self._at(self._fleet, name)
+        # not by its name alone: a group that served this agent before may serve another one now
+        group = self._at(self._fleet, f"{name}-{next(self._made)}", name)
         try:
             for place in group.places:
                 self._files.make(place)

@@ -13,6 +13,7 @@ from shoal.git.lock import repository_locked
 from shoal.git.repository import dirt
 from shoal.git.run import git
 from shoal.git.snapshot import is_hidden
+from shoal.limits.fleet import is_orphan
 from shoal.model.command import Command
 from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
@@ -20,6 +21,7 @@ from shoal.model.status import Status
 from shoal.runs.context import open_run
 from shoal.runs.recovery import Recovery, RecoveryFailure
 from shoal.runs.request import RunRequest
+from shoal.sessions.host_probe import TRIAL
 from shoal.sessions.open_session import prune
 from shoal.store.fold import fold
 from shoal.store.lock import is_locked
@@ -170,9 +172,10 @@ async def _sort(repository: Repository, entry: Path, claim: _Claim | None) -> So
     """Say what *entry* is; `None` for a probe of the host that may be going on."""
     if claim is not None:
         return Sort.LEFTOVER if await _is_held(repository, claim.result) else Sort.RAW
-    if not entry.name.startswith("trial-"):
+    if not entry.name.startswith(TRIAL):
         return Sort.RAW  # the ledger does not know it: it was lost, or is another's
-    return Sort.LEFTOVER if time.time() - entry.lstat().st_mtime > TRIAL_SECONDS else None
+    is_left = is_orphan(entry.name.removeprefix(TRIAL))
+    return Sort.LEFTOVER if is_left or time.time() - entry.lstat().st_mtime > TRIAL_SECONDS else None
 
 
 def _claims(paths: StatePaths) -> dict[Path, _Claim]:

@@ -1,8 +1,6 @@
 """Reconcile what a killed or failed Shoal left: finish or undo it, and name what could not be brought in."""
 
-import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,11 +10,11 @@ from shoal.git.difference import list_changed_paths
 from shoal.git.imports import release_abandoned
 from shoal.git.refs import ABSENT, Move, list_refs, move, unpin, unpin_abandoned, value
 from shoal.git.run import git
-from shoal.limits.members import kill_each
 from shoal.model.events import Imported, RunEnded, SessionEnded
 from shoal.model.policy import Layers
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
+from shoal.runs.survivors import end_survivors, sweep_trials
 from shoal.sessions.context import RunContext
 from shoal.sessions.executable_config import flag_changes
 from shoal.sessions.keep_work import KeptWork, add_seal_notes, keep_work
@@ -66,39 +64,6 @@ def has_unfinished(paths: StatePaths, run: str) -> bool:
         return True
 
 
-PROGRAM = "bwrap"
-SECONDS = 10.0
-PAUSE = 0.01
-
-
-async def end_survivors(box: Path) -> None:
-    """Kill the sandbox that shows *box*, and wait until it is gone; raise `Broken` where it stays.
-
-    Its first process cannot be changed from inside, so the arguments that it was started with are its own.
-    """
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(SECONDS):
-            while find_sandboxes(box):
-                kill_each(lambda: find_sandboxes(box))
-                await asyncio.sleep(PAUSE)
-            return
-    raise Broken(f"a sandbox of a killed run that shows {box} cannot be ended")
-
-
-def find_sandboxes(box: Path) -> list[int]:
-    """Find the processes of bubblewrap whose arguments show something in *box*."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _shows(name, os.fsencode(box))]
-
-
-def _shows(pid: str, box: bytes) -> bool:
-    with contextlib.suppress(OSError):  # it is gone, or another user's
-        if Path(f"/proc/{pid}/exe").readlink().name.removesuffix(" (deleted)") != PROGRAM:
-            return False
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return any(word == box or word.startswith(box + b"/") for word in words)
-    return False
-
-
 WORKSPACE_DEPTH = 4  # workspaces, run, step, worker
 MAX_RETRIES = 3
 RETRIES = "retries"
@@ -144,6 +109,7 @@ async def reconcile(context: RunContext, *, is_patient: bool = False) -> Recover
     await bases.sweep_bases(context.repository, context.paths.bases)
     await objects.sweep_stores(context.paths.objects)
     release_abandoned(context.repository)
+    await sweep_trials(context.paths)
     await unpin_abandoned(context.repository, context.paths.runs)
     forget_dead(context.paths)
     found = Recovery()

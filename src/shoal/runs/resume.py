@@ -21,16 +21,14 @@ from shoal.store.reader import read_events, store_at
 from shoal.store.state import RunState, SessionState, StepState
 
 
-async def record_plan(context: RunContext, plan: Plan, request: RunRequest) -> None:
-    """Record *plan* before its first agent starts, so that the run can be resumed without its file."""
+def planned_event(context: RunContext, plan: Plan, request: RunRequest) -> RunPlanned:
+    """Make the event that has *plan*, so that the run can be resumed without its file."""
     options = {"approve_all": "yes"} if request.approve_all else {}
     try:
-        planned = RunPlanned(
-            run=context.run, plan=encode_plan(plan, context.mask.text), options=options, version=__version__
-        )
+        text, why = encode_plan(plan, context.mask.text), ""
     except Unrecordable as error:
-        planned = RunPlanned(run=context.run, plan="", unrecorded=str(error), options=options, version=__version__)
-    await context.ledger.append(planned)
+        text, why = "", str(error)
+    return RunPlanned(run=context.run, plan=text, unrecorded=why, options=options, version=__version__)
 
 
 async def record_resumed(context: RunContext, resume: Resume) -> History:

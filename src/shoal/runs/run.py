@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from shoal.errors import ShoalError, first_of
 from shoal.git.repository import dirt
-from shoal.model.events import Recorded, RunEnded, RunStarted
+from shoal.model.events import Event, Recorded, RunEnded, RunStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.network import NETWORKS
 from shoal.model.plan import Approval, Plan, Stage, Step, everything
@@ -21,7 +21,7 @@ from shoal.runs.context import OpenRun, open_run
 from shoal.runs.control import RunControl, hold_control
 from shoal.runs.overlaps import alternatives_of, watch_overlaps
 from shoal.runs.request import RunRequest, StopSignal
-from shoal.runs.resume import record_plan, record_resumed
+from shoal.runs.resume import planned_event, record_resumed
 from shoal.sandboxes.registry import confines
 from shoal.sessions.context import RunContext
 from shoal.sessions.limit_watch import spelt
@@ -46,8 +46,10 @@ from shoal.store.requests import RequestDoor
 STATUS_SECONDS = 3.0
 
 
-async def record_start(context: RunContext, plan: Plan, limits: ResourceLimits | None = None) -> RunStarted:
-    """Record that the run begins; *limits* are those of tasks that are not known yet."""
+async def record_start(
+    context: RunContext, plan: Plan, *more: Event, limits: ResourceLimits | None = None
+) -> RunStarted:
+    """Record that the run begins, with what is to be recorded at once; *limits* are those of tasks not known yet."""
     dirty = await _dirty(context)
     started = RunStarted(
         run=context.run,
@@ -68,7 +70,7 @@ async def record_start(context: RunContext, plan: Plan, limits: ResourceLimits |
         limits=_limits(context, plan, limits),
         stages=tuple(stage.name for stage in everything(plan.steps)),
     )
-    await context.ledger.append(started)
+    await context.ledger.append(started, *more)
     return started
 
 
@@ -221,8 +223,8 @@ async def _begin(opened: OpenRun, request: RunRequest) -> History:
     """Record that the run starts, or that it is resumed; return what it came to before."""
     if request.resume is not None:
         return await record_resumed(opened.context, request.resume)
-    await record_start(opened.context, opened.plan)
-    await record_plan(opened.context, opened.plan, request)
+    # in one transaction: a run that was killed here either never began or can be resumed
+    await record_start(opened.context, opened.plan, planned_event(opened.context, opened.plan, request))
     return History()
 
 

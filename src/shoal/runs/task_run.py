@@ -257,7 +257,7 @@ async def open_task_run(
     async with opening as opened, contextlib.AsyncExitStack() as held:
         context = opened.context
         door = held.enter_context(door_of(context))
-        await record_start(context, plan, settings.limits)
+        await record_start(context, plan, limits=settings.limits)
         admission = Admission(context.paths.root)
         limit = limiter or admitting(context, admission, most)
         task_run = TaskRun(context, settings, limit, admission, directory, replace(defaults, private=context.private))

@@ -13,6 +13,7 @@ from pathlib import Path
 from shoal import proc
 from shoal.errors import Broken, ShoalError, Unavailable, first_of
 from shoal.limits.disk import free_floor
+from shoal.limits.fleet import Fleet
 from shoal.model.command import Command
 from shoal.model.policy import Layers, Policy
 from shoal.sandboxes.host import SandboxHost, Trial, inspect_host
@@ -29,6 +30,8 @@ HOST = Path("/dev")
 FOLDER = HOST / "shoal"  # a file system for temporary files may refuse devices, this one never does
 NAMES = ("null", "zero", "full", "random", "urandom", "tty")
 NOBODY = 65534
+TRIAL = "trial-"
+"""How the folder of a trial begins, among the session directories; then comes which process made it."""
 MODE = stat.S_IFCHR | 0o666
 
 
@@ -119,7 +122,7 @@ async def kind_of_workspace(strategy: str, sandbox: Sandbox, paths: StatePaths, 
 
     One that *stays* when its agent has ended is never an overlay, which is there only while it is mounted.
     """
-    trial = paths.boxes / f"trial-{secrets.token_hex(4)}"
+    trial = paths.boxes / f"{TRIAL}{Fleet.ours().name}"
     host = WorkspaceHost(pool=paths.pool, trial=trial, try_layers=functools.partial(_try_layers, sandbox))
     try:
         return await registry.find(strategy, host, stays=stays)
@@ -144,7 +147,7 @@ async def assert_exact_disk(sandbox: Sandbox, paths: StatePaths) -> None:
     if not sandbox.confines:
         why = "without a sandbox an agent can write on every disk"
         raise Unavailable("`disk: exact`", why, "use the bubblewrap sandbox, or set `disk: polled`")
-    place = paths.boxes / f"trial-{secrets.token_hex(4)}"
+    place = paths.boxes / f"{TRIAL}{Fleet.ours().name}"
     try:
         await assert_available(place)
     finally:

@@ -61,14 +61,26 @@ async def base_ready(
 
 async def _make(repository: Repository, commit: str, folder: Path) -> None:
     """Build aside and rename into place, so that a base is whole or absent."""
+    async with _building(folder) as aside:
+        tree = aside / "tree"
+        files = await check_out(repository, commit, tree=tree, index=aside / "index", shadow=aside / "git")
+        # The gitdir pointer of each agent is laid over this empty file, so the agent's own layer stays empty.
+        (tree / ".git").touch()
+        await remove_all(aside / "git")
+        await _publish(aside, folder, files=files)
+
+
+@contextlib.asynccontextmanager
+async def _building(folder: Path) -> AsyncIterator[Path]:
+    """Give a place beside *folder* to build in, with room for a tree; nothing of it stays when building is cut off."""
     aside = folder.with_name(f"making-{secrets.token_hex(4)}")
-    tree = aside / "tree"
-    tree.mkdir(parents=True)
-    files = await check_out(repository, commit, tree=tree, index=aside / "index", shadow=aside / "git")
-    # The gitdir pointer of each agent is laid over this empty file, so the agent's own layer stays empty.
-    (tree / ".git").touch()
-    await remove_all(aside / "git")
-    await _publish(aside, folder, files=files)
+    (aside / "tree").mkdir(parents=True)
+    try:
+        yield aside
+    except BaseException:
+        with contextlib.suppress(Broken, TimeoutError):  # the next start tries again
+            await remove_all(aside)
+        raise
 
 
 async def _publish(aside: Path, folder: Path, *, files: int) -> None:
@@ -266,21 +278,20 @@ async def delta_ready(
 
 async def _make_delta(repository: Repository, commit: str, over: Base, folder: Path) -> None:
     """Build aside and rename into place, so that a layer is whole or absent."""
-    aside = folder.with_name(f"making-{secrets.token_hex(4)}")
-    tree, index, shadow = aside / "tree", aside / "index", aside / "git"
-    tree.mkdir(parents=True)
-    shutil.copyfile(over.index, index)
-    write_gitdir(shadow, repository, head=commit, refs={}, index=None, lenders=repository.lenders, loose_stat=False)
-    env = {"GIT_WORK_TREE": str(tree), "GIT_INDEX_FILE": str(index)}
-    difference = await _difference(shadow, over.commit, commit)
-    # Of one tree: entries that stay as they are keep their stat data, which is that of the layer below.
-    await git(shadow, "read-tree", "-m", commit, env=env)
-    names = (await git(shadow, "ls-files", "-z", env=env, limit=2**30)).stdout.split(b"\0")[:-1]
-    changed = b"".join(name + b"\0" for name in difference.changed)
-    await git(shadow, "checkout-index", "-u", "-z", "--stdin", env=env, stdin=changed)
-    _whiten(tree, difference.gone, set(_folders(names)))
-    await remove_all(shadow)
-    await _publish(aside, folder, files=len(names))
+    async with _building(folder) as aside:
+        tree, index, shadow = aside / "tree", aside / "index", aside / "git"
+        shutil.copyfile(over.index, index)
+        write_gitdir(shadow, repository, head=commit, refs={}, index=None, lenders=repository.lenders, loose_stat=False)
+        env = {"GIT_WORK_TREE": str(tree), "GIT_INDEX_FILE": str(index)}
+        difference = await _difference(shadow, over.commit, commit)
+        # Of one tree: entries that stay as they are keep their stat data, which is that of the layer below.
+        await git(shadow, "read-tree", "-m", commit, env=env)
+        names = (await git(shadow, "ls-files", "-z", env=env, limit=2**30)).stdout.split(b"\0")[:-1]
+        changed = b"".join(name + b"\0" for name in difference.changed)
+        await git(shadow, "checkout-index", "-u", "-z", "--stdin", env=env, stdin=changed)
+        _whiten(tree, difference.gone, set(_folders(names)))
+        await remove_all(shadow)
+        await _publish(aside, folder, files=len(names))
 
 
 async def _difference(shadow: Path, base: str, commit: str) -> _Difference:

@@ -1,0 +1,56 @@
+"""What a killed Shoal left running or mounted: sandboxes of its agents, and trials of the host."""
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+
+from shoal.errors import Broken
+from shoal.limits.fleet import is_orphan
+from shoal.limits.members import kill_each
+from shoal.sessions.host_probe import TRIAL
+from shoal.store.paths import StatePaths
+from shoal.workspaces.mount import list_mounts, unmount
+from shoal.workspaces.remove import remove_all
+
+PROGRAM = "bwrap"
+SECONDS = 10.0
+PAUSE = 0.01
+
+
+async def end_survivors(box: Path) -> None:
+    """Kill the sandbox that shows *box*, and wait until it is gone; raise `Broken` where it stays.
+
+    Its first process cannot be changed from inside, so the arguments that it was started with are its own.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SECONDS):
+            while find_sandboxes(box):
+                kill_each(lambda: find_sandboxes(box))
+                await asyncio.sleep(PAUSE)
+            return
+    raise Broken(f"a sandbox of a killed run that shows {box} cannot be ended")
+
+
+def find_sandboxes(box: Path) -> list[int]:
+    """Find the processes of bubblewrap whose arguments show something in *box*."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _shows(name, os.fsencode(box))]
+
+
+def _shows(pid: str, box: bytes) -> bool:
+    with contextlib.suppress(OSError):  # it is gone, or another user's
+        if Path(f"/proc/{pid}/exe").readlink().name.removesuffix(" (deleted)") != PROGRAM:
+            return False
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return any(word == box or word.startswith(box + b"/") for word in words)
+    return False
+
+
+async def sweep_trials(paths: StatePaths) -> None:
+    """End and remove what trials of the host left whose process is dead."""
+    for trial in paths.boxes.glob(f"{TRIAL}*"):
+        if is_orphan(trial.name.removeprefix(TRIAL)):
+            await end_survivors(trial)
+            for place in list_mounts(trial):
+                unmount(place)
+            await remove_all(trial)
