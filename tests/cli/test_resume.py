@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from shoal.adapters.client import this_host
 from tests.cli.conftest import SHOAL, Shoal, environment
 from tests.cli.flows import written
 from tests.conftest import git
+from tests.sessions.test_acp import PROGRAM as ACP_AGENT
 
 # Agents count their starts, and one of them blocks for as long as the file `block` names it.
 COUNT = 'me=$SHOAL_STEP-$SHOAL_WORKER_INDEX; echo $me >> "$OUTSIDE/starts"; echo x >> $me.txt; '
@@ -248,3 +250,27 @@ def test_a_secret_comes_from_the_host_again(scene: Scene) -> None:
     assert (without.code, "MY_KEY" in without.err) == (2, True)
     assert again.code == 0
     assert b"v1-secret" not in (scene.repo / ".shoal" / "ledger.db").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "said", "note"),
+    [
+        ("resumable", "loaded 'do it', asked 'interrupted'", "continued its own conversation s-1"),
+        ("unloadable", "This task was interrupted", "could not be continued: it cannot load a session"),
+    ],
+)
+def test_an_acp_agent_loads_its_session_where_it_can(scene: Scene, scenario: str, said: str, note: str) -> None:
+    command = [str(this_host().python), "-c", ACP_AGENT, scenario]
+    agent = {"adapter": "acp", "command": command, "network": "none"}
+    document = {"agents": {"tiny": agent}, "steps": [{"name": "talk", "agent": "tiny", "prompt": "do it"}]}
+    (scene.repo / "p.yaml").write_text(json.dumps(document))
+    scene.interrupt("got do it")
+
+    code, report = scene.report("resume")
+
+    worker = report["steps"][0]["worker_results"][0]
+    assert (code, worker["status"]) == (0, "succeeded"), worker
+    assert said in worker["output"]
+    assert "said before" not in worker["output"]  # what the agent repeats of the conversation is no output
+    assert worker["notes"][0].endswith(note)
+    assert git(scene.repo, "show", f"{worker['branch']}:half.txt") == "half"

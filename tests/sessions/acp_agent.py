@@ -105,6 +105,17 @@ def turn(scenario: str, prompt: str) -> dict[str, Any]:
             os.system("echo ran > ran.txt")
             update("tool_call_update", toolCallId="c", status="completed", rawOutput=picked)
             time.sleep(4711)
+        case "resumable" if os.path.exists("half.txt"):
+            with open(os.path.expanduser("~/talk")) as talk:
+                words(f"loaded {talk.read()!r}, asked {prompt.split()[2]!r}")
+        case "unloadable" if os.path.exists("half.txt"):
+            words(f"asked {prompt!r}")
+        case "resumable" | "unloadable":
+            with open(os.path.expanduser("~/talk"), "w") as talk:
+                talk.write(prompt)
+            write("half.txt", "half")
+            words(f"got {prompt}\n")
+            hear()
         case "wait":
             write("half.txt", "half")
             words("waiting\n")
@@ -203,7 +214,13 @@ def main(scenario: str) -> None:
             case "initialize":
                 assert not params.get("clientCapabilities", {}).get("terminal")
                 version = 7 if scenario == "version" else 1
-                say(id=number, result={"protocolVersion": version, "agentInfo": {"name": "tiny", "version": "1"}})
+                can = {"loadSession": scenario == "resumable"}
+                who = {"name": "tiny", "version": "1"}
+                say(id=number, result={"protocolVersion": version, "agentInfo": who, "agentCapabilities": can})
+            case "session/load":
+                with open(os.path.expanduser("~/talk")) as talk:
+                    words(f"said before: {talk.read()}")
+                say(id=number, result={"modes": None})
             case "session/new" if scenario == "login":
                 say(id=number, error={"code": -32000, "message": "Authentication required"})
             case "session/new" if scenario == "formless":

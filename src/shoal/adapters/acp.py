@@ -14,6 +14,7 @@ CLIENT = Client(
     program="the command of an `acp` agent",
     install="the package of the agent that `command` names",
     login="log in to it, or hand it a key by `env: {NAME: {from: NAME}}`",
+    conversations=(".",),  # nobody knows where: all of its home
     knows=("model", "system prompt", "tool rules", "usage", "cost", "denials"),
     needs_login=False,
 )

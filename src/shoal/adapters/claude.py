@@ -33,6 +33,7 @@ class ClaudeReader:
         self._is_woken = False  # by a task that has ended: another turn is about to begin
         self._behind = 0  # tasks in the background
         self._spent: dict[str, Mapping[str, float]] = {}
+        self._streams: dict[str, str] = {}  # the message that comes now, by whose it is: the agent's, or a sub-agent's
         self._denied: set[str] = set()
         self._trouble = ""
 
@@ -66,6 +67,9 @@ class ClaudeReader:
             case {"type": "assistant", "message": dict(message)}:
                 self._result = None
                 return list(self._assistant(message, record))
+            case {"type": "stream_event", "event": dict(piece)}:
+                self._stream(piece, words(record.get("parent_tool_use_id")))
+                return []
             case {"type": "user", "message": {"content": blocks}}:
                 return [_tool_result(block) for block in objects(blocks) if block.get("type") == "tool_result"]
             case {"type": "result"}:
@@ -133,7 +137,17 @@ class ClaudeReader:
         """Remember what a message cost, for a session that never comes to its result; each has several events."""
         used, message_id = message.get("usage"), name(message.get("id"))
         if isinstance(used, dict) and (len(self._spent) < MOST_CALLS or message_id in self._spent):
-            self._spent[message_id] = {key: number(used.get(key)) for key in (*READ, WRITTEN)}
+            known = self._spent.get(message_id, {})
+            self._spent[message_id] = {key: max(number(used.get(key)), known.get(key, 0)) for key in (*READ, WRITTEN)}
+
+    def _stream(self, piece: Mapping[str, object], parent: str) -> None:
+        """Follow a message as it comes: only its last piece says how long it was, and no other event repeats that."""
+        match piece:
+            case {"type": "message_start", "message": dict(message)} if len(self._streams) < MOST_CALLS:
+                self._streams[parent] = name(message.get("id"))
+                self._count(message)
+            case {"type": "message_delta", "usage": dict(used)} if parent in self._streams:
+                self._count({"id": self._streams[parent], "usage": used})
 
     def _late_denials(self, result: Mapping[str, object]) -> Iterator[Activity]:
         for denial in objects(result.get("permission_denials")):
@@ -187,6 +201,7 @@ CLIENT = Client(
         "AWS_REGION",
     ),
     logins=(".claude/.credentials.json",),
+    conversations=(".claude/projects",),
     knows=("model", "system prompt", "tool rules", "usage", "cost", "denials", "retries"),
 )
 QUIET = {
@@ -217,6 +232,8 @@ class Claude:
             argv += ["--model", spec.model]
         if task.system_prompt.strip():
             argv += ["--append-system-prompt-file", str(place.system_prompt_file)]
+        if place.conversation is not None:
+            argv += ["--resume", place.conversation]
         argv += [*_permissions(tool_rules(task)), *spec.args]
         # as root it refuses to run without asking, unless it is told that something else holds it
         env = {**QUIET, "CLAUDE_CODE_MAX_RETRIES": MOST_RETRIES, "IS_SANDBOX": "1"}

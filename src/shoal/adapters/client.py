@@ -31,6 +31,8 @@ class Client:
     """What it leaves in a workspace that is no work, as git's ignore patterns."""
     knows: tuple[str, ...] = ()
     """What it can be told and tells, for `shoal agents`: `model`, `system prompt`, `tool rules`, `usage`, `cost`, …"""
+    conversations: tuple[str, ...] = ()
+    """Files and folders below its home that keep its conversations; none where it cannot continue one."""
     aliases: tuple[str, ...] = ()
     """Other names of the program, by which some of its packages install it."""
     needs_login: bool = True

@@ -170,6 +170,7 @@ CLIENT = Client(
     oldest=(0, 150, 0),
     keys=("CODEX_API_KEY",),
     logins=(".codex/auth.json",),
+    conversations=(".codex/sessions",),
     knows=("model", "system prompt", "rules for commands", "usage", "retries"),
     heartbeat="codex_otel.log_only: ",
 )
@@ -197,7 +198,8 @@ class Codex:
         """Hand the persona over as instructions of the developer's, in a settings file of its private home."""
         spec, rules = task.agent, tool_rules(task)
         argv = [*(spec.command or (CLIENT.program,)), "exec", "--json", "--sandbox", "danger-full-access"]
-        argv += ["--skip-git-repo-check", *(("--model", spec.model) if spec.model else ()), *spec.args, "-"]
+        argv += ["--skip-git-repo-check", *(("--model", spec.model) if spec.model else ()), *spec.args]
+        argv += ["-"] if place.conversation is None else ["resume", place.conversation, "-"]
         home = {".codex/config.toml": _settings(task.system_prompt, rules)}
         if forbidden := "".join(_forbidden(rules.deny)):
             home[".codex/rules/shoal.rules"] = forbidden

@@ -20,6 +20,8 @@ LOGIN = "run `goose configure`, or set GOOSE_PROVIDER, GOOSE_MODEL and the provi
 UNKNOWN = "goose configure"
 DECLINED = "The user has declined to run this tool"
 MOST_CALLS = 1000
+SESSION = "shoal"
+"""The name of its session; each private home has only one."""
 MOST_ASIDE = 1000
 MOST_CHARS = 2**16
 
@@ -29,6 +31,7 @@ class GooseReader:
 
     def __init__(self) -> None:
         self._is_done = False
+        self._has_begun = False
         self._failure: str | None = None
         self._text = ""
         self._own_words = ""  # what it said last itself, if the model said nothing after it
@@ -42,8 +45,9 @@ class GooseReader:
         return self._is_done
 
     @property
-    def session(self) -> None:
-        """None: it keeps no session."""
+    def session(self) -> str | None:
+        """The name that we gave its session, once it has one."""
+        return SESSION if self._has_begun else None
 
     @property
     def usage(self) -> Mapping[str, float]:
@@ -55,6 +59,7 @@ class GooseReader:
         record = event(line) or {}
         match record:
             case {"type": "message", "message": dict(message)}:
+                self._has_begun = True
                 return list(self._message(message))
             case {"type": "complete"}:
                 self._is_done = True
@@ -172,6 +177,7 @@ CLIENT = Client(
         "OLLAMA_HOST",
     ),
     logins=(".config/goose/config.yaml", ".config/goose/secrets.yaml"),
+    conversations=(".local/share/goose/sessions",),
     knows=("model", "temperature", "system prompt", "tool rules", "usage", "cost", "denials"),
 )
 QUIET = {
@@ -206,7 +212,8 @@ class Goose:
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Hand the persona over as more of its system prompt, and rules as its own permissions."""
         spec, rules = task.agent, tool_rules(task)
-        argv = [*(spec.command or (CLIENT.program,)), "run", "--no-session", "--quiet"]
+        argv = [*(spec.command or (CLIENT.program,)), "run", "--name", SESSION, "--quiet"]
+        argv += ["--resume"] if place.conversation is not None else []
         argv += ["--output-format", "stream-json", "--with-builtin", "developer"]
         # with rules it has only the tools that we know: one that is not listed would end it
         argv += [*(("--no-profile",) if rules else ()), *(("--model", spec.model) if spec.model else ())]

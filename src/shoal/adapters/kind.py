@@ -20,6 +20,8 @@ class SessionPaths:
     inputs: Path
     """Read-only: `prompt.md` and `system_prompt.md` lie there."""
     workspace: Path
+    conversation: str | None = None
+    """The client's own name for the conversation that it is to continue; its files are in its home."""
 
     @property
     def prompt_file(self) -> Path:

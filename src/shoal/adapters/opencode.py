@@ -132,6 +132,7 @@ CLIENT = Client(
         ".config/opencode/opencode.json",
         ".config/opencode/opencode.jsonc",
     ),
+    conversations=tuple(f".local/share/opencode/{name}" for name in ("storage", "opencode.db", "opencode.db-wal")),
     knows=("model", "temperature", "system prompt", "tool rules", "usage", "cost", "denials", "session"),
     needs_login=False,  # it has models that ask for none
 )
@@ -171,7 +172,7 @@ class Opencode:
         if task.agent.temperature is not None:
             config["agent"] = {"build": {"temperature": task.agent.temperature}}
         return Invocation(
-            argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task), *task.agent.args),
+            argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task, place), *task.agent.args),
             stdin=task.prompt.encode(errors="replace"),
             env={**ENVIRONMENT, CONFIG: json.dumps(config)},
         )
@@ -181,9 +182,12 @@ class Opencode:
         return OpencodeReader()
 
 
-def _arguments(task: ResolvedTask) -> Iterator[str]:
+def _arguments(task: ResolvedTask, place: SessionPaths) -> Iterator[str]:
     yield from ("run", "--format", "json")
-    yield f"--title={task.name}"  # without one it asks a model for it, and does not tell what that took
+    if place.conversation is None:
+        yield f"--title={task.name}"  # without one it asks a model for it, and does not tell what that took
+    else:
+        yield from ("--session", place.conversation)
     if task.agent.model:
         yield from ("--model", task.agent.model)
 

@@ -98,6 +98,8 @@ class SessionStarted:
     """The how-manieth time its step was entered, where that is in a loop."""
     origin: str = ""
     """The commit that its work counts from, where it continues the files of an interrupted session."""
+    conversations: tuple[str, ...] = ()
+    """Where its client keeps its conversations, below its home."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,16 @@ class AgentStarted:
     run: str
     session: str
     pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientHeard:
+    """What a client told of itself so far: its own name for the conversation, and what it spent."""
+
+    run: str
+    session: str
+    client_session: str
+    usage: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +305,7 @@ Event = (
     | StepStarted
     | SessionStarted
     | AgentStarted
+    | ClientHeard
     | Output
     | AgentActed
     | AgentEnded

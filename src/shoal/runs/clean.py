@@ -50,6 +50,7 @@ class Sort(StrEnum):
     SETUP = "set-up"
     RAW = "raw files"
     OPENED = "opened worktree"
+    CONVERSATION = "conversation"
     LOG = "log"
     RESULT = "patch"
     ARTIFACTS = "artifact"
@@ -107,6 +108,8 @@ def _list_caches(paths: StatePaths) -> Iterator[Leftover]:
     yield from (Leftover(sort=Sort.BASE, path=path.parent) for path in sorted(paths.bases.glob("*/ready")))
     yield from (Leftover(sort=Sort.OBJECTS, path=path.parent) for path in sorted(paths.objects.glob("*/ready")))
     yield from (Leftover(sort=Sort.SETUP, path=path.parent) for path in sorted(paths.setups.glob("*/ready")))
+    kept = [path for path in _children(paths.conversations) if not is_locked(paths.run_lock(path.name))]
+    yield from (Leftover(sort=Sort.CONVERSATION, path=path) for path in kept)
     yield from (Leftover(sort=Sort.OPENED, path=path) for path in _children(paths.root / "open"))
 
 
@@ -307,7 +310,7 @@ async def _remove(broom: Broom, finding: Leftover) -> bool:
             return await _remove_opened(broom, finding.path)
         case Sort.LOG | Sort.RESULT:
             _record_removed(finding.path)
-        case Sort.ARTIFACTS:
+        case Sort.ARTIFACTS | Sort.CONVERSATION:
             await remove_all(finding.path)
         case Sort.KILLED:
             return False

@@ -1,5 +1,6 @@
 """Reconcile what a killed or failed Shoal left: finish or undo it, and name what could not be brought in."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +11,13 @@ from shoal.git.difference import list_changed_paths
 from shoal.git.imports import release_abandoned
 from shoal.git.refs import ABSENT, Move, list_refs, move, unpin, unpin_abandoned, value
 from shoal.git.run import git
-from shoal.model.events import Imported, RunEnded, SessionEnded
+from shoal.model.events import ClientHeard, Imported, RunEnded, SessionEnded
 from shoal.model.policy import Layers
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.runs.survivors import end_survivors, sweep_trials
 from shoal.sessions.context import RunContext
+from shoal.sessions.conversations import Attempt, keep_conversation, last_heard
 from shoal.sessions.executable_config import flag_changes
 from shoal.sessions.keep_work import KeptWork, add_seal_notes, keep_work
 from shoal.sessions.open_session import prune
@@ -212,10 +214,13 @@ async def _reconcile_session(context: RunContext, step: str, session: SessionSta
     path = _find_workspace(context, session)
     for place in _list_places(context, session, box):
         await end_survivors(place)
-    work = await _salvage(context, session, box, path)
+    heard = last_heard(context.paths, session.session) if session.result is None else None
+    attempt = Attempt(run=context.run, step=step, visit=session.visit, index=session.index, attempt=session.attempt)
+    folder = attempt.folder(context.paths) if heard is not None and heard.client_session else None
+    work = await _salvage(context, session, box, path, folder)
     for place in list_mounts(box):
         unmount(place)
-    result = work.on(replace(_result(session, work.failure), workspace=str(path)), box)
+    result = work.on(replace(_result(session, work.failure, heard), workspace=str(path)), box)
     if work.must_stay:
         await clear_privileges(box, path)
     else:
@@ -228,11 +233,18 @@ async def _reconcile_session(context: RunContext, step: str, session: SessionSta
     return result
 
 
-def _result(session: SessionState, failure: str | None) -> WorkerResult:
+def _result(session: SessionState, failure: str | None, heard: ClientHeard | None) -> WorkerResult:
     """Say how the session ended; one that had ended before is what it was, and its work is there now."""
     if session.result is None:
-        error = failure or "Shoal was killed while this agent worked"
-        return WorkerResult(index=session.index, session=session.session, status=Status.INTERRUPTED, error=error)
+        return WorkerResult(
+            index=session.index,
+            session=session.session,
+            status=Status.INTERRUPTED,
+            error=failure or "Shoal was killed while this agent worked",
+            attempts=session.attempt,
+            usage=heard.usage if heard else {},
+            client_session=heard.client_session or None if heard else None,
+        )
     if failure is not None:
         return replace(session.result, error=failure)
     error = f"its work was brought in later; at first: {session.result.error}"
@@ -267,8 +279,13 @@ def _import_events(context: RunContext, session: SessionState, work: KeptWork) -
     )
 
 
-async def _salvage(context: RunContext, session: SessionState, box: Path, path: Path) -> KeptWork:
-    """Seal what the killed session left; its ref says whether that had been done already."""
+async def _salvage(
+    context: RunContext, session: SessionState, box: Path, path: Path, conversation: Path | None
+) -> KeptWork:
+    """Seal what the killed session left; its ref says whether that had been done already.
+
+    Where its client had begun a *conversation*, that is kept in that folder.
+    """
     for place in list_mounts(path):
         unmount(place)
     here = await value(context.repository, f"refs/heads/{session.branch}")
@@ -277,6 +294,9 @@ async def _salvage(context: RunContext, session: SessionState, box: Path, path: 
     try:
         async with open_disk_again(box, None if session.strategy == "overlay" else path) as disk:
             session_dir = SessionDir(box=box, disk=disk, session=session.session, port=0)
+            if conversation is not None and session_dir.home.is_dir():
+                with contextlib.suppress(Broken, OSError):  # without it a new one is begun, with the same files
+                    await asyncio.to_thread(keep_conversation, session_dir.home, session.conversations, conversation)
             if session_dir.git.is_dir() and (path.is_dir() or session.strategy == "overlay"):
                 return await _seal(context, session, session_dir, path, known)
             if not is_held:

@@ -10,14 +10,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from shoal.adapters.events import number
+from shoal.adapters.events import NAME_SIGNS, number
 from shoal.adapters.events import words as text_of
 from shoal.adapters.failure_text import LONGEST
 from shoal.adapters.kind import Reader
 from shoal.errors import first_of
 from shoal.limits.kind import LimitGroup
 from shoal.model.activity import Act, Activity
-from shoal.model.events import AgentEnded, AgentStarted
+from shoal.model.events import AgentEnded, AgentStarted, ClientHeard
 from shoal.model.permissions import Decision
 from shoal.proc import Exit
 from shoal.sessions.client_output import ClientOutput
@@ -59,6 +59,12 @@ class AgentEnd:
     """The client's own name for the conversation."""
     is_judged: bool = False
     """Whether *failure* is the whole verdict, whatever its exit code was."""
+    counted: Mapping[str, float] = field(default_factory=dict)
+    """What a client said that it spent before it said its end."""
+    has_acted: bool = False
+    """Whether a client used a tool."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of how it ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +252,34 @@ async def run_process(session: Session, talk: Talk | None = None) -> AgentEnd:
     limit = seen.limit or bounds.met(failed=exit_.code != 0 and seen.ending is not Ending.DONE)
     ending = Ending.LIMIT if limit and seen.ending is Ending.BY_ITSELF else seen.ending
     ended = AgentEnd(ending=ending, exit=exit_, log=session.log, limit=limit, resources=resources)
-    return ended if reader is None else _apply_client_verdict(worker, ended, reader, seen)
+    if reader is None or output is None:
+        return ended
+    ended = _apply_client_verdict(worker, ended, reader, seen)
+    return replace(ended, has_acted=output.has_acted, counted=output.counted)
 
 
 def _client_output(session: Session, reader: Reader) -> ClientOutput:
     client = session.worker.adapter.client
     heartbeat = client.heartbeat if client else None
-    return ClientOutput(session.log, reader, lambda activity: _record_denial(session, activity), heartbeat)
+    return ClientOutput(
+        session.log,
+        reader,
+        lambda activity: _record_denial(session, activity),
+        heartbeat,
+        heard=lambda: _note_heard(session, reader),
+    )
+
+
+def _note_heard(session: Session, reader: Reader) -> None:
+    """Record what the client tells of itself as it comes: a killed one has no end to tell it at."""
+    usage, name = _read_usage(reader)
+    heard = ClientHeard(
+        run=session.context.run,
+        session=session.id,
+        client_session=session.context.mask.text(name or "")[:NAME_SIGNS],
+        usage=usage,
+    )
+    session.context.ledger.note(heard)
 
 
 def _write_client_files(session: Session) -> dict[str, Laid]:
@@ -260,7 +287,7 @@ def _write_client_files(session: Session) -> dict[str, Laid]:
     adapter = session.worker.adapter
     if adapter.client is None:
         return {}
-    files = adapter.invocation(session.worker.task, session.paths).home
+    files = adapter.invocation(session.task, session.paths).home
     return furnish(session.directory.home, files, adapter, session.context.environ)
 
 

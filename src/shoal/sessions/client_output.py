@@ -1,8 +1,9 @@
 """Hearing a client: its lines become what it did, in its log and for who watches over it."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from shoal.adapters.events import NAME_SIGNS, plain
 from shoal.adapters.kind import Reader
@@ -14,6 +15,8 @@ LINE_BYTES = 8 * 2**20
 LONGEST_WAIT = 3600.0
 """Seconds that a client may say it waits for its model, and is believed."""
 MOST_CALLS = 1000
+MOST_REPORTS = 10_000
+"""Of what the client spent."""
 MOST_DENIALS = 1000
 """That are told to who keeps the audit log; the session's own log has a bound of its own."""
 
@@ -25,7 +28,13 @@ class ClientOutput:
     """
 
     def __init__(
-        self, words: OutputLog, reader: Reader, denied: Callable[[Activity], None], heartbeat: str | None = None
+        self,
+        words: OutputLog,
+        reader: Reader,
+        denied: Callable[[Activity], None],
+        heartbeat: str | None = None,
+        *,
+        heard: Callable[[], None] = lambda: None,
     ) -> None:
         self._words = words
         self._reader = reader
@@ -36,6 +45,11 @@ class ClientOutput:
         self._calls: set[str] = set()
         self._said: list[str] = []
         self._denials = 0
+        self._heard = heard
+        self._told: tuple[object, ...] = ()
+        self._reports = 0
+        self.has_acted = False
+        self.counted: Mapping[str, float] = {}
         self.done = asyncio.Event()
         self.heard_at = time.monotonic()
         self.waits_until = 0.0
@@ -67,10 +81,22 @@ class ClientOutput:
             self._take(Activity(act=Act.TROUBLE, text=what))
         for activity in self._read(text):
             self._take(activity)
+        self._report()
         if self._reader.is_done:
             self.done.set()
         else:  # what ran in the background may wake it again
             self.done.clear()
+
+    def _report(self) -> None:
+        """Report what the client tells of itself when that has changed."""
+        with contextlib.suppress(Exception):  # a reader may be of another package
+            usage = self._reader.usage
+            self.counted = self.counted if self._reader.is_done else usage
+            tells = (self._reader.session, *sorted(usage.items()))
+            if tells not in (self._told, (None,)) and self._reports < MOST_REPORTS:
+                self._told = tells
+                self._reports += 1
+                self._heard()
 
     def _error(self, text: str, dropped: int) -> None:
         if self._hum is not None and self._hum not in text:
@@ -83,6 +109,7 @@ class ClientOutput:
             return plain(text)
 
     def _take(self, activity: Activity) -> None:
+        self.has_acted = self.has_acted or activity.act is Act.TOOL
         match activity.act:
             case Act.SAID:
                 self._said.append(activity.text)

@@ -216,7 +216,7 @@ SUBJECT_CHARS = 2000
 def agent_command(session: Session, argv: tuple[str, ...] | None = None) -> tuple[Command, Policy]:
     """Give the agent's command and the policy of its sandbox; *argv* replaces the adapter's own."""
     context, worker, workspace, directory = session.context, session.worker, session.workspace, session.directory
-    invocation = worker.adapter.invocation(worker.task, session.paths)
+    invocation = worker.adapter.invocation(session.task, session.paths)
     argv = argv or invocation.argv
     search = context.environ.get("PATH", "")
     argv = (find_installed_name(worker.adapter.client, argv[0], search), *argv[1:])

@@ -20,6 +20,7 @@ from shoal.sessions.agent_process import AgentEnd, Ending, run_process
 from shoal.sessions.artifacts import Collected, collect_artifacts, store_artifacts
 from shoal.sessions.client_settings import restore_client_settings
 from shoal.sessions.context import RunContext
+from shoal.sessions.conversations import Attempt, continue_conversation, drop_conversation, keep_stopped
 from shoal.sessions.database import keep_database
 from shoal.sessions.function_thread import run_in_thread
 from shoal.sessions.keep_work import KeptWork, add_continued, add_patch, keep_work, recycle
@@ -75,6 +76,8 @@ async def _session(
     result = _with_facts(context, worker, _with_stop(result, stop), seconds=time.monotonic() - began)
     result = await _with_client_settings(context, result)
     result = await _record(context, worker, mask_result(result, context.mask))
+    if worker.adapter.client is not None and result.status is not Status.CANCELLED:
+        drop_conversation(Attempt.of(context.run, worker).folder(context.paths))
     if on_result is not None:
         on_result(result)
     return result
@@ -86,7 +89,8 @@ async def _work(session: Session) -> WorkerResult:
     workspace.keep = True  # from here on the files stay, until a ref holds them
     run_agent = runner_for(worker)
     try:
-        ended = await run_agent(session)
+        ended = await (continue_conversation(session, run_agent) if worker.conversation else run_agent(session))
+        ended = await keep_stopped(session, ended)
     except (BadInput, Unavailable):
         workspace.keep = False  # the agent never ran
         raise
@@ -215,6 +219,7 @@ def _result(session: Session, ended: AgentEnd, work: KeptWork) -> WorkerResult:
         resources=ended.resources,
         client_session=ended.client_session,
         error=error,
+        notes=ended.notes,
     )
     return work.on(result, session.directory.box)
 
@@ -260,6 +265,7 @@ def describe_start(context: RunContext, worker: WorkerSpec) -> SessionStarted:
         setup=setup_record(context, worker),
         visit=worker.visit,
         origin=worker.origin or "",
+        conversations=worker.adapter.client.conversations if worker.adapter.client else (),
     )
 
 

@@ -10,7 +10,7 @@ from shoal.model.artifact import Artifact
 from shoal.model.contract import Contract, Passes
 from shoal.model.limits import ResourceLimits
 from shoal.model.resolved_task import ResolvedTask
-from shoal.model.results import WorkerResult
+from shoal.model.results import Usage, WorkerResult
 from shoal.model.status import Status
 from shoal.model.task import Task
 from shoal.sandboxes.kind import Sandbox
@@ -18,6 +18,12 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.session_dir import SessionDir
 from shoal.workspaces.kind import Kind, Workspace
+
+GO_ON = (
+    "You were interrupted while you worked on your task: the program that runs you was stopped. Your files are as you "
+    "left them; commands that you had started no longer run. Go on with your task from where you were."
+)
+"""What a client is told in the conversation that it continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +41,11 @@ class WorkerSpec:
     origin: str | None = None
     """The commit that its work counts from, where it starts with the files of an interrupted session."""
     continues: str | None = None
-    """The interrupted session whose files it starts with."""
+    """The interrupted session that it continues."""
+    conversation: str | None = None
+    """The client's own name for the conversation of that session, where it is to go on in it."""
+    spent_before: Usage = field(default_factory=dict)
+    """What was spent in that conversation before."""
     database: str | None = None
     """The name of its database, where that is not the session's own."""
     base: str | None = None
@@ -150,7 +160,18 @@ class Session:
     @property
     def paths(self) -> SessionPaths:
         """The paths that an adapter builds its command from."""
-        return SessionPaths(home=self.directory.home, inputs=self.directory.inputs, workspace=self.workspace.path)
+        return SessionPaths(
+            home=self.directory.home,
+            inputs=self.directory.inputs,
+            workspace=self.workspace.path,
+            conversation=self.worker.conversation,
+        )
+
+    @property
+    def task(self) -> ResolvedTask:
+        """What its agent is asked: all of the task, or to go on with what it was asked in its conversation."""
+        task = self.worker.task
+        return task if self.worker.conversation is None else replace(task, prompt=GO_ON)
 
     def with_new_log(self) -> "Session":
         """Give the session an empty log, for one more program in it."""

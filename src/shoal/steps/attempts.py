@@ -17,11 +17,12 @@ from shoal.patterns.limiter import Limiter
 from shoal.patterns.retry import retrying
 from shoal.sessions.client_settings import set_aside
 from shoal.sessions.context import RunContext
+from shoal.sessions.conversations import is_valid_name
 from shoal.sessions.session import mask_result
 from shoal.sessions.worker import SessionStop, WorkerSpec
 from shoal.steps.admission import Admission
 from shoal.steps.history import AttemptKey, History, Salvage, Visit
-from shoal.steps.prompt import next_attempt
+from shoal.steps.prompt import next_attempt, with_interruption
 from shoal.workspaces.base import base_ready, delta_ready
 
 APART_SECONDS = 0.05  # a cancel that comes before the last one was seen is one with it
@@ -36,10 +37,15 @@ class WorkerKey:
 
 
 def _continue(worker: WorkerSpec, salvage: Salvage | None) -> WorkerSpec:
-    """Let *worker* start with the files that an interrupted attempt left, as work of an agent."""
+    """Let *worker* go on where an interrupted attempt was: in its conversation, with its files as work of an agent."""
     if salvage is None:
         return worker
-    return replace(worker, base=salvage.commit, origin=salvage.origin, continues=salvage.session, trusts_base=False)
+    conversation = salvage.client_session if is_valid_name(salvage.client_session) else None
+    worker = replace(worker, continues=salvage.session, conversation=conversation, spent_before=salvage.usage)
+    if salvage.commit is None:
+        return worker
+    task = replace(worker.task, prompt=with_interruption(worker.task.prompt))
+    return replace(worker, base=salvage.commit, origin=salvage.origin, trusts_base=False, task=task)
 
 
 def _is_final(result: WorkerResult) -> bool:

@@ -6,7 +6,7 @@ in the ledger is answered from here, so the walk comes by itself to where the ru
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shoal.model.events import (
     GateAnswered,
@@ -18,7 +18,7 @@ from shoal.model.events import (
     StepEnded,
 )
 from shoal.model.gate import GateAnswer
-from shoal.model.results import WorkerResult
+from shoal.model.results import Usage, WorkerResult, sum_usage
 from shoal.model.rule import Rule
 from shoal.model.status import Status
 
@@ -49,11 +49,13 @@ class Salvage:
     """The work of an interrupted attempt: where a new session may continue."""
 
     session: str
-    commit: str
-    branch: str
-    origin: str
+    commit: str | None = None
+    """Its files; none where it had changed nothing."""
+    origin: str | None = None
     """The commit that the work counts from."""
     client_session: str | None = None
+    usage: Usage = field(default_factory=dict)
+    """What was spent in that conversation."""
 
 
 @dataclass(slots=True)
@@ -153,14 +155,21 @@ class _Reading:
         if result.status in FINISHED or result.stopped_by is not None:
             history.results[key] = result
             history.salvaged.pop(key, None)
-        elif result.commit is not None and result.branch is not None:
-            history.salvaged[key] = Salvage(
-                session=result.session,
-                commit=result.commit,
-                branch=result.branch,
-                origin=self._origins[result.session],
-                client_session=result.client_session,
-            )
+        else:
+            history.salvaged[key] = self._salvage(history.salvaged.get(key), result)
+
+    def _salvage(self, before: Salvage | None, result: WorkerResult) -> Salvage:
+        """Add what one more interrupted session left to what was left *before*."""
+        known = before or Salvage(session=result.session)
+        known = replace(
+            known,
+            session=result.session,
+            client_session=result.client_session or known.client_session,
+            usage=sum_usage((known.usage, result.usage)),
+        )
+        if result.commit is None or result.branch is None:
+            return known
+        return replace(known, commit=result.commit, origin=self._origins[result.session])
 
     def _discard(self, key: AttemptKey) -> None:
         self.history.results.pop(key, None)

@@ -17,6 +17,10 @@ from shoal.sessions.worker import WorkerSpec
 FOLDER = "$SHOAL_INPUTS_DIR"
 RETRY_OUTPUT_CHARS = 2000
 PARAMS = "params.json"
+INTERRUPTED = (
+    "An agent that worked on this task was interrupted. The files that it left are in the workspace: see what is done, "
+    "and do the rest."
+)
 SHOWN_BYTES = 4096
 """Of each result in the prompt; the file beside it has all that the result itself kept."""
 
@@ -54,6 +58,11 @@ def next_attempt(worker: WorkerSpec, number: int, before: WorkerResult) -> Worke
     block = _block(f"This is attempt {number}", f"{ending}\n\n{output}")
     prompt = f"{worker.task.prompt.rstrip()}\n\n{block}"
     return replace(worker, attempt=number, hex=secrets.token_hex(3), task=replace(worker.task, prompt=prompt))
+
+
+def with_interruption(prompt: str) -> str:
+    """Add to *prompt* that an agent has worked on it before, and left its files."""
+    return f"{prompt.rstrip()}\n\n{_block('This task was interrupted', INTERRUPTED)}"
 
 
 def with_artifacts(assignment: ResolvedTask, parts: Mapping[str, Sequence[Produced]]) -> ResolvedTask:

@@ -246,6 +246,7 @@ class Fold:
             started_at=recorded.at,
             seq=recorded.seq,
             visit=event.visit,
+            conversations=event.conversations,
         )
 
     def _session_ended(self, event: SessionEnded, recorded: Recorded) -> None:

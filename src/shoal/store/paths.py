@@ -99,6 +99,15 @@ class StatePaths:
         """Name the private home of *session*."""
         return self.boxes / component(session)
 
+    @functools.cached_property
+    def conversations(self) -> Path:
+        """The folder of what interrupted clients keep of their conversations."""
+        return self.root / "conversations"
+
+    def conversation(self, run: str, name: str) -> Path:
+        """Name the folder of one conversation of *run*."""
+        return self.conversations / component(run) / component(name)
+
     def run_lock(self, run: str) -> Path:
         """Name the lock that the owner of *run* holds."""
         return self.runs / f"{component(run)}.lock"

@@ -30,6 +30,8 @@ class SessionState:
     seq: int
     """The number of the event that started it: the order of sessions, across steps and runs."""
     visit: int = 1
+    conversations: tuple[str, ...] = ()
+    """Where its client keeps its conversations, below its home."""
     is_discarded: bool = False
     """Whether its work is done again, so that its result does not count any more."""
 

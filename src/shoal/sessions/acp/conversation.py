@@ -42,7 +42,12 @@ class AcpConversation:
     """A reader of what the agent says who also answers; *over* is set when its turn is."""
 
     def __init__(
-        self, task: ResolvedTask, manager: PermissionManager, words: OutputLog, note: Callable[[Decision], None]
+        self,
+        task: ResolvedTask,
+        manager: PermissionManager,
+        words: OutputLog,
+        note: Callable[[Decision], None],
+        conversation: str | None = None,
     ) -> None:
         permitted = manager.permissions
         self._has_rules = permitted.allowed_tools is not None or bool(permitted.deny)
@@ -50,7 +55,14 @@ class AcpConversation:
         self._words = words
         self._note = note
         self._decisions = 0
-        self._turn = AcpTurn(task, str(manager.workspace), has_rules=self._has_rules, may=self._may, began=self._began)
+        self._turn = AcpTurn(
+            task,
+            str(manager.workspace),
+            has_rules=self._has_rules,
+            may=self._may,
+            began=self._began,
+            conversation=conversation,
+        )
         self._updates = Updates(self._end_if_denied)
         self._wire: AcpWire | None = None
         self._garbage = 0
@@ -66,7 +78,7 @@ class AcpConversation:
             return self._not_understood(line)
         if is_update(message):
             match message.get("params"):
-                case {"update": dict(update)}:
+                case {"update": dict(update)} if not self._turn.is_loading:
                     return self._updates.read(update)
         elif self._wire is not None and (is_request(message) or is_answer(message)):
             self._accept_message(self._wire, dict(message), len(line))
@@ -87,7 +99,7 @@ class AcpConversation:
     @property
     def session(self) -> str | None:
         """The agent's own name for the session."""
-        return self._turn.session
+        return self._turn.session or None
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
         """Say why it failed: what it did against the protocol or a rule, how its turn ended, or that it left."""
@@ -224,7 +236,7 @@ class AcpConversation:
 
 async def run_acp(session: Session) -> AgentEnd:
     """Give the task to the agent in one turn, and answer its requests by the permissions of the session."""
-    task = session.worker.task
+    task, conversation = session.task, session.worker.conversation
     manager = PermissionManager(session.workspace.path, task.permitted)
-    talk = AcpConversation(task, manager, session.log, lambda decision: note_decision(session, decision))
+    talk = AcpConversation(task, manager, session.log, lambda decision: note_decision(session, decision), conversation)
     return await run_process(session, talk)

@@ -30,6 +30,7 @@ APPENDS = ("claude-agent-acp", "claude-code-acp")
 """Agents that take more system prompt with a new session."""
 MOST_OFFERED = 20
 Question = Mapping[str, object]
+_Opened = schema.NewSessionResponse | schema.LoadSessionResponse
 
 
 class TurnRefused(Exception):
@@ -59,14 +60,19 @@ class AcpTurn:
         has_rules: bool,
         may: Callable[[Question], bool | None],
         began: Callable[[str], None],
+        conversation: str | None = None,
     ) -> None:
+        self._conversation = conversation
+        self._can_load = False
+        self.is_loading = False
+        """Whether the agent tells what was said before, in a session that it continues."""
         self._task = task
         self._cwd = cwd
         self._has_rules = has_rules
         self._may = may
         self._began = began
         self._agent: ClientSideConnection | None = None
-        self.session: str | None = None
+        self.session = ""
 
     async def run(self, wire: AcpWire) -> TurnAnswer:
         """Take the turn; raises `Refused` or `Lost`."""
@@ -85,7 +91,7 @@ class AcpTurn:
 
     async def cancel(self) -> None:
         """Ask the agent to end the turn; raises OSError where it does not hear us."""
-        if self._agent is not None and self.session is not None:
+        if self._agent is not None and self.session:
             await self._agent.cancel(session_id=self.session)
 
     async def _steps(self, agent: ClientSideConnection) -> TurnAnswer:
@@ -93,14 +99,27 @@ class AcpTurn:
         is_appended = name.endswith(APPENDS)
         # a session's extras are the SDK's keyword arguments
         extras: dict[str, Any] = {"systemPrompt": {"append": self._task.system_prompt}} if is_appended else {}
-        session = await agent.new_session(cwd=self._cwd, mcp_servers=[], **extras)
-        self.session = session.session_id
+        session: _Opened
+        if self._conversation is None:
+            session = await agent.new_session(cwd=self._cwd, mcp_servers=[], **extras)
+            self.session = session.session_id
+        else:
+            session = await self._load(agent, self._conversation)
         self._began(" ".join(filter(None, (name, await self._model(agent, session)))))
         if self._has_rules:
             await self._mode(agent, session)
         prompt = [acp.text_block(_prompt(self._task, is_appended=is_appended))]
-        ended = await agent.prompt(session_id=session.session_id, prompt=cast("Any", prompt))
+        ended = await agent.prompt(session_id=self.session, prompt=cast("Any", prompt))
         return TurnAnswer(stop=ended.stop_reason, usage=_usage(ended.usage))
+
+    async def _load(self, agent: ClientSideConnection, conversation: str) -> schema.LoadSessionResponse:
+        if not self._can_load:
+            raise TurnRefused("it cannot load a session")
+        self.is_loading = True
+        loaded = await agent.load_session(cwd=self._cwd, session_id=conversation, mcp_servers=[])
+        self.is_loading = False
+        self.session = conversation
+        return loaded
 
     async def _hello(self, agent: ClientSideConnection) -> str:
         can = schema.ClientCapabilities(
@@ -113,9 +132,10 @@ class AcpTurn:
             raise TurnRefused(
                 f"it speaks version {theirs} of the Agent Client Protocol, and Shoal speaks version {ours}"
             )
+        self._can_load = bool(hello.agent_capabilities and hello.agent_capabilities.load_session)
         return hello.agent_info.name[:100] if hello.agent_info else ""
 
-    async def _model(self, agent: ClientSideConnection, session: schema.NewSessionResponse) -> str:
+    async def _model(self, agent: ClientSideConnection, session: _Opened) -> str:
         """Set the model that was asked for, and say which one it is."""
         option = next(
             (setting for setting in session.config_options or () if "model" in (setting.category, setting.id)), None
@@ -128,7 +148,7 @@ class AcpTurn:
                 f"its model cannot be set to {asked!r} by the protocol; name it in its command or its `env`"
             )
         try:
-            await agent.set_config_option(option.id, session.session_id, asked)
+            await agent.set_config_option(option.id, self.session, asked)
         except acp.RequestError as error:
             offered = ", ".join(_values(option)[:MOST_OFFERED])
             raise TurnRefused(
@@ -136,14 +156,14 @@ class AcpTurn:
             ) from None
         return asked
 
-    async def _mode(self, agent: ClientSideConnection, session: schema.NewSessionResponse) -> None:
+    async def _mode(self, agent: ClientSideConnection, session: _Opened) -> None:
         """Put it into a mode in which it asks, where it has one: rules are held by our answers."""
         modes = session.modes
         if modes is None or modes.current_mode_id in ASKING:
             return
         offered = {mode.id for mode in modes.available_modes}
         if mode := next((name for name in ASKING if name in offered), None):
-            await agent.set_session_mode(session_id=session.session_id, mode_id=mode)
+            await agent.set_session_mode(session_id=self.session, mode_id=mode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,167 @@
+"""The conversations of interrupted clients: their own files, kept until the client goes on with them."""
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import stat
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.errors import Broken, ShoalError
+from shoal.model.events import ClientHeard
+from shoal.model.results import Usage
+from shoal.sessions.agent_process import AgentEnd, Ending
+from shoal.sessions.worker import Session, WorkerSpec
+from shoal.store.paths import StatePaths
+from shoal.store.reader import read_session
+
+MAX_BYTES = 64 * 2**20
+MAX_ENTRIES = 10_000
+MAX_DEPTH = 20
+VALID_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+"""A client's name for a conversation is an agent's word, and becomes an argument of a command."""
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Whose conversation it is: the attempts of a resumed run that continue one another are the same to it."""
+
+    run: str
+    step: str
+    visit: int
+    index: int
+    attempt: int
+
+    @classmethod
+    def of(cls, run: str, worker: WorkerSpec) -> "Attempt":
+        """Name the attempt that *worker* makes."""
+        return cls(run=run, step=worker.step, visit=worker.visit, index=worker.index, attempt=worker.attempt)
+
+    def folder(self, paths: StatePaths) -> Path:
+        """Name the folder where its conversation is kept."""
+        return paths.conversation(self.run, f"{self.step}.{self.visit}.{self.index}.{self.attempt}")
+
+
+def is_valid_name(name: str | None) -> bool:
+    """Say whether a client may be given *name* as that of its conversation."""
+    return name is not None and VALID_NAME.fullmatch(name) is not None
+
+
+def keep_conversation(home: Path, names: Sequence[str], folder: Path) -> None:
+    """Copy what a client keeps of its conversations below *home* to *folder*, in the place of what was there.
+
+    Nobody may be at work in *home* any more. Only plain files are copied, and no link is followed: all of it was
+    written by an agent. Raises `Broken` where it is too large; killed meanwhile, what was there before stays.
+    """
+    partial = folder.with_name(f"{folder.name}{PARTIAL}")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True, mode=0o700)
+        copy = _Copy(MAX_BYTES, MAX_ENTRIES)
+        for name in names:
+            if _is_real(home, name):
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                copy.take(home / name, partial / name, MAX_DEPTH)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def last_heard(paths: StatePaths, session: str) -> ClientHeard | None:
+    """Give what the client of a killed session had told of itself."""
+    found = None
+    with contextlib.suppress(ShoalError):  # a damaged log costs no more than that
+        for recorded in read_session(paths, session):
+            found = recorded.event if isinstance(recorded.event, ClientHeard) else found
+    return found
+
+
+async def keep_stopped(session: Session, ended: AgentEnd) -> AgentEnd:
+    """Keep the conversation of an agent that was stopped, so that a resumed run can go on with it."""
+    client = session.worker.adapter.client
+    if ended.ending is not Ending.STOP or client is None or not is_valid_name(ended.client_session):
+        return ended
+    folder = Attempt.of(session.context.run, session.worker).folder(session.context.paths)
+    try:
+        await asyncio.to_thread(keep_conversation, session.directory.home, client.conversations, folder)
+    except (Broken, OSError) as error:
+        return replace(ended, notes=(*ended.notes, f"its conversation was not kept: {error}"))
+    return ended
+
+
+def drop_conversation(folder: Path) -> None:
+    """Remove a conversation that nobody continues any more."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()
+
+
+async def continue_conversation(session: Session, run_agent: Callable[[Session], Awaitable[AgentEnd]]) -> AgentEnd:
+    """Let the agent go on in its own conversation; where that cannot be, in a new one with the same files."""
+    folder = Attempt.of(session.context.run, session.worker).folder(session.context.paths)
+    try:
+        await asyncio.to_thread(shutil.copytree, folder, session.directory.home, dirs_exist_ok=True)
+    except OSError:
+        return await _begin_anew(session, run_agent, "it is not there any more")
+    ended = await run_agent(session)
+    if ended.failure is None or ended.has_acted or any(ended.usage.values()):
+        usage = leave_out_earlier(ended.usage, ended.counted, session.worker.spent_before)
+        note = f"continued its own conversation {session.worker.conversation}"
+        return replace(ended, usage=usage, notes=(*ended.notes, note))
+    return await _begin_anew(session.with_new_log(), run_agent, ended.failure)
+
+
+def leave_out_earlier(total: Usage, counted: Usage, before: Usage) -> dict[str, float]:
+    """Give what was spent now, where the *total* that a client tells at its end may be that of the whole conversation.
+
+    It is if it covers both what was *counted* now and what was spent *before*: Claude Code includes that only if it
+    had the time to write it down.
+    """
+    is_whole = all(total.get(name, 0) >= counted.get(name, 0) + value for name, value in before.items())
+    return {name: value - (before.get(name, 0) if is_whole else 0) for name, value in total.items()}
+
+
+async def _begin_anew(session: Session, run_agent: Callable[[Session], Awaitable[AgentEnd]], why: str) -> AgentEnd:
+    ended = await run_agent(replace(session, worker=replace(session.worker, conversation=None)))
+    note = f"a new conversation was begun, for the earlier one could not be continued: {why}"
+    return replace(ended, notes=(*ended.notes, note))
+
+
+def _is_real(home: Path, name: str) -> bool:
+    """Say whether no part of the way to it is a link."""
+    parts = [home.joinpath(*Path(name).parts[:count]) for count in range(len(Path(name).parts))]
+    return all(os.path.lexists(part) and stat.S_ISDIR(part.lstat().st_mode) for part in parts)
+
+
+@dataclass
+class _Copy:
+    """Copies files and folders, as long as there is room."""
+
+    bytes_left: int
+    entries_left: int
+
+    def take(self, source: Path, target: Path, depth: int) -> None:
+        try:
+            seen = source.lstat()
+        except OSError:
+            return
+        self.entries_left -= 1
+        if stat.S_ISDIR(seen.st_mode) and depth:
+            target.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(PermissionError), os.scandir(source) as entries:
+                for entry in entries:
+                    self.take(source / entry.name, target / entry.name, depth - 1)
+        elif stat.S_ISREG(seen.st_mode):
+            self._take_file(source, target, seen.st_size)
+
+    def _take_file(self, source: Path, target: Path, size: int) -> None:
+        self.bytes_left -= size
+        if self.bytes_left < 0 or self.entries_left < 0:
+            raise Broken(f"it has more than {MAX_BYTES // 2**20} MiB or {MAX_ENTRIES} files")
+        with contextlib.suppress(PermissionError):
+            shutil.copyfile(source, target, follow_symlinks=False)
