@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, Tally, free_floor, measure_disk, measure_in_slices, walk
+from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, Tally, measure_disk, measure_in_slices, walk
 
 
 async def test_files_are_counted_as_the_disk_has_them(tmp_path: Path) -> None:
@@ -124,30 +124,3 @@ async def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "shut").chmod(0o700)
 
     assert used.unread == (0 if os.geteuid() == 0 else 1)
-
-
-def test_the_floor_is_told_when_it_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = os.statvfs(tmp_path)
-    assert free_floor(tmp_path) is None
-
-    full = os.statvfs_result((4096, 4096, 2**28, 2**10, 2**10, *disk[5:]))
-    monkeypatch.setattr(os, "statvfs", lambda _path: full)
-
-    assert free_floor(tmp_path) == f"only 4 MB are free on the disk of {tmp_path}, and 2048 MB must stay free"
-
-
-@pytest.mark.parametrize(("inodes", "free", "is_short"), [(60_000, 2999, True), (60_000, 3000, False), (0, 0, False)])
-def test_inodes_have_a_floor_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inodes: int, free: int, is_short: bool
-) -> None:
-    """A file system without a fixed number of inodes says that it has none."""
-    full = os.statvfs_result((4096, 4096, 2**28, 2**27, 2**27, inodes, free, free, 0, 255))
-    monkeypatch.setattr(os, "statvfs", lambda _path: full)
-
-    said = free_floor(tmp_path)
-
-    assert said == (
-        f"only 2999 more files fit on the disk of {tmp_path} (inodes), and room for 3000 must stay free"
-        if is_short
-        else None
-    )

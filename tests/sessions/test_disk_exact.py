@@ -356,7 +356,7 @@ else:
             await asyncio.sleep(0.1)
 
     async def test_no_agent_starts_below_the_floor(tmp_path: Path) -> None:
-        with small_disk(tmp_path / "disk", free_mib=10) as repo:
+        with small_disk(tmp_path / "disk", free_mib=15) as repo:
             with pytest.raises(Broken, match=r"only .* MB are free on the disk of .*, and 20 MB must stay free"):
                 async with IsolatedAgentSession("held", repo):
                     pass

@@ -4,12 +4,13 @@ import contextlib
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from shoal.limits.disk import room
 from shoal.model.limits import ResourceLimits
 from shoal.model.status import Status
+from shoal.proc.room import room
 from shoal.workspaces.mount import mount_image, unmount_image
 from tests.acting import ran, step
 from tests.conftest import make_repo
@@ -74,24 +75,65 @@ if os.geteuid() == 0:
             over.set()
             watcher.join()
 
-    async def test_who_fills_the_hosts_disk_ends_alone_before_its_last_part_is_taken(tmp_path: Path) -> None:
+    @contextlib.asynccontextmanager
+    async def small_disk(tmp_path: Path, mib: int) -> AsyncIterator[Path]:
         image, disk = tmp_path / "image", tmp_path / "disk"
         disk.mkdir()
         with image.open("xb") as file:
-            file.truncate(600 << 20)
+            file.truncate(mib << 20)
         subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-N", "20000", image], check=True)
         await mount_image(image, disk)
-        seen: list[tuple[int, int]] = []
         try:
+            yield disk
+        finally:
+            await unmount_image(disk)
+
+    async def test_who_fills_the_hosts_disk_ends_alone_before_its_last_part_is_taken(tmp_path: Path) -> None:
+        async with small_disk(tmp_path, 600) as disk:
+            seen: list[tuple[int, int]] = []
             repo = make_repo(disk / "repo")
             with least_room(disk, seen):
                 good = step("good", "sleep 3; echo x > x")
                 report = await ran(repo, step("bytes", FILL), step("files", FILES), good)
-        finally:
-            await unmount_image(disk)
 
         results = {one.step: one.worker_results[0] for one in report.steps}
         assert {results[name].limit for name in ("bytes", "files")} == {"disk"}
         assert results["good"].status is Status.SUCCEEDED
         assert min(spare for spare, _ in seen) >= 0
         assert min(spare for _, spare in seen) >= 0
+
+    async def test_to_keep_work_does_not_fill_the_hosts_disk(tmp_path: Path) -> None:
+        """Git's copies of files that nobody can compress take as much again as the agent was allowed."""
+        async with small_disk(tmp_path, 160) as disk:
+            seen: list[tuple[int, int]] = []
+            repo = make_repo(disk / "repo")
+            with least_room(disk, seen):
+                report = await ran(repo, step("random", "head -c 80000000 /dev/urandom > r"))
+            floor = room(disk).floor_bytes
+            assert not list((repo / ".shoal/boxes").glob("*/seal-*"))
+
+        (result,) = report.steps[0].worker_results
+        assert result.status is Status.FAILED
+        assert result.error is not None
+        assert "must stay free" in result.error
+        assert result.raw is not None
+        assert min(spare for spare, _ in seen) > -floor
+
+    async def test_a_checkout_that_is_larger_than_its_commit_does_not_fill_the_hosts_disk(tmp_path: Path) -> None:
+        """Each `$Id$` becomes twelve times as long, and one file of many names becomes many."""
+        async with small_disk(tmp_path, 160) as disk:
+            grow = "echo '* ident' > .gitattributes; yes '$Id$' | head -c 2000000 > i; seq 7 | xargs -I N ln i iN"
+            seen: list[tuple[int, int]] = []
+            repo = make_repo(disk / "repo")
+            with least_room(disk, seen):
+                following = replace(step("next", "echo x > x"), needs=("grow",))
+                report = await ran(repo, step("grow", grow), following, step("beside", "echo y > y"))
+            floor = room(disk).floor_bytes
+            assert not list((repo / ".shoal/base").glob("making-*"))
+
+        results = {result.step: result.worker_results[0] for result in report.steps}
+        assert results["grow"].status is Status.SUCCEEDED
+        assert results["next"].status is Status.FAILED
+        assert "must stay free" in str(results["next"].error)
+        assert results["beside"].status is Status.SUCCEEDED
+        assert min(spare for spare, _ in seen) > -floor

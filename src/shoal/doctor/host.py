@@ -15,10 +15,10 @@ from shoal.errors import ShoalError, Unavailable
 from shoal.git.repository import inspect
 from shoal.git.run import ENVIRONMENT
 from shoal.limits.control_files import look
-from shoal.limits.disk import free_floor
 from shoal.model.agent import CLIENTS
 from shoal.model.command import Command
 from shoal.model.finding import Finding
+from shoal.proc.room import free_floor
 from shoal.proc.spawn import raise_file_limit
 from shoal.sandboxes.host import NO_LIBSECCOMP
 from shoal.sandboxes.seccomp import LIBRARY, Strength, program

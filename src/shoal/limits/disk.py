@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import stat
-import sys
 import time
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -187,29 +186,6 @@ def _links(pid: int) -> list[str]:
 
 SLICE = 0.005
 REST = 0.01
-FLOOR_BYTES = 2 * 2**30
-FLOOR_INODES = 100_000
-FLOOR_PART = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What is free on a disk, and how much of it must stay so; a disk that makes inodes as it needs them has no end."""
-
-    free_bytes: int
-    floor_bytes: int
-    free_inodes: int
-    floor_inodes: int
-
-    @property
-    def spare_bytes(self) -> int:
-        """How much may still be taken."""
-        return self.free_bytes - self.floor_bytes
-
-    @property
-    def spare_inodes(self) -> int:
-        """How many files may still be made."""
-        return self.free_inodes - self.floor_inodes
 
 
 async def measure_disk(
@@ -241,33 +217,6 @@ def measure_in_slices(*folders: Path, pids: Iterable[int] = ()) -> Generator[Use
             yield tally.total()
             due = time.monotonic() + SLICE
     yield tally.total(is_whole=True)
-
-
-def room(path: Path, *, coming_bytes: int = 0) -> Room:
-    """Look what is free on the disk of *path*; *coming_bytes* were written already and have yet to arrive there.
-
-    2 GiB and 100,000 inodes stay free, on a small disk 5 % of it: 5 % of a large one would be more than many people
-    ever have free.
-    """
-    disk = os.statvfs(path)
-    return Room(
-        free_bytes=disk.f_bavail * disk.f_frsize - coming_bytes,
-        floor_bytes=min(FLOOR_BYTES, int(disk.f_blocks * disk.f_frsize * FLOOR_PART)),
-        free_inodes=disk.f_favail if disk.f_files else sys.maxsize,
-        floor_inodes=min(FLOOR_INODES, int(disk.f_files * FLOOR_PART)),
-    )
-
-
-def free_floor(path: Path, *, coming_bytes: int = 0) -> str | None:
-    """Say that the disk of *path* is too full for any agent to go on, or `None`."""
-    disk = room(path, coming_bytes=coming_bytes)
-    if disk.spare_bytes < 0:
-        free, floor = disk.free_bytes / 2**20, disk.floor_bytes / 2**20
-        return f"only {free:.0f} MB are free on the disk of {path}, and {floor:.0f} MB must stay free"
-    if disk.spare_inodes < 0:
-        free, floor = disk.free_inodes, disk.floor_inodes
-        return f"only {free} more files fit on the disk of {path} (inodes), and room for {floor} must stay free"
-    return None
 
 
 def _steps(folders: Iterable[Path], pids: Iterable[int], tally: Tally) -> Iterator[None]:

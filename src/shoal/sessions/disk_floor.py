@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.limits.disk import Room, room
 from shoal.limits.kind import LimitGroup
+from shoal.proc.room import LONGEST, Room, pause, room
 
-FASTEST_BYTES, FASTEST_INODES = 8 * 2**30, 800_000  # a second: more than a machine takes, so that no look comes late
-SHORTEST, LONGEST = 0.005, 1.0
 WINDOW_SECONDS = 0.1  # in which the fall is measured
 REACTION_SECONDS = 0.15  # until who was ended writes no more
 NEAR_BYTES = 2**30
@@ -106,15 +104,15 @@ class _Disk:
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        pause = LONGEST
+        rest = LONGEST
         with contextlib.suppress(OSError):  # a network's disk may be away for a while
             look = _Look(loop.time(), room(self._place))
             self._looks.append(look)
             while len(self._looks) > 2 and self._looks[1].at <= look.at - WINDOW_SECONDS:
                 self._looks.popleft()
             self._judge(look)
-            pause = _pause(look.room)
-        self._timer = loop.call_later(pause, self._look)
+            rest = pause(look.room)
+        self._timer = loop.call_later(rest, self._look)
 
     def _judge(self, look: _Look) -> None:
         """End whoever takes the last of the disk, one at a time: the others may go on when it is gone."""
@@ -169,12 +167,6 @@ class _Disk:
         if not tenant.ended.is_set():
             tenant.end()
         self._tenants.pop(tenant)
-
-
-def _pause(now: Room) -> float:
-    """Wait no longer than the fastest writer would need for half of what may still be taken."""
-    least = min(now.spare_bytes / FASTEST_BYTES, now.spare_inodes / FASTEST_INODES)
-    return min(LONGEST, max(SHORTEST, least))
 
 
 def _written(pid: int) -> _Sample:

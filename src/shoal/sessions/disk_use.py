@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, REST, Room, Used, measure_disk, room
+from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, REST, Used, measure_disk
 from shoal.limits.kind import LimitGroup
 from shoal.limits.members import signal_each
 from shoal.proc.namespace import Namespace
+from shoal.proc.room import Room, room
 
 # By signals: a frozen group of version 1 cannot be killed, and would outlive a coordinator that is.
 SECONDS = 2.0

@@ -17,6 +17,7 @@ from shoal.git.refs import ABSENT, Move, move, refusal, value
 from shoal.git.run import git
 from shoal.model.command import Command
 from shoal.model.results import WorkerResult
+from shoal.proc.room import DiskFull, above_floor
 from shoal.sessions.context import RunContext
 from shoal.sessions.executable_config import Flags, flag_changes
 from shoal.sessions.sandboxed import git_environment, open_sandboxed
@@ -140,13 +141,16 @@ async def keep_work(
     if workspace.is_overlay and not request.has_history and is_empty(workspace.changes):
         return NOTHING
     request = replace(request, join=join or "")
-    async with _able_to_read(context, join) as there:
-        seal = await seal_work(there, workspace, directory, request)
-        result = await _import(there, seal, ref, here)
-        if result.failure and request.has_history:
-            why = result.failure
-            seal = await seal_work(there, workspace, directory, replace(request, has_history=False))
-            result = await _import(there, replace(seal, squashed=why), ref, here)
+    try:
+        async with _able_to_read(context, join) as there:
+            seal = await seal_work(there, workspace, directory, request)
+            result = await _import(there, seal, ref, here)
+            if result.failure and request.has_history:
+                why = result.failure
+                seal = await seal_work(there, workspace, directory, replace(request, has_history=False))
+                result = await _import(there, replace(seal, squashed=why), ref, here)
+    except DiskFull as error:  # without its history the files take as much
+        return KeptWork(failure=f"sealing failed: {error}")
     if result.commit is None and result.failure is None and here == context.base.commit:
         await move(context.repository, [Move(ref, ABSENT, here)])
     return result
@@ -193,14 +197,15 @@ async def _import(context: RunContext, seal: Seal, ref: str, here: str | None) -
     known = add_seal_notes(NOTHING, seal)
     if seal.failure or seal.tip is None or seal.pack is None:
         return known
-    taken = await take(
-        context.repository,
-        seal.pack,
-        base=context.base.commit,
-        tips=(seal.tip, *seal.extras),
-        lender=context.base.objects,
-        bounds=context.bounds,
-    )
+    async with above_floor(context.paths.root):
+        taken = await take(
+            context.repository,
+            seal.pack,
+            base=context.base.commit,
+            tips=(seal.tip, *seal.extras),
+            lender=context.base.objects,
+            bounds=context.bounds,
+        )
     if isinstance(taken, ImportRefused):
         return replace(known, failure=f"the work was refused: {taken.why}")
     extras = [f"refs/shoal/kept/{ref.removeprefix('refs/heads/agent/')}/{n}" for n, _ in enumerate(seal.extras)]

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.errors import ShoalError
-from shoal.limits.disk import Room, free_floor, room
 from shoal.limits.kind import LimitGroup, ResourceUsage
 from shoal.model.command import Command
 from shoal.model.limits import ResourceLimits
 from shoal.proc import Stream
+from shoal.proc.room import Room, free_floor, room
 from shoal.sessions.context import RunContext
 from shoal.sessions.disk_floor import Floor, Tenant
 from shoal.sessions.disk_use import Allowance, DiskUse

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shoal.adapters.kind import Adapter
 from shoal.errors import BadInput, Unavailable
-from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, room
+from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES
 from shoal.limits.kind import LimitGroup
 from shoal.model.command import Command, Live
 from shoal.model.events import PermissionDecided
@@ -22,6 +22,7 @@ from shoal.model.plan import Plan
 from shoal.model.policy import Bind, Network, Policy
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.setup import with_aliases
+from shoal.proc.room import room
 from shoal.sessions.clients import find_installed_name
 from shoal.sessions.context import RunContext
 from shoal.sessions.credentials import client_variables, secrets_of

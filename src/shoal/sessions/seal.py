@@ -18,6 +18,7 @@ from shoal.git.imports import MAX_BLOB_BYTES, MAX_PACK_BYTES
 from shoal.model.command import Command
 from shoal.model.limits import WorkBounds
 from shoal.proc import Stream
+from shoal.proc.room import above_floor
 from shoal.sessions.context import RunContext
 from shoal.sessions.sandboxed import git_environment, open_sandboxed
 from shoal.sessions.session_dir import SessionDir
@@ -65,7 +66,7 @@ class SealRequest:
 
 
 async def seal_work(context: RunContext, workspace: Workspace, directory: SessionDir, request: SealRequest) -> Seal:
-    """Seal the files; a failure is told, and is never "no changes"."""
+    """Seal the files; a failure is told, and is never "no changes"; `DiskFull` is raised before the host's disk is."""
     with _fresh_gitdir(context, workspace, directory, request) as gitdir:
         command = _command(context, workspace, directory, request, gitdir)
         policy = context.policy(
@@ -80,9 +81,12 @@ async def seal_work(context: RunContext, workspace: Workspace, directory: Sessio
         with pack.open("xb") as spool:
             said = _SealOutput(spool)
             try:
-                async with open_sandboxed(context.sandbox, command, policy, sink=said.feed) as process:
-                    async with asyncio.timeout(context.bounds.seal_seconds):
-                        exit_ = await process.wait()
+                async with (
+                    above_floor(directory.box),
+                    open_sandboxed(context.sandbox, command, policy, sink=said.feed) as process,
+                    asyncio.timeout(context.bounds.seal_seconds),
+                ):
+                    exit_ = await process.wait()
             except TimeoutError:
                 return Seal(failure=f"sealing took more than {context.bounds.seal_seconds:.0f} s")
             except _TooMuch as error:  # the sandbox was ended at once

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.limits.disk import free_floor
 from shoal.model.events import Waiting
 from shoal.patterns.limiter import Limiter
+from shoal.proc.room import free_floor
 from shoal.sessions.context import RunContext
 
 MIB = 2**20

@@ -22,6 +22,7 @@ from shoal.git.lock import repository_locked
 from shoal.git.run import git
 from shoal.model.command import Command
 from shoal.model.repository import Base, Repository
+from shoal.proc.room import above_floor
 from shoal.workspaces.objects import objects_ready, stores_beside
 from shoal.workspaces.remove import remove_all
 
@@ -72,11 +73,12 @@ async def _make(repository: Repository, commit: str, folder: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _building(folder: Path) -> AsyncIterator[Path]:
-    """Give a place beside *folder* to build in, with room for a tree; nothing of it stays when building is cut off."""
+    """Give a place beside *folder* to build in, ended before the disk is full; cut off, nothing of it stays."""
     aside = folder.with_name(f"making-{secrets.token_hex(4)}")
     (aside / "tree").mkdir(parents=True)
     try:
-        yield aside
+        async with above_floor(aside.parent):
+            yield aside
     except BaseException:
         with contextlib.suppress(Broken, TimeoutError):  # the next start tries again
             await remove_all(aside)

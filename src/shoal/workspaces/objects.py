@@ -28,6 +28,7 @@ from shoal.git.closure import (
 )
 from shoal.git.lock import repository_locked
 from shoal.model.repository import Repository
+from shoal.proc.room import above_floor
 from shoal.workspaces.remove import remove_all
 
 BUDGET_BYTES = 10 * 2**30
@@ -135,7 +136,9 @@ async def _make_store(repository: Repository, commit: str, folder: Path) -> None
     try:
         (objects / "pack").mkdir(parents=True)
         (objects / "info").mkdir()
-        parts = await _grown(repository, commit, folder, objects) or await _gather_parts(repository, commit, objects)
+        async with above_floor(aside):
+            grown = await _grown(repository, commit, folder, objects)
+            parts = grown or await _gather_parts(repository, commit, objects)
         with (aside / "ready").open("w") as note:
             note.write(json.dumps([asdict(part) for part in parts]))
             note.flush()

@@ -1,0 +1,109 @@
+"""The last of the host's disk: how much is free, how much must stay so, and how our own work ends before that."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import Broken
+
+FLOOR_BYTES = 2 * 2**30
+FLOOR_INODES = 100_000
+FLOOR_PART = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What is free on a disk, and how much of it must stay so; a disk that makes inodes as it needs them has no end."""
+
+    free_bytes: int
+    floor_bytes: int
+    free_inodes: int
+    floor_inodes: int
+
+    @property
+    def spare_bytes(self) -> int:
+        """How much may still be taken."""
+        return self.free_bytes - self.floor_bytes
+
+    @property
+    def spare_inodes(self) -> int:
+        """How many files may still be made."""
+        return self.free_inodes - self.floor_inodes
+
+
+def room(path: Path, *, coming_bytes: int = 0, part: float = 1.0) -> Room:
+    """Look what is free on the disk of *path*; *coming_bytes* were written already and have yet to arrive there.
+
+    2 GiB and 100,000 inodes stay free, on a small disk 5 % of it: 5 % of a large one would be more than many people
+    ever have free. *part* of that floor counts.
+    """
+    disk = os.statvfs(path)
+    return Room(
+        free_bytes=disk.f_bavail * disk.f_frsize - coming_bytes,
+        floor_bytes=int(part * min(FLOOR_BYTES, disk.f_blocks * disk.f_frsize * FLOOR_PART)),
+        free_inodes=disk.f_favail if disk.f_files else sys.maxsize,
+        floor_inodes=int(part * min(FLOOR_INODES, disk.f_files * FLOOR_PART)),
+    )
+
+
+def free_floor(path: Path, *, coming_bytes: int = 0, part: float = 1.0) -> str | None:
+    """Say that the disk of *path* is too full for any agent to go on, or `None`."""
+    disk = room(path, coming_bytes=coming_bytes, part=part)
+    if disk.spare_bytes < 0:
+        free, floor = disk.free_bytes / 2**20, disk.floor_bytes / 2**20
+        return f"only {free:.0f} MB are free on the disk of {path}, and {floor:.0f} MB must stay free"
+    if disk.spare_inodes < 0:
+        free, floor = disk.free_inodes, disk.floor_inodes
+        return f"only {free} more files fit on the disk of {path} (inodes), and room for {floor} must stay free"
+    return None
+
+
+FASTEST_BYTES, FASTEST_INODES = 8 * 2**30, 800_000  # a second: more than a machine takes, so that no look comes late
+SHORTEST, LONGEST = 0.005, 1.0
+OWN_PART = 0.5
+
+
+def pause(now: Room) -> float:
+    """Wait no longer than the fastest writer would need for half of what may still be taken."""
+    least = min(now.spare_bytes / FASTEST_BYTES, now.spare_inodes / FASTEST_INODES)
+    return min(LONGEST, max(SHORTEST, least))
+
+
+class DiskFull(Broken):
+    """Work of ours was ended before it could take the last of the host's disk."""
+
+
+@contextlib.asynccontextmanager
+async def above_floor(place: Path) -> AsyncIterator[None]:
+    """Watch the disk of *place*: cancel the block and raise `DiskFull` when less than half of the floor is free.
+
+    Agents are ended at the floor, and then their work still has to be kept. How much a commit takes on the disk cannot
+    be told from its size: attributes make files longer.
+    """
+    loop = asyncio.get_running_loop()
+    short: str | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal short, timer
+        short = free_floor(place, part=OWN_PART)
+        if short is not None:
+            bound.reschedule(loop.time())
+        else:
+            timer = loop.call_later(pause(room(place, part=OWN_PART)), look)
+
+    try:
+        async with asyncio.timeout(None) as bound:
+            look()
+            yield
+    except TimeoutError:
+        if short is None:
+            raise
+        raise DiskFull(f"{short}; make room, or run `shoal clean`") from None
+    finally:
+        if timer is not None:
+            timer.cancel()
