@@ -84,6 +84,93 @@ def test_a_value_never_becomes_code_of_another_program(command: str, program: st
     assert found[0].endswith(f"and write `{read_as}`")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        # what a shell reads from a pipe, from `<(…)`, or behind a redirection
+        "echo @ | bash", "printf '%s' @ | tee f | sh", "cat <<E | sh\n@\nE", "{ echo a; echo @; } | sh",
+        "for i in @; do echo $i; done | bash", "(echo a; echo @) | python3", "sh <(echo @)", "bash <(cat <<E\n@\nE\n)",
+        ". <(echo @)", "sh 2>/dev/null -c 'echo @'", "sh /dev/stdin <<E\n@\nE", ". /dev/stdin <<E\n@\nE",
+        "bash -s a <<E\n@\nE", "echo @ | xargs -I{} sh -c 'echo {}'", "echo @ | xargs -I % bash -c 'echo %'",
+        # commands in a word
+        "eval \"$(echo @)\"", "sh -c \"$(cat <<E\n@\nE\n)\"", "$SHELL -c 'echo @'", "$(echo sh) -c 'echo @'",
+        "time -p eval @", "function f { eval @; }", "coproc eval @",
+        # builtins
+        "alias x=@", "compgen -W @", "compgen -C @", "mapfile -C @ -c 1 x < f", "declare -a x=@", "declare -A x=@",
+        "readonly -a x=@", "declare -n r=@", "declare -a \"x=(@)\"", "printf @ a", "[ @ @ ]", "hash -p @ ls",
+        # other programs
+        "python3 - a <<E\n@\nE", "python3 -W ignore <<E\n@\nE", "awk -f - f <<E\n@\nE", "gawk -f a.awk --source '@' f",
+        "busybox awk 'BEGIN { @ }'", "env -iS 'echo @'", "make -f - <<E\nall:\n\techo @\nE", "uv run python -c '@'",
+        "script -qc 'echo @' /dev/null", "flock f -c 'echo @'", "fish -c 'echo @'", "pwsh -Command 'echo @'", "npx -c '@'",
+        "git -c alias.x='!echo @' x", "git rebase --exec 'echo @' main", "git submodule foreach 'echo @'",
+        "tar xf a.tar --to-command=@", "tar -I @ -xf a.tar", "split --filter='@' f", "sort --compress-program=@ f",
+        "rsync -e 'ssh @' a b", "scp -o ProxyCommand=@ a b:", "find . -exec @ \\;", "sqlite3 d.db 'select \"@\"'",
+        "sqlite3 d.db <<E\n.shell @\nE", "psql -d db <<E\n@\nE", "m4 <<E\n@\nE", "ed f <<E\n@\nE", "at now <<E\n@\nE",
+        "crontab - <<E\n* * * * * @\nE", "vim -c '@' f", "emacs --batch --eval '@'", "tmux new-session '@'",
+        "parallel 'echo {}' ::: @", "deno eval '@'", "julia -e '@'", "osascript -e '@'",
+    ],
+)  # fmt: skip
+def test_a_value_is_no_code_however_it_gets_to_a_program(command: str) -> None:
+    found = of_command(command.replace("@", OUTPUT))
+
+    assert found
+    assert all("reads this as its own code, and would run what is in" in problem for problem in found)
+
+
+@pytest.mark.parametrize("command", ["@ -v", '"@"', "./@", "$(echo @) a", ". @", "source ./@", "exec @", "env A=1 @ a",
+                                     "nohup @", "timeout 5 @", "if @; then a; fi", "a | @", "sudo @"])  # fmt: skip
+def test_a_value_never_names_the_command_that_is_run(command: str) -> None:
+    (found,) = of_command(command.replace("@", OUTPUT))
+
+    assert f"what is in `{OUTPUT}` would name the command that a shell runs; {BY_ENV}" in found
+    assert of_command(command.replace("@", "{{ input.program }}")) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "variable"),
+    [
+        ("PATH=@ ls", "PATH"),
+        ("BASH_ENV=@ bash a.sh", "BASH_ENV"),
+        ("export LD_PRELOAD=@", "LD_PRELOAD"),
+        ("env PS4=@ bash -x a.sh", "PS4"),
+        ("GIT_SSH_COMMAND=@ git fetch", "GIT_SSH_COMMAND"),
+        ("PATH=/a:$(echo @); ls", "PATH"),
+        ("V=@ make all", "V"),
+    ],
+)
+def test_a_value_is_no_variable_that_programs_run(command: str, variable: str) -> None:
+    (found,) = of_command(command.replace("@", OUTPUT))
+
+    assert f"programs run what is in the variable `{variable}`; {BY_ENV}" in found
+
+
+def test_nor_does_env_of_a_step_set_one_from_what_an_agent_said() -> None:
+    (found,) = problems("    command: a\n    env: {A: '{{ steps.a.output }}', PATH: '/a:{{ steps.a.output }}'}\n")
+
+    assert found == "7:48: programs run what is in the variable `PATH`"
+    assert problems("    command: a\n    env: {PATH: '/a:{{ input.bin }}:{{ run.id }}'}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("tar cf a.tar @", "tar"),
+        ("python3 @", "python"),
+        ("perl -w @", "perl"),
+        ("sh @", "sh"),
+        ("git log @", "git"),
+        ("find @ -name a", "find"),
+        ("sort f @", "sort"),
+    ],
+)
+def test_a_value_is_no_option_that_runs_commands(command: str, program: str) -> None:
+    found = [problem for problem in of_command(command.replace("@", OUTPUT)) if "begins with `-`" in problem]
+
+    assert found
+    assert all(f"`{program}` would take `{OUTPUT}` for an option if it begins with `-`" in text for text in found)
+    assert all(text.endswith("write `--` or `./` before it") for text in found)
+
+
 def test_a_list_of_words_is_looked_at_too() -> None:
     (found,) = problems(f"    command: [python3, -c, 'print(\"{OUTPUT}\")']\n")
 
@@ -113,6 +200,15 @@ def test_bash_calculates_in_double_brackets() -> None:
         "sed 's/a/{{ steps.a.branch }}/' f; bash -c 'echo {{ run.id }} {{ 1 + 2 }} {{ worker.index }}'",
         "docker ps --format '{% raw %}{{.Names}}{% endraw %}' {{ '{{ x }}' }}",
         f"echo $(( {OUTPUT} + 1 )) <<'E'\n{OUTPUT}\nE",
+        f"echo {OUTPUT} | python3 a.py; echo {OUTPUT} | jq . | xargs grep a",
+        f"echo {OUTPUT} | grep a || sh a.sh && echo {OUTPUT} && echo a | sh",
+        f"git -c user.name={OUTPUT} commit -am {OUTPUT}; git log -- {OUTPUT}",
+        f"tar cf a.tar -- {OUTPUT} && tar cf a.tar ./{OUTPUT}; find . -name {OUTPUT}",
+        f"[[ a = b && {OUTPUT} = c && -n {OUTPUT} ]]",
+        "git merge {{ steps.a.worker_results[0].branch }} {{ steps.a.branch }}",
+        f"python3 a.py {OUTPUT} && python3 -m pytest {OUTPUT}; sh -c 'echo $1' sh {OUTPUT}",
+        f"V={OUTPUT} npm test -- {OUTPUT} && docker run --rm a grep {OUTPUT}",
+        f"timeout 5 grep {OUTPUT} f 2>&1 || [ \"$(cat {OUTPUT})\" = a ]",
     ],
 )  # fmt: skip
 def test_what_is_certain_is_taken(command: str) -> None:

@@ -9,6 +9,7 @@ DEEPEST = 40
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ANSI_BODY = re.compile(r"(?:[^'\\]|\\.)*'", re.DOTALL)
 _BACKTICK_BODY = re.compile(r"(?:[^`\\]|\\.)*`", re.DOTALL)
+_PLACE = re.compile(MASK)
 _SPECIAL = "#?$!@*-0123456789"
 
 
@@ -100,10 +101,17 @@ class Quotes:
             self.escape(word)
             return
         word.text += EXPANSION
+        start = self.at
         if char == "`":
             self.backtick(in_double=in_double)
         else:
             self.dollar(word, in_double=in_double)
+        self.note_inner(word, start)
+
+    def note_inner(self, word: Word, start: int) -> None:
+        """Note the places since *start* as those of commands in *word*."""
+        found = (place.start() for place in _PLACE.finditer(self.text, start, self.at))
+        word.inner += [at for at in found if at not in word.places]
 
     def dollar(self, word: Word, *, in_double: bool) -> None:
         """Read a dollar and what it begins."""
@@ -182,7 +190,12 @@ class Quotes:
             if char == MASK:
                 self.place(Context.NUMBER)
             elif char in "`$":
+                before, self.refusal = (
+                    self.refusal,
+                    self.refusal or "in a command in `$((…))`, which a shell calculates",
+                )
                 self.expansion(char, Word())
+                self.refusal = before
             else:
                 self.at += 1
         self.at += 2

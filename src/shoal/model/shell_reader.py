@@ -18,6 +18,8 @@ ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
 _BLANKS = (" ", "\t")
 _SUBSCRIPT = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*)?\[[^\]]*")
 _PLAIN_END = re.compile(r"[A-Za-z0-9_]+")
+_GROUP_END = frozenset({"}", "done", "fi", "esac"})
+_DESCRIPTOR = re.compile(r"[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\}")
 _END_PART = re.compile(rf"'[^'\n{MASK}]*'|\"[^\"\n\\$`{MASK}]*\"|\\[^\n{MASK}]|[A-Za-z0-9_./:=+,%@!-]+")
 
 
@@ -32,7 +34,9 @@ def read_shell_text(text: str) -> ShellText:
         reader.readings = {start: how for start, how in reader.readings.items() if start < doubt.since}
         reader.edits = [edit for edit in reader.edits if edit.start < doubt.since]
         reader.readings |= {start: Reading(None, doubt.why) for start in starts if start not in reader.readings}
-    commands = tuple(command for command in reader.commands if any(word.places for word in command))
+    for stdin, before in reader.pipes:
+        stdin.places += [at for word in before for at in word.all_places]
+    commands = tuple(command for command in reader.commands if any(word.all_places for word in command))
     return ShellText(reader.readings, commands, tuple(reader.edits))
 
 
@@ -59,6 +63,11 @@ class _Commands:
         self.word: Word | None = None
         self.is_target = False
         self.is_stdin = False
+        self.pipe: list[Word] = []
+        """The words of the commands whose output the next one reads."""
+        self.is_group_end = False
+        self.is_in_test = False
+        """Whether the next command is behind a `&&` in `[[ ]]`; behind a `||`, some shells run it."""
         self.depth = 0
 
     def begin_word(self, *, is_plain: bool) -> Word:
@@ -78,6 +87,8 @@ class _Reader(Quotes):
         super().__init__(text, depth)
         self.commands: list[tuple[Word, ...]] = []
         self.here_documents: list[_HereDocument] = []
+        self.pipes: list[tuple[Word, tuple[Word, ...]]] = []
+        """What each command behind a `|` reads, and the words that this may come from."""
         self.now = _Commands("")
 
     def read(self, now: _Commands) -> None:
@@ -149,10 +160,16 @@ class _Reader(Quotes):
         if self.text.startswith("(#", start):
             raise Doubt("shells read `(#` differently", start)
         if char in "<>":
+            if now.word is not None and now.word.is_plain and _DESCRIPTOR.fullmatch(now.word.text):
+                now.word = None
             self._end_word(now)
             self._redirection(now, start)
             return
-        self._end_command(now)
+        if self.text.startswith("&>", start):
+            raise Doubt("shells read `&>` differently; write `>FILE 2>&1`", start)
+        is_and = self.text.startswith("&&", start)
+        self._end_command(now, is_and=is_and, is_piped=char == "|" and self.text[start - 1 : start + 2].count("|") == 1)
+        now.is_group_end = char == ")"
         if self.text.startswith("((", start) and not is_in_word:
             before, self.refusal = self.refusal, self.refusal or "in `(( ))`, which a shell calculates"
             self.read(_Commands(")", may_be_sum=True, is_substitution=now.is_substitution))
@@ -165,8 +182,10 @@ class _Reader(Quotes):
     def _redirection(self, now: _Commands, start: int) -> None:
         if self.text.startswith("(", self.at):  # a process substitution
             self.at += 1
-            now.begin_word(is_plain=False).text += EXPANSION
+            word = now.begin_word(is_plain=False)
+            word.text += EXPANSION
             self.read_substitution()
+            self.note_inner(word, start)
         elif self.text.startswith("<<<", start):
             self.at = start + 3
             now.is_stdin = True
@@ -200,10 +219,22 @@ class _Reader(Quotes):
             now.words.append(word)
         now.word, now.is_target, now.is_stdin = None, False, False
 
-    def _end_command(self, now: _Commands) -> None:
+    def _end_command(self, now: _Commands, *, is_piped: bool = False, is_and: bool = False) -> None:
+        """End the command; if *is_piped*, the next one reads what it prints."""
         self._end_word(now)
-        if now.words:
-            self.commands.append(tuple(now.words))
+        words = [Word("[["), *now.words] if now.is_in_test and now.words else now.words
+        if words:
+            now.is_in_test = is_and and words[0].text == "[[" and words[-1].text != "]]"
+        if words and now.pipe:
+            words.append(Word(STDIN))
+            self.pipes.append((words[-1], tuple(now.pipe)))
+        if words:
+            self.commands.append(tuple(words))
+        is_group = now.is_group_end if not words else words[0].text in _GROUP_END
+        if is_piped:
+            now.pipe = [word for command in self.commands for word in command] if is_group else words
+        elif words:
+            now.pipe = []
         now.words, now.is_target, now.is_stdin = [], False, False
 
     def _announce(self, now: _Commands) -> None:
@@ -242,7 +273,9 @@ class _Reader(Quotes):
             if char == MASK:
                 self._place_in_body(here)
             elif char in "\\`$":
+                start = self.at
                 self.expansion(char, Word())
+                self.note_inner(here.word, start)
             else:
                 self.at += 1
 

@@ -38,8 +38,15 @@ class Word:
 
     text: str = ""
     places: list[int] = field(default_factory=list)
+    inner: list[int] = field(default_factory=list)
+    """Places of the commands in it, as in `"$(echo {{ x }})"`: what these print is a part of the word."""
     is_plain: bool = True
     """Whether nothing of it is quoted."""
+
+    @property
+    def all_places(self) -> list[int]:
+        """List its own places, and those of the commands in it."""
+        return [*self.places, *self.inner]
 
 
 @dataclass(frozen=True, slots=True)

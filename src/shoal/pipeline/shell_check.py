@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from shoal.model.places import Place, PlacedText, find_places
 from shoal.model.shell import script_index
-from shoal.model.shell_code import CodePlace, code_places
+from shoal.model.shell_code import RUN_FROM, CodePlace, code_places
 from shoal.model.shell_reader import read_shell_text
-from shoal.model.shell_text import MASK, Word
+from shoal.model.shell_text import EXPANSION, MASK, Word
 from shoal.pipeline.problems import Position, Problem, key
 from shoal.pipeline.templates.template import BadTemplate, uses
 from shoal.pipeline.templates.texts import Text
-from shoal.pipeline.tree import Items, Node, Scalar, find, items, text, value_of
+from shoal.pipeline.tree import Items, Node, Scalar, entries, find, items, text, value_of
 
 OURS = ("run", "step", "worker")
 OURS_OF_LOOP = ("round", "max")
@@ -29,7 +29,10 @@ AS_SHELL = '"$NAME"'
 
 
 def shell_problems(step: Node, name: str) -> Iterator[Problem]:
-    """Find places in the shell texts and commands of *step* whose values could become more than values."""
+    """Find places in the shell texts, commands and variables of *step* whose values could become more than values."""
+    for variable, entry in entries(find(step, "env")).items():
+        if isinstance(entry.value, Scalar) and RUN_FROM.fullmatch(variable):
+            yield from _Check(step, name).run_variable(entry.value, variable)
     for node in _commands(step):
         check = _Check(step, name)
         yield from check.script(node) if isinstance(node, Scalar) else check.argv(node)
@@ -51,6 +54,13 @@ class _Check:
     def __init__(self, step: Node, name: str) -> None:
         self.name = name
         self.has_items = value_of(find(step, "strategy"), "items_source") is not None
+
+    def run_variable(self, node: Scalar, variable: str) -> Iterator[Problem]:
+        """Look at the value of a variable that programs run."""
+        written = Text.of(node)
+        for place in find_places(written.text).places:
+            if not self._is_ours(place.text, "input"):
+                yield self._problem(written, place.origin, f"programs run what is in the variable `{variable}`")
 
     def script(self, node: Scalar) -> Iterator[Problem]:
         written = Text.of(node)
@@ -97,23 +107,33 @@ class _Check:
         """Say why the place cannot be a part of a program's code, or `None`."""
         if found is None or found.takes(written) or self._is_ours(written):
             return None
+        if found.program == "":
+            if self._is_ours(written, "input"):
+                return None
+            return f"what is in {key(written)} would name the command that a shell runs; {_by_variable(written)}"
+        if found.is_option:
+            what = f"`{found.program}` would take {key(written)} for an option if it begins with `-`"
+            return f"{what}, and some of its options run commands; write `--` or `./` before it"
+        if found.program.endswith("="):
+            return f"programs run what is in the variable `{found.program[:-1]}`; {_by_variable(written)}"
         if found.program == "[[":
             return f"`[[ ]]` calculates what is compared by `-eq` and its like, and would run {key(written)}; use `[ ]`"
-        program = key(found.program)
+        program = key(found.program.replace(EXPANSION, "$…"))
         what = f"{program} reads this as its own code, and would run what is in {key(written)}"
         return f"{what}; {_by_variable(written, READ_AS.get(found.program, AS_SHELL))}"
 
-    def _is_ours(self, written: str) -> bool:
-        """Say whether all that a place names is the author's own or Shoal's, and nothing that an agent said."""
+    def _is_ours(self, written: str, *others: str) -> bool:
+        """Say whether all that a place names is the author's, Shoal's or of *others*: nothing that an agent said."""
         try:
             paths = [use.path.split(".") for use in uses(written)]
         except BadTemplate:
             return True  # that is told by itself
-        return all(self._is_our_path(*path) for path in paths)
+        return all(path[0] in others or self._is_our_path(*path) for path in paths)
 
     def _is_our_path(self, root: str, *rest: str) -> bool:
         if root == "steps":
-            return len(rest) == 2 and rest[1] in OURS_OF_STEP
+            fields = rest[3:] if rest[1:2] == ("worker_results",) else rest[1:]
+            return len(fields) == 1 and fields[0] in OURS_OF_STEP
         if root == "loop":
             return rest[:1] in {(field,) for field in OURS_OF_LOOP}
         return root in OURS or (root == "matrix" and not self.has_items)
