@@ -12,8 +12,9 @@ from shoal import Agent, AgentCoordinator, AgentLimits, ScriptedModel, Task
 from shoal.agent import After, Call, sandboxed_tools
 from shoal.agent.scripted import Step as Reply
 from shoal.errors import BadInput, RateLimited
+from shoal.model.activity import Act
 from shoal.model.agent import TOOLS
-from shoal.model.events import Output, PermissionDecided, Recorded
+from shoal.model.events import AgentActed, ClientHeard, Output, PermissionDecided, Recorded
 from shoal.model.results import RunReport
 from shoal.model.status import Status
 from shoal.pipeline.load import parse
@@ -30,6 +31,10 @@ MODEL = "anthropic:claude-sonnet-5"
 def editor(prompt: str, step: int) -> Reply:
     """A model that puts its prompt into the README."""
     return Call("edit", {"path": "README.md", "old": "scratch", "new": prompt}) if step == 0 else f"did {prompt}"
+
+
+def event_of(recorded: Recorded) -> object:
+    return recorded.event
 
 
 async def ran(repo: Path, text: str, stop: asyncio.Event | None = None) -> tuple[RunReport, list[Recorded]]:
@@ -111,7 +116,16 @@ steps: [{name: paint, agent: robot, prompt: Paint it.}]
     assert result.output == "It is blue now.\n"
     assert result.usage["output_tokens"] > 0
     assert paths_in(repo, result) >= {"README.md", "new/file"}
-    assert ("stderr", 'edit {"new":"blue","old":"scratch","path":"README.md"}') in said
+    assert [
+        (event.tool, event.text)
+        for event in map(event_of, heard)
+        if isinstance(event, AgentActed) and event.act is Act.TOOL
+    ] == [
+        ("edit", "README.md"),
+        ("read", "README.md"),
+        ("write", "new/file"),
+    ]
+    assert [event.usage for event in map(event_of, heard) if isinstance(event, ClientHeard)][-1] == result.usage
     assert ("stdout", "blue") in said
 
 

@@ -6,7 +6,8 @@ import json as json_
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from shoal.cli import output
@@ -100,6 +101,10 @@ class ApartOutput:
         """Print into the run's file from here on."""
         self._is_let_go = True
         self._redirect()
+
+    def show(self, folder: Path, on_quit: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """Show it as the other output does."""
+        return self._display.show(folder, on_quit)
 
     def on_event(self, recorded: Recorded) -> None:
         """Show one event; at the first one, tell the process that started us where the run is."""

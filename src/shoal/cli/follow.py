@@ -94,8 +94,9 @@ async def follow_run(
     """Run *plan* with *display* to show it, for at most *deadline* seconds, and return the exit code."""
     with interruptible(deadline, on_hangup) as interrupt:
         try:
-            with seldom_collected():
-                report = await run(plan, request, stop=interrupt.stop, listen=display.on_event)
+            async with display.show(request.folder, interrupt.request):
+                with seldom_collected():
+                    report = await run(plan, request, stop=interrupt.stop, listen=display.on_event)
         except asyncio.CancelledError:
             output.print_err(trouble.interrupt_line())
             return INTERRUPTED

@@ -1,5 +1,6 @@
 """Write to stdout and stderr, whose reader may be a terminal or a program and may go away at any time."""
 
+import contextlib
 import errno
 import io
 import os
@@ -7,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -31,13 +32,34 @@ def make_streams_safe() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+_print_above: Callable[[str], None] | None = None
+"""What prints lines while a part of the terminal is drawn in place."""
+
+
+@contextlib.contextmanager
+def divert(print_above: Callable[[str], None]) -> Iterator[None]:
+    """Have *print_above* print the lines inside this block."""
+    global _print_above
+    _print_above = print_above
+    try:
+        yield
+    finally:
+        _print_above = None
+
+
 def print_out(line: str = "") -> None:
     """Write a line to stdout at once; raise `Closed` when nobody reads it."""
+    if _print_above is not None:
+        _print_above(line)
+        return
     _write(sys.stdout, f"{line}\n")
 
 
 def print_err(line: str = "") -> None:
     """Write a line to stderr; ignore it if nobody reads it."""
+    if _print_above is not None and _is_terminal(sys.stderr):
+        _print_above(line)
+        return
     try:
         _write(sys.stderr, f"{line}\n")
     except (Closed, Broken):
@@ -59,9 +81,23 @@ def flush() -> None:
     _write(sys.stdout, "")
 
 
-def is_terminal() -> bool:
-    """Say whether stdout is a terminal."""
-    return _is_terminal(sys.stdout)
+def is_terminal(stream: TextIO | None = None) -> bool:
+    """Say whether *stream*, stdout by default, is a terminal."""
+    return _is_terminal(stream or sys.stdout)
+
+
+def is_live() -> bool:
+    """Say whether a part of the terminal may be drawn in place: not in CI, nor where nobody would see it move."""
+    is_drawable = os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
+    return is_drawable and is_terminal() and is_foreground(sys.stdout.fileno())
+
+
+def is_foreground(descriptor: int) -> bool:
+    """Say whether a terminal is ours now, not that of another job of its shell."""
+    try:
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:  # it does not control our session
+        return True
 
 
 def paint(stream: TextIO | None = None) -> Paint:

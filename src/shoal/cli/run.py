@@ -15,7 +15,7 @@ from shoal.cli.detach import follow_apart, start_detached
 from shoal.cli.follow import follow_run, make_request
 from shoal.cli.options import HERE, Repo
 from shoal.cli.planning import STDIN, RunOverrides, Work, duration, make_plan, one_or_several, read_source
-from shoal.cli.run_output import EventOutput, JsonOutput, LineOutput, RunOutput
+from shoal.cli.run_output import EventOutput, JsonOutput, LineOutput, LiveOutput, RunOutput
 from shoal.errors import BadInput
 from shoal.model.plan import Plan, everything
 from shoal.sandboxes.registry import DEFAULT, KINDS
@@ -87,6 +87,9 @@ Dry = Annotated[bool, typer.Option("--dry-run", help="Print the plan without run
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and progress on stderr.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Run in the background, and return when the run has started.")]
 OnHangup = Annotated[bool, typer.Option("--detach-on-hangup", help="Continue when the terminal is closed.")]
+NoLive = Annotated[
+    bool, typer.Option("--no-live", help="Print lines instead of drawing in place, as in CI and in a pipe.")
+]
 ReportStart = Annotated[int | None, typer.Option("--report-start", hidden=True)]
 EventLines = Annotated[bool, typer.Option("--events", help="Print every event on stdout, one JSON object per line.")]
 
@@ -118,6 +121,7 @@ def command(
     events: option.EventLines = False,
     detach: option.Detach = False,
     detach_on_hangup: option.OnHangup = False,
+    no_live: option.NoLive = False,
     report_start: option.ReportStart = None,
     repo: Repo = HERE,
 ) -> int:
@@ -135,7 +139,7 @@ def command(
     plan = make_plan(work, overrides, os.environ)
     if dry_run:
         return _show_plan(plan, repo, json=json)
-    face = choose_display(plan, json=json and not detach, events=events)
+    face = choose_display(plan, json=json and not detach, events=events, is_live=not (no_live or detach))
     request = make_request(plan, repo, base, approve_all=yes)
     if not detach and not detach_on_hangup:
         return asyncio.run(follow_run(plan, request, face, until))
@@ -161,9 +165,11 @@ def _show_plan(plan: Plan, folder: Path, *, json: bool) -> int:
     return 0
 
 
-def choose_display(plan: Plan, *, json: bool, events: bool) -> RunOutput:
+def choose_display(plan: Plan, *, json: bool, events: bool, is_live: bool = True) -> RunOutput:
     """Choose what shows the progress of *plan*."""
     if events:
         return EventOutput()
     width = max(len(stage.name) for stage in everything(plan.steps)) + HEX
-    return JsonOutput(width=width) if json else LineOutput(width=width)
+    if json:
+        return JsonOutput(width=width)
+    return LiveOutput(width=width) if is_live and output.is_live() else LineOutput(width=width)

@@ -1,8 +1,11 @@
 """What a run prints: lines for a person, one JSON document, or a stream of events."""
 
+import contextlib
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from shoal.cli import output
 from shoal.cli.output import Paint, escape, flat, program
@@ -33,6 +36,9 @@ from shoal.model.events import (
 from shoal.model.repository import Repository
 from shoal.model.results import RunReport, WorkerResult
 from shoal.store.documents import event_line, run_document, text
+
+if TYPE_CHECKING:
+    from shoal.cli.live.view import LiveView
 
 COMMIT = 7  # as git shortens it, and so that the line fits a terminal of 80 characters
 INDENT = " " * 10
@@ -130,6 +136,9 @@ def request_line(event: RequestTaken) -> str:
 class RunOutput(Protocol):
     """Prints what happens in a run."""
 
+    def show(self, folder: Path, on_quit: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """Take the terminal for the time of the run in *folder*; *on_quit* stops the run as Ctrl-C does."""
+
     def on_event(self, recorded: Recorded) -> None:
         """Print one event, or nothing; never delay the run."""
 
@@ -143,6 +152,10 @@ class LineOutput:
     def __init__(self, *, width: int = 0) -> None:
         self._progress = ProgressLines(output.paint(), width=width)
         self._is_read = True
+
+    def show(self, folder: Path, on_quit: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """Take nothing: lines go where stdout goes."""
+        return contextlib.nullcontext()
 
     def on_event(self, recorded: Recorded) -> None:
         """Print what happened, for as long as somebody reads it."""
@@ -172,11 +185,44 @@ class LineOutput:
             self._is_read = False
 
 
+class LiveOutput:
+    """For a person at a terminal: what each agent does, drawn in place; then the report."""
+
+    def __init__(self, *, width: int = 0) -> None:
+        self._lines = LineOutput(width=width)
+        self._view: LiveView | None = None
+
+    @contextlib.asynccontextmanager
+    async def show(self, folder: Path, on_quit: Callable[[], None]) -> AsyncIterator[None]:
+        """Draw while the run is at work."""
+        from shoal.cli.live.view import LiveActions, LiveView  # brings in rich
+
+        question = "stop the run and keep the work so far?"
+        self._view = LiveView(LiveActions(folder, on_quit, question))
+        async with self._view.open():
+            yield
+
+    def on_event(self, recorded: Recorded) -> None:
+        """Draw what happened, or print it once the terminal is gone."""
+        if self._view is not None and self._view.is_drawing:
+            self._view.take(recorded)
+        else:
+            self._lines.on_event(recorded)
+
+    async def conclude(self, report: RunReport, folder: Path) -> None:
+        """Print the report."""
+        await self._lines.conclude(report, folder)
+
+
 class JsonOutput:
     """For a program: one JSON document on stdout, and the progress on stderr."""
 
     def __init__(self, *, width: int = 0) -> None:
         self._progress = ProgressLines(output.paint(sys.stderr), width=width)
+
+    def show(self, folder: Path, on_quit: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """Take nothing: lines go where stdout goes."""
+        return contextlib.nullcontext()
 
     def on_event(self, recorded: Recorded) -> None:
         """Print what happened to stderr."""
@@ -193,6 +239,10 @@ class EventOutput:
 
     def __init__(self) -> None:
         self._is_read = True
+
+    def show(self, folder: Path, on_quit: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """Take nothing: lines go where stdout goes."""
+        return contextlib.nullcontext()
 
     def on_event(self, recorded: Recorded) -> None:
         """Print the event."""

@@ -3,13 +3,19 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 
+from shoal.adapters.events import argument
+from shoal.adapters.events import event as parse_event
 from shoal.agent import Agent, AgentEvent, AgentLimits, Call, ModelReplied, Reply, ScriptedModel, sandboxed_tools
 from shoal.agent.events import ToolCalled, ToolReturned
 from shoal.errors import AgentCancelled, AgentTimedOut, BadInput, ShoalError, first_of
+from shoal.model.activity import Act, Activity
 from shoal.model.agent import SCRIPTED, TOOLS, AgentSpec, Mind
+from shoal.model.events import ClientHeard
+from shoal.model.results import sum_usage
 from shoal.proc import Exit, Stream
 from shoal.sessions.agent_process import AgentEnd, Ending
 from shoal.sessions.held_session import OpenSession
@@ -27,7 +33,7 @@ async def run_in_process(session: Session) -> AgentEnd:
     """Give the task to a fork of the agent, whose tools run in the session's sandbox."""
     note_grants(session)
     tools = OpenSession(session)
-    events = _AgentEvents(session.log)
+    events = _AgentEvents(session.log, on_usage=partial(_note_usage, session))
     try:
         async with _forked(session.worker, tools) as fork:
             fork.subscribe(events.hear)
@@ -36,6 +42,12 @@ async def run_in_process(session: Session) -> AgentEnd:
             return replace(_session_end(outcome, session.log), usage=_usage(fork), resources=tools.resources)
     finally:
         session.log.close()
+
+
+def _note_usage(session: Session, usage: dict[str, float]) -> None:
+    session.context.ledger.note(
+        ClientHeard(run=session.context.run, session=session.id, client_session="", usage=usage)
+    )
 
 
 def assert_agent(spec: AgentSpec) -> None:
@@ -140,16 +152,28 @@ class _AgentEvents:
     log: OutputLog
     text: str = ""
     """What it said last, which is said again in full if it was its answer."""
+    on_usage: Callable[[dict[str, float]], None] = lambda usage: None
+    usage: dict[str, float] = field(default_factory=dict)
 
     def hear(self, event: AgentEvent) -> None:
         match event:
             case ModelReplied(text=text):
                 self._say(Stream.STDOUT, self.text)
                 self.text = text
-            case ToolCalled(tool=tool, arguments=arguments):
-                self._say(Stream.STDERR, f"{tool} {arguments}")
-            case ToolReturned(tool=tool, error=str(error)):
-                self._say(Stream.STDERR, f"{tool} failed: {error}")
+                self._spend(event)
+            case ToolCalled(tool=tool, call_id=call, arguments=arguments):
+                about = argument(parse_event(arguments) or arguments)
+                self.log.act(Activity(act=Act.TOOL, tool=tool, text=about, call=call))
+            case ToolReturned(tool=tool, call_id=call, error=error):
+                text, is_good = (error or event.content), error is None
+                self.log.act(Activity(act=Act.RESULT, tool=tool, text=text, call=call, ok=is_good))
+
+    def _spend(self, reply: ModelReplied) -> None:
+        spent = {"input_tokens": float(reply.input_tokens), "output_tokens": float(reply.output_tokens)}
+        if reply.cost is not None:
+            spent["cost_usd"] = float(reply.cost)
+        self.usage = sum_usage([self.usage, spent])
+        self.on_usage(self.usage)
 
     def conclude(self, outcome: Reply | ShoalError) -> None:
         if isinstance(outcome, Reply):
