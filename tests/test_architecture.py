@@ -268,6 +268,7 @@ PUBLIC_NAMES = {
     "patterns/combine.py: settled",
     "patterns/limiter.py: told",
     "patterns/source.py: chunked",
+    "runs/patterns.py: settled",
     "testing/model/server.py: received",
     "model/merge.py: one",
     "model/overlap.py: one",
@@ -275,15 +276,6 @@ PUBLIC_NAMES = {
 }
 """Names that users' programs or recorded events rely on."""
 VAGUE = {"one", "told"}
-NAMES_NOT_YET_PLAIN = {
-    "doctor",
-    "git",
-    "limits",
-    "merge",
-    "runs",
-    "workspaces",
-}
-"""Packages that still have such names; remove a package from here when it has none."""
 
 
 def unclear_names(path: Path) -> Iterator[str]:
@@ -300,17 +292,7 @@ def unclear_names(path: Path) -> Iterator[str]:
 
 
 def test_functions_are_verbs_and_variables_say_what_they_are() -> None:
-    def unclear(path: Path) -> Iterator[str]:
-        return unclear_names(path) if room_of(path) not in NAMES_NOT_YET_PLAIN else iter(())
-
-    assert faults(unclear) == []
-
-
-def test_a_package_with_plain_names_leaves_the_list() -> None:
-    """Once clean, a package stays clean."""
-    unclear = {room_of(path) for path in EVERY_FILE for _ in unclear_names(path)}
-
-    assert NAMES_NOT_YET_PLAIN - unclear == set()
+    assert faults(unclear_names) == []
 
 
 def is_participle(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -262,7 +262,7 @@ class Agent:
         turn = AgentTurn(self.setup, self._history, self._carried + self._usage, self._telling(post), timeout=seconds)
         self._turn = turn
         try:
-            async with turn.told(text, post):
+            async with turn.publish_events(text, post):
                 yield turn
         finally:
             self._turn = None

@@ -146,8 +146,8 @@ class AgentTurn:
         )
 
     @contextlib.asynccontextmanager
-    async def told(self, text: str | None, post: Post) -> AsyncIterator[None]:
-        """Tell the subscribers how it starts and ends, and make every error one of ours."""
+    async def publish_events(self, text: str | None, post: Post) -> AsyncIterator[None]:
+        """Publish the start and the end of the turn, and turn every error into one of ours."""
         async with post.delivering():
             self._telling.say(TurnStarted, prompt=text)
             try:

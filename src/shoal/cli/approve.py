@@ -125,7 +125,7 @@ def _find_question(owner: RunState, step: StepState, waiting: State) -> _Questio
     if gate is None:
         raise _refusal(f"{step.step} of {owner.run} has not asked anything", waiting)
     if gate.answer is not None:
-        raise _refusal(f"{step.step} of {owner.run} was already {one_line(gate.answer.told)}", waiting)
+        raise _refusal(f"{step.step} of {owner.run} was already {one_line(gate.answer.summary)}", waiting)
     if step not in owner.waiting:
         raise _refusal(_why_not(owner), waiting)
     return _Question(owner.run, step.step, gate)
@@ -198,7 +198,7 @@ def _assert_ours(recorded: GateAnswered | StepEnded | RunEnded, paths: StatePath
         return True
     withdraw(paths, request)
     if isinstance(recorded, GateAnswered):
-        earlier = GateAnswer(verdict=recorded.answer, by=recorded.by, message=recorded.message).told
+        earlier = GateAnswer(verdict=recorded.answer, by=recorded.by, message=recorded.message).summary
         raise BadInput(f"{request.step} of {request.run} was {one_line(earlier)} before your answer arrived")
     raise BadInput(f"{request.step} of {request.run} ended ({recorded.status.value}) before it read your answer")
 

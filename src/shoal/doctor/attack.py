@@ -266,9 +266,9 @@ def append(path: str, text: str) -> None:
 
 def connect(address: str) -> None:
     """Connect to a unix socket."""
-    with socket.socket(socket.AF_UNIX) as one:
-        one.settimeout(PATIENCE)
-        one.connect(address)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE)
+        connection.connect(address)
 
 
 TRIES: dict[str, Callable[[Plan, list[str]], str]] = {

@@ -51,7 +51,7 @@ async def diagnose(folder: Path, environ: Mapping[str, str], tell: Tell = lambda
 
 async def _run_checks(scratch: Path, environ: Mapping[str, str], note: Tell) -> Diagnosis:
     walls = {name: await had(name) for name in WALLS}
-    standing = next((name for name, one in walls.items() if not isinstance(one, Unavailable)), "none")
+    standing = next((name for name, sandbox in walls.items() if not isinstance(sandbox, Unavailable)), "none")
     request = RunRequest(folder=scratch / "repository", environ=environ, name="doctor", sandbox=standing, grace=GRACE)
     request.folder.mkdir()
     try:
@@ -67,8 +67,8 @@ async def _on(context: RunContext, walls: Walls, scratch: Path, note: Tell) -> D
     async with asyncio.TaskGroup() as group:
         breaches = group.create_task(breach_limits(context))
         stood = []
-        for name, one in walls.items():
-            tried = await check_sandbox(context, name, one, scratch / f"bait-{name}", needed=name == WALLS[0])
+        for name, sandbox in walls.items():
+            tried = await check_sandbox(context, name, sandbox, scratch / f"bait-{name}", needed=name == WALLS[0])
             note(tried.findings)
             stood += [name] if tried.stood else []
         if stood:
@@ -76,7 +76,7 @@ async def _on(context: RunContext, walls: Walls, scratch: Path, note: Tell) -> D
         note((_overlay(context),))
         limits = await breaches
         note(limits)
-    are_held = all(one.held for one in limits if one.needed)
+    are_held = all(finding.held for finding in limits if finding.needed)
     named = context.enforcer.name if are_held else None
     return Diagnosis(findings=(), walls=tuple(stood), workspace=context.kind.name, limits=named)
 

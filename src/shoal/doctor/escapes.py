@@ -132,8 +132,8 @@ class AttackReport:
 async def try_escapes(context: RunContext, folder: Path, *, needed: bool) -> tuple[Finding, ...]:
     """Try every escape from the wall of *context*; *folder* is where the bait is laid."""
     async with laid(folder, context.repository.git) as bait:
-        outcome = await run_attacker(context, bait, tuple(one.key for one in ESCAPES), Network.NONE)
-    return tuple(_judge(one, outcome, context.sandbox.name, needed=needed) for one in ESCAPES)
+        outcome = await run_attacker(context, bait, tuple(escape.key for escape in ESCAPES), Network.NONE)
+    return tuple(_judge(escape, outcome, context.sandbox.name, needed=needed) for escape in ESCAPES)
 
 
 async def run_attacker(context: RunContext, bait: Bait, tries: tuple[str, ...], network: Network) -> AttackOutcome:
@@ -190,9 +190,9 @@ def _judge(escape: Escape, outcome: AttackOutcome, wall: str, *, needed: bool) -
 
 def _collect_proof(reports: Mapping[str, AttackReport], bait: Bait) -> dict[str, str]:
     """Say which tries have proof: the secret itself, or the attacker's word where there is none."""
-    told = {key: one.proof for key, one in reports.items() if key in BY_WORD and one.proof}
-    brought = {key: BROUGHT[key] for key, one in reports.items() if key in BROUGHT and bait.secret in one.proof}
-    return told | brought
+    reported = {key: report.proof for key, report in reports.items() if key in BY_WORD and report.proof}
+    secrets = {key: BROUGHT[key] for key, report in reports.items() if key in BROUGHT and bait.secret in report.proof}
+    return reported | secrets
 
 
 def _find_leaks(
@@ -261,19 +261,21 @@ async def had(name: str) -> Sandbox | Unavailable:
 
 
 async def check_sandbox(
-    context: RunContext, name: str, one: Sandbox | Unavailable, folder: Path, *, needed: bool
+    context: RunContext, name: str, sandbox: Sandbox | Unavailable, folder: Path, *, needed: bool
 ) -> Walled:
-    """Try to get out of *one*, in sessions of *context* that stand behind it."""
+    """Try to get out of *sandbox*, in sessions of *context* that stand behind it."""
     tried = "look at it from inside"
-    if isinstance(one, Unavailable):
+    if isinstance(sandbox, Unavailable):
         absent = Finding(
-            area=name, name="wall", held=False, tried=tried, said=one.why, remedy=one.remedy, needed=needed
+            area=name, name="wall", held=False, tried=tried, said=sandbox.why, remedy=sandbox.remedy, needed=needed
         )
         return Walled(findings=(absent,), stood=False)
-    kind = await kind_of_workspace("auto", one, context.paths)
-    escapes = await try_escapes(replace(context, sandbox=one, kind=kind), folder, needed=needed)
-    up = Finding(area=name, name="wall", held=True, tried=tried, said=await _version(one), needed=needed)
-    gaps = (Finding(area=name, name="not held", held=None, tried="", said=gap) for gap in (*one.gaps, *SHARED_KERNEL))
+    kind = await kind_of_workspace("auto", sandbox, context.paths)
+    escapes = await try_escapes(replace(context, sandbox=sandbox, kind=kind), folder, needed=needed)
+    up = Finding(area=name, name="wall", held=True, tried=tried, said=await _version(sandbox), needed=needed)
+    gaps = (
+        Finding(area=name, name="not held", held=None, tried="", said=gap) for gap in (*sandbox.gaps, *SHARED_KERNEL)
+    )
     stood = all(escape.held or escape.remedy == KNOWN_GAP for escape in escapes)
     return Walled(findings=(up, *escapes, *gaps), stood=stood)
 
@@ -305,8 +307,8 @@ async def check_host_network(context: RunContext, folder: Path) -> tuple[Finding
     )
 
 
-async def _version(one: Sandbox) -> str:
-    match one:
+async def _version(sandbox: Sandbox) -> str:
+    match sandbox:
         case Bubblewrap(bwrap=program):
             command = Command(argv=(str(program), "--version"), cwd=OUTSIDE_CWD, env=OUTSIDE_ENV)
             try:
@@ -317,4 +319,4 @@ async def _version(one: Sandbox) -> str:
         case Landlock(abi=abi):
             return f"Landlock version {abi}"
         case _:
-            return one.name
+            return sandbox.name

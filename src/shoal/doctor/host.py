@@ -93,10 +93,10 @@ def _libseccomp() -> Finding:
 
 def _cgroups() -> Finding:
     found = look()
-    one = ", ".join(sorted(found.v1)) or "none"
-    two = str(found.mount) if found.mount else "none"
+    first = ", ".join(sorted(found.v1)) or "none"
+    second = str(found.mount) if found.mount else "none"
     tried = "find control groups"
-    return Finding(area=HOST, name="cgroups", held=None, tried=tried, said=f"version 1: {one}; version 2: {two}")
+    return Finding(area=HOST, name="cgroups", held=None, tried=tried, said=f"version 1: {first}; version 2: {second}")
 
 
 async def _state(folder: Path) -> Path:

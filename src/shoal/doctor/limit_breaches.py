@@ -94,11 +94,11 @@ async def breach_limits(context: RunContext) -> tuple[Finding, ...]:
         async with asyncio.TaskGroup() as group:
             beside = group.create_task(_ran(context, NEIGHBOUR, over))
             async with asyncio.TaskGroup() as inner:
-                ended = {one.name: inner.create_task(_ran(context, one, asyncio.Event())) for one in ALL}
+                ended = {breach.name: inner.create_task(_ran(context, breach, asyncio.Event())) for breach in ALL}
             over.set()
     except BaseExceptionGroup as errors:
         raise first_of(errors) from None
-    found = [_judge(one, ended[one.name].result(), context) for one in BREACHES]
+    found = [_judge(breach, ended[breach.name].result(), context) for breach in BREACHES]
     return (
         *_enforcement(context),
         *found,

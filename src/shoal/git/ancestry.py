@@ -30,13 +30,13 @@ class Ancestry:
     def without_merges(self, commits: Iterable[str]) -> list[str]:
         """Put *commits* in the order of their making, and leave out those that only join others."""
         wanted = set(commits)
-        return [one for one, parents in self.parents.items() if one in wanted and len(parents) < 2]
+        return [commit for commit, parents in self.parents.items() if commit in wanted and len(parents) < 2]
 
 
 async def since(repository: Repository, starts: Sequence[str], tips: Sequence[str]) -> Ancestry:
     """Look at what *tips* have that none of *starts* has."""
     wanted = (*dict.fromkeys(tips), *(f"^{start}" for start in dict.fromkeys(starts)))
-    asked = "".join(f"{one}\n" for one in wanted)
+    asked = "".join(f"{revision}\n" for revision in wanted)
     done = await git(
         repository.git,
         *("rev-list", "--topo-order", "--reverse", "--parents", "--stdin"),

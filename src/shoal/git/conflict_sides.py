@@ -44,11 +44,11 @@ async def merge_favouring(bench: MergeRepository, ours: str, theirs: str, side: 
     stages: dict[str, dict[int, IndexEntry]] = {}
     for entry in (_entry(word) for word in words if word):
         stages.setdefault(entry.path, {})[entry.stage] = entry
-    if not all(_has_sides(one) for one in stages.values()):
+    if not all(_has_sides(sides) for sides in stages.values()):
         return None
     # Beside the bench: what a kill leaves there is removed with it.
     with tempfile.TemporaryDirectory(prefix="sides-", dir=bench.gitdir.parent) as scratch:
-        chosen = {path: await _choose_side(bench, one, side, Path(scratch)) for path, one in stages.items()}
+        chosen = {path: await _choose_side(bench, sides, side, Path(scratch)) for path, sides in stages.items()}
     return await _replace_files(bench, tree, chosen)
 
 
@@ -81,7 +81,7 @@ async def _choose_side(
 def _mode(stages: Mapping[int, IndexEntry], winner: IndexEntry) -> str:
     """Let the side that changed the mode have its way; if nobody knows who did, the winner."""
     changed = [
-        stages[one].mode for one in (OURS, THEIRS) if BEFORE in stages and stages[one].mode != stages[BEFORE].mode
+        stages[side].mode for side in (OURS, THEIRS) if BEFORE in stages and stages[side].mode != stages[BEFORE].mode
     ]
     return changed[0] if changed else winner.mode
 
@@ -98,7 +98,7 @@ async def _content(bench: MergeRepository, entry: IndexEntry | None) -> bytes:
 async def _replace_files(bench: MergeRepository, tree: str, chosen: Mapping[str, _Choice]) -> str:
     """Make *tree* anew, with other files in it, by the index of the bench, which nobody else uses."""
     await bench.git("read-tree", tree)
-    lines = "".join(f"{one.mode} {one.oid}\t{path}\0" for path, one in chosen.items())
+    lines = "".join(f"{choice.mode} {choice.oid}\t{path}\0" for path, choice in chosen.items())
     await bench.git("update-index", "-z", "--index-info", stdin=lines.encode(errors="surrogateescape"))
     return (await bench.git("write-tree")).stdout.decode().strip()
 

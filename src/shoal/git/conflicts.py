@@ -44,7 +44,7 @@ class Conflicted:
     @property
     def paths(self) -> tuple[str, ...]:
         """All files, each once."""
-        return tuple(dict.fromkeys(path for one in self.conflicts for path in one.paths))
+        return tuple(dict.fromkeys(path for conflict in self.conflicts for path in conflict.paths))
 
 
 Tried = Clean | Conflicted
@@ -123,22 +123,24 @@ def _entry(word: str) -> IndexEntry:
     return IndexEntry(mode, oid, int(stage), path)
 
 
-def _conflicts(entries: Sequence[IndexEntry], said: Sequence[_ConflictOutput]) -> tuple[Conflict, ...]:
+def _conflicts(entries: Sequence[IndexEntry], messages: Sequence[_ConflictOutput]) -> tuple[Conflict, ...]:
     """Tell each file once, by the strongest of what git says of it; what it only lists is told by its entries."""
     by_path: dict[str, list[IndexEntry]] = {}  # sought once for each message, and there may be 10,000 of both
     for entry in entries:
         by_path.setdefault(entry.path, []).append(entry)
-    told = [_conflict(one, by_path) for one in said if one.sort.startswith("CONFLICT")]
-    told.sort(key=lambda one: STRONGEST.index(one.kind) if one.kind in STRONGEST else len(STRONGEST))
+    conflicts = [_conflict(message, by_path) for message in messages if message.sort.startswith("CONFLICT")]
+    conflicts.sort(
+        key=lambda conflict: STRONGEST.index(conflict.kind) if conflict.kind in STRONGEST else len(STRONGEST)
+    )
     kept: list[Conflict] = []
     seen: set[str] = set()
-    for one in told:
-        if not seen.intersection(one.paths):
-            kept.append(one)
-        seen.update(one.paths)
+    for conflict in conflicts:
+        if not seen.intersection(conflict.paths):
+            kept.append(conflict)
+        seen.update(conflict.paths)
     silent = (path for path in by_path if path not in seen)
     kept += [Conflict(kind=_kind_of(by_path[path]), paths=(path,)) for path in silent]
-    return tuple(sorted(kept, key=lambda one: one.paths))
+    return tuple(sorted(kept, key=lambda conflict: conflict.paths))
 
 
 def _conflict(said: _ConflictOutput, by_path: Mapping[str, Sequence[IndexEntry]]) -> Conflict:

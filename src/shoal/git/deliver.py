@@ -109,7 +109,7 @@ async def checkouts(repository: Repository, branch: str) -> list[Checkout]:
     ]
     main = Checkout(repository.home, repository.git)
     names = await aliases(repository, f"{HEADS}{branch}")
-    found = [one for one in (main, *linked) if one.tree.is_dir() and _is_on(one.gitdir, names)]
+    found = [checkout for checkout in (main, *linked) if checkout.tree.is_dir() and _is_on(checkout.gitdir, names)]
     if main in found and not _is_of(main):
         found.remove(main)
         if (await git_text(repository.git, "rev-parse", "--is-bare-repository")) != "true":
@@ -192,9 +192,9 @@ async def is_half_delivered(repository: Repository, checkout: Checkout, old: str
     return all([await _is_begun(repository, checkout, new, path) for path in strange])
 
 
-async def _alone(repository: Repository, checkout: Checkout, one: str, other: str) -> set[str]:
-    """Name the files that are there and *one* does not know, but *other* does."""
-    done = await git(repository.git, *_ADDED, one, other, limit=2**30)
+async def _alone(repository: Repository, checkout: Checkout, mine: str, other: str) -> set[str]:
+    """Name the files that are there and *mine* does not know, but *other* does."""
+    done = await git(repository.git, *_ADDED, mine, other, limit=2**30)
     return {path for path in _entries(done.stdout) if os.path.lexists(checkout.tree / path)}
 
 
@@ -290,7 +290,7 @@ async def _git(
 ) -> proc.Completed:
     """Run git in the user's checkout, with their line endings, and without a filter, hook or monitor of theirs."""
     settings = [f"{key}={value}" for key, value in repository.settings.items()]
-    flags = (*(word for one in settings for word in ("-c", one)), *await without_filters(repository))
+    flags = (*(word for setting in settings for word in ("-c", setting)), *await without_filters(repository))
     env = {"GIT_WORK_TREE": str(checkout.tree)} | ({"GIT_INDEX_FILE": str(index)} if index else {})
     return await git(checkout.gitdir, *flags, *args, env=env, stdin=stdin, accept=accept, limit=2**30)
 

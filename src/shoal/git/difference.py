@@ -105,7 +105,7 @@ def _pairs(places: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
     for path, names in places.items():
         yield from combinations(dict.fromkeys(names), 2)
         for folder in _folders(path):
-            yield from ((one, other) for one in places.get(folder, ()) for other in names if one != other)
+            yield from ((name, other) for name in places.get(folder, ()) for other in names if name != other)
 
 
 def _folders(path: str) -> Iterator[str]:

@@ -96,7 +96,7 @@ async def _check_and_take(
     except BaseExceptionGroup as errors:
         raise first_of(errors) from None
     refusal = whole.result() or related.result() or _too_large(brought.result()) or change.result().refusal
-    commits = [one.name for one in brought.result().objects if one.kind == "commit"]
+    commits = [item.name for item in brought.result().objects if item.kind == "commit"]
     # What a kept ref holds may be in the repository already; the difference to the base told all of a single commit.
     commits += [tip for tip in tips[1:] if tip not in commits]
     if not refusal and commits not in ([], [tips[0]]):
@@ -235,9 +235,11 @@ async def _objects(aside: _Aside) -> _Brought:
 def _too_large(brought: _Brought) -> str | None:
     if brought.is_cut:
         return "it brings more objects than can be looked at"
-    for one in brought.objects:
-        if one.kind == "blob" and one.size > MAX_BLOB_BYTES:
-            return f"the file {one.name[:10]} has {one.size // 2**20} MiB; at most {MAX_BLOB_BYTES // 2**20} are taken"
+    for item in brought.objects:
+        if item.kind == "blob" and item.size > MAX_BLOB_BYTES:
+            return (
+                f"the file {item.name[:10]} has {item.size // 2**20} MiB; at most {MAX_BLOB_BYTES // 2**20} are taken"
+            )
     return None
 
 

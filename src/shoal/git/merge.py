@@ -141,7 +141,7 @@ class MergeRepository:
         """Bring what *tip* has and *known* commits have not into the repository, as one pack; no ref holds it yet."""
         if tip in known:
             return
-        wanted = "".join(f"{one}\n" for one in (tip, *(f"^{commit}" for commit in dict.fromkeys(known))))
+        wanted = "".join(f"{revision}\n" for revision in (tip, *(f"^{commit}" for commit in dict.fromkeys(known))))
         # One pack is brought to the disk once; hundreds of loose objects would be hundreds of times.
         objects = self.repository.lenders[0]
         # Git writes a pack among its own objects first and renames it: ours are often on another file system.

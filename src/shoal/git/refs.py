@@ -23,7 +23,7 @@ class Move:
 async def move(repository: Repository, moves: Iterable[Move]) -> bool:
     """Make all moves in one transaction; `False` when some ref was not where it was thought to be."""
     zero = "0" * repository.digits
-    lines = [f"update {one.ref}\0{one.new or zero}\0{one.old or zero}\0" for one in moves]
+    lines = [f"update {move.ref}\0{move.new or zero}\0{move.old or zero}\0" for move in moves]
     try:
         await git(repository.git, "update-ref", "-m", "shoal", "--stdin", "-z", stdin="".join(lines).encode())
     except GitFailed as refused:

@@ -152,7 +152,7 @@ def working(places: Mapping[str, Path], dialect: Dialect, files: Files) -> dict[
 
 
 def _works(controller: str, place: Path, dialect: Dialect, files: Files) -> bool:
-    limit = next((one for one in dialect.limits(PROBE) if one.controller == controller), None)
+    limit = next((limit for limit in dialect.limits(PROBE) if limit.controller == controller), None)
     try:
         with Cgroups({controller: place}, dialect, files).group("probe", PROBE) as group:
             return limit is None or group.has(limit)

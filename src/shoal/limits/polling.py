@@ -91,13 +91,13 @@ class Polling:
     @contextlib.contextmanager
     def group(self, name: str, limits: ResourceLimits) -> Iterator["PolledGroup"]:
         """Watch what is wrapped by the group; who started it has to end it."""
-        told = os.memfd_create(f"shoal-{name}", os.MFD_CLOEXEC)
-        group = PolledGroup(name, limits, told)
+        pids_fd = os.memfd_create(f"shoal-{name}", os.MFD_CLOEXEC)
+        group = PolledGroup(name, limits, pids_fd)
         try:
             yield group
         finally:
             group.close()
-            os.close(told)
+            os.close(pids_fd)
 
     def hold_shared(self) -> contextlib.AbstractContextManager[None]:
         """Have nothing in common to hold."""
@@ -110,17 +110,17 @@ class Polling:
 class PolledGroup:
     """The processes below those that told their pid before they became the command."""
 
-    def __init__(self, name: str, limits: ResourceLimits, told: int) -> None:
+    def __init__(self, name: str, limits: ResourceLimits, pids_fd: int) -> None:
         self.name = name
         self._limits = limits
-        self._told: int | None = told
+        self._pids_fd: int | None = pids_fd
         self._breach: str | None = None
         self._peak = 0
         self._cpu = 0.0
 
     def wrap(self, command: Command) -> Command:
         """Make *command* tell its pid, and cap the processes of the user where that binds."""
-        return before(command, TELL, f"/proc/{os.getpid()}/fd/{self._told}", _most_processes(self._limits.pids))
+        return before(command, TELL, f"/proc/{os.getpid()}/fd/{self._pids_fd}", _most_processes(self._limits.pids))
 
     def breach(self) -> str | None:
         """Look, and say what was ever seen to be too much."""
@@ -130,7 +130,9 @@ class PolledGroup:
     def usage(self) -> ResourceUsage:
         """Say the most that was seen."""
         now = self._look()
-        return ResourceUsage(memory_peak_bytes=self._peak, cpu_seconds=self._cpu, pids=sum(one.threads for one in now))
+        return ResourceUsage(
+            memory_peak_bytes=self._peak, cpu_seconds=self._cpu, pids=sum(process.threads for process in now)
+        )
 
     def cpu_seconds(self) -> float | None:
         """Give nothing: /proc counts in ticks, in which much can be done."""
@@ -138,7 +140,7 @@ class PolledGroup:
 
     def pids(self) -> tuple[int, ...]:
         """Give the processes that there are now."""
-        return tuple(one.pid for one in descent(self._roots()))
+        return tuple(process.pid for process in descent(self._roots()))
 
     def end_rest(self) -> None:
         """Leave that to who watches over the process."""
@@ -150,13 +152,13 @@ class PolledGroup:
     def close(self) -> None:
         """Look for the last time."""
         self._look()
-        self._told = None
+        self._pids_fd = None
 
     def _look(self) -> list[ProcessInfo]:
         now = list(self._enough(descent(self._roots())))
-        self._cpu = max(self._cpu, sum(one.cpu_seconds for one in now))
+        self._cpu = max(self._cpu, sum(process.cpu_seconds for process in now))
         self._note_memory(now)
-        if self._limits.pids is not None and sum(one.threads for one in now) > self._limits.pids:
+        if self._limits.pids is not None and sum(process.threads for process in now) > self._limits.pids:
             self._breach = self._breach or "pids"
         return now
 
@@ -164,26 +166,26 @@ class PolledGroup:
         """Stop where it is known to be too many, so that a bomb does not hold us up."""
         most = self._limits.pids
         count = 0
-        for one in all_:
-            count += one.threads
-            yield one
+        for process in all_:
+            count += process.threads
+            yield process
             if most is not None and count > most:
                 return
 
     def _note_memory(self, now: list[ProcessInfo]) -> None:
         most = self._limits.memory_bytes
-        used = sum(one.resident_bytes for one in now)
+        used = sum(process.resident_bytes for process in now)
         if most is not None and used > most:
             # Shared pages were counted once for each process: divided, which is dear, only when it matters.
-            used = sum(proportional_bytes(one.pid) for one in now)
+            used = sum(proportional_bytes(process.pid) for process in now)
             if used > most:
                 self._breach = self._breach or "memory"
         self._peak = max(self._peak, used)
 
     def _roots(self) -> list[int]:
-        if self._told is None:
+        if self._pids_fd is None:
             return []
-        return [int(line) for line in os.pread(self._told, 4096, 0).split()]
+        return [int(line) for line in os.pread(self._pids_fd, 4096, 0).split()]
 
 
 def _most_processes(pids: int | None) -> str:

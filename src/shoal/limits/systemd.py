@@ -128,7 +128,7 @@ async def build(host: LimitsHost, _fleet: ResourceLimits | None) -> Systemd | No
 def systemd(said: str, files: Files) -> Systemd | None:
     """Give the enforcer by what the trial said, or `None` where memory cannot be held by it."""
     own, *values = said.splitlines() or [""]
-    wanted = {one.file: one.value for one in DIALECT.limits(PROBE)}
+    wanted = {limit.file: limit.value for limit in DIALECT.limits(PROBE)}
     holds = {name for (name, file), value in zip(FILES.items(), values, strict=False) if wanted[file] == value}
     return Systemd(Path(own).parent, frozenset(holds), files) if "memory" in holds else None
 

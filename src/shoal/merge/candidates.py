@@ -119,10 +119,10 @@ def _list_workers(report: RunReport, named: Sequence[str]) -> list[WorkerResult]
         known = {worker.session: worker for step in report.steps for worker in step.worker_results}
         return [known[session] for session in dict.fromkeys(named)]
     steps = (step for step in report.steps if INSIDE not in step.step)
-    return [worker for step in steps for worker in _selected_workers(step) if worker.status.is_ended]
+    return [worker for step in steps for worker in _select_workers(step) if worker.status.is_ended]
 
 
-def _selected_workers(step: StepResult) -> Iterable[WorkerResult]:
+def _select_workers(step: StepResult) -> Iterable[WorkerResult]:
     if step.selected is None:
         return step.worker_results
     return (worker for worker in step.worker_results if worker.index == step.selected)

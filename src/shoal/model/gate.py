@@ -50,10 +50,10 @@ class GateAnswer:
     @property
     def error(self) -> str | None:
         """Why the run does not go on, if it does not."""
-        return None if self.is_approved else self.told
+        return None if self.is_approved else self.summary
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """Say it in a sentence."""
         who = f"by {self.by}" if self.by else "because the gate timed out"
         return f"{self.verdict.done} {who}" + (f": {self.message}" if self.message else "")

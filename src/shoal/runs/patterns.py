@@ -143,7 +143,7 @@ class RunPatterns(ProgramMerge):
             window = Limiter(limit or self.max_concurrent)  # the slots are taken by the sessions themselves
 
             async def perform(task: TaskLike) -> WorkerResult:
-                return await task_run.one(_with_retry(Task.of(task), retry))
+                return await task_run.run_task(_with_retry(Task.of(task), retry))
 
             outcomes = stream(perform, tasks, ordered=ordered, limiter=window, accept=is_good, progress=progress)
             async with contextlib.aclosing(outcomes):
@@ -167,7 +167,7 @@ class RunPatterns(ProgramMerge):
         async with self._open() as task_run:
 
             def hand(agent: AgentLike) -> Callable[[TaskLike], Awaitable[WorkerResult]]:
-                return lambda task: task_run.by(agent, _with_retry(Task.of(task), retry))
+                return lambda task: task_run.run_task_by(agent, _with_retry(Task.of(task), retry))
 
             if isinstance(agents, str | bytes):
                 raise BadInput("`agents` of `balance` are a mapping or a list; put this one into brackets")
@@ -190,7 +190,7 @@ class RunPatterns(ProgramMerge):
         fields = task if isinstance(task, Mapping) else {} if task is None else Task.of(task).as_fields()
         given = Task.free({**fields, **more})
         async with self._open() as task_run:
-            return await task_run.by(agent, given)
+            return await task_run.run_task_by(agent, given)
 
     def pool(self, size: int | None = None, *, max_uses: int | None = None) -> AgentPool[OpenSession]:
         """Hold warm sessions, each with a workspace of its own; the work of each is kept when it is let go.
@@ -213,7 +213,7 @@ class RunPatterns(ProgramMerge):
         Its workspace is set up as those of agents are: by `setup`, by `shoal.yaml`, or as the repository says.
         """
         async with self._open() as task_run:
-            return await task_run.one(Task.command(command, base=base, timeout=timeout))
+            return await task_run.run_task(Task.command(command, base=base, timeout=timeout))
 
     @contextlib.asynccontextmanager
     async def _plan_workers(

@@ -96,7 +96,7 @@ class TaskRun:
                 raise BadInput(f"task {task.name or task.prompt!r:.40} has `deps`, which only `run_agents` keeps to")
         return await self._plan_workers(self._name_tasks(tasks))
 
-    async def one(self, task: TaskLike) -> WorkerResult:
+    async def run_task(self, task: TaskLike) -> WorkerResult:
         """Run a single task."""
         (worker,) = await self.plan_list([Task.of(task)])
         try:
@@ -105,9 +105,9 @@ class TaskRun:
             await self.finish_steps([worker])
             self.runner.forget(worker)  # a stream may be endless
 
-    async def by(self, agent: AgentLike, task: TaskLike) -> WorkerResult:
+    async def run_task_by(self, agent: AgentLike, task: TaskLike) -> WorkerResult:
         """Run a single task by *agent*."""
-        return await self.one(replace(Task.of(task), agent=agent))
+        return await self.run_task(replace(Task.of(task), agent=agent))
 
     @contextlib.asynccontextmanager
     async def held(self, step: str) -> AsyncIterator[OpenSession]:

@@ -76,16 +76,16 @@ class LaunchOrder:
     def __init__(self, fd: int) -> None:
         words = contents(fd).split(b"\0")[:-1]
         self.pairs = list(zip(words[0::2], words[1::2], strict=True))
-        self.token = self.one(b"token")
-        self.cwd = self.one(b"cwd")
-        self.network = self.one(b"network")
+        self.token = self.single(b"token")
+        self.cwd = self.single(b"cwd")
+        self.network = self.single(b"network")
         self.env = dict(value.split(b"=", 1) for value in self.all(b"env"))
 
     def all(self, key: bytes) -> list[bytes]:
         """Give every value of *key*."""
         return [value for name, value in self.pairs if name == key]
 
-    def one(self, key: bytes) -> bytes:
+    def single(self, key: bytes) -> bytes:
         """Give the one value of *key*."""
         (value,) = self.all(key)
         return value

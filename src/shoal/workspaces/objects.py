@@ -260,7 +260,7 @@ async def _evict(stores: Path, budget: int) -> None:
 def _bytes(store: Path) -> float:
     """Count what a store takes; what several share counts for each in part."""
     seen = [path.stat() for path in (store / "objects" / "pack").iterdir()]
-    return sum(one.st_blocks * 512 / one.st_nlink for one in seen)
+    return sum(file.st_blocks * 512 / file.st_nlink for file in seen)
 
 
 async def evict_store(store: Path) -> None:

@@ -37,7 +37,7 @@ def gate_opened_line(event: GateOpened, indent: str) -> str:
 def gate_answered_line(event: GateAnswered) -> str:
     """Say how a gate was answered, and by whom."""
     answer = GateAnswer(verdict=event.answer, by=event.by, message=event.message)
-    return f"{escape(event.step)} {one_line(answer.told)}"
+    return f"{escape(event.step)} {one_line(answer.summary)}"
 
 
 def how_to_answer(run: str, step: str) -> str:
