@@ -261,7 +261,9 @@ def test_a_class_name_lives_in_one_module() -> None:
 
 
 PARTICIPLE = re.compile(
-    r"_?([a-z]+ed|told|kept|held|made|taken|brought|said|given|found|begun|known|seen|done)(_[a-z_]+)?"
+    r"_*([a-z]+ed|told|kept|held|made|taken|brought|said|given|found|begun|known|seen|done|spelt|meant|shown|laid|had|got"
+    r"|gone|sent|built|lost|paid|heard|ran|sought|chosen|written|broken|drawn|spoken|hidden|torn|spent|caught|met|grown)"
+    r"(_[a-z_]+)?"
 )
 NOT_PARTICIPLES = ("feed", "need", "seed", "embed", "speed", "proceed", "exceed")
 PUBLIC_NAMES = {

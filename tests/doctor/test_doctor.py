@@ -22,7 +22,7 @@ from shoal.doctor.escapes import (
 )
 from shoal.doctor.host import clients, room, surroundings
 from shoal.doctor.limit_breaches import BreachEnd, breach_limits, is_throttled
-from shoal.doctor.targets import laid, running, wait_until_gone
+from shoal.doctor.targets import open_bait, running, wait_until_gone
 from shoal.errors import Unavailable
 from shoal.limits.kind import Enforcer, LimitGroup
 from shoal.limits.polling import Polling
@@ -129,7 +129,7 @@ async def test_without_a_wall_every_escape_succeeds_but_that_of_survivors(repo: 
 
 async def test_what_an_attacker_did_outside_is_undone(repo: Path, tmp_path: Path) -> None:
     async with on(repo, "none") as context:
-        async with laid(tmp_path / "b", context.repository.git) as bait:
+        async with open_bait(tmp_path / "b", context.repository.git) as bait:
             outcome = await run_attacker(context, bait, ("write", "mount"), Network.NONE)
             written = [path for path in bait.canaries if path.exists()]
 
@@ -162,7 +162,7 @@ async def test_a_wall_with_one_hole_is_found_out(
 
 
 async def test_who_survives_its_box_is_found_out_and_ended(repo: Path, tmp_path: Path) -> None:
-    async with on(repo, "none") as context, laid(tmp_path / "b", context.repository.git) as bait:
+    async with on(repo, "none") as context, open_bait(tmp_path / "b", context.repository.git) as bait:
         outcome = await run_attacker(replace(context, sandbox=Shell()), bait, ("linger",), Network.NONE)
         left = running(bait.mark)
 

@@ -11,7 +11,7 @@ from shoal import proc
 from shoal.limits.cgroup1 import cgroup1
 from shoal.limits.cgroup2 import cgroup2
 from shoal.limits.cgroups import Cgroups
-from shoal.limits.control_files import Files, Hierarchies, look
+from shoal.limits.control_files import Files, Hierarchies, find_hierarchies
 from shoal.limits.kind import Enforcer, LimitGroup
 from shoal.limits.polling import Polling
 from shoal.model.command import Command
@@ -86,7 +86,7 @@ def unified(tmp_path: Path) -> Hierarchies:
 
 def kernel(fleet: ResourceLimits | None = None) -> Cgroups | None:
     """The kernel's own enforcement, where this user has it."""
-    return cgroup2(look(), Files(), fleet) or cgroup1(look(), Files(), fleet)
+    return cgroup2(find_hierarchies(), Files(), fleet) or cgroup1(find_hierarchies(), Files(), fleet)
 
 
 LIVE = ["kernel", "polling"] if kernel() else ["polling"]

@@ -9,7 +9,7 @@ import pytest
 from shoal.errors import Broken
 from shoal.limits.cgroup2 import cgroup2
 from shoal.limits.choose import choose
-from shoal.limits.control_files import Files, LimitsHost, look
+from shoal.limits.control_files import Files, LimitsHost, find_hierarchies
 from shoal.limits.fleet import Fleet, is_orphan, start_ticks
 from shoal.limits.kind import Enforcer, ResourceUsage
 from shoal.limits.systemd import Systemd, systemd, trial
@@ -209,7 +209,7 @@ def test_a_mount_of_any_name_leaves_the_table_readable(sign: str) -> None:
         f"31 23 0:28 / /mnt/odd{sign}name rw - tmpfs tmpfs rw\n41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
     )
 
-    assert look(mountinfo, f"0::/a{sign}b\n").v2 == Path(f"/sys/fs/cgroup/a{sign}b")
+    assert find_hierarchies(mountinfo, f"0::/a{sign}b\n").v2 == Path(f"/sys/fs/cgroup/a{sign}b")
 
 
 def test_hierarchies_are_found_from_what_the_kernel_says() -> None:
@@ -223,7 +223,7 @@ def test_hierarchies_are_found_from_what_the_kernel_says() -> None:
     )
     own = "8:pids:/../x\n4:memory:/docker/abc/in\n1:cpu,cpuacct:/a:b\n0::/user.slice\n"
 
-    found = look(mountinfo, own)
+    found = find_hierarchies(mountinfo, own)
 
     assert found.v1 == {
         "cpu": Path("/sys/fs/cgroup/cpu,cpuacct/a:b"),
@@ -232,4 +232,4 @@ def test_hierarchies_are_found_from_what_the_kernel_says() -> None:
         "pids": Path("/sys/fs/cgroup/pids"),
     }
     assert found.v2 == Path("/sys/fs/cgroup/unified/user.slice")
-    assert look("", "").v2 is None
+    assert find_hierarchies("", "").v2 is None

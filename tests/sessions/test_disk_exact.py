@@ -192,12 +192,12 @@ else:
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(2):
                         await wait_for_breach(bounds, time.monotonic())
-                assert bounds.met(failed=True) is None
+                assert bounds.find_reached_limit(failed=True) is None
                 (disk / "fill").write_bytes(bytes(4 * MIB))
 
                 async with asyncio.timeout(30):
                     assert await wait_for_breach(bounds, time.monotonic()) == "disk"
-                assert bounds.met(failed=False) == "disk"
+                assert bounds.find_reached_limit(failed=False) == "disk"
 
     @pytest.mark.deep
     async def test_an_agent_that_loops_on_a_full_disk_is_ended(repo: Path) -> None:

@@ -26,7 +26,7 @@ class Toy:
     links_branch: bool = False
     leaves_patch: bool = False
 
-    def hidden(self) -> "Toy":
+    def as_unlinked(self) -> "Toy":
         return self
 
     @contextlib.asynccontextmanager

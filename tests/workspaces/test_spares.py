@@ -18,7 +18,7 @@ def test_what_is_put_away_is_taken_again_as_it_is(tmp_path: Path) -> None:
     spares = Spares(tmp_path / "trash")
     first = folder(tmp_path, "first")
 
-    assert spares.put_away(first, "one use", {"file": b"text"})
+    assert spares.keep_spare(first, "one use", {"file": b"text"})
     assert not first.exists()
     assert spares.take(tmp_path / "second", "another use") is None
     assert spares.take(tmp_path / "second", "one use") == {"file": b"text"}
@@ -30,7 +30,7 @@ def test_what_is_put_away_is_taken_again_as_it_is(tmp_path: Path) -> None:
 
 async def test_another_shoal_leaves_the_spares_of_a_living_run_alone(tmp_path: Path) -> None:
     ours, another = Trash(tmp_path / "trash"), Trash(tmp_path / "trash")
-    ours.spares.put_away(folder(tmp_path, "first"), "use", {})
+    ours.spares.keep_spare(folder(tmp_path, "first"), "use", {})
 
     another.throw(folder(tmp_path, "thrown"))
     await another.empty()
@@ -43,10 +43,10 @@ async def test_another_shoal_leaves_the_spares_of_a_living_run_alone(tmp_path: P
 
 async def test_the_spares_of_a_dead_run_are_removed(tmp_path: Path) -> None:
     dead, living = Trash(tmp_path / "trash"), Trash(tmp_path / "trash")
-    dead.spares.put_away(folder(tmp_path, "first"), "use", {})
+    dead.spares.keep_spare(folder(tmp_path, "first"), "use", {})
     dead.spares.close()  # as the kernel does for who was killed
 
     await living.empty()
 
     assert list((tmp_path / "trash").iterdir()) == []
-    assert not dead.spares.put_away(folder(tmp_path, "late"), "use", {}), "nothing is kept once the run is over"
+    assert not dead.spares.keep_spare(folder(tmp_path, "late"), "use", {}), "nothing is kept once the run is over"

@@ -43,7 +43,7 @@ class AiderReader:
             case {"event": str(name), "properties": dict(fields)}:
                 self._event(name, fields)
                 return []
-        return list(self._words(line))
+        return list(self._read_line(line))
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
         """Believe that each message had its answer, and that it came to the end of its own accord."""
@@ -71,7 +71,7 @@ class AiderReader:
     def _add(self, name: str, more: object) -> None:
         self.usage[name] = self.usage.get(name, 0) + number(more)
 
-    def _words(self, line: str) -> Iterator[Activity]:
+    def _read_line(self, line: str) -> Iterator[Activity]:
         self._last = line.strip() or self._last
         if model := _MODEL.match(line):
             yield Activity(act=Act.BEGAN, text=model[1])
@@ -163,7 +163,10 @@ class Aider:
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task, place), *task.agent.args),
             stdin=b"",
             env=ENVIRONMENT,
-            home={PROMPT: _words(task.prompt).encode(errors="replace"), **_model_settings(task.agent.temperature)},
+            home={
+                PROMPT: _escape_prompt(task.prompt).encode(errors="replace"),
+                **_model_settings(task.agent.temperature),
+            },
         )
 
     def reader(self) -> AiderReader:
@@ -196,7 +199,7 @@ def _model_settings(temperature: float | None) -> dict[str, bytes]:
     return {MODEL_SETTINGS: json.dumps(rows).encode()}
 
 
-def _words(prompt: str) -> str:
+def _escape_prompt(prompt: str) -> str:
     """Keep a prompt from being taken for a command: aider runs `/run …` and `!…`."""
     return f"\n{prompt}" if prompt.startswith(("/", "!")) else prompt
 

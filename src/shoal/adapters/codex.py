@@ -241,11 +241,11 @@ def _forbidden(deny: Iterable[ToolRule]) -> Iterator[str]:
     """Write rules for commands; Codex looks at the first words of each command of a line."""
     for rule in deny:
         if rule.tool in SHELL and rule.glob is not None:
-            words = json.dumps(_words(rule, rule.glob))
+            words = json.dumps(_split_glob(rule, rule.glob))
             yield f'prefix_rule(pattern={words}, decision="forbidden", justification="denied by {rule.tool} rule")\n'
 
 
-def _words(rule: ToolRule, glob: str) -> list[str]:
+def _split_glob(rule: ToolRule, glob: str) -> list[str]:
     """Give the whole words that a command may not begin with."""
     for ending in (":*", " *"):
         if glob.endswith(ending) and (stem := glob.removesuffix(ending)) and set(stem) <= PLAIN:

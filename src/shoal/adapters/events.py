@@ -9,7 +9,7 @@ from shoal.model.activity import Act, Activity
 DEEPEST_BYTES = 8 * 2**20
 GREATEST = 2**53
 """Of a count: more than a client can mean, and sums of it stay numbers that JSON has."""
-NAME_SIGNS = 200
+MAX_NAME_CHARS = 200
 
 
 def event(line: str) -> Mapping[str, object] | None:
@@ -37,7 +37,7 @@ def words(value: object) -> str:
 
 def name(value: object) -> str:
     """Give what a client calls something by, as much of it as is remembered."""
-    return words(value)[:NAME_SIGNS]
+    return words(value)[:MAX_NAME_CHARS]
 
 
 def objects(values: object) -> list[Mapping[str, object]]:
@@ -74,8 +74,8 @@ class Calls:
     def begin(self, call: str, tool: str) -> None:
         """Remember which tool *call* is of."""
         if len(self._tools) < MOST:
-            self._tools[call[:NAME_SIGNS]] = tool[:NAME_SIGNS]
+            self._tools[call[:MAX_NAME_CHARS]] = tool[:MAX_NAME_CHARS]
 
     def end(self, call: str) -> str:
         """Give the tool of *call*, and forget it; nothing for one that is not known."""
-        return self._tools.pop(call[:NAME_SIGNS], "")
+        return self._tools.pop(call[:MAX_NAME_CHARS], "")

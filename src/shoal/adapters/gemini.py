@@ -37,13 +37,13 @@ class GeminiReader:
         """Turn a line into what it tells."""
         record = event(line)
         if record is None:
-            return [*self._spoken(), *plain(line)]
+            return [*self._flush_text(), *plain(line)]
         match record:
             case {"type": "message", "role": "assistant", "content": str(text)}:
                 self._text += text
-                return list(self._spoken()) if len(self._text) > MOST_CHARS else []
+                return list(self._flush_text()) if len(self._text) > MOST_CHARS else []
             case {"type": str(kind)}:
-                return [*self._spoken(), *self._event(kind, record)]
+                return [*self._flush_text(), *self._event(kind, record)]
         return plain(line)
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
@@ -56,7 +56,7 @@ class GeminiReader:
             return explain_failure(_last_line(errors) or "it has no login", self.login, is_login=True)
         return explain_failure(_last_line(errors) or f"it ended with {exit_code} and told no result", self.login)
 
-    def _spoken(self) -> Iterator[Activity]:
+    def _flush_text(self) -> Iterator[Activity]:
         text, self._text = self._text, ""
         if text.strip():
             yield Activity(act=Act.SAID, text=text)

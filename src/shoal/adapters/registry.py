@@ -138,13 +138,13 @@ def adapter(name: str, host: AdapterHost) -> Adapter:
 def adapter_of(spec: AgentSpec, host: AdapterHost) -> Adapter:
     """Return the adapter that is fit for *spec*: an ACP agent that we know as a client has the login of that."""
     made = adapter(spec.adapter, host)
-    client = own.client if isinstance(made, Acp) and (own := _spoken(spec, host)) else None
+    client = own.client if isinstance(made, Acp) and (own := _find_speaker(spec, host)) else None
     if client is None:
         return made
     return Acp(client=replace(CLIENT, keys=client.keys, settings=client.settings, logins=client.logins))
 
 
-def _spoken(spec: AgentSpec, host: AdapterHost) -> Adapter | None:
+def _find_speaker(spec: AgentSpec, host: AdapterHost) -> Adapter | None:
     names = (PurePath(word).name.removesuffix(".js") for word in spec.command)
     known = next((SPEAKERS[name] for name in names if name in SPEAKERS), None)
     return None if known is None else adapter(known, host)

@@ -13,7 +13,7 @@ from shoal.cli.output import Paint, escape
 from shoal.cli.render.columns import columns, heading, join_cells
 from shoal.errors import Unavailable
 from shoal.sandboxes.kind import Sandbox
-from shoal.sessions.clients import ClientStatus, spelt, standings
+from shoal.sessions.clients import ClientStatus, format_version, standings
 from shoal.sessions.host_probe import wall
 from shoal.store.documents import text
 
@@ -48,7 +48,7 @@ def _row(status: ClientStatus, sandbox: str | None) -> tuple[str, ...]:
     return (
         escape(status.agent),
         "yes" if status.is_ready else "no",
-        spelt(status.found.version) if status.found.version else "?",
+        format_version(status.found.version) if status.found.version else "?",
         escape(login),
         held,
         ", ".join(status.client.knows),
@@ -61,7 +61,7 @@ def remedy(status: ClientStatus) -> str:
     if found.path is None:
         return escape(status.trouble) if status.trouble else f"not installed: {client.install}"
     if client.is_too_old(found.version):
-        return f"older than {spelt(client.oldest)}: {client.install}"
+        return f"older than {format_version(client.oldest)}: {client.install}"
     if status.trouble:
         return escape(status.trouble)
     if found.login is None and client.needs_login:
@@ -105,8 +105,8 @@ def _fields(status: ClientStatus) -> dict[str, object]:
         "ready": status.is_ready,
         "installed": found.path is not None,
         "path": str(found.path) if found.path else None,
-        "version": spelt(found.version) if found.version else None,
-        "oldest": spelt(client.oldest) if client.oldest else None,
+        "version": format_version(found.version) if found.version else None,
+        "oldest": format_version(client.oldest) if client.oldest else None,
         "login": found.login,
         "trouble": status.trouble,
         "knows": list(client.knows),

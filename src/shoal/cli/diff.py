@@ -75,7 +75,7 @@ def same(first: str, second: str) -> str:
     return f"shoal: there is no difference between {escape(first)} and {escape(second)}"
 
 
-def left_out_line(sessions: Sequence[str]) -> str:
+def line_of_omitted(sessions: Sequence[str]) -> str:
     """Name the sessions that are left out because they conflict with the rest."""
     return f"shoal: left out because of conflicts: {some(sessions)}"
 
@@ -132,7 +132,7 @@ async def _combine(place: RepositoryState, wanted: Wanted) -> DiffResult:
     run = report(find_run(place.state(), wanted.first))
     async with combination(place.repository, run) as whole:
         about = {"run": run.run, "sessions": list(whole.sessions), "conflicting": list(whole.conflicting)}
-        remarks = (left_out_line(whole.conflicting),) if whole.conflicting else ()
+        remarks = (line_of_omitted(whole.conflicting),) if whole.conflicting else ()
         sides = _Sides(
             gitdir=whole.gitdir,
             base=whole.base,

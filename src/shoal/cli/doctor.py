@@ -65,7 +65,7 @@ class Page:
             folded = [f"{text} {self._fix_hint(remedy)}".rstrip()]
         else:
             folded = [*self._wrap(text), *map(self._fix_hint, self._wrap(remedy, hang=GAP))]
-        yield f"{GAP}{mark}{GAP}{escape(_shown_name(finding)).ljust(NAME)}{GAP}{folded[0]}"
+        yield f"{GAP}{mark}{GAP}{escape(_display_name(finding)).ljust(NAME)}{GAP}{folded[0]}"
         yield from (f"{INDENT}{line}" for line in folded[1:])
 
     def _wrap(self, text: str, *, hang: str = "") -> list[str]:
@@ -94,7 +94,7 @@ def _missing(diagnosis: Diagnosis) -> Iterator[str]:
             yield f"{f'{area} sandbox' if area in TITLES else area} ({', '.join(names)})"
 
 
-def _shown_name(finding: Finding) -> str:
+def _display_name(finding: Finding) -> str:
     """Return the name to print; the JSON document keeps its older word for a sandbox."""
     return "sandbox" if finding.name == "wall" else finding.name
 

@@ -44,10 +44,10 @@ def log_line(event: Event, paint: Paint) -> str | None:
     """Format output lines escaped, and other events between dashes, so that neither looks like the other."""
     match event:
         case Output(text=text, dropped=0, stream=stream):
-            return _words(text, stream, paint)
+            return _format_text(text, stream, paint)
         case Output(text=text, dropped=dropped, stream=stream):
             missing = paint(f"-- {count(dropped, 'byte')} of output not kept --", "warn")
-            return f"{missing}\n{_words(text, stream, paint)}" if text else missing
+            return f"{missing}\n{_format_text(text, stream, paint)}" if text else missing
         case AgentStarted(session=session, pid=pid):
             return paint(f"-- {escape(session)} started, pid {pid} --", "dim")
         case AgentEnded(exit_code=code, signal=number):
@@ -93,7 +93,7 @@ def end_line(result: WorkerResult, paint: Paint) -> str:
     return f"-- {status} in {seconds(result.duration_seconds)}{branch}{reason} --"
 
 
-def _words(text: str, stream: str, paint: Paint) -> str:
+def _format_text(text: str, stream: str, paint: Paint) -> str:
     lines = escape(COLOUR.sub("", text), keep="\t\n").split("\n")
     if stream == "setup":
         return "\n".join(f"{paint('setup:', 'dim')} {line}" for line in lines)

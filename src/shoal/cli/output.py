@@ -72,7 +72,7 @@ def write_bytes(content: bytes) -> None:
     try:
         sys.stdout.buffer.write(content)
     except OSError as error:
-        _lost(sys.stdout, error)
+        _discard_stream(sys.stdout, error)
     flush()
 
 
@@ -124,10 +124,10 @@ def _write(stream: TextIO | None, text: str) -> None:
         stream.write(text)
         stream.flush()
     except OSError as error:
-        _lost(stream, error)
+        _discard_stream(stream, error)
 
 
-def _lost(stream: TextIO, error: OSError) -> None:
+def _discard_stream(stream: TextIO, error: OSError) -> None:
     """Keep Python from writing the same bytes again at exit, and raise what happened."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())

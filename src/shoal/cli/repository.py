@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shoal.errors import BadInput, BadRepository
 from shoal.git.repository import inspect
-from shoal.git.snapshot import hidden_repository
+from shoal.git.snapshot import repository_of_snapshot
 from shoal.model.repository import Repository
 from shoal.store.liveness import read_state
 from shoal.store.paths import StatePaths
@@ -34,7 +34,7 @@ async def find_place(folder: Path) -> RepositoryState:
         hidden = paths.root / "snapshot.git"
         if not (hidden / "HEAD").is_file():
             raise
-        return RepositoryState(hidden_repository(folder.resolve(), hidden), paths)
+        return RepositoryState(repository_of_snapshot(folder.resolve(), hidden), paths)
     return RepositoryState(repository, StatePaths.of(repository.home))
 
 

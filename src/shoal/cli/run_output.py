@@ -61,14 +61,14 @@ class ProgressLines:
         """Describe an event, or return `None` if it is not worth a line."""
         if self._began is None:
             self._began = recorded.at
-        words = self._words(recorded.event)
+        words = self._describe_event(recorded.event)
         if words is None:
             return None
         # Sessions date their own events, which may arrive a moment later than those of others.
         self._last = max(self._last, recorded.at - self._began)
         return f"{self._paint(f'{self._last:7.2f}s', 'dim')}  {words}"
 
-    def _words(self, event: Event) -> str | None:
+    def _describe_event(self, event: Event) -> str | None:
         match event:
             case RunStarted():
                 return self._run_started(event)

@@ -36,7 +36,7 @@ MOST_FILES = 1000
 MOST_BYTES = 4 * 2**20
 
 
-async def lost_tests(bench: Workbench, patterns: Sequence[str]) -> str | None:
+async def find_lost_tests(bench: Workbench, patterns: Sequence[str]) -> str | None:
     """Say which tests the work takes away, or `None`; what cannot be counted counts as lost."""
     changes = await bench.changes()
     tests = await fitting({path for change in changes for path in (change.old_path, change.path)}, patterns or USUAL)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.adapters.kind import Invocation, SessionPaths
-from shoal.doctor.targets import Bait, laid
+from shoal.doctor.targets import Bait, open_bait
 from shoal.errors import FAULTS, ShoalError, Unavailable
 from shoal.model.agent import AgentSpec
 from shoal.model.command import Command
@@ -131,7 +131,7 @@ class AttackReport:
 
 async def try_escapes(context: RunContext, folder: Path, *, needed: bool) -> tuple[Finding, ...]:
     """Try every escape from the wall of *context*; *folder* is where the bait is laid."""
-    async with laid(folder, context.repository.git) as bait:
+    async with open_bait(folder, context.repository.git) as bait:
         outcome = await run_attacker(context, bait, tuple(escape.key for escape in ESCAPES), Network.NONE)
     return tuple(_judge(escape, outcome, context.sandbox.name, needed=needed) for escape in ESCAPES)
 
@@ -145,7 +145,7 @@ async def run_attacker(context: RunContext, bait: Bait, tries: tuple[str, ...], 
     unkept: dict[str, str] = {}
     trouble = ""
     try:
-        failure = await _ran(context, worker, said)
+        failure = await _run_attack(context, worker, said)
         unkept = {"git": f"its work could not be brought in: {failure}"} if failure and "git" in tries else {}
     except (ShoalError, OSError, TimeoutError) as error:
         trouble = str(error) or type(error).__name__
@@ -159,7 +159,7 @@ async def run_attacker(context: RunContext, bait: Bait, tries: tuple[str, ...], 
     return AttackOutcome(reports=reports, seen=seen, trouble=trouble or said.complaint or NOT_SO_FAR)
 
 
-async def _ran(context: RunContext, worker: WorkerSpec, said: "_AttackOutput") -> str | None:
+async def _run_attack(context: RunContext, worker: WorkerSpec, said: "_AttackOutput") -> str | None:
     """Run the attacker to its end and bring its work in; say why that failed."""
     async with open_session(context, worker) as session:
         command, policy = agent_command(session)
@@ -282,7 +282,7 @@ async def check_sandbox(
 
 async def check_host_network(context: RunContext, folder: Path) -> tuple[Finding, ...]:
     """Try `network: host`: what it is asked for must work, and what it does not need must stay shut."""
-    async with laid(folder, context.repository.git) as bait:
+    async with open_bait(folder, context.repository.git) as bait:
         outcome = await run_attacker(context, bait, ("tcp", "abstract"), Network.HOST)
     is_reached, is_open = "tcp" in outcome.seen, "abstract" in outcome.seen
     said = "reached, as asked for" if is_reached else outcome.trouble

@@ -14,7 +14,7 @@ from shoal.adapters.registry import adapter
 from shoal.errors import ShoalError, Unavailable
 from shoal.git.repository import inspect
 from shoal.git.run import ENVIRONMENT
-from shoal.limits.control_files import look
+from shoal.limits.control_files import find_hierarchies
 from shoal.model.agent import CLIENTS
 from shoal.model.command import Command
 from shoal.model.finding import Finding
@@ -92,7 +92,7 @@ def _libseccomp() -> Finding:
 
 
 def _cgroups() -> Finding:
-    found = look()
+    found = find_hierarchies()
     first = ", ".join(sorted(found.v1)) or "none"
     second = str(found.mount) if found.mount else "none"
     tried = "find control groups"
@@ -178,17 +178,17 @@ async def _client(name: str, search: str, home: Path) -> Finding:
     try:
         done = await proc.run(Command(argv=(found, "--version"), cwd=home, env=env), timeout=SECONDS, limit=SAID_BYTES)
     except TimeoutError:
-        return _broken(name, tried, f"it said nothing within {SECONDS:.0f} s")
+        return _fault_finding(name, tried, f"it said nothing within {SECONDS:.0f} s")
     except (ShoalError, OSError) as error:
-        return _broken(name, tried, str(error))
+        return _fault_finding(name, tried, str(error))
     said = " ".join(done.stdout.decode(errors="replace").split())[:SHOWN]
     if not done.ok or not said:
         complaint = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return _broken(name, tried, f"it ended with {done.exit.code}: {' '.join(complaint)[:SHOWN]}")
+        return _fault_finding(name, tried, f"it ended with {done.exit.code}: {' '.join(complaint)[:SHOWN]}")
     return Finding(area=AREA, name=name, held=True, tried=tried, said=f"{said}, {found}")
 
 
-def _broken(name: str, tried: str, said: str) -> Finding:
+def _fault_finding(name: str, tried: str, said: str) -> Finding:
     remedy = f"install it again: `{_install(name)}`"
     return Finding(area=AREA, name=name, held=False, tried=tried, said=said, remedy=remedy)
 

@@ -92,9 +92,11 @@ async def breach_limits(context: RunContext) -> tuple[Finding, ...]:
     over = asyncio.Event()
     try:
         async with asyncio.TaskGroup() as group:
-            beside = group.create_task(_ran(context, NEIGHBOUR, over))
+            beside = group.create_task(_try_breach(context, NEIGHBOUR, over))
             async with asyncio.TaskGroup() as inner:
-                ended = {breach.name: inner.create_task(_ran(context, breach, asyncio.Event())) for breach in ALL}
+                ended = {
+                    breach.name: inner.create_task(_try_breach(context, breach, asyncio.Event())) for breach in ALL
+                }
             over.set()
     except BaseExceptionGroup as errors:
         raise first_of(errors) from None
@@ -107,7 +109,7 @@ async def breach_limits(context: RunContext) -> tuple[Finding, ...]:
     )
 
 
-async def _ran(context: RunContext, breach: Breach, stop: asyncio.Event) -> BreachEnd:
+async def _try_breach(context: RunContext, breach: Breach, stop: asyncio.Event) -> BreachEnd:
     """Run one script as a session would be, and say how it ended; what it wrote is thrown away."""
     limits = ResourceLimits.of({"cpu_percent": None, **ROOMY, **breach.limits})
     agent = AgentSpec(name=breach.name, adapter="command", command=("/bin/sh", "-c", breach.script))
@@ -130,7 +132,11 @@ async def _run_breach(context: RunContext, worker: WorkerSpec, stop: asyncio.Eve
             ) as box:
                 seen = await watch_process(box, bounds, worker.seconds, stop, context.grace)
                 seconds, spent = time.monotonic() - began, group.usage().cpu_seconds
-        named = "time" if seen.ending is Ending.TIME else seen.limit or bounds.met(failed=seen.exit.code != 0)
+        named = (
+            "time"
+            if seen.ending is Ending.TIME
+            else seen.limit or bounds.find_reached_limit(failed=seen.exit.code != 0)
+        )
     return BreachEnd(ending=seen.ending, limit=named, seconds=seconds, cpu_seconds=spent or 0.0)
 
 

@@ -1,4 +1,4 @@
-"""What is laid out on the host for an attacker to reach: afterwards it tells whether it was reached."""
+"""Targets on the host for an attacker to reach, which record whether they were reached."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ README = "README.md"
 
 
 class Ear:
-    """A socket that waits: whoever connects to it, or sends to it, was heard."""
+    """A listening socket that records whether anybody connected or sent to it."""
 
     def __init__(self, family: int, kind: int, address: str | tuple[str, int]) -> None:
         self.socket = socket.socket(family, kind)
@@ -39,7 +39,7 @@ class Ear:
         if self._is_stream:
             self.socket.listen(BACKLOG)
 
-    def heard(self) -> bool:
+    def is_reached(self) -> bool:
         """Say whether somebody came."""
         with contextlib.suppress(BlockingIOError):
             if self._is_stream:
@@ -52,7 +52,7 @@ class Ear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bait:
-    """All that is laid out; *secret* is in what must not be read, and *mark* is what the attacker leaves."""
+    """All targets; *secret* is in what must not be read, and *mark* is what the attacker leaves."""
 
     folder: Path
     git: Path
@@ -93,7 +93,7 @@ class Bait:
 
     async def inspect(self) -> dict[str, str]:
         """Say by the name of the try what the host saw of it, once the attacker's box has ended."""
-        found = dict(self._heard())
+        found = dict(self._list_reached())
         written = [path for path in self.canaries if path.exists()]
         if readme(self.git) != self.readme:
             written.append(self.git.parent)
@@ -115,9 +115,9 @@ class Bait:
             found["linger"] = "it still runs after the box has ended"
         return found
 
-    def _heard(self) -> Iterator[tuple[str, str]]:
+    def _list_reached(self) -> Iterator[tuple[str, str]]:
         for name, ears in self.ears.items():
-            if any(ear.heard() for ear in ears):
+            if any(ear.is_reached() for ear in ears):
                 yield name, "reached: the host's listener was connected to"
 
     def _has_terminal_input(self) -> bool:
@@ -138,7 +138,7 @@ class Bait:
 
 
 @contextlib.asynccontextmanager
-async def laid(folder: Path, git: Path) -> AsyncIterator[Bait]:
+async def open_bait(folder: Path, git: Path) -> AsyncIterator[Bait]:
     """Lay everything out below *folder*; on leaving nothing of it, nor of what was done to it, is left."""
     mark, secret = f"shoal-doctor-{secrets.token_hex(6)}", secrets.token_hex(12)
     folder.mkdir()
@@ -238,8 +238,8 @@ def _terminal(undo: contextlib.ExitStack) -> tuple[int, str] | None:
 
 def _signals(undo: contextlib.ExitStack) -> list[int]:
     """Listen for a signal that nobody else sends us, and that harms nobody."""
-    heard: list[int] = []
+    signals: list[int] = []
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGURG, heard.append, signal.SIGURG)
+    loop.add_signal_handler(signal.SIGURG, signals.append, signal.SIGURG)
     undo.callback(loop.remove_signal_handler, signal.SIGURG)
-    return heard
+    return signals

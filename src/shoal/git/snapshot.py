@@ -35,7 +35,7 @@ async def snapshot(folder: Path, hidden: Path) -> tuple[Repository, str]:
     await git(hidden, "add", *everything, env=env, accept=(0, 1))
     tree = (await git(hidden, "write-tree")).stdout.decode().strip()
     commit = (await git(hidden, "commit-tree", tree, "-m", "snapshot", env=WHO)).stdout.decode().strip()
-    return hidden_repository(folder, hidden), commit
+    return repository_of_snapshot(folder, hidden), commit
 
 
 def _write_config(hidden: Path) -> None:
@@ -51,7 +51,7 @@ def _write_config(hidden: Path) -> None:
     aside.replace(hidden / "config")
 
 
-def hidden_repository(folder: Path, hidden: Path) -> Repository:
+def repository_of_snapshot(folder: Path, hidden: Path) -> Repository:
     """Describe the repository *hidden*, made by `snapshot`, that stands for *folder*."""
     return Repository(
         top=folder,

@@ -99,10 +99,10 @@ class _Mount:
     options: frozenset[str]
 
 
-def look(mountinfo: str | None = None, own: str | None = None) -> Hierarchies:
+def find_hierarchies(mountinfo: str | None = None, own: str | None = None) -> Hierarchies:
     """Find the hierarchies from the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`."""
-    text = _table("/proc/self/mountinfo") if mountinfo is None else mountinfo
-    groups = _groups(_table("/proc/self/cgroup") if own is None else own)
+    text = _read_bytes("/proc/self/mountinfo") if mountinfo is None else mountinfo
+    groups = _groups(_read_bytes("/proc/self/cgroup") if own is None else own)
     mounts = list(_mounts(text))
     v1 = {
         name: _own(mount, groups[name])
@@ -122,11 +122,11 @@ def look(mountinfo: str | None = None, own: str | None = None) -> Hierarchies:
 class LimitsHost:
     """Where to look for enforcement."""
 
-    hierarchies: Hierarchies = field(default_factory=look)
+    hierarchies: Hierarchies = field(default_factory=find_hierarchies)
     files: Files = field(default_factory=Files)
 
 
-def _table(path: str) -> str:
+def _read_bytes(path: str) -> str:
     """Read it as it is: to Python a carriage return in the name of somebody's folder would end the line."""
     return Path(path).read_bytes().decode(errors="surrogateescape")
 

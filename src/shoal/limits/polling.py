@@ -124,12 +124,12 @@ class PolledGroup:
 
     def breach(self) -> str | None:
         """Look, and say what was ever seen to be too much."""
-        self._look()
+        self._sample()
         return self._breach
 
     def usage(self) -> ResourceUsage:
         """Say the most that was seen."""
-        now = self._look()
+        now = self._sample()
         return ResourceUsage(
             memory_peak_bytes=self._peak, cpu_seconds=self._cpu, pids=sum(process.threads for process in now)
         )
@@ -151,10 +151,10 @@ class PolledGroup:
 
     def close(self) -> None:
         """Look for the last time."""
-        self._look()
+        self._sample()
         self._pids_fd = None
 
-    def _look(self) -> list[ProcessInfo]:
+    def _sample(self) -> list[ProcessInfo]:
         now = list(self._enough(descent(self._roots())))
         self._cpu = max(self._cpu, sum(process.cpu_seconds for process in now))
         self._note_memory(now)

@@ -256,12 +256,12 @@ async def _resolve_session(context: ConflictContext, chain: Chain, refused: Merg
 async def _land_clean(context: ConflictContext, chain: Chain, candidate: Candidate, tree: str) -> Chain:
     """Land a session that no longer conflicts, or that fits as a whole where its single commits do not."""
     if tree == chain.tree:
-        return chain.without(_put_aside(candidate, MergeStatus.NO_CHANGES, "its changes are there already"))
+        return chain.without(_result_without(candidate, MergeStatus.NO_CHANGES, "its changes are there already"))
     after = context.land(chain, candidate, tree)
     fault = await context.tree_check.find_fault(after)
     if fault is not None:
         return chain.without(
-            _put_aside(candidate, MergeStatus.HELD, f"together with the others it fails: {describe_fault(fault)}")
+            _result_without(candidate, MergeStatus.HELD, f"together with the others it fails: {describe_fault(fault)}")
         )
     await context.builder.bench.publish(after.tip, after.known)
     return after
@@ -289,5 +289,5 @@ async def _reuse_resolution(
     return None
 
 
-def _put_aside(candidate: Candidate, status: MergeStatus, message: str) -> MergeResult:
+def _result_without(candidate: Candidate, status: MergeStatus, message: str) -> MergeResult:
     return MergeResult(session=candidate.session, status=status, source=candidate.source, message=message)

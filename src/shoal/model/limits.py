@@ -40,7 +40,7 @@ class Range:
             return None
         number = "a whole number" if self.is_whole else "a number"
         wanted = f"{number} from {self.lowest:.12g} to {self.highest:.12g}, or null for no bound"
-        return f"must be {wanted}, not {_shown(value)}"
+        return f"must be {wanted}, not {_describe_value(value)}"
 
 
 RANGES: Mapping[str, Range] = {
@@ -197,7 +197,7 @@ def _refuse(key: str, value: object, allowed: Range) -> None:
 
 def _refuse_way(disk: object) -> None:
     if disk not in DISK:
-        raise BadLimit("disk", f"must be {' or '.join(f'`{way}`' for way in DISK)}, not {_shown(disk)}")
+        raise BadLimit("disk", f"must be {' or '.join(f'`{way}`' for way in DISK)}, not {_describe_value(disk)}")
 
 
 def _unknown(key: str, known: tuple[str, ...]) -> str:
@@ -206,7 +206,7 @@ def _unknown(key: str, known: tuple[str, ...]) -> str:
     return f"is not known; {hint}"
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and value.bit_length() > SHOWN_DIGITS * 3:
@@ -216,7 +216,7 @@ def _shown(value: object) -> str:
 
 
 def _printable(key: object) -> str:
-    return ascii(key)[1:-1][:SHOWN_DIGITS] if isinstance(key, str) else _shown(key)
+    return ascii(key)[1:-1][:SHOWN_DIGITS] if isinstance(key, str) else _describe_value(key)
 
 
 _UNNAMED = ResourceLimits(cpu_percent=None)

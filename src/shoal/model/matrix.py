@@ -12,7 +12,7 @@ from shoal.errors import BadInput
 MOST_CYCLES = 20
 
 
-def drawn_cycle(needs: Mapping[str, Collection[str]]) -> str | None:
+def draw_cycle(needs: Mapping[str, Collection[str]]) -> str | None:
     """Draw the first circle of names that wait for each other (`a → b → a`: a needs b), or give `None`."""
     return next((" → ".join(cycle) for cycle in cycles(needs)), None)
 
@@ -258,7 +258,7 @@ def _assert_possible(ids: Sequence[str], needs: Sequence[tuple[str, ...]]) -> No
                 )
     # The ids are somebody's data: drawn as `repr` writes them, nothing in them can move a cursor.
     drawn = {repr(own): [repr(need) for need in wanted] for own, wanted in zip(ids, needs, strict=True)}
-    if cycle := drawn_cycle(drawn):
+    if cycle := draw_cycle(drawn):
         raise BadMatrix(f"these items depend on each other: {cycle[:500]}; remove a dependency")
 
 

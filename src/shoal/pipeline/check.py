@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from shoal.model.agent import ACP, CLIENTS, EVERY, SCRIPTED
 from shoal.model.matrix import cycles
-from shoal.pipeline.fields import Shape, meant
+from shoal.pipeline.fields import Shape, nearest_key
 from shoal.pipeline.graph_checks import base_problems, has_several_workers, on_conflict_problems
 from shoal.pipeline.keys.artifacts import injection_problems
 from shoal.pipeline.keys.contracts import contract_problems
@@ -322,7 +322,9 @@ class _DocumentCheck:
     def _check_needed(self, node: Node, shape: type[Shape], keys: tuple[str, ...], remedy: str) -> Iterator[Problem]:
         if not isinstance(node, Fields) or any(value_of(node, name) for name in keys):
             return
-        if not any(meant(shape, label) in keys for label in node.entries):  # a misspelt one is told where it stands
+        if not any(
+            nearest_key(shape, label) in keys for label in node.entries
+        ):  # a misspelt key is reported where it is
             yield self._at(node.at, f"{' or '.join(f'`{name}`' for name in keys)} is missing; {remedy}")
 
     def _exclusive(self, node: Node, first: str, second: str) -> Iterator[Problem]:

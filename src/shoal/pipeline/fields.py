@@ -44,7 +44,7 @@ class Shape(BaseModel):
 
 
 @lru_cache(maxsize=256)  # in a large document it is asked of every step
-def meant(shape: type[Shape], name: str) -> str | None:
+def nearest_key(shape: type[Shape], name: str) -> str | None:
     """Give the key of *shape* that an unknown *name* was probably to be, if one is near."""
     known = _list_keys(shape)
     return None if name in known else close(name, known)
@@ -107,7 +107,7 @@ NetworkName = Annotated[str, one_of("network", "none", "host")]
 def _without_echoes(shape: type[Shape], found: list[ErrorDetails]) -> list[ErrorDetails]:
     """Leave out that a key is missing where it is only misspelt: that is told once, where it stands."""
     own = [(error["type"], str(error["loc"][0])) for error in found if len(error["loc"]) == 1]
-    misspelt = {meant(shape, name) for kind, name in own if kind == "extra_forbidden"}
+    misspelt = {nearest_key(shape, name) for kind, name in own if kind == "extra_forbidden"}
     return [
         error
         for error in found

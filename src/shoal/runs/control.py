@@ -31,7 +31,7 @@ class RunControl:
             request = await self.door.first(self._is_new)
             self._taken.add(request.id)
             refusal = self._refuse(request)
-            await self.runner.context.ledger.append(_taken_event(request, refusal or ""))
+            await self.runner.context.ledger.append(_create_event(request, refusal or ""))
             self.door.settle(partial(_is_same, request))
             if refusal is None:
                 self._act(request)
@@ -40,7 +40,7 @@ class RunControl:
         """Do what the program itself asks of its run, and record it; raise `BadInput` where that cannot be."""
         if refusal := self._refuse(request):
             raise BadInput(refusal)
-        self.runner.context.ledger.post(_taken_event(request, ""))
+        self.runner.context.ledger.post(_create_event(request, ""))
         self._act(request)
 
     def _is_new(self, request: ControlRequest) -> bool:
@@ -74,7 +74,7 @@ class RunControl:
                     self.end_run()
 
 
-def _taken_event(request: ControlRequest, refusal: str) -> RequestTaken:
+def _create_event(request: ControlRequest, refusal: str) -> RequestTaken:
     return RequestTaken(
         run=request.run,
         request=request.id,

@@ -32,7 +32,7 @@ from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.context import RunContext
 from shoal.sessions.held_session import CommandResult, OpenSession
 from shoal.sessions.host_probe import assert_room, wall
-from shoal.sessions.limit_watch import spelt
+from shoal.sessions.limit_watch import describe_limits
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import note_grants
 from shoal.sessions.session import describe_start, name_short_secrets
@@ -288,7 +288,7 @@ async def _record_intent(context: RunContext, worker: WorkerSpec) -> None:
         workspace=context.kind.name,
         owner=os.getpid(),
         notes=(*_network_note(worker), *context.sandbox.gaps, *name_short_secrets(context.mask)),
-        limits=f"{context.enforcer.name}: {spelt(worker.limits)} each",
+        limits=f"{context.enforcer.name}: {describe_limits(worker.limits)} each",
     )
     step = StepStarted(run=context.run, step=worker.step, workers=1, on_failure="fail_fast")
     await context.ledger.append(started, step, describe_start(context, worker))

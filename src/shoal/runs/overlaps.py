@@ -69,7 +69,7 @@ class Overlaps:
             if len(waiting) + len(self._ended) > 1:  # of one alone there is nothing to say
                 with contextlib.suppress(*FAULTS):  # the preview of the merge looks again, and says what is wrong
                     async with asyncio.timeout(BATCH_SECONDS):
-                        await self._look(waiting)
+                        await self._compare_pairs(waiting)
                 waiting = []
             self._finish(len(come))
         while True:  # the rest is left to the preview
@@ -91,7 +91,7 @@ class Overlaps:
         for _ in range(number):
             self._news.task_done()
 
-    async def _look(self, fresh: Sequence[WorkerResult]) -> None:
+    async def _compare_pairs(self, fresh: Sequence[WorkerResult]) -> None:
         """Find the pairs of *fresh* sessions and known ones in the same places, and report what a merge says."""
         pairs: list[tuple[str, str]] = []
         for base in dict.fromkeys(str(result.base) for result in fresh):

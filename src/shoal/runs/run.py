@@ -24,7 +24,7 @@ from shoal.runs.request import RunRequest, StopSignal
 from shoal.runs.resume import planned_event, record_resumed
 from shoal.sandboxes.registry import confines
 from shoal.sessions.context import RunContext
-from shoal.sessions.limit_watch import spelt
+from shoal.sessions.limit_watch import describe_limits
 from shoal.sessions.policy import outside_notes
 from shoal.sessions.session import name_short_secrets
 from shoal.sessions.setup.project import setup_notes
@@ -91,7 +91,7 @@ async def _dirty(context: RunContext) -> tuple[str, ...]:
 def _limits(context: RunContext, plan: Plan, otherwise: ResourceLimits | None) -> str:
     """Say in one line what holds the agents, and to what."""
     asked = [task.limits for task in plan.assignments] or [otherwise]
-    each = {spelt(limits or ResourceLimits.default()) for limits in asked}
+    each = {describe_limits(limits or ResourceLimits.default()) for limits in asked}
     how = " (not exact: `shoal doctor` says what it holds)" if context.enforcer.gaps else ""
     return f"{context.enforcer.name}{how}: {'; or '.join(sorted(each))} each"
 

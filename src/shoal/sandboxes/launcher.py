@@ -298,7 +298,7 @@ def end_as(status: int) -> None:
 
 
 def confine(order: LaunchOrder, program: bytes) -> None:
-    """Put on no_new_privs, Landlock and seccomp, give up all capabilities, and look whether it holds."""
+    """Put on no_new_privs, Landlock and seccomp, give up all capabilities, and check that it holds."""
     version = abi()
     if version < OLDEST_ABI:
         raise LauncherError(f"Landlock ABI {version} is older than {OLDEST_ABI}")
@@ -314,7 +314,7 @@ def confine(order: LaunchOrder, program: bytes) -> None:
     restrict(handled, tcp, scopes, rules)
     drop_capabilities()
     install(program)
-    look(order)
+    check_sandbox(order)
 
 
 def abi() -> int:
@@ -362,7 +362,7 @@ def install(program: bytes) -> None:
     must(libc.prctl(SET_SECCOMP, 2, ctypes.byref(filter_), 0, 0), "seccomp")
 
 
-def look(order: LaunchOrder) -> None:
+def check_sandbox(order: LaunchOrder) -> None:
     """Check the sandbox from inside."""
     said = contents(os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC))
     status = dict(line.split(b":\t", 1) for line in said.splitlines() if b":\t" in line)

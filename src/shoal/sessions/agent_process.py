@@ -82,11 +82,11 @@ async def watch_process(
     seconds: float | None,
     stop: asyncio.Event,
     grace: float,
-    signs: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
+    endings: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
 ) -> Watched:
-    """Wait for the first of: the agent ends, its time is over, it is told to stop, it passes a limit, one of *signs*.
+    """Wait for the first of: the agent ends, its time is over, it is told to stop, it passes a limit, one of *endings*.
 
-    What the signs wait for must be awaited nowhere else: it is cancelled here.
+    What the endings wait for must be awaited nowhere else: it is cancelled here.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -94,7 +94,7 @@ async def watch_process(
                 done = group.create_task(box.wait())
                 stopped = group.create_task(stop.wait())
                 short = group.create_task(tenant.ended.wait())
-                shown = {ending: group.create_task(_wait_for_signal(sign)) for ending, sign in signs.items()}
+                shown = {ending: group.create_task(_wait_for_signal(sign)) for ending, sign in endings.items()}
                 every: list[asyncio.Task[Any]] = [done, stopped, short, *shown.values()]
                 began = time.monotonic()
                 # Most of what is short has ended before its first look is due, and is never looked at.
@@ -210,7 +210,7 @@ class Talk(Reader, Protocol):
         seconds: float | None,
         stop: asyncio.Event,
         grace: float,
-        signs: Mapping[Ending, Awaitable[object]],
+        endings: Mapping[Ending, Awaitable[object]],
     ) -> Watched:
         """Do as `watched` does; that the agent is done is a sign that it adds itself."""
 
@@ -242,14 +242,14 @@ async def run_process(session: Session, talk: Talk | None = None) -> AgentEnd:
                 gone=group.end_rest,
                 guard=context.guard,
             ) as box:
-                signs = _signs(worker, output, group, is_talk=talk is not None) if output else {}
+                endings = _list_endings(worker, output, group, is_talk=talk is not None) if output else {}
                 watch = talk.watch if talk else watch_process
-                seen = await watch(box, bounds, worker.seconds, session.stop, context.grace, signs)
+                seen = await watch(box, bounds, worker.seconds, session.stop, context.grace, endings)
         resources = group.usage().as_resources()  # the group may serve another agent once it is left
     exit_ = seen.exit
     await _return_logins(session, logins)
     context.ledger.note(AgentEnded(run=context.run, session=session.id, exit_code=exit_.code, signal=exit_.signal))
-    limit = seen.limit or bounds.met(failed=exit_.code != 0 and seen.ending is not Ending.DONE)
+    limit = seen.limit or bounds.find_reached_limit(failed=exit_.code != 0 and seen.ending is not Ending.DONE)
     ending = Ending.LIMIT if limit and seen.ending is Ending.BY_ITSELF else seen.ending
     ended = AgentEnd(ending=ending, exit=exit_, log=session.log, limit=limit, resources=resources)
     if reader is None or output is None:
@@ -298,12 +298,12 @@ async def _return_logins(session: Session, logins: Mapping[str, Laid]) -> None:
         session.log.act(Activity(act=Act.TROUBLE, text=trouble))
 
 
-def _signs(
+def _list_endings(
     worker: WorkerSpec, output: ClientOutput, group: LimitGroup, *, is_talk: bool
 ) -> dict[Ending, Awaitable[object]]:
     """Give what else ends a client: it has reported its own end and lingers, or it shows no sign of life."""
-    signs: dict[Ending, Awaitable[object]] = {Ending.STALL: wait_for_stall(output, group, _patience(worker))}
-    return signs if is_talk else {Ending.DONE: _wait_for_exit(output), **signs}
+    endings: dict[Ending, Awaitable[object]] = {Ending.STALL: wait_for_stall(output, group, _patience(worker))}
+    return endings if is_talk else {Ending.DONE: _wait_for_exit(output), **endings}
 
 
 async def _wait_for_exit(output: ClientOutput) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from shoal.adapters.events import NAME_SIGNS, plain
+from shoal.adapters.events import MAX_NAME_CHARS, plain
 from shoal.adapters.kind import Reader
 from shoal.model.activity import Act, Activity
 from shoal.proc import Lines, Stream
@@ -115,9 +115,9 @@ class ClientOutput:
                 self._said.append(activity.text)
                 return
             case Act.TOOL if activity.call and len(self._calls) < MOST_CALLS:
-                self._calls.add(activity.call[:NAME_SIGNS])
+                self._calls.add(activity.call[:MAX_NAME_CHARS])
             case Act.RESULT:
-                self._calls.discard(activity.call[:NAME_SIGNS])
+                self._calls.discard(activity.call[:MAX_NAME_CHARS])
             case Act.RETRY:
                 self.waits_until = time.monotonic() + min(activity.seconds, LONGEST_WAIT)
             case Act.DENIED if self._denials < MOST_DENIALS:

@@ -19,7 +19,7 @@ from shoal.sessions.seal import NAMED_AT_MOST
 from shoal.sessions.worker import WorkerSpec
 
 
-async def set_aside(context: RunContext, worker: WorkerSpec, commit: str) -> Aside | None:
+async def set_aside_settings(context: RunContext, worker: WorkerSpec, commit: str) -> Aside | None:
     """Make the commit that *worker* starts from in place of *commit*; `None` where nothing has to be set aside."""
     if worker.trusts_base or worker.adapter.client is None:
         return None

@@ -35,7 +35,7 @@ LARGEST_MANIFEST = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundClient:
-    """What a look at this host shows of a client."""
+    """What this host has of a client."""
 
     path: Path | None = None
     version: Version | None = None
@@ -43,7 +43,7 @@ class FoundClient:
     """What it will log in with: a variable's name, or a file; `None` where there is neither."""
 
 
-async def look(adapter: Adapter, client: Client, program: str, environ: Mapping[str, str]) -> FoundClient:
+async def find_client(adapter: Adapter, client: Client, program: str, environ: Mapping[str, str]) -> FoundClient:
     """Look for a client; nothing of the user's is changed by that."""
     search = environ.get("PATH", "")
     found = shutil.which(find_installed_name(client, program, search), path=search)
@@ -81,19 +81,19 @@ async def assert_clients(specs: Iterable[tuple[Adapter, AgentSpec]], environ: Ma
 
 async def _assert_client(adapter: Adapter, client: Client, spec: AgentSpec, environ: Mapping[str, str]) -> None:
     program = spec.command[0] if spec.command else client.program
-    found = await look(adapter, client, program, {**environ, **spec.env, "PATH": environ.get("PATH", "")})
+    found = await find_client(adapter, client, program, {**environ, **spec.env, "PATH": environ.get("PATH", "")})
     what = f"the agent client {adapter.name}"
     if found.path is None:
         raise Unavailable(what, f"{program!r} is not on PATH", f"install it: {client.install}")
     is_itself = Path(program).name == client.program  # a launcher's version says nothing
     if is_itself and client.is_too_old(found.version):
-        is_, least = spelt(found.version), spelt(client.oldest)
+        is_, least = format_version(found.version), format_version(client.oldest)
         raise Unavailable(what, f"{found.path} is {is_}, and at least {least} is needed", f"run: {client.install}")
     if found.login is None and client.needs_login and not _has_key(client, spec):
         raise Unavailable(what, "it has no login here", client.login)
 
 
-def spelt(version: Version | None) -> str:
+def format_version(version: Version | None) -> str:
     """Write a version as people do."""
     return ".".join(map(str, version)) if version else "of unknown version"
 
@@ -177,20 +177,20 @@ async def standings(sandbox: Sandbox | None, environ: Mapping[str, str]) -> list
         try:
             kind = adapter_named(name, host)
         except Unavailable as error:  # what is wrong with one package keeps nobody from the others
-            found.append(_broken(name, error))
+            found.append(_unavailable_status(name, error))
             continue
         if kind.client is not None:
             found.append(await _standing(kind, kind.client, sandbox, environ))
     return found
 
 
-def _broken(name: str, error: Unavailable) -> ClientStatus:
+def _unavailable_status(name: str, error: Unavailable) -> ClientStatus:
     client = Client(program=name, install=error.remedy, login=error.remedy)
     return ClientStatus(agent=name, client=client, found=FoundClient(), trouble=str(error))
 
 
 async def _standing(kind: Adapter, client: Client, sandbox: Sandbox | None, environ: Mapping[str, str]) -> ClientStatus:
-    found = await look(kind, client, client.program, environ)
+    found = await find_client(kind, client, client.program, environ)
     standing = ClientStatus(agent=kind.name, client=client, found=found)
     if found.path is None or sandbox is None:
         return standing

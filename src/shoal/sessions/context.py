@@ -85,7 +85,7 @@ class RunContext:
     @property
     def hidden(self) -> tuple[Path, ...]:
         """Paths whose presence inside shows that the sandbox is broken."""
-        return _hidden(self.repository.git, self.paths.ledger)
+        return _list_hidden(self.repository.git, self.paths.ledger)
 
     def workspace_path(self, step: str, index: int) -> Path:
         """Name the workspace of one worker."""
@@ -127,5 +127,5 @@ def _private(top: Path, state: Path, home: str | None) -> tuple[Path, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _hidden(git: Path, ledger: Path) -> tuple[Path, ...]:
+def _list_hidden(git: Path, ledger: Path) -> tuple[Path, ...]:
     return (git / "HEAD", git / "config", git / "objects", ledger)

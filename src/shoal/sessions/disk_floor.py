@@ -54,7 +54,7 @@ class Tenant:
 
     def sample(self) -> "_Sample":
         """Read how much its processes have written, and how long they have run."""
-        written = [_written(pid) for pid in self.group.pids()]
+        written = [_read_sample(pid) for pid in self.group.pids()]
         return _Sample(
             stored=sum(use.stored for use in written),
             written=sum(use.written for use in written),
@@ -92,7 +92,7 @@ class _Disk:
         """Watch *tenant* too."""
         self._tenants[tenant] = _Sample()
         if self._timer is None:
-            self._look()
+            self._sample()
 
     def leave(self, tenant: Tenant) -> None:
         """Watch *tenant* no more."""
@@ -102,7 +102,7 @@ class _Disk:
             self._timer = None
             self._looks.clear()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         loop = asyncio.get_running_loop()
         rest = LONGEST
         with contextlib.suppress(OSError):  # a network's disk may be away for a while
@@ -112,7 +112,7 @@ class _Disk:
                 self._looks.popleft()
             self._judge(look)
             rest = pause(look.room)
-        self._timer = loop.call_later(rest, self._look)
+        self._timer = loop.call_later(rest, self._sample)
 
     def _judge(self, look: _Look) -> None:
         """End whoever takes the last of the disk, one at a time: the others may go on when it is gone."""
@@ -137,7 +137,7 @@ class _Disk:
         fallen_inodes = first.room.free_inodes - look.room.free_inodes
         return max(0.0, fallen_bytes / passed), max(0.0, fallen_inodes / passed)
 
-    def _grown(self, tenant: Tenant) -> _Sample:
+    def _growth(self, tenant: Tenant) -> _Sample:
         """Say what *tenant* has done since the last sample."""
         now, before = tenant.sample(), self._tenants[tenant]
         return _Sample(now.stored - before.stored, now.written - before.written, now.spent - before.spent)
@@ -148,7 +148,7 @@ class _Disk:
         Not every file system counts what is stored, and space can be taken without a write: once the floor is passed
         and more goes, it is who has written most anywhere, or else has worked most.
         """
-        grown = {tenant: self._grown(tenant) for tenant in self._tenants}
+        grown = {tenant: self._growth(tenant) for tenant in self._tenants}
         writer = max(grown, key=lambda tenant: (grown[tenant].stored, grown[tenant].written, grown[tenant].spent))
         is_falling = self._looks[0].room.free_bytes > look.room.free_bytes
         if grown[writer].stored > 0 or (look.room.spare_bytes < 0 and is_falling and grown[writer] != _Sample()):
@@ -156,7 +156,7 @@ class _Disk:
 
     def _end_maker(self, look: _Look) -> None:
         """End who has most files of those at work: who sleeps makes none, whatever a walk has counted of it."""
-        spent = {tenant: self._grown(tenant).spent for tenant in self._tenants}
+        spent = {tenant: self._growth(tenant).spent for tenant in self._tenants}
         if any(spent.values()):
             self._end_one(max(spent, key=lambda tenant: (spent[tenant] > 0, tenant.entries, spent[tenant])), look)
 
@@ -169,7 +169,7 @@ class _Disk:
         self._tenants.pop(tenant)
 
 
-def _written(pid: int) -> _Sample:
+def _read_sample(pid: int) -> _Sample:
     """Read what a process, with those that it has buried, has written; nothing where it cannot be looked at."""
     with contextlib.suppress(OSError, ValueError):
         counted = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())

@@ -87,7 +87,7 @@ class OpenSession:
                 seen = await watch_process(process, bounds, seconds, asyncio.Event(), context.grace)
             self._count(group.usage().as_resources())
         exit_, timed_out = seen.exit, seen.ending is Ending.TIME
-        limit = "time" if timed_out else seen.limit or bounds.met(failed=exit_.code != 0)
+        limit = "time" if timed_out else seen.limit or bounds.find_reached_limit(failed=exit_.code != 0)
         session.log.close()
         self._limit = limit or self._limit
         return CommandResult(

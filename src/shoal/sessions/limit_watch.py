@@ -54,11 +54,11 @@ class SessionBounds:
     at_start: Room | None = None
     """What the host's disk had free before the agent could write."""
 
-    def met(self, *, failed: bool) -> str | None:
-        """Name the limit that an ended agent had met: the kernel's own counters say so, or the disk that it left full.
+    def find_reached_limit(self, *, failed: bool) -> str | None:
+        """Name the limit that an ended agent reached: the kernel's own counters say so, or the disk that it left full.
 
-        Who met the end of its disk and made room again has met nothing; who leaves it full, and says that all is
-        well, may have lost what it wrote last.
+        An agent that filled its disk and freed space again reached nothing; one that leaves it full and reports success
+        may have lost what it wrote last.
         """
         breach = self.group.breach()
         if breach and (breach == "memory" or failed):
@@ -163,7 +163,7 @@ def _disk_use(bounds: SessionBounds) -> DiskUse | None:
     return DiskUse(allowed, bounds.at_start or room(bounds.box))
 
 
-def spelt(limits: ResourceLimits) -> str:
+def describe_limits(limits: ResourceLimits) -> str:
     """Say limits in one line."""
     cpu = "a fair share of cpu" if limits.cpu_percent is None else f"{limits.cpu_percent:g} % cpu"
     exactly = " (exact)" if limits.is_exact else ""

@@ -90,7 +90,7 @@ async def _filled(
     finally:
         if workspace is not None and workspace.keep:
             await clear_privileges(box, path)
-        elif not spare.put_away(workspace):
+        elif not spare.keep_spare(workspace):
             context.trash.throw(box)
         _clear_folder(context, path)
 
@@ -107,7 +107,7 @@ def _input_files(worker: WorkerSpec) -> dict[str, str | bytes]:
 
 def _kind(context: RunContext, *, is_seen: bool) -> Kind:
     """Let the workspace be mounted in sandboxes alone, where that is enough and the sandbox can."""
-    return context.kind if is_seen or not context.sandbox.mounts else context.kind.hidden()
+    return context.kind if is_seen or not context.sandbox.mounts else context.kind.as_unlinked()
 
 
 @contextlib.asynccontextmanager

@@ -40,7 +40,7 @@ def _entries(folder: Path) -> Fingerprint | None:
     found: list[tuple[str, int, int, int]] = []
     top = os.open(folder, FOLDER)
     try:
-        _look(top, "", found)
+        _list_entries(top, "", found)
     except _TooMany:
         return None
     finally:
@@ -68,7 +68,7 @@ class _TooMany(Exception):
     """There is more than we wrote."""
 
 
-def _look(fd: int, place: str, found: list[tuple[str, int, int, int]]) -> None:
+def _list_entries(fd: int, place: str, found: list[tuple[str, int, int, int]]) -> None:
     with os.scandir(fd) as entries:
         for entry in entries:
             if len(found) >= MOST_ENTRIES or place.count("/") > DEEPEST:
@@ -76,13 +76,13 @@ def _look(fd: int, place: str, found: list[tuple[str, int, int, int]]) -> None:
             seen = entry.stat(follow_symlinks=False)
             found.append((f"{place}/{entry.name}", seen.st_ino, seen.st_size, seen.st_ctime_ns))
             if entry.is_dir(follow_symlinks=False):
-                _look_below(fd, place, entry.name, found)
+                _list_below(fd, place, entry.name, found)
 
 
-def _look_below(fd: int, place: str, name: str, found: list[tuple[str, int, int, int]]) -> None:
+def _list_below(fd: int, place: str, name: str, found: list[tuple[str, int, int, int]]) -> None:
     below = os.open(name, FOLDER, dir_fd=fd)
     try:
-        _look(below, f"{place}/{name}", found)
+        _list_entries(below, f"{place}/{name}", found)
     finally:
         os.close(below)
 
@@ -224,7 +224,7 @@ class Spare:
         is_same = not workspace.has_pointer or table_version() == self._mounts
         return is_only and (is_same or list_mounts(self.path) == [self.path])
 
-    def put_away(self, workspace: Workspace | None) -> bool:
+    def keep_spare(self, workspace: Workspace | None) -> bool:
         """Keep the box for another session if it is as it was; `False` where it is to be thrown away."""
         stays = workspace is not None and workspace.stays
         if self.is_mounted and workspace is None:  # nobody came so far as to open it
@@ -238,7 +238,7 @@ class Spare:
         else:
             for name in LAYERS:  # never the same again: the kernel may have them mounted in a dying namespace
                 self.trash.throw(f"{self.box}/{name}")
-        if self.trash.spares.put_away(self.box, self.use, self.written):
+        if self.trash.spares.keep_spare(self.box, self.use, self.written):
             return True
         if stays:
             unmount_overlay(self.box / MOUNTED)

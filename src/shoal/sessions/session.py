@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.adapters.events import NAME_SIGNS
+from shoal.adapters.events import MAX_NAME_CHARS
 from shoal.contracts.check import check_contracts
 from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable, first_of
 from shoal.git.run import git
@@ -297,7 +297,7 @@ def mask_result(result: WorkerResult, mask: Mask) -> WorkerResult:
         result,
         output=mask.text(result.output),
         error=None if result.error is None else mask.text(result.error),
-        client_session=None if result.client_session is None else mask.text(result.client_session)[:NAME_SIGNS],
+        client_session=None if result.client_session is None else mask.text(result.client_session)[:MAX_NAME_CHARS],
         item=None if result.item is None else mask.text(result.item),
         unkept=tuple(mask.text(name) for name in result.unkept),
         unconverted=tuple(mask.text(name) for name in result.unconverted),

@@ -15,7 +15,7 @@ from shoal.model.results import WorkerResult, sum_usage
 from shoal.model.status import Status
 from shoal.patterns.limiter import Limiter
 from shoal.patterns.retry import retrying
-from shoal.sessions.client_settings import set_aside
+from shoal.sessions.client_settings import set_aside_settings
 from shoal.sessions.context import RunContext
 from shoal.sessions.conversations import is_valid_name
 from shoal.sessions.session import mask_result
@@ -201,7 +201,7 @@ class WorkerRunner:
     @contextlib.asynccontextmanager
     async def _based(self, worker: WorkerSpec, commit: str) -> AsyncIterator[RunContext]:
         context = worker.context(self.context)
-        aside = await set_aside(context, worker, commit)
+        aside = await set_aside_settings(context, worker, commit)
         start = commit if aside is None else aside.start
         await pin(context.repository, context.run, start)
         async with _base(context, start) as base:

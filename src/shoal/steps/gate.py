@@ -44,7 +44,7 @@ async def ask_person(
     asked = GateOpened(
         run=context.run,
         step=step,
-        message=_shown_message(context, gate),
+        message=_mask_message(context, gate),
         timeout=gate.timeout,
         on_timeout=gate.on_timeout,
         visit=visit,
@@ -94,7 +94,7 @@ def _answer_event(
     )
 
 
-def _shown_message(context: RunContext, gate: Gate) -> str:
+def _mask_message(context: RunContext, gate: Gate) -> str:
     """Give the message without secrets; masked before it is cut, or half of a secret could pass."""
     message = context.mask.text(gate.message)
     return message if len(message) <= MOST_CHARS else f"{message[: MOST_CHARS - 1]}…"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import CLIENTS, AgentSpec
 from shoal.model.limits import ResourceLimits
-from shoal.model.matrix import drawn_cycle
+from shoal.model.matrix import draw_cycle
 from shoal.model.permissions import Permissions, effective
 from shoal.model.plan import Role
 from shoal.model.policy import Network
@@ -262,7 +262,7 @@ def assert_order(tasks: Sequence[Task]) -> None:
     known = [str(task.name) for task in tasks]
     for task in tasks:
         _assert_known(task, known)
-    if cycle := drawn_cycle({str(task.name): task.deps for task in tasks}):
+    if cycle := draw_cycle({str(task.name): task.deps for task in tasks}):
         raise BadInput(f"these tasks wait for each other for ever: {cycle}")
 
 

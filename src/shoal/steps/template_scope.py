@@ -73,7 +73,7 @@ def describe_outcome(outcome: StageOutcome) -> dict[str, object]:
         **aggregate(outcome.result),
         "commit": outcome.commit,
         "artifacts": contents(outcome.artifacts),
-        "steps": _inner(outcome),
+        "steps": _describe_inner(outcome),
     }
 
 
@@ -107,7 +107,7 @@ def _value(artifact: Produced) -> object:
         raise BadInput(f"artifact {artifact.name} cannot be read as data: {error}") from None
 
 
-def _inner(outcome: StageOutcome) -> Mapping[str, object]:
+def _describe_inner(outcome: StageOutcome) -> Mapping[str, object]:
     inner = {short(name): inner_outcome for name, inner_outcome in outcome.inner.items()}
     return Later(lambda name: describe_outcome(inner[name]), lambda: inner)
 

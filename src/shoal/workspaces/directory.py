@@ -28,7 +28,7 @@ class Directory:
     def name(self) -> str:
         return "directory"
 
-    def hidden(self) -> "Directory":
+    def as_unlinked(self) -> "Directory":
         """Stay as it is: the host sees the files in any case."""
         return self
 

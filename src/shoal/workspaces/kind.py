@@ -105,7 +105,7 @@ class Kind(Protocol):
     def leaves_patch(self) -> bool:
         """Whether the work is handed on as a patch, because there may be no repository to have a branch in."""
 
-    def hidden(self) -> "Kind":
+    def as_unlinked(self) -> "Kind":
         """Give the kind of a workspace that only sandboxes have to see."""
 
     def open(self, order: WorkspaceOrder) -> AbstractAsyncContextManager[Workspace]:

@@ -137,7 +137,7 @@ async def _make_store(repository: Repository, commit: str, folder: Path) -> None
         (objects / "pack").mkdir(parents=True)
         (objects / "info").mkdir()
         async with above_floor(aside):
-            grown = await _grown(repository, commit, folder, objects)
+            grown = await _extend_store(repository, commit, folder, objects)
             parts = grown or await _gather_parts(repository, commit, objects)
         with (aside / "ready").open("w") as note:
             note.write(json.dumps([asdict(part) for part in parts]))
@@ -151,7 +151,7 @@ async def _make_store(repository: Repository, commit: str, folder: Path) -> None
             await remove_all(aside)
 
 
-async def _grown(repository: Repository, commit: str, folder: Path, objects: Path) -> tuple[Part, ...]:
+async def _extend_store(repository: Repository, commit: str, folder: Path, objects: Path) -> tuple[Part, ...]:
     """Take over the packs of the nearest ancestor's store and add what is new; nothing where that cannot be."""
     found = await _nearest(repository, commit, folder)
     if found is None:

@@ -40,7 +40,7 @@ class Overlay:
     def mounts_on_host(self) -> bool:
         return self.by_host
 
-    def hidden(self) -> "Overlay":
+    def as_unlinked(self) -> "Overlay":
         """Let sandboxes mount it, if many are mounted on the host already."""
         return replace(self, may_hide=True)
 

@@ -34,7 +34,7 @@ class Spares:
         self._count = 0
         self._kept: defaultdict[Hashable, list[tuple[str, Contents]]] = defaultdict(list)
 
-    def put_away(self, path: Path, use: Hashable, contents: Contents) -> bool:
+    def keep_spare(self, path: Path, use: Hashable, contents: Contents) -> bool:
         """Put *path* away for the next one that has such a *use*; `False` where there are enough."""
         if self._count >= MOST:
             return False

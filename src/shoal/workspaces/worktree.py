@@ -36,7 +36,7 @@ class Worktree:
     def name(self) -> str:
         return "worktree"
 
-    def hidden(self) -> "Worktree":
+    def as_unlinked(self) -> "Worktree":
         """Stay as it is: the host sees the files in any case."""
         return self
 

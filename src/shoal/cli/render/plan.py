@@ -11,7 +11,7 @@ from shoal.model.matrix import Matrix, expand_matrix
 from shoal.model.merge import Strategy
 from shoal.model.plan import Approval, PipelineGroup, Stage, Step
 from shoal.model.resolved_task import ResolvedTask
-from shoal.sessions.limit_watch import spelt
+from shoal.sessions.limit_watch import describe_limits
 
 INDENT = "  "
 LONGEST = 100
@@ -28,9 +28,9 @@ def plan_lines(outline: Outline, paint: Paint) -> Iterator[str]:
     yield from _waves(outline, paint)
     yield ""
     yield f"sandbox: {escape(plan.sandbox)} · workspace: {escape(plan.isolation_strategy)}"
-    yield f"limits: {spelt(USUAL)} per agent, unless a step sets its own"
+    yield f"limits: {describe_limits(USUAL)} per agent, unless a step sets its own"
     if plan.fleet_limits is not None:
-        yield f"limits for the whole run: {spelt(plan.fleet_limits)}"
+        yield f"limits for the whole run: {describe_limits(plan.fleet_limits)}"
     if plan.rule is not None:
         yield f"pattern: {escape(plan.rule.pattern)}, for all steps together"
     yield f"merge: {_merge(plan.merging)}"
@@ -121,7 +121,7 @@ def _step_details(step: Step) -> Iterator[str]:
     if task.timeout is not None:
         yield f"timeout: {seconds(task.timeout)}"
     if task.limits is not None:
-        yield f"limits: {spelt(task.limits)}"
+        yield f"limits: {describe_limits(task.limits)}"
     if step.sandbox is not None:
         yield f"sandbox: {escape(step.sandbox)}"
     if step.isolation_strategy is not None:

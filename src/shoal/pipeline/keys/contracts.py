@@ -46,7 +46,7 @@ def _schema(schema: dict[str, object]) -> dict[str, object]:
     return schema
 
 
-def _words(value: object) -> str | tuple[str, ...]:
+def _parse_command(value: object) -> str | tuple[str, ...]:
     match words_for_booleans(value):
         case str(command) if command.strip():
             return command
@@ -61,7 +61,7 @@ Inside = Annotated[str, AfterValidator(_inside)]
 Patterns = Annotated[list[Annotated[str, AfterValidator(_pattern)]], Field(min_length=1)]
 Words = Annotated[
     str | tuple[str, ...],
-    PlainValidator(_words),
+    PlainValidator(_parse_command),
     WithJsonSchema(COMMAND),
 ]
 

@@ -52,7 +52,7 @@ class GateShape(Shape):
         )
 
 
-def _spelt(value: object) -> object:
+def _expand_text(value: object) -> object:
     """Take a text alone for the message."""
     if isinstance(value, str):
         return {"message": value}
@@ -61,7 +61,7 @@ def _spelt(value: object) -> object:
     return value
 
 
-GateField = Annotated[GateShape, BeforeValidator(_spelt, json_schema_input_type=str | GateShape)]
+GateField = Annotated[GateShape, BeforeValidator(_expand_text, json_schema_input_type=str | GateShape)]
 
 
 def gate_problems(step: Fields, name: str) -> Iterator[Problem]:

@@ -55,7 +55,7 @@ BetweenSteps = Annotated[str, AfterValidator(_without_agent), one_of("on_conflic
 """The rules that a step may have for the work of its needs."""
 
 
-def _spelt(value: object) -> object:
+def _expand_text(value: object) -> object:
     """Take a text alone for the strategy."""
     if isinstance(value, str):
         if value not in STRATEGIES:
@@ -103,7 +103,7 @@ class MergingShape(Shape):
 
 
 _Short = Annotated[str, one_of("merge", *STRATEGIES)]
-MergingField = Annotated[MergingShape, BeforeValidator(_spelt, json_schema_input_type=_Short | MergingShape)]
+MergingField = Annotated[MergingShape, BeforeValidator(_expand_text, json_schema_input_type=_Short | MergingShape)]
 
 
 def merging(shape: MergingShape | None, personas: Container[str], *, auto_merge: bool) -> Merging | None:

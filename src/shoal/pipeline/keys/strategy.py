@@ -165,7 +165,7 @@ class StrategyShape(Shape):
         if found is None:
             return None
         known = {artifact.name: artifact.path for artifact in left.get(found["step"], ())}
-        return Source(step=found["step"], artifact=_meant(found["artifact"], known) or found["artifact"])
+        return Source(step=found["step"], artifact=_find_artifact(found["artifact"], known) or found["artifact"])
 
 
 def matrix_problems(step: Node, needed: Mapping[str, Node], at: At) -> Iterator[Problem]:
@@ -220,7 +220,7 @@ def _source_problems(strategy: Fields, needed: Mapping[str, Node], at: At) -> It
         yield at(node.at, f"{what}; add it to `needs`")
         return
     left = _artifact_paths(needed[found["step"]])
-    if _meant(found["artifact"], left) is None:
+    if _find_artifact(found["artifact"], left) is None:
         what = f"step {key(found['step'])} leaves no artifact {show_value(found['artifact'])}"
         yield at(node.at, f"{what}; {nearest(found['artifact'], [*left, *left.values()])}")
 
@@ -238,7 +238,7 @@ def _path_of(step: Node) -> str:
     return text(find(step, OUTPUT, 0, "path")) or text(find(step, OUTPUT, 0)) or ""
 
 
-def _meant(written: str, left: Mapping[str, str]) -> str | None:
+def _find_artifact(written: str, left: Mapping[str, str]) -> str | None:
     """Find the name of the artifact that is written by its name, its path, or the name of its file."""
     path = PurePosixPath(written)
     by_path = [name for name, declared in left.items() if PurePosixPath(declared) == path]

@@ -139,7 +139,7 @@ class Evaluation:
 
     def _for(self, node: nodes.For, scope: Scope) -> Iterator[str]:
         items = list_items(self.value(node.iter, scope))
-        scopes = [{**scope, **_bound(node.target, item)} for item in self._count_items(items, len(scope))]
+        scopes = [{**scope, **_bind(node.target, item)} for item in self._count_items(items, len(scope))]
         kept = [inner for inner in scopes if node.test is None or is_so(self.value(node.test, inner))]
         for index, inner in enumerate(kept):
             inner["loop"] = _loop(index, len(kept), scope.get("loop"))
@@ -277,7 +277,7 @@ class Evaluation:
             raise BadTemplate(_REFUSED)
 
 
-def _bound(target: nodes.Node, value: object) -> dict[str, object]:
+def _bind(target: nodes.Node, value: object) -> dict[str, object]:
     """Give the names of a loop their values: `for a in …`, `for a, b in …`."""
     if isinstance(target, nodes.Name):
         return {target.name: value}
@@ -288,7 +288,7 @@ def _bound(target: nodes.Node, value: object) -> dict[str, object]:
     return {
         name: bound
         for item, part in zip(target.items, values, strict=True)
-        for name, bound in _bound(item, part).items()
+        for name, bound in _bind(item, part).items()
     }
 
 

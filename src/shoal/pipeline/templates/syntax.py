@@ -187,7 +187,7 @@ def _assert_listed(node: nodes.Filter | nodes.Test, what: str, known: list[str])
         raise _refuse(node, f"no {what} named {key(node.name)}; {nearest(node.name, sorted(known))}")
     if what == "test" and (node.args or node.kwargs):
         raise _refuse(node, f"the test {key(node.name)} takes nothing; write a comparison")
-    _assert_spelt_out(node)
+    _assert_written_out(node)
 
 
 def _assert_callable(node: nodes.Call) -> None:
@@ -195,12 +195,12 @@ def _assert_callable(node: nodes.Call) -> None:
         case nodes.Getattr(attr=name) if name not in METHODS:
             raise _refuse(node, f"no {key(f'{name}()')} in templates; {nearest(name, sorted(METHODS))}")
         case nodes.Getattr() | nodes.Name(name="range"):
-            _assert_spelt_out(node)
+            _assert_written_out(node)
         case other:
             raise _refuse(node, f"{key(f'{_source_of(other)}()')} cannot be called in templates; only `range()` can")
 
 
-def _assert_spelt_out(node: nodes.Filter | nodes.Test | nodes.Call) -> None:
+def _assert_written_out(node: nodes.Filter | nodes.Test | nodes.Call) -> None:
     if node.dyn_args is not None or node.dyn_kwargs is not None:
         raise _refuse(node, "`*` and `**` are not part of templates; write the arguments out")
 

@@ -122,10 +122,10 @@ def _paths(values: Mapping[str, object], facts: Mapping[str, object]) -> Iterato
 
 
 def _first(values: Mapping[str, object], names: tuple[str, ...]) -> str:
-    return next((found for name in names if (found := _spelt(values.get(name)))), "")
+    return next((found for name in names if (found := _command_text(values.get(name)))), "")
 
 
-def _spelt(value: object) -> str:
+def _command_text(value: object) -> str:
     """Give a command as one text; of `sh -c SCRIPT` it is the script that matters."""
     if not isinstance(value, list):
         return words(value)[:LONGEST]

@@ -120,7 +120,7 @@ class _Spoken(Shape):
     arguments: dict[str, JsonValue] | str = Field(default_factory=dict)
     usage: _Tokens | None = None
 
-    def spoken(self) -> Say | Use:
+    def as_turn(self) -> Say | Use:
         """Give the text or the tool that it names."""
         usage = Usage(**self.usage.model_dump()) if self.usage else None
         if self.use is None:
@@ -166,8 +166,8 @@ class _Item(_Spoken):
         if self.hang or self.garble:
             return Hang() if self.hang else Garble()
         if self.together is not None:
-            return tuple(turn.spoken() for turn in self.together)
-        return self.spoken()
+            return tuple(turn.as_turn() for turn in self.together)
+        return self.as_turn()
 
 
 class _Script(RootModel[list[_Item]]):

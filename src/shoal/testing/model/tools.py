@@ -44,7 +44,7 @@ def call(use: Use, tools: Tools) -> ModelCall:
     """Make the call that *use* means to a client that has *tools*."""
     if use.tool not in KINDS or isinstance(use.arguments, str):
         return ModelCall(use.tool, use.arguments, is_custom=tools.get(use.tool, {}) is None)
-    given = {**DEFAULTS, **use.arguments, **_meant(use)}
+    given = {**DEFAULTS, **use.arguments, **_rename_arguments(use)}
     name = _find_tool(use.tool, tools)
     if name is not None:
         return _fit_call(use.tool, name, tools[name], given)
@@ -54,7 +54,7 @@ def call(use: Use, tools: Tools) -> ModelCall:
     return _fit_call("shell", shell, tools[shell], {**given, "command": _by_shell(use.tool, given)})
 
 
-def _meant(use: Use) -> dict[str, object]:
+def _rename_arguments(use: Use) -> dict[str, object]:
     """Take what was given by another word for it, like `cmd` for the command."""
     assert not isinstance(use.arguments, str)  # noqa: S101 - told apart before
     given = {name.lower(): value for name, value in use.arguments.items()}
