@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.doctor.escapes import check_host_network, check_sandbox, had
+from shoal.doctor.escapes import check_host_network, check_sandbox, find_sandbox
 from shoal.doctor.host import clients, room, surroundings
 from shoal.doctor.limit_breaches import breach_limits
 from shoal.doctor.scratch import scratch_folder
@@ -50,7 +50,7 @@ async def diagnose(folder: Path, environ: Mapping[str, str], tell: Tell = lambda
 
 
 async def _run_checks(scratch: Path, environ: Mapping[str, str], note: Tell) -> Diagnosis:
-    walls = {name: await had(name) for name in WALLS}
+    walls = {name: await find_sandbox(name) for name in WALLS}
     standing = next((name for name, sandbox in walls.items() if not isinstance(sandbox, Unavailable)), "none")
     request = RunRequest(folder=scratch / "repository", environ=environ, name="doctor", sandbox=standing, grace=GRACE)
     request.folder.mkdir()

@@ -252,8 +252,8 @@ class Walled:
     stood: bool
 
 
-async def had(name: str) -> Sandbox | Unavailable:
-    """Give the wall of that name, or why it cannot be had."""
+async def find_sandbox(name: str) -> Sandbox | Unavailable:
+    """Return the sandbox of that name, or why it is not available."""
     try:
         return await wall(name)
     except Unavailable as refused:
