@@ -19,19 +19,19 @@ def echo(prompt: str, _: int) -> str:
 
 
 WRONG: list[tuple[Callable[[Agent], Any], str]] = [
-    (lambda _: Agent(3), "3 is no model"),  # type: ignore[arg-type]
-    (lambda _: Agent("test", tools=["x"]), "'x' is no tool"),  # type: ignore[list-item]
+    (lambda _: Agent(3), "3 is not a model"),  # type: ignore[arg-type]
+    (lambda _: Agent("test", tools=["x"]), "'x' is not a tool"),  # type: ignore[list-item]
     (lambda _: AgentLimits(turns=1.5), "`turns` is 1.5; give a whole number"),  # type: ignore[arg-type]
     (lambda _: AgentLimits(tokens="5"), "`tokens` is 5; give a whole number"),  # type: ignore[arg-type]
     (lambda _: AgentLimits(seconds=float("inf")), "`seconds` is inf; give a number over 0"),
-    (lambda agent: agent.subscribe(None), "None is no handler"),  # type: ignore[arg-type]
+    (lambda agent: agent.subscribe(None), "None is not a handler"),  # type: ignore[arg-type]
     (lambda agent: agent.prompt(5), "a prompt is a text, not 5"),  # type: ignore[arg-type]
     (lambda agent: agent.prompt(None), "a prompt is a text, not None"),  # type: ignore[arg-type]
     (lambda agent: agent.prompt("x", timeout=-1), "the timeout is -1"),
     (lambda agent: agent.prompt("x", timeout=float("nan")), "the timeout is nan"),
     (lambda agent: agent.prompt_json("x", 5), "schema for 5"),  # type: ignore[arg-type,type-var,unused-ignore]
-    (lambda agent: agent.run_parallel_prompts("abc"), "'abc' is no list of prompts"),
-    (lambda agent: agent.run_parallel_prompts(None), "None is no list of prompts"),  # type: ignore[arg-type]
+    (lambda agent: agent.run_parallel_prompts("abc"), "'abc' is not a list of prompts"),
+    (lambda agent: agent.run_parallel_prompts(None), "None is not a list of prompts"),  # type: ignore[arg-type]
     (lambda agent: agent.run_parallel_prompts(["a"], "3"), "max_parallel_runs is '3'"),  # type: ignore[arg-type]
     (lambda agent: agent.run_parallel_prompts(["a"], timeout=0), "the timeout is 0"),
 ]

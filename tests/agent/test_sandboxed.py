@@ -66,7 +66,7 @@ async def test_what_cannot_be_done_is_told_to_the_model(repo: Path) -> None:
             ("search", ["x", "no"], "there is no file or folder no"),
             ("write", ["README.md/x", "x"], "README.md"),
             ("read", ["a\0b"], "NUL"),
-            ("read", ["a\ud800b"], "half of a character"),
+            ("read", ["a\ud800b"], "incomplete character"),
             ("shell", ["echo a\0b"], "NUL"),
             ("shell", [f"echo {'x' * WORD_BYTES}"], "longer than 100000 bytes"),
             ("search", ["x" * 2 * WORD_BYTES], "longer than 100000 bytes"),

@@ -44,7 +44,7 @@ def test_one_that_does_not_run_there_says_so(shoal: Shoal, bin_: Path) -> None:
     claude = listed(shoal, bin_, ANTHROPIC_API_KEY="a-key")["claude"]
 
     assert not claude["ready"]
-    assert "does not run behind the wall" in str(claude["trouble"])
+    assert "does not run in the sandbox" in str(claude["trouble"])
 
 
 def test_what_is_missing_is_named_with_what_to_run(shoal: Shoal, bin_: Path) -> None:

@@ -16,7 +16,7 @@ from shoal.doctor.escapes import (
     KNOWN_GAP,
     check_host_network,
     check_sandbox,
-    had,
+    find_sandbox,
     run_attacker,
     try_escapes,
 )
@@ -308,7 +308,7 @@ async def test_a_host_is_looked_at_without_a_repository(tmp_path: Path) -> None:
 
 
 async def test_a_wall_is_had_or_told_why_not() -> None:
-    wall = await had("bubblewrap")
+    wall = await find_sandbox("bubblewrap")
 
     assert not isinstance(wall, Unavailable)
     assert wall.name == "bubblewrap"

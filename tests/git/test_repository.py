@@ -28,7 +28,7 @@ async def test_a_folder_may_have_any_name_without_a_line_break(tmp_path: Path, s
     newline = make_repo(tmp_path / "new\nline")
 
     assert (await inspect(odd, os.environ)).git == odd / ".git"
-    with pytest.raises(BadRepository, match="a line break in it"):
+    with pytest.raises(BadRepository, match="contains a line break"):
         await inspect(newline, os.environ)
 
 

@@ -152,8 +152,8 @@ def test_the_nearest_wins_as_a_whole_and_no_deny_is_undone() -> None:
 @pytest.mark.parametrize(
     ("mapping", "why"),
     [
-        ({"readable": ["src"]}, "readable 'src' cannot be held: an agent can read all of its workspace"),
-        ({"readable": [".", "../x"]}, "readable '../x' cannot be held"),
+        ({"readable": ["src"]}, "readable 'src' cannot be enforced: an agent can read all of its workspace"),
+        ({"readable": [".", "../x"]}, "readable '../x' cannot be enforced"),
         ({"writable": ["/data"]}, "writable '/data' lies outside of the workspace"),
         ({"writable": ["src/../../x"]}, "does not say where it leads"),
         ({"writable": ["a\0b"]}, "does not say where it leads"),

@@ -84,7 +84,7 @@ OUT = "output_artifacts: "
         (OUT + "[patch.diff]", "1:20: `patch` is what Shoal calls a session's own patch; choose another `name`"),
         (OUT + "[{name: patch, path: x}]", "1:27: `patch` is what Shoal calls a session's own patch; choose another `name`"),
         (OUT + "[aggregate.json]", "1:20: `aggregate` is what Shoal calls the results of all workers of a step; choose another `name`"),
-        (OUT + f"[{', '.join(f'a{n}' for n in range(65))}]", "1:19: 65 artifacts are too many; a step may have 64"),
+        (OUT + f"[{', '.join(f'a{n}' for n in range(65))}]", "1:19: 65 artifacts are too many; a step may declare at most 64"),
         ("inject_artifacts: [{step: a}]", "1:20: `artifact` is missing; add it"),
         ("inject_artifacts: [{step: a, artifact: b, as: C}]", "1:47: 'C' is not a valid artifact name (small letters, digits and dashes, at most 48); use `c`"),
         ("inject_artifacts: [{step: a, artifact: b, name: c}]", "1:43: another name is given with `as`"),

@@ -43,7 +43,7 @@ def test_a_gate_is_a_text_or_a_mapping(written: str, meant: Gate | None) -> None
     [
         ("true", '1:7: `gate` must be a text or a mapping, like `gate: "Ship it?"`, not true'),
         ("[x]", '1:7: `gate` must be a text or a mapping, like `gate: "Ship it?"`, not a list'),
-        ("' '", '1:7: the gate asks nothing; write what a person is to answer, like `gate: "Ship it?"`'),
+        ("' '", '1:7: the gate has no message; write what a person must answer, like `gate: "Ship it?"`'),
         ("{timeout: 1h}", "1:7: `message` is missing; add it"),
         ("{message: 3}", "1:17: `message` must be text, not 3; put it in quotes"),
         ("{mesage: x, message: x}", "1:8: unknown key `mesage`; did you mean `message`?"),

@@ -68,8 +68,8 @@ def test_an_empty_list_is_not_a_missing_one() -> None:
         ("hosts: ['https://a.example']", "4:61: permissions: 'https://a.example' is not allowed in 'hosts'"),
         (
             "readable: [/data, src]",
-            "4:71: permissions: readable 'src' cannot be held: an agent can read all of its workspace, "
-            "by git if not by name; name absolute paths only",
+            "4:71: permissions: readable 'src' cannot be enforced: an agent can read all of its workspace, "
+            "by git if not by name; use absolute paths",
         ),
         (
             "writable: [src, /data]",

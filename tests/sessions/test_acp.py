@@ -184,7 +184,7 @@ async def test_a_system_prompt_stands_before_the_task(repo: Path) -> None:
         ("exit", "it exited with 7 before its turn was over: cannot find my brain"),
         ("garbage", "it does not speak the Agent Client Protocol on stdout: this is no message xxx"),
         ("questions", "it asks and asks, and does not read what it is answered"),
-        ("version", "it speaks version 7 of the Agent Client Protocol, and Shoal speaks version 1"),
+        ("version", "it uses version 7 of the Agent Client Protocol, but Shoal uses version 1"),
         ("login", "it is not logged in: Authentication required; log in to it, or hand it a key by `env: "),
         ("formless", "its answer has no form of the protocol: "),
     ],

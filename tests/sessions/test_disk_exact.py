@@ -71,7 +71,7 @@ if os.geteuid() != 0:
     @pytest.mark.parametrize("strategy", ["auto", "worktree", "directory"])
     @pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock"])
     async def test_an_ordinary_user_is_refused_before_anything_starts(repo: Path, strategy: str, sandbox: str) -> None:
-        with pytest.raises(Unavailable, match=r"only root can mount .* say `disk: polled`"):
+        with pytest.raises(Unavailable, match=r"only root can mount .* set `disk: polled`"):
             await ran(repo, step("work", "true", limits=EXACT), strategy=strategy, sandbox=sandbox)
 
         assert fold(read_events(StatePaths.of(repo))).runs == {}

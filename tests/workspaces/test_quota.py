@@ -52,7 +52,7 @@ async def test_a_box_without_a_disk_of_its_own_is_its_own_place(tmp_path: Path) 
 if os.geteuid() != 0:
 
     async def test_an_ordinary_user_is_told_that_it_cannot_be_had(tmp_path: Path) -> None:
-        with pytest.raises(Unavailable, match=r"only root can mount .*; run as root, or say `disk: polled`"):
+        with pytest.raises(Unavailable, match=r"only root can mount .*; run as root, or set `disk: polled`"):
             await assert_available(tmp_path / "trial")
         (tmp_path / "disk.img").touch()
         with pytest.raises(Unavailable, match="only root can mount it"):

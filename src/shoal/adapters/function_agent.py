@@ -1,6 +1,6 @@
 """The program that calls a Python function as an agent: reads which, and the prompt, as JSON from stdin.
 
-Run by path inside the wall (`python -I function_agent.py`), by the interpreter that the function was written for. The
+Run by path in the sandbox (`python -I function_agent.py`), by the interpreter that the function was written for. The
 module that holds the function is run from its source under another name than `__main__`, as `multiprocessing` does.
 """
 

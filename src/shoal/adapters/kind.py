@@ -97,7 +97,7 @@ class Adapter(Protocol):
         """Turn *task* into the command that works on it.
 
         A client that knows rules for its tools is given those of `task.permitted`; all others find them, like the rest
-        of the permissions, in SHOAL_PERMISSIONS_FILE. What a rule does not hold, the wall does. A rule that a client
+        of the permissions, in SHOAL_PERMISSIONS_FILE. The sandbox enforces what a rule does not. A rule that a client
         cannot be held to is refused with `Unavailable`.
         """
 

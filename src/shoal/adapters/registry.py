@@ -128,7 +128,7 @@ def adapter(name: str, host: AdapterHost) -> Adapter:
     """Return the adapter called *name*, fit for *host*; raise `UnknownName` with the nearest.
 
     An adapter of another package is a callable without arguments that gives one, found by its entry point; where that
-    cannot be had, this raises `Unavailable` with the package.
+    is not installed, this raises `Unavailable` with the package.
     """
     if name in ADAPTERS:
         return ADAPTERS[name](host)

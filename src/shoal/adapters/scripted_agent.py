@@ -1,7 +1,7 @@
 """The program of the scripted agent: reads its actions as JSON from stdin and does them, one after the other.
 
-Run by path inside the wall (`python -I -S scripted_agent.py`), on any Python from 3.9: it imports nothing of ours,
-and little else, so that it starts at once. Paths are relative to where it is run; what it may touch, the wall decides.
+Run by path inside the sandbox (`python -I -S scripted_agent.py`), on any Python from 3.9: it imports nothing of ours,
+and little else, so that it starts at once. Paths are relative to where it runs; the sandbox decides what it may touch.
 It keeps to the tool rules in SHOAL_PERMISSIONS_FILE, as a client would: what changes a file is `Write(path)`, and a
 command is `Bash(command)`.
 """

@@ -197,7 +197,7 @@ class Agent:
         A handler may be a coroutine function. It runs on the loop beside the turn, so a plain one must not block.
         """
         if not callable(handler):
-            raise BadInput(f"{handler!r:.60} is no handler; give a function that takes an event")
+            raise BadInput(f"{handler!r:.60} is not a handler; give a function that takes an event")
         subscription = Subscription(handler)
         self._subscriptions.append(subscription)
         return subscription.cancel
@@ -275,4 +275,6 @@ class Agent:
 
     def _assert_idle(self) -> None:
         if self._turn is not None:
-            raise BadInput(f"agent {self.id} is in a turn; await it, or `fork` the agent to ask more at once")
+            raise BadInput(
+                f"agent {self.id} is already in a turn; await it, or `fork` the agent to run several turns at once"
+            )

@@ -156,7 +156,7 @@ def _number_prompts(prompts: Prompts) -> Source[tuple[int, str | Prompt]]:
     if isinstance(prompts, AsyncIterable):
         return _count_prompts(prompts)
     if isinstance(prompts, str) or not isinstance(prompts, Iterable):
-        raise BadInput(f"{prompts!r:.60} is no list of prompts; give several texts")
+        raise BadInput(f"{prompts!r:.60} is not a list of prompts; give several texts")
     return enumerate(prompts)
 
 

@@ -178,7 +178,7 @@ class _Hands:
     async def _run(self, *words: str, timeout: float, stdin: bytes | None = None) -> CommandOutcome:
         """Run a shell in the workspace; what no command line can hold is the model's mistake, and told to it."""
         if any("\0" in word or not _is_text(word) for word in words):
-            raise ToolFailed("there is a NUL, or half of a character, in what was given; leave it out")
+            raise ToolFailed("the input contains a NUL byte or an incomplete character; remove it")
         if any(len(word.encode()) > WORD_BYTES for word in words):
             raise ToolFailed(f"that is longer than {WORD_BYTES} bytes; write it into a file, and work with that")
         return await self._workspace.run(["/bin/sh", "-c", *words], timeout=timeout, stdin=stdin)

@@ -87,7 +87,7 @@ class ScriptedModel(FunctionModel):
             return await step if inspect.isawaitable(step) else step
         number = sum(isinstance(message, ModelResponse) for message in messages)
         if number >= len(self._script):
-            raise BadInput(f"the script has {len(self._script)} steps, but the model was asked for one more")
+            raise BadInput(f"the script has {len(self._script)} steps, but the model was called once more")
         return self._script[number]
 
 

@@ -68,7 +68,7 @@ class AgentSetup:
 def as_model(model: Model | str) -> Model:
     """Find the model that is meant."""
     if not isinstance(model, Model | str):
-        raise BadInput(f"{model!r:.60} is no model; give a pydantic-ai model, or the name of one")
+        raise BadInput(f"{model!r:.60} is not a model; give a pydantic-ai model or its name")
     try:
         return infer_model(model)
     except theirs.UserError as error:
@@ -80,7 +80,7 @@ def as_model(model: Model | str) -> Model:
 def as_tool(tool: AgentTool) -> Tool[None]:
     """Make a tool of a function; its first argument may be a pydantic-ai `RunContext`."""
     if not isinstance(tool, Tool) and not callable(tool):
-        raise BadInput(f"{tool!r:.60} is no tool; give a function, or a pydantic-ai `Tool`")
+        raise BadInput(f"{tool!r:.60} is not a tool; give a function or a pydantic-ai `Tool`")
     try:
         return tool if isinstance(tool, Tool) else Tool(tool)
     except theirs.UserError as error:

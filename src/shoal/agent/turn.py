@@ -159,7 +159,7 @@ class AgentTurn:
                     raise
                 raise failure from error
             except BaseException:
-                self._telling.say(TurnEnded, error="it was stopped from outside")
+                self._telling.say(TurnEnded, error="it was cancelled")
                 raise
             self._telling.say(TurnEnded)
 
@@ -244,7 +244,7 @@ def drop_unfinished(history: Sequence[ModelMessage]) -> list[ModelMessage]:
     if not found:
         raise BadInput("there is nothing to continue: the conversation is empty; use `prompt`")
     if isinstance(last := found[-1], ModelResponse) and not last.tool_calls:
-        raise BadInput("there is nothing to continue: the model has answered; say more by `prompt`")
+        raise BadInput("there is nothing to continue: the model has answered; use `prompt` to say more")
     return found
 
 

@@ -1,6 +1,6 @@
 """The attacker: tries to get out of the box it is run in, and says in a line for each try what came of it.
 
-Run by path inside the wall (`python -I -S attack.py MARK`), with a plan as JSON on stdin; it imports nothing of ours.
+Run by path in the sandbox (`python -I -S attack.py MARK`), with a plan as JSON on stdin; it imports nothing of ours.
 What it says is only half of the verdict: what it changed, reached or left is looked at on the host.
 """
 

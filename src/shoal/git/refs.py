@@ -85,7 +85,7 @@ async def refuse_blocked_names(repository: Repository) -> None:
         if await value(repository, name) is not None:
             raise BadRepository(
                 repository.top,
-                f"its branch {name.removeprefix('refs/heads/')!r} stands where Shoal's branches go"
+                f"its branch {name.removeprefix('refs/heads/')!r} has the name that Shoal's branches start with"
                 f" ({name}/…); rename it with `git branch -m`",
             )
 
@@ -113,7 +113,7 @@ async def pin(repository: Repository, run: str, commit: str) -> None:
     if await value(repository, ref) is not None or await move(repository, [Move(ref, commit, ABSENT)]):
         return
     if await value(repository, ref) is None:  # else somebody was quicker
-        raise Broken(f"commit {commit} is not in the repository any more, or cannot be held there by {ref}")
+        raise Broken(f"commit {commit} is no longer in the repository, or {ref} cannot be created")
 
 
 async def unpin(repository: Repository, run: str) -> None:

@@ -60,7 +60,7 @@ async def resolve(repository: Repository, ref: str | None) -> str:
     """Turn what the user named as base (the checked-out commit by default) into one commit id."""
     name = "HEAD" if ref is None else ref
     if not name.strip() or name.startswith("-") or "\0" in name:
-        raise BadInput(f"{name!r} is not a name of a commit; give a branch, a tag or a commit id to --base")
+        raise BadInput(f"{name!r} does not name a commit; give --base a branch, a tag or a commit id")
     commit = await _commit(repository, name)
     if commit is not None:
         await _assert_whole(repository, commit)
@@ -130,7 +130,7 @@ async def _facts(path: Path, environ: Mapping[str, str]) -> tuple[Path, Path, st
     if not done.ok:
         raise BadRepository(path, _why_not(lines, done.stderr.decode(errors="replace")))
     if len(lines) != len(FACTS) - 1 or "\r" in said:  # --path-format says nothing itself
-        raise BadRepository(path, "its path has a line break in it, which git's own files cannot hold; move it")
+        raise BadRepository(path, "its path contains a line break, which git does not support; move it")
     common, top = Path(lines[3]), Path(lines[4])
     return top.resolve(), common.resolve(), lines[2], lines[1] == "true"
 

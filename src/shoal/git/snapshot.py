@@ -26,7 +26,9 @@ FOREIGN = ("config.worktree", "commondir", "info", "hooks", "objects/info")
 async def snapshot(folder: Path, hidden: Path) -> tuple[Repository, str]:
     """Commit all files of *folder*, ignored ones too, to the repository *hidden*; nothing is written in the folder."""
     if any(place.is_symlink() for place in (hidden.parent, hidden, hidden / "objects", hidden / "refs")):
-        raise BadInput(f"{hidden.parent} is or holds a link, and Shoal keeps its own state there; remove it")
+        raise BadInput(
+            f"{hidden.parent} is or contains a symbolic link, but Shoal keeps its own state there; remove it"
+        )
     if not (hidden / "HEAD").exists():
         await git(hidden, "init", "--quiet", "--bare", "--initial-branch=snapshot", str(hidden))
     _write_config(hidden)

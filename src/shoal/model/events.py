@@ -192,7 +192,7 @@ class StepEnded:
     artifacts: Mapping[str, str] = field(default_factory=dict)
     visit: int = 1
     is_stopped: bool = False
-    """Whether it was stopped from outside, so that resuming the run continues it."""
+    """Whether it was cancelled, so that resuming the run continues it."""
     unstarted: tuple[WorkerResult, ...] = ()
     """Results of workers that never started and so have no session."""
 

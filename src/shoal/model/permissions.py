@@ -102,7 +102,7 @@ class Permissions:
         for path in self.readable:
             if not PurePosixPath(path).is_absolute() and os.path.normpath(path) != ".":
                 why = "an agent can read all of its workspace, by git if not by name"
-                raise BadInput(f"permissions: readable {path!r} cannot be held: {why}; name absolute paths only")
+                raise BadInput(f"permissions: readable {path!r} cannot be enforced: {why}; use absolute paths")
         for path in self.writable:
             if reason := _unwritable(path):
                 raise BadInput(f"permissions: writable {path!r} {reason}; name a path in the workspace, from its top")

@@ -40,7 +40,7 @@ class Policy:
 
     *read* and *write* are shown at their own paths; *covers* are laid over other paths, last of all, and read-only
     if they do not say otherwise.
-    *hidden* are host paths that must not exist inside: the wall is asserted by them at each start.
+    *hidden* are host paths that must not exist inside; each start checks this from inside the sandbox.
     *token* is the secret word by which the box's first line of stderr is known to be ours.
     *is_guarded* says that all it starts is ended with it by the kernel's group that it joins, even when we are killed.
     """

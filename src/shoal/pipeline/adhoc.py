@@ -50,4 +50,4 @@ def _assert_rule(rule: Rule | None, steps: Sequence[Step]) -> None:
     if rule is not None and rule.count_required(total) > total:
         raise BadInput(f"a quorum of {rule.wanted} needs more than {total} agents")
     if rule is not None and any(step.needs for step in steps):
-        raise BadInput("tasks with `deps` go without --pattern: they cannot all run at once")
+        raise BadInput("tasks with `deps` cannot use --pattern, because they do not all run at once")

@@ -114,7 +114,7 @@ class PersonaSources:
         document = self._read(name) if name in self.personas or self.own is None else self.own
         words = document.system_prompts[name]
         if not is_plain(words):
-            raise BadInput(f"the system prompt of {name!r} has places to fill in, which only a pipeline can")
+            raise BadInput(f"the system prompt of {name!r} contains placeholders, which only a pipeline can fill in")
         return words
 
     def _read(self, name: str) -> Document:
@@ -129,5 +129,5 @@ def _parse(content: Mapping[str, object], name: str, folder: Path) -> Document:
     try:
         text = json.dumps(content)
     except (TypeError, ValueError) as error:
-        raise BadInput(f"{name} is described by something that is no plain value: {error}") from None
+        raise BadInput(f"{name} is described by a value that is not plain: {error}") from None
     return parse(text, name, read=beside(own_file(folder)))

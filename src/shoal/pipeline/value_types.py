@@ -115,7 +115,7 @@ Env = Annotated[
 
 def _per_agent(value: str) -> str:
     if value == "shared":
-        raise wrong("database_strategy: shared comes later; use per_agent")
+        raise wrong("database_strategy: shared is not supported; use per_agent")
     return value
 
 
@@ -193,9 +193,9 @@ Retrying = Annotated[Retry, PlainValidator(_retry)]
 def _whole(value: str) -> str:
     is_rooted = value.startswith("/") or value == "~" or value.startswith("~/")
     if not is_rooted or ".." in PurePosixPath(value).parts or "\0" in value:
-        raise wrong(f"{show_value(value)} does not say where it lies on the host; write it from `/` or from `~/`")
+        raise wrong(f"{show_value(value)} is not an absolute path on the host; start it with `/` or `~/`")
     if ":" in value:
-        raise wrong(f"{show_value(value)} cannot be on PATH, which `:` divides; give the folder another name")
+        raise wrong(f"{show_value(value)} cannot be on PATH, because it contains `:`; rename the folder")
     return value
 
 

@@ -130,7 +130,7 @@ class Process:
             await self._wait_until_gone(self._grace if grace is None else grace)
         self.kill()
         if not await self._wait_until_gone(DEATH):
-            raise Broken(f"process {self.pid} is still there {DEATH:.0f} s after SIGKILL; the kernel holds it")
+            raise Broken(f"process {self.pid} still exists {DEATH:.0f} s after SIGKILL; the kernel has not released it")
         await self._drained.wait()
         return self._verdict()
 
@@ -151,7 +151,7 @@ class Process:
     async def write(self, message: bytes) -> None:
         """Write to a `Live` standard input; raise BrokenPipeError once nobody will read it."""
         if self._feed is None:
-            raise BrokenPipeError("this process was started without an input that stays open")
+            raise BrokenPipeError("this process was started without a live standard input")
         await self._feed.write(message)
 
     def close_input(self) -> None:

@@ -45,7 +45,7 @@ def spawn(command: Command) -> Child:
         except OSError as error:
             raise _refusal(command, error) from error
         except ValueError as error:  # a NUL or a lone surrogate in an argument or a variable
-            raise BadInput(f"{command.argv[0]!r} cannot be started with what it was given: {error}") from error
+            raise BadInput(f"{command.argv[0]!r} cannot be started with these arguments: {error}") from error
         kept.pop_all()
         return child
 

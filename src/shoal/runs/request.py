@@ -111,7 +111,7 @@ class Settings:
         if self.database_strategy not in DATABASES:
             raise UnknownName("database_strategy", str(self.database_strategy), DATABASES)
         if self.database_strategy == "shared":
-            raise Unavailable("database_strategy: shared", "it comes later", "use per_agent")
+            raise Unavailable("database_strategy: shared", "it is not supported", "use per_agent")
 
     def under(self, config: Mapping[str, Any] | None) -> "Settings":
         """Lay *config* over these; every key of seed 002's configuration is known."""

@@ -166,7 +166,7 @@ def _nothing_failed(run: RunState, word: str | None) -> str:
 
 
 def is_complete(run: RunState) -> bool:
-    """Say whether there is nothing to resume: the run ended, and nothing of it was stopped from outside."""
+    """Say whether there is nothing to resume: the run ended, and nothing of it was cancelled."""
     stopped = (Status.CANCELLED, Status.LOST, Status.INTERRUPTED)
     open_statuses = (*stopped, Status.RUNNING, Status.PENDING, Status.PAUSED)
     open_steps = [

@@ -95,7 +95,7 @@ def build(host: SandboxHost) -> Landlock:
     filters = host.require_filters("landlock")
     abi = _abi(host.tried.get("abi"))
     if abi < OLDEST_ABI:
-        why = f"this kernel's version of it is {abi}, and {OLDEST_ABI} is needed" if abi else "this kernel has none"
+        why = f"this kernel has version {abi}, but at least {OLDEST_ABI} is required" if abi else "this kernel has none"
         raise Unavailable("the landlock sandbox", why, NO_LANDLOCK)
     host.assert_passed("landlock", NO_LANDLOCK)
     return Landlock(launcher=launcher_argv(host), abi=abi, filters=filters, root=host.root)

@@ -88,7 +88,7 @@ async def _assert_client(adapter: Adapter, client: Client, spec: AgentSpec, envi
     is_itself = Path(program).name == client.program  # a launcher's version says nothing
     if is_itself and client.is_too_old(found.version):
         is_, least = format_version(found.version), format_version(client.oldest)
-        raise Unavailable(what, f"{found.path} is {is_}, and at least {least} is needed", f"run: {client.install}")
+        raise Unavailable(what, f"{found.path} is {is_}, but at least {least} is required", f"run: {client.install}")
     if found.login is None and client.needs_login and not _has_key(client, spec):
         raise Unavailable(what, "it has no login here", client.login)
 
@@ -227,4 +227,4 @@ def _trouble(ended: Exit, words: str) -> str | None:
     if ended.code == 0:
         return None
     last = words.strip().splitlines()[-1:] or ["it said nothing"]
-    return f"it does not run behind the wall: {last[0][:200]}"
+    return f"it does not run in the sandbox: {last[0][:200]}"

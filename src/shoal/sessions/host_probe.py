@@ -90,7 +90,7 @@ TRIAL_SECONDS = 45.0  # some milliseconds, but on a host with a hundred busy pro
 
 
 async def wall(name: str) -> Sandbox:
-    """Give the wall that was asked for by name, after a trial; never another one."""
+    """Return the sandbox with that name, after a trial; never another kind."""
     return find(name, await _probe(name))
 
 
@@ -108,7 +108,7 @@ async def _trial(command: Command) -> Trial:
     try:
         done = await proc.run(command, timeout=TRIAL_SECONDS)
     except TimeoutError:
-        raise Broken(f"the wall did not come up within {TRIAL_SECONDS:g} s: is this host too busy?") from None
+        raise Broken(f"the sandbox did not start within {TRIAL_SECONDS:g} s; the host may be overloaded") from None
     return Trial(code=done.exit.code, stdout=done.stdout, stderr=done.stderr)
 
 

@@ -62,7 +62,7 @@ def _agent(spec: AgentSpec) -> Agent:
     if isinstance(spec.made, Agent):
         return spec.made
     if spec.mind is None:
-        raise BadInput(f"{spec.made!r:.60} is no agent; give a `shoal.Agent`, or a mapping with `model`")
+        raise BadInput(f"{spec.made!r:.60} is not an agent; give a `shoal.Agent`, or a mapping with `model`")
     model = spec.mind.model if spec.mind.model != SCRIPTED else _make_scripted_model(spec.mind)
     return Agent(model, name=spec.name, limits=_limits(spec.mind))
 

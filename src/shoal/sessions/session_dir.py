@@ -195,5 +195,5 @@ def _own_folder() -> str:
         os.mkdir(folder, 0o700)  # noqa: PTH102
     seen = os.lstat(folder)
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
-        raise Broken(f"{folder} belongs to somebody else; remove it")
+        raise Broken(f"{folder} belongs to another user; remove it")
     return folder

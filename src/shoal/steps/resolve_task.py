@@ -181,7 +181,7 @@ def describe_agent(agent: Mapping[str, object], environ: Mapping[str, str]) -> A
     try:
         text = json.dumps({"agents": {name: fields}})
     except (TypeError, ValueError) as error:
-        raise BadInput(f"the agent {name!r:.60} is described by something that is no plain value: {error}") from None
+        raise BadInput(f"the agent {name!r:.60} is described by a value that is not plain: {error}") from None
     return planned(parse(text, f"agent {name}"), name, environ=environ)
 
 

@@ -131,15 +131,15 @@ async def assert_available(place: Path) -> None:
     what = "`disk: exact`"
     if os.geteuid() != 0:
         why = "only root can mount a file system that outlives its agent, so that its work can be kept"
-        raise Unavailable(what, why, "run as root, or say `disk: polled`")
+        raise Unavailable(what, why, "run as root, or set `disk: polled`")
     if shutil.which(MAKE[0], path=SYSTEM_PATH) is None:
-        raise Unavailable(what, f"there is no `{MAKE[0]}`", "`apt install e2fsprogs`, or say `disk: polled`")
+        raise Unavailable(what, f"there is no `{MAKE[0]}`", "`apt install e2fsprogs`, or set `disk: polled`")
     try:
         place.mkdir(mode=0o700)
         async with open_disk(place, 2**20) as disk:
             settle(disk, 2**20)
     except (Broken, OSError) as error:
-        raise Unavailable(what, str(error), "load the `loop` module, or say `disk: polled`") from error
+        raise Unavailable(what, str(error), "load the `loop` module, or set `disk: polled`") from error
 
 
 async def _format(image: Path) -> None:

@@ -61,7 +61,7 @@ async def remove_all(*paths: Path) -> None:
         # An ordinary user cannot empty a folder of mode 000, though it is theirs.
         await _run("chmod", "-R", "u+rwX", "--", *map(str, paths))
         if not await _rm(paths):
-            raise Broken(f"cannot remove {', '.join(map(str, paths))}; something holds it or it is not yours")
+            raise Broken(f"cannot remove {', '.join(map(str, paths))}; it is in use, or belongs to another user")
 
 
 async def clear_privileges(*paths: Path) -> None:

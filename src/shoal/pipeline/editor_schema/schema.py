@@ -124,7 +124,9 @@ def _schema_of_input(validator: Callable[..., object], inner: JsonSchemaValue, *
     if name in TAKES:
         return TAKES[name](inner)
     if not declared:
-        raise TypeError(f"nobody says what `{name}` takes: give it a `json_schema_input_type`, or tell `values.TAKES`")
+        raise TypeError(
+            f"the type of `{name}` is unknown: give it a `json_schema_input_type`, or add it to `values.TAKES`"
+        )
     return inner
 
 

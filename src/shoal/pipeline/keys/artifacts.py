@@ -156,7 +156,7 @@ def _stem(path: str) -> str:
 
 def _assert_few(given: Sequence[object]) -> None:
     if len(given) > MOST:
-        raise wrong(f"{len(given)} artifacts are too many; a step may have {MOST}")
+        raise wrong(f"{len(given)} artifacts are too many; a step may declare at most {MOST}")
 
 
 def _twice(keys: Sequence[str], field: str, what: str) -> Iterator[InitErrorDetails]:

@@ -266,7 +266,7 @@ def _load_schema(content: bytes, file: str) -> str:
     except (ValueError, RecursionError):
         raise BadInput(f"{file!r} is not valid JSON; check it") from None
     if not isinstance(schema, dict | bool):
-        raise BadInput(f"{file!r} holds no JSON Schema, which is a mapping; check it")
+        raise BadInput(f"{file!r} does not contain a JSON Schema, which must be a mapping; check it")
     return canonical(schema)
 
 

@@ -18,7 +18,7 @@ OWN_KEYS = frozenset({"name", "id", *NEEDS, "on_conflict", "if", "optional", "ga
 
 def _question(message: str) -> str:
     if not message.strip():
-        raise wrong(f"the gate asks nothing; write what a person is to answer, like {EXAMPLE}")
+        raise wrong(f"the gate has no message; write what a person must answer, like {EXAMPLE}")
     if len(message) > MOST_CHARS:
         raise wrong(f"a gate's message may have at most {MOST_CHARS} characters, not {len(message)}; shorten it")
     return message

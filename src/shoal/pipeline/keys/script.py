@@ -79,7 +79,7 @@ class Action(Shape):
             found = " and ".join(f"`{verb}`" for verb in given) or "no action"
             raise wrong(f"{found} in one item; give exactly one of {', '.join(self.verbs)}")
         if self.ignore_failure and self.run is None:
-            raise wrong(f"`ignore_failure` with `{given[0]}`; it goes with `run` only")
+            raise wrong(f"`ignore_failure` with `{given[0]}`; use it with `run` only")
         return self
 
 

@@ -36,7 +36,7 @@ def text_of(value: object) -> str:
 def as_json(value: object, indent: int | None = None) -> str:
     """Write data as JSON, as people read it."""
     if weight(value, MAX_OUTPUT) > MAX_OUTPUT or (indent or 0) > 16:
-        raise BadTemplate(f"the data is larger than {MAX_OUTPUT // 1024} KiB; put in a part of it")
+        raise BadTemplate(f"the data is larger than {MAX_OUTPUT // 1024} KiB; use a part of it")
     try:
         return json.dumps(value, ensure_ascii=False, indent=indent, default=_plain)
     except (TypeError, ValueError, RecursionError):
@@ -103,7 +103,7 @@ def join_texts(parts: Iterable[str], between: str = "") -> str:
 def replace_text(text: str, old: str, new: str) -> str:
     """Replace each *old*, refusing before memory is filled."""
     if not old:
-        raise BadTemplate("there is no empty text to replace; say what is to be replaced")
+        raise BadTemplate("the text to replace is empty; give the text to replace")
     return join_texts(text.split(old), new)
 
 
@@ -150,7 +150,7 @@ def _map(value: object, attribute: str | None = None) -> list[object]:
 def _end(value: object, index: int) -> object:
     items = list(value) if isinstance(value, str) else list_items(value)
     if not items:
-        raise BadTemplate("an empty list has no first and no last item; ask by `if`, or use `default`")
+        raise BadTemplate("an empty list has no first or last item; test it with `if`, or use `default`")
     return items[index]
 
 

@@ -129,9 +129,7 @@ class AcpTurn:
         hello = await agent.initialize(acp.PROTOCOL_VERSION, client_capabilities=can, client_info=us)
         if hello.protocol_version != acp.PROTOCOL_VERSION:
             theirs, ours = hello.protocol_version, acp.PROTOCOL_VERSION
-            raise TurnRefused(
-                f"it speaks version {theirs} of the Agent Client Protocol, and Shoal speaks version {ours}"
-            )
+            raise TurnRefused(f"it uses version {theirs} of the Agent Client Protocol, but Shoal uses version {ours}")
         self._can_load = bool(hello.agent_capabilities and hello.agent_capabilities.load_session)
         return hello.agent_info.name[:100] if hello.agent_info else ""
 

@@ -101,12 +101,12 @@ async def inspect_setup(context: RunContext, workspace: Workspace, box: Path) ->
         ):
             done = await running.wait()
     except TimeoutError:
-        raise SetupFailed("setup failed: what it left could not be told within 5 minutes") from None
+        raise SetupFailed("setup failed: its changes could not be listed within 5 minutes") from None
     finally:
         shutil.rmtree(gitdir, ignore_errors=True)
     if done.code != 0 or said.is_over:
         why = "too many new files" if said.is_over else said.stderr.decode(errors="replace").strip()[-300:]
-        raise SetupFailed(f"setup failed: what it left cannot be told: {why}; let git ignore it")
+        raise SetupFailed(f"setup failed: its changes cannot be listed: {why}; add the files to .gitignore")
     return parse_setup_note(said.stdout)
 
 

@@ -36,7 +36,7 @@ def setup_in(name: str, content: bytes, exists: Exists) -> Setup | None:
     try:
         said = _toml(content.decode()) if name.endswith(".toml") else json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{name} cannot be read: {str(error)[:200]}; mend it, or say `setup: []` in `runtime`") from None
+        raise BadInput(f"{name} cannot be read: {str(error)[:200]}; fix it, or set `setup: []` in `runtime`") from None
     found = KNOWN[name](said if isinstance(said, dict) else {})
     commands = _texts(name, found)
     if name == CURSOR and isinstance(found, str):
@@ -69,7 +69,7 @@ def _texts(name: str, found: object) -> tuple[str, ...]:
     ):
         raise BadInput(f"{name}: its set-up is neither a text nor a list of texts; mend it")
     if any("\0" in command for command in listed):
-        raise BadInput(f"{name}: its set-up holds a NUL sign; take it out")
+        raise BadInput(f"{name}: its setup contains a NUL byte; remove it")
     return tuple(command for command in listed if command.strip())
 
 

@@ -19,7 +19,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"the model server cannot be had at {given.host}:{given.port}: {error}", file=sys.stderr)
+        print(f"the model server cannot listen at {given.host}:{given.port}: {error}", file=sys.stderr)
         return BadInput.exit_code
     return 0
 
