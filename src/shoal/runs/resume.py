@@ -21,7 +21,7 @@ from shoal.store.reader import read_events, store_at
 from shoal.store.state import RunState, SessionState, StepState
 
 
-def planned_event(context: RunContext, plan: Plan, request: RunRequest) -> RunPlanned:
+def make_plan_event(context: RunContext, plan: Plan, request: RunRequest) -> RunPlanned:
     """Make the event that has *plan*, so that the run can be resumed without its file."""
     options = {"approve_all": "yes"} if request.approve_all else {}
     try:

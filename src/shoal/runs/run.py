@@ -21,7 +21,7 @@ from shoal.runs.context import OpenRun, open_run
 from shoal.runs.control import RunControl, hold_control
 from shoal.runs.overlaps import alternatives_of, watch_overlaps
 from shoal.runs.request import RunRequest, StopSignal
-from shoal.runs.resume import planned_event, record_resumed
+from shoal.runs.resume import make_plan_event, record_resumed
 from shoal.sandboxes.registry import confines
 from shoal.sessions.context import RunContext
 from shoal.sessions.limit_watch import describe_limits
@@ -224,7 +224,7 @@ async def _begin(opened: OpenRun, request: RunRequest) -> History:
     if request.resume is not None:
         return await record_resumed(opened.context, request.resume)
     # in one transaction: a run that was killed here either never began or can be resumed
-    await record_start(opened.context, opened.plan, planned_event(opened.context, opened.plan, request))
+    await record_start(opened.context, opened.plan, make_plan_event(opened.context, opened.plan, request))
     return History()
 
 

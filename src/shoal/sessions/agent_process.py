@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from shoal.adapters.events import NAME_SIGNS, number
+from shoal.adapters.events import MAX_NAME_CHARS, number
 from shoal.adapters.events import words as text_of
 from shoal.adapters.failure_text import LONGEST
 from shoal.adapters.kind import Reader
@@ -276,7 +276,7 @@ def _note_heard(session: Session, reader: Reader) -> None:
     heard = ClientHeard(
         run=session.context.run,
         session=session.id,
-        client_session=session.context.mask.text(name or "")[:NAME_SIGNS],
+        client_session=session.context.mask.text(name or "")[:MAX_NAME_CHARS],
         usage=usage,
     )
     session.context.ledger.note(heard)
