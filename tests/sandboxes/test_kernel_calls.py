@@ -12,7 +12,7 @@ import pytest
 from shoal.model.policy import Policy
 from shoal.sandboxes import seccomp
 from shoal.sandboxes.bubblewrap import Bubblewrap
-from shoal.sandboxes.kind import MAX_USER_SHARE
+from shoal.sandboxes.kind import MAX_USER_SHARE, SHARED_KERNEL
 from shoal.sandboxes.landlock import Landlock
 from shoal.sandboxes.seccomp import Denial, Strength
 from tests.sandboxes.sandbox_runs import Person, boxed, facts, python
@@ -203,3 +203,30 @@ def test_an_agent_leaves_the_user_most_of_its_pending_signals(
 
     monkeypatch.setitem(MAX_USER_SHARE, "sigpending", 3 * most)
     assert found(victim, sandbox, 2 * most) == {"signals": -1}, "nothing else would have refused them"
+
+
+# More than a program may usually open: from there on, the kernel lets no other program of the user pass one.
+PASSED = """
+import json, socket
+pairs, passed = [], 0
+try:
+    while passed < 1100:
+        pairs.append(socket.socketpair())
+        socket.send_fds(pairs[-1][0], [b"x"], [0] * 220)
+        passed += 220
+except OSError as error:
+    passed = error.errno
+print(json.dumps({"passed": passed}))
+"""
+
+
+@pytest.mark.parametrize("name", ["bubblewrap", "landlock"])
+def test_what_no_filter_can_count_is_named(victim: Victim, request: pytest.FixtureRequest, name: str) -> None:
+    """An agent can have as many open files wait in sockets as it may open, in the name of the user."""
+    sandbox = request.getfixturevalue(name)
+
+    assert facts(boxed(sandbox, victim.who, python(PASSED))) == {"passed": 1100}
+
+    docs = " ".join((Path(__file__).parents[2] / "docs/sandboxes.md").read_text().split())
+    assert "open files on their way through Unix sockets" in docs
+    assert any("open files on their way through sockets" in line for line in SHARED_KERNEL)

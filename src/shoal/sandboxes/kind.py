@@ -30,7 +30,8 @@ MAX_USER_SHARE = {"sigpending": 8_192, "msgqueue": 409_600}
 RESOURCES = {"sigpending": resource.RLIMIT_SIGPENDING, "msgqueue": resource.RLIMIT_MSGQUEUE}
 # What no sandbox keeps apart; `shoal doctor` lists it below each.
 SHARED_KERNEL = (
-    "counts per user are shared with your own programs: inotify instances and watches, pipe buffers, locked memory",
+    "counts per user are shared with your own programs: inotify instances and watches, epoll watches, pipe buffers, "
+    "locked memory, open files on their way through sockets",
     "files that several agents, or an agent and your programs, can open can be locked by each of them (flock)",
     "terminals are shared by all agents: one can leave the others without, but not the host",
 )
