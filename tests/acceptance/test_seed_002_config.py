@@ -104,6 +104,20 @@ def test_auto_merge_in_a_configuration(repo: Path, auto_merge: bool) -> None:
         assert changed == ["a.txt", "b.txt"], "what failed is left out"
 
 
+@pytest.mark.parametrize(("strategy", "is_linked"), [("worktree", True), ("directory", False)])
+def test_isolation_strategy_of_the_configuration(repo: Path, strategy: str, is_linked: bool) -> None:
+    config = {"isolation_strategy": strategy, "cleanup_on_complete": False}
+
+    (result,) = AgentCoordinator(repo, config=config, agent=OBEY).run_agents_sync(["pwd; echo x > x.txt"])
+
+    workspace = Path(result.output.strip())
+    assert workspace == Path(str(result.workspace))
+    assert (workspace / "x.txt").read_text() == "x\n"
+    assert (str(workspace) in git(repo, "worktree", "list")) == is_linked
+    assert not (workspace / "x.txt").is_symlink()
+    assert not (repo / "x.txt").exists()
+
+
 @pytest.mark.parametrize("is_cleaned", [True, False])
 def test_cleanup_on_complete(repo: Path, is_cleaned: bool) -> None:
     config = {"cleanup_on_complete": is_cleaned, "isolation_strategy": "worktree", "sandbox": "none"}
