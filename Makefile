@@ -1,5 +1,5 @@
 # Everything a fresh clone needs; python3, git and make are enough to start.
-.PHONY: setup clients demo test test-fast test-clients test-deep test-user test-rights check bench clean
+.PHONY: setup clients demo test test-fast test-clients test-browser test-deep test-user test-rights check bench clean
 
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-p scripts.no_skips)
 # more workers than two processors: most tests wait for processes to start and to end
@@ -32,6 +32,11 @@ test-fast: setup
 test-clients: setup
 	@.venv/bin/python scripts/clients $(CLIENTS) $(OTHERS)
 	$(PYTEST) $(AT_ONCE) -m clients tests/clients
+
+# the dashboard in Debian's Chromium
+test-browser: setup
+	@sh scripts/browser
+	$(PYTEST) -m browser tests/dashboard
 
 # the long ones, those that measure time alone; then, as root, once more as a user without any rights, in a copy of this tree
 test-deep: setup clients

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "merge": f"{UPPER} sessions contracts steps",
     "runs": f"{UPPER} sessions contracts steps merge",
     "doctor": f"{UPPER} sessions runs",
-    "dashboard": f"{LOW} store",
+    "dashboard": f"{LOW} proc store",
     "testing": f"{LOW} pipeline adapters",
     "cli": EVERYTHING,
     "__init__": EVERYTHING,

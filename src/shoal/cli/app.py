@@ -25,6 +25,7 @@ COMMANDS = (
     "clean",
     "validate",
     "schema",
+    "serve",
     "agents",
     "doctor",
     "demo",

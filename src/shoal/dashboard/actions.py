@@ -1,0 +1,158 @@
+"""What a person does on the page: each action is the command that one would type, run for them."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import BadInput
+from shoal.model.command import Command
+from shoal.proc import run
+
+PROGRAM = (sys.executable, "-P", "-m", "shoal")  # `-P`: a folder `shoal` of the repository is not taken for ours
+ACTION_SECONDS = 600.0
+MAX_OUTPUT_BYTES = 16 * 2**20
+MAX_WORD_CHARS = 20_000
+
+Fields = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command came to: its exit code, its document or text, and what it said on stderr."""
+
+    code: int
+    output: bytes
+    error: str
+    is_cut: bool = False
+
+    def as_fields(self) -> dict[str, object]:
+        """Return what the page is told."""
+        try:
+            document = json.loads(self.output)
+        except ValueError:
+            document = None
+        return {"code": self.code, "document": document, "error": self.error}
+
+
+def word(fields: Fields, name: str) -> str:
+    """Return a text of a request, or an empty one; raise `BadInput` for what is no text, or too long."""
+    value = fields.get(name, "")
+    if not isinstance(value, str) or len(value) > MAX_WORD_CHARS or "\0" in value:
+        raise BadInput(f"{name!r} must be a text of at most {MAX_WORD_CHARS} characters")
+    return value
+
+
+def words(fields: Fields, name: str) -> list[str]:
+    """Return a list of texts of a request."""
+    values = fields.get(name, [])
+    if not isinstance(values, list) or len(values) > 1000:
+        raise BadInput(f"{name!r} must be a list of texts")
+    return [word({name: value}, name) for value in values]
+
+
+def is_set(fields: Fields, name: str) -> bool:
+    """Say whether a request asks for an option."""
+    return fields.get(name) is True
+
+
+def _require(fields: Fields, name: str) -> str:
+    value = word(fields, name)
+    if not value:
+        raise BadInput(f"{name!r} is missing")
+    return value
+
+
+def _stop(fields: Fields) -> list[str]:
+    return ["stop", *(["--now"] if is_set(fields, "now") else []), "--json", "--", _require(fields, "target")]
+
+
+def _approve(fields: Fields) -> list[str]:
+    verdict = ["--reject"] if is_set(fields, "reject") else []
+    message = word(fields, "message")
+    said = [f"--message={message}"] if message else []
+    return ["approve", *verdict, *said, "--json", "--", _require(fields, "run"), _require(fields, "step")]
+
+
+def _send(fields: Fields) -> list[str]:
+    return ["send", "--json", "--", _require(fields, "session"), _require(fields, "text")]
+
+
+def _pause(fields: Fields) -> list[str]:
+    return ["pause", *(["--freeze"] if is_set(fields, "freeze") else []), "--json", "--", _require(fields, "run")]
+
+
+def _continue(fields: Fields) -> list[str]:
+    return ["continue", "--json", "--", _require(fields, "run")]
+
+
+def _resume(fields: Fields) -> list[str]:
+    return ["resume", "--detach", "--json", "--", _require(fields, "run")]
+
+
+def _retry(fields: Fields) -> list[str]:
+    target = word(fields, "target")
+    return ["retry", "--detach", "--json", "--", _require(fields, "run"), *([target] if target else [])]
+
+
+def _merge(fields: Fields) -> list[str]:
+    into = word(fields, "into")
+    options = [f"--into={into}", "--yes"] if into else []
+    if strategy := word(fields, "strategy"):
+        options.append(f"--strategy={strategy}")
+    if verify := word(fields, "verify"):
+        options.append(f"--verify={verify}")
+    if is_set(fields, "allow_executable_config"):
+        options.append("--allow-executable-config")
+    return ["merge", *options, "--json", "--", _require(fields, "run"), *words(fields, "sessions")]
+
+
+def _undo(fields: Fields) -> list[str]:
+    return ["merge", "--undo", "--json", "--", _require(fields, "run"), *words(fields, "sessions")]
+
+
+def _run(fields: Fields) -> list[str]:
+    """Start tasks, or a pipeline of a file in the repository."""
+    options = [f"--{name}={value}" for name in ("agent", "command", "base") if (value := word(fields, name))]
+    options += [f"--input={value}" for value in words(fields, "inputs")]
+    tasks = [task for task in words(fields, "tasks") if task.strip()]
+    pipeline = word(fields, "pipeline")
+    if bool(tasks) == bool(pipeline):
+        raise BadInput("give tasks, or the name or file of a pipeline")
+    if tasks:
+        return ["run", "--detach", "--json", *options, *(f"--task={task}" for task in tasks)]
+    return ["run", "--detach", "--json", *options, "--", pipeline]
+
+
+ACTIONS: Mapping[str, Callable[[Fields], list[str]]] = {
+    "stop": _stop,
+    "approve": _approve,
+    "send": _send,
+    "pause": _pause,
+    "continue": _continue,
+    "resume": _resume,
+    "retry": _retry,
+    "merge": _merge,
+    "undo": _undo,
+    "run": _run,
+}
+
+
+def command_words(fields: Fields) -> list[str]:
+    """Return the words of the command that a request stands for; raise `BadInput` where it is none."""
+    name = word(fields, "action")
+    if name not in ACTIONS:
+        raise BadInput(f"no action named {name[:40]!r}; known: {', '.join(ACTIONS)}")
+    return ACTIONS[name](fields)
+
+
+async def run_command(folder: Path, arguments: list[str], environ: Mapping[str, str]) -> Outcome:
+    """Run `shoal` with *arguments* in the repository at *folder*."""
+    command = Command(argv=(*PROGRAM, *arguments), cwd=folder, env={**environ, "NO_COLOR": "1"})
+    try:
+        done = await run(command, timeout=ACTION_SECONDS, limit=MAX_OUTPUT_BYTES)
+    except TimeoutError:
+        return Outcome(3, b"", f"`shoal {arguments[0]}` took longer than {ACTION_SECONDS:g} s and was ended")
+    code = done.exit.code if done.exit.code is not None else 128 + (done.exit.signal or 0)
+    return Outcome(code, done.stdout, done.stderr.decode(errors="replace"), is_cut=done.dropped > 0)

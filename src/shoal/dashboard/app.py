@@ -1,0 +1,222 @@
+"""The routes of the dashboard: the page and its files, documents, live changes, and actions."""
+
+import asyncio
+import contextlib
+import json
+import os
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from itertools import islice
+from pathlib import Path
+
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from shoal import __version__
+from shoal.dashboard.actions import Outcome, command_words, run_command
+from shoal.dashboard.documents import error_document, event_document, ticks
+from shoal.dashboard.feed import ChangeFeed, SiteFeed
+from shoal.dashboard.guard import Access, PageGuard, is_ours
+from shoal.errors import BadInput, ShoalError
+from shoal.store.documents import run_document
+from shoal.store.fold import report
+from shoal.store.reader import read_session
+
+PAGE = Path(__file__).parent / "page"
+EVENTS_AT_ONCE = 500
+MAX_ARTIFACT_BYTES = 64 * 2**20
+MAX_TICKS = 2000
+AT_ONCE = 4
+"""How many commands run at a time for the page."""
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(feed: ChangeFeed, access: Access, environ: Mapping[str, str]) -> Starlette:
+    """Make the dashboard of *feed*, open to who has *access*; its commands run with *environ*."""
+    pages = _Pages(feed, environ)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        feed.read()
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(feed.follow())
+            yield
+            following.cancel()
+
+    routes = [
+        Route("/api/sites", _answer(pages.sites)),
+        Route("/api/live", _answer(pages.live)),
+        Route("/api/run/{site}/{run}", _answer(pages.run)),
+        Route("/api/report/{site}/{run}", _answer(pages.report)),
+        Route("/api/preview/{site}/{run}", _answer(pages.preview)),
+        Route("/api/timeline/{site}/{run}", _answer(pages.timeline)),
+        Route("/api/events/{site}/{session}", _answer(pages.events)),
+        Route("/api/diff/{site}", _answer(pages.diff)),
+        Route("/api/artifact/{site}/{session}/{name:path}", _answer(pages.artifact)),
+        Route("/api/act/{site}", _answer(pages.act), methods=["POST"]),
+        Mount("/static", StaticFiles(directory=PAGE)),
+        Route("/", _page),
+        Route("/run/{place:path}", _page),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(PageGuard, access=access)], lifespan=lifespan)
+
+
+def _answer(handler: Handler) -> Handler:
+    """Answer with the sentence of an error, where one is raised."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except BadInput as error:
+            return JSONResponse(error_document(error), 404 if request.method == "GET" else 400)
+        except ShoalError as error:
+            return JSONResponse(error_document(error), 500)
+
+    return answer
+
+
+async def _page(request: Request) -> Response:
+    """Serve the page itself at every address that a person may keep."""
+    return FileResponse(PAGE / "index.html", media_type="text/html")
+
+
+class _Pages:
+    """What the page asks for."""
+
+    def __init__(self, feed: ChangeFeed, environ: Mapping[str, str]) -> None:
+        self._feed = feed
+        self._environ = environ
+        self._turns = asyncio.Semaphore(AT_ONCE)  # each is a process with an interpreter of its own
+
+    async def sites(self, request: Request) -> Response:
+        """List the repositories on show."""
+        sites = [{"name": site.name, "folder": str(site.folder)} for site in self._feed.sites.values()]
+        return JSONResponse({"sites": sites, "version": __version__})
+
+    async def live(self, request: Request) -> Response:
+        """Send documents as they change, until the page goes away."""
+        site, run = request.query_params.get("site", ""), request.query_params.get("run", "")
+        after = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        return EventSourceResponse(self._stream(after, (site, run) if run else None), ping=3600)
+
+    async def _stream(self, after: str, run: tuple[str, str] | None) -> AsyncIterator[ServerSentEvent]:
+        async for number, messages in self._feed.listen(after, run):
+            changes = [{"kind": message.kind, "document": message.document} for message in messages]
+            yield ServerSentEvent(json.dumps(changes), event="changes", id=number)
+
+    async def run(self, request: Request) -> Response:
+        """Describe a whole run."""
+        return JSONResponse(self._site(request).page(request.path_params["run"]))
+
+    async def report(self, request: Request) -> Response:
+        """Give the document of `shoal status --json`."""
+        run = self._site(request).run(request.path_params["run"])
+        return JSONResponse(run_document(report(run)))
+
+    async def preview(self, request: Request) -> Response:
+        """Show which sessions of a run merge cleanly."""
+        words = ["merge", "--preview", "--json", "--", request.path_params["run"]]
+        return _outcome(await self._run(self._site(request), words))
+
+    async def timeline(self, request: Request) -> Response:
+        """List what happened in some sessions of a run at which time."""
+        site = self._site(request)
+        site.run(request.path_params["run"])
+        found: dict[str, object] = {}
+        for session in request.query_params.get("sessions", "").split(",")[:50]:
+            if session:
+                events = list(islice(read_session(site.paths, session), 100_000))
+                found[session] = ticks(events)[:MAX_TICKS]
+                await asyncio.sleep(0)  # others are served in between
+        return JSONResponse(found)
+
+    async def events(self, request: Request) -> Response:
+        """Give a part of the log of a session: after an event, or its end."""
+        site, session = self._site(request), request.path_params["session"]
+        after = _number(request, "after")
+        events = read_session(site.paths, session, after)
+        if after:
+            found = list(islice(events, EVENTS_AT_ONCE))
+        else:  # the latest first: the page shows the end of a log
+            every = list(events)
+            found = every[-EVENTS_AT_ONCE:]
+        return JSONResponse([event_document(recorded) for recorded in found])
+
+    async def diff(self, request: Request) -> Response:
+        """Give what sessions changed, as a patch, with the files that need a careful look."""
+        site, asked = self._site(request), request.query_params
+        names = [asked[name] for name in ("a", "b") if asked.get(name)]
+        if run := asked.get("run"):
+            names = ["--combined", run]
+        async with asyncio.TaskGroup() as group:
+            about = group.create_task(self._run(site, ["diff", "--json", *names]))
+            patch = group.create_task(self._run(site, ["diff", *names]))
+        text = patch.result().output.decode(errors="replace")
+        return JSONResponse({"about": about.result().as_fields(), "patch": text, "cut": patch.result().is_cut})
+
+    async def artifact(self, request: Request) -> Response:
+        """Hand an artifact out as a download, whatever is in it."""
+        site, session = self._site(request), request.path_params["session"]
+        path = self._find_artifact(site, session, request.path_params["name"])
+        content = _read_plain_file(path, site.paths.results)
+        headers = {"content-disposition": f'attachment; filename="{_safe_name(path.name)}"'}
+        return Response(content, media_type="application/octet-stream", headers=headers)
+
+    def _find_artifact(self, site: SiteFeed, session: str, name: str) -> Path:
+        for run in reversed(site.runs):
+            for step in site.run(run).steps.values():
+                found = step.sessions.get(session)
+                if found is not None and found.result is not None and name in found.result.artifacts:
+                    return Path(found.result.artifacts[name])
+        raise BadInput(f"no artifact {name[:80]!r} of {session[:80]!r}")
+
+    async def act(self, request: Request) -> Response:
+        """Do what a person asks for, by the command that does it."""
+        if not is_ours(request):
+            return PlainTextResponse("not from our page\n", 403)
+        try:
+            fields = json.loads(await request.body())
+        except ValueError:
+            raise BadInput("the request is not JSON") from None
+        if not isinstance(fields, Mapping):
+            raise BadInput("the request is not an object")
+        return _outcome(await self._run(self._site(request), command_words(fields)))
+
+    def _site(self, request: Request) -> SiteFeed:
+        return self._feed.site(request.path_params["site"])
+
+    async def _run(self, site: SiteFeed, words: list[str]) -> Outcome:
+        async with self._turns:
+            return await run_command(site.folder, words, self._environ)
+
+
+def _outcome(outcome: Outcome) -> Response:
+    return JSONResponse(outcome.as_fields())
+
+
+def _number(request: Request, name: str) -> int:
+    text = request.query_params.get(name, "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+
+
+def _read_plain_file(path: Path, top: Path) -> bytes:
+    """Read a plain file below *top*, through no link."""
+    if not path.is_relative_to(top) or ".." in path.parts:
+        raise BadInput("this is not an artifact of ours")
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadInput("this artifact is not a plain file")
+            return file.read(MAX_ARTIFACT_BYTES)
+    except OSError as error:
+        raise BadInput(f"the artifact cannot be read: {error.strerror}") from None
+
+
+def _safe_name(name: str) -> str:
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in name)

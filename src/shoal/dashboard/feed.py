@@ -1,0 +1,249 @@
+"""Follow the ledgers of the repositories on show, and hold the documents that the page is sent when they change.
+
+A page gets documents, not events: whoever was away, or reads slowly, gets the newest of each that changed since, once.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.dashboard.documents import Document, plan_stages, run_card, run_page, session_row
+from shoal.errors import BadInput
+from shoal.model.events import Recorded
+from shoal.store.fold import Fold
+from shoal.store.liveness import find_dead, interrupt_runs
+from shoal.store.paths import StatePaths
+from shoal.store.progress import RunProgress, RunTail
+from shoal.store.reader import read_events, store_at
+from shoal.store.state import RunState, SessionState
+
+POLL_SECONDS = 0.25
+DEAD_SECONDS = 5.0
+"""Between two looks whether somebody still owns the runs that have not ended."""
+BOARD_RUNS = 200
+ALIVE_SECONDS = 15.0
+
+Key = tuple[str, ...]
+"""What a document is about: its kind, its site, its run, and its session where it is of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentChange:
+    """One document with the number of its last change."""
+
+    number: int
+    kind: str
+    document: Document
+
+
+@dataclass(slots=True)
+class _RunFeed:
+    """One run: its folded events, and how far its agents are while it is alive."""
+
+    fold: Fold = field(default_factory=Fold)
+    plan: list[Document] | None = None
+    """Its stages, read when somebody looks at the run."""
+    tail: RunTail | None = None
+    progress: RunProgress | None = None
+    versions: dict[str, int] = field(default_factory=dict)
+    is_dead: bool = False
+
+
+class SiteFeed:
+    """One repository: reads what is new in its ledger, and in the logs of the agents at work."""
+
+    def __init__(self, name: str, folder: Path, paths: StatePaths) -> None:
+        self.name = name
+        self.folder = folder
+        self.paths = paths
+        self._seen = 0
+        self._stamp: tuple[int, ...] = ()
+        self._runs: dict[str, _RunFeed] = {}
+        self._dead_due_at = 0.0
+
+    @property
+    def runs(self) -> list[str]:
+        """Name the runs in the order of their start."""
+        return list(self._runs)
+
+    def run(self, name: str) -> RunState:
+        """Return the state of a run; raise `BadInput` where there is none of that name."""
+        if name not in self._runs:
+            self.poll()  # it may have started a moment ago
+        feed = self._runs.get(name)
+        if feed is None:
+            raise BadInput(f"no run named {name[:80]!r} in {self.name}")
+        state = feed.fold.state()
+        whole = interrupt_runs(state, {name}) if feed.is_dead else state
+        return whole.runs[name]
+
+    def page(self, name: str) -> Document:
+        """Describe a whole run, with its sessions."""
+        run, feed = self.run(name), self._runs[name]
+        if feed.plan is None and (planned := store_at(self.paths).read_plan(name)) is not None:
+            feed.plan = plan_stages(planned.plan)
+        rows = [self._row(feed, step, session) for step, session in _sessions(run)]
+        return {**run_page(self.name, run, feed.plan or (), feed.progress), "sessions": rows}
+
+    def card(self, name: str) -> Document:
+        """Describe a run for the board."""
+        return run_card(self.name, self.run(name), self._runs[name].progress)
+
+    def rows(self, name: str, changed: set[str]) -> Iterator[Document]:
+        """Describe those sessions of a run that *changed*."""
+        run, feed = self.run(name), self._runs[name]
+        yield from (self._row(feed, step, session) for step, session in _sessions(run) if session.session in changed)
+
+    def _row(self, feed: _RunFeed, step: str, session: SessionState) -> Document:
+        agent = None if feed.progress is None else feed.progress.find(session.session)
+        return session_row(step, session, agent, feed.versions.get(session.session, 0))
+
+    def poll(self) -> dict[str, set[str]]:
+        """Read what is new; return the runs that changed, each with its changed sessions."""
+        changed: dict[str, set[str]] = {}
+        if (stamp := _stamp(self.paths)) != self._stamp:
+            self._stamp = stamp
+            for recorded in read_events(self.paths, after=self._seen):
+                self._seen = recorded.seq
+                self._take(recorded, changed)
+        for name, feed in self._runs.items():
+            if feed.tail is not None and feed.progress is not None:
+                self._follow(name, feed, feed.tail, feed.progress, changed)
+        self._find_dead(changed)
+        return changed
+
+    def _take(self, recorded: Recorded, changed: dict[str, set[str]]) -> None:
+        event = recorded.event
+        feed = self._runs.setdefault(event.run, _RunFeed())
+        feed.fold.take(recorded)
+        sessions = changed.setdefault(event.run, set())
+        if (session := getattr(event, "session", "")) != "":
+            sessions.add(session)
+
+    def _follow(
+        self, name: str, feed: _RunFeed, tail: RunTail, progress: RunProgress, changed: dict[str, set[str]]
+    ) -> None:
+        for recorded in tail.read():
+            progress.take(recorded)
+            if session := getattr(recorded.event, "session", ""):
+                feed.versions[session] = feed.versions.get(session, 0) + 1
+                changed.setdefault(name, set()).add(session)
+        if tail.is_over:
+            feed.tail = None
+
+    def _find_dead(self, changed: dict[str, set[str]]) -> None:
+        """Follow the runs that are alive, and mark those that nobody owns any more."""
+        for name in changed:
+            feed = self._runs[name]
+            if feed.tail is None and not feed.fold.state().runs[name].status.is_ended:
+                feed.tail, feed.progress = RunTail(self.paths, name), feed.progress or RunProgress()
+        if time.monotonic() < self._dead_due_at:
+            return
+        self._dead_due_at = time.monotonic() + DEAD_SECONDS
+        states = {name: feed.fold.state().runs[name] for name, feed in self._runs.items() if not feed.is_dead}
+        dead = find_dead(self.paths, {name: run for name, run in states.items() if not run.status.is_ended})
+        for name in dead:
+            self._runs[name].is_dead = True
+            changed.setdefault(name, set()).update(session.session for _, session in _sessions(states[name]))
+
+
+def _sessions(run: RunState) -> Iterator[tuple[str, SessionState]]:
+    for step in run.steps.values():
+        for session in step.sessions.values():
+            yield step.step, session
+
+
+def _stamp(paths: StatePaths) -> tuple[int, ...]:
+    """Return what changes whenever the ledger does."""
+    found: list[int] = []
+    for path in (paths.ledger, paths.ledger.with_name(f"{paths.ledger.name}-wal")):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            found += (status.st_mtime_ns, status.st_size, status.st_ino)
+    return tuple(found)
+
+
+class ChangeFeed:
+    """All repositories on show; pages wait here for documents that changed."""
+
+    def __init__(self, sites: Sequence[SiteFeed]) -> None:
+        self.sites = {site.name: site for site in sites}
+        self.instance = secrets.token_hex(4)
+        """Numbers of another instance say nothing here."""
+        self._numbers = itertools.count(1)
+        self._last = 0
+        self._messages: dict[Key, DocumentChange] = {}
+        self._changed = asyncio.Condition()
+        self._is_closed = False
+
+    async def close(self) -> None:
+        """End all streams, so that the server can end."""
+        self._is_closed = True
+        async with self._changed:
+            self._changed.notify_all()
+
+    def site(self, name: str) -> SiteFeed:
+        """Find a repository on show."""
+        if name not in self.sites:
+            raise BadInput(f"no repository named {name[:80]!r} here")
+        return self.sites[name]
+
+    async def follow(self) -> None:
+        """Read what is new, again and again, until cancelled."""
+        while True:
+            started = time.monotonic()
+            if self.read():
+                async with self._changed:
+                    self._changed.notify_all()
+            spent = time.monotonic() - started
+            await asyncio.sleep(max(POLL_SECONDS, 4 * spent))  # a face takes a fifth of a processor at most
+
+    def read(self) -> bool:
+        """Read what is new once; say whether anything was."""
+        before = self._last
+        for site in self.sites.values():
+            for run, sessions in site.poll().items():
+                self._put(("run", site.name, run), site.card(run))
+                for row in site.rows(run, sessions):
+                    key = ("session", site.name, run, str(row["session"]))
+                    self._put(key, {**row, "site": site.name, "run": run})
+        return self._last > before
+
+    def _put(self, key: Key, document: Document) -> None:
+        known = self._messages.pop(key, None)
+        if known is not None and known.document == document:
+            self._messages[key] = known
+            return
+        self._last = next(self._numbers)
+        self._messages[key] = DocumentChange(self._last, key[0], document)  # the newest stand last
+
+    async def listen(self, after: str, run: tuple[str, str] | None) -> AsyncIterator[tuple[str, list[DocumentChange]]]:
+        """Yield what changed since *after*, an id of an earlier message: cards of all runs, and sessions of *run*."""
+        instance, _, number = after.partition(".")
+        seen = int(number) if instance == self.instance and number.isdigit() else 0
+        while not self._is_closed:
+            messages = self._since(seen, run)
+            seen = self._last
+            yield f"{self.instance}.{seen}", messages
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ALIVE_SECONDS), self._changed:
+                    await self._changed.wait_for(lambda seen=seen: self._is_closed or self._last > seen)  # type: ignore[misc]
+
+    def _since(self, seen: int, run: tuple[str, str] | None) -> list[DocumentChange]:
+        found: list[DocumentChange] = []
+        cards = 0
+        for key, message in reversed(self._messages.items()):
+            if message.number <= seen:
+                break
+            if key[0] == "run":
+                cards += 1
+                if cards <= BOARD_RUNS:
+                    found.append(message)
+            elif run is not None and key[1:3] == run:
+                found.append(message)
+        return found[::-1]

@@ -1,0 +1,202 @@
+"""Who may use the dashboard: one browser that opened the one-time link, by the right name, from our own pages."""
+
+import hmac
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+WRITE_HEADER = "x-shoal"
+MAX_BODY_BYTES = 256 * 1024
+MAX_PASSWORD_TRIES = 20
+SAFE_METHODS = ("GET", "HEAD")
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+SECURITY_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+NO_ENTRY = (
+    "This page needs the link that `shoal serve` printed.\n"
+    "Each link opens one browser once; press Enter in the terminal of `shoal serve` for a new one.\n"
+)
+LOGIN_PAGE = Path(__file__).parent / "page" / "login.html"
+
+
+@dataclass(slots=True, kw_only=True)
+class Access:
+    """The names by which the dashboard may be called, and the secrets that open it."""
+
+    hosts: frozenset[str]
+    """What `Host` may say, in lower case, with the port."""
+    cookie: str
+    """The name of the cookie: browsers do not keep the cookies of two ports apart."""
+    password: str | None = None
+    """Opens the dashboard beside the link, where it listens on other addresses."""
+    _codes: set[str] = field(default_factory=set)
+    _session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    _tries: int = 0
+
+    def make_code(self) -> str:
+        """Make the secret part of a link; links that were made before and not used are void."""
+        self._codes = {secrets.token_urlsafe(24)}
+        return next(iter(self._codes))
+
+    def use_code(self, code: str) -> bool:
+        """Say whether *code* opens the dashboard, which it does once."""
+        known = {own for own in self._codes if _is_same(own, code)}
+        self._codes -= known
+        return bool(known)
+
+    def use_password(self, password: str) -> bool:
+        """Say whether *password* is right; after too many wrong ones, none is."""
+        if self.password is None or self._tries >= MAX_PASSWORD_TRIES:
+            return False
+        is_right = _is_same(self.password, password)
+        self._tries = 0 if is_right else self._tries + 1
+        return is_right
+
+    def is_open_to(self, cookies: str) -> bool:
+        """Say whether a request with these *cookies* comes from a browser that was let in."""
+        try:
+            morsel = SimpleCookie(cookies).get(self.cookie)
+        except CookieError:
+            return False
+        return morsel is not None and _is_same(morsel.value, self._session)
+
+    def let_in(self, target: str) -> Response:
+        """Hand the browser its cookie, and send it on."""
+        response = RedirectResponse(target, status_code=303)
+        response.set_cookie(self.cookie, self._session, httponly=True, samesite="strict", path="/")
+        return response
+
+
+def _is_same(mine: str, given: str) -> bool:
+    return hmac.compare_digest(mine.encode(), given.encode(errors="replace"))
+
+
+class PageGuard:
+    """Lets a request through to *app*, or refuses it, before anything reads it."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; every answer carries the security headers."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # there are no web sockets here
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        sender = _with_headers(send)
+        refusal = self._refuse(Headers(scope=scope), scope["method"])
+        if refusal is not None:
+            await refusal(scope, receive, sender)
+            return
+        path: str = scope["path"]
+        if path.startswith("/open/") and scope["method"] == "GET":
+            await self._open(path.removeprefix("/open/"))(scope, receive, sender)
+        elif path == "/login" and self._access.password is not None:
+            await (await self._log_in(Request(scope, _bound_body(receive))))(scope, receive, sender)
+        elif self._access.is_open_to(Headers(scope=scope).get("cookie", "")):
+            await self._app(scope, _bound_body(receive), sender)
+        else:
+            await self._turn_away(path)(scope, receive, sender)
+
+    def _refuse(self, headers: Headers, method: str) -> Response | None:
+        """Refuse what no page of ours sends: a foreign name, a foreign origin, a write without our header."""
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or hosts[0].lower() not in self._access.hosts:
+            return PlainTextResponse("unknown Host\n", 421)
+        origins = {origin.lower() for origin in headers.getlist("origin")}
+        if origins - {f"http://{host}" for host in self._access.hosts}:
+            return PlainTextResponse("foreign Origin\n", 403)
+        site = headers.get("sec-fetch-site", "none")
+        is_top_level = headers.get("sec-fetch-mode") == "navigate" and method in SAFE_METHODS
+        if site not in ("same-origin", "none") and not is_top_level:
+            return PlainTextResponse("foreign page\n", 403)
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit() and int(length[:12]) <= MAX_BODY_BYTES):
+            return PlainTextResponse("too large\n", 413)
+        if method not in (*SAFE_METHODS, "POST"):
+            return PlainTextResponse("method not allowed\n", 405)
+        return None
+
+    def _open(self, code: str) -> Response:
+        if self._access.use_code(code):
+            return self._access.let_in("/")
+        return PlainTextResponse(f"This link was used already, or is not ours.\n{NO_ENTRY}", 403)
+
+    async def _log_in(self, request: Request) -> Response:
+        if request.method != "POST":
+            return FileResponse(LOGIN_PAGE)
+        body = await request.body()
+        given = parse_qs(body.decode(errors="replace")).get("password", [""])[0]
+        if self._access.use_password(given):
+            return self._access.let_in("/")
+        return PlainTextResponse("wrong password\n", 403)
+
+    def _turn_away(self, path: str) -> Response:
+        if self._access.password is None:
+            return PlainTextResponse(NO_ENTRY, 403)
+        return RedirectResponse("/login", 303) if path == "/" else PlainTextResponse("log in first\n", 403)
+
+
+def is_ours(request: Request) -> bool:
+    """Say whether a write comes from our page: forms and pages elsewhere cannot send this header."""
+    return request.headers.get(WRITE_HEADER) == "1"
+
+
+def local_hosts(names: Iterable[str], port: int) -> frozenset[str]:
+    """List what `Host` may say for a dashboard on *port* of these *names*."""
+    return frozenset(f"{name}:{port}" for name in names) | frozenset(names if port == 80 else ())
+
+
+def _with_headers(send: Send) -> Send:
+    async def sender(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in SECURITY_HEADERS.items():
+                headers[name] = value
+        await send(message)
+
+    return sender
+
+
+def _bound_body(receive: Receive) -> Receive:
+    """Read no more of a body than a request of ours has."""
+    read = 0
+
+    async def receiver() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > MAX_BODY_BYTES:
+            return {"type": "http.disconnect"}
+        return message
+
+    return receiver

@@ -1,0 +1,180 @@
+"""The dashboard as a person sees it, in a real browser."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.cli.conftest import Shoal
+from tests.dashboard.serving import SECONDS, Dashboard, serving
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+PIPELINE = """\
+agents:
+  odd:
+    adapter: command
+    command:
+      - sh
+      - -c
+      - |
+        printf '%s\\n' "$HOSTILE"; printf '\\033]0;owned\\007\\342\\200\\256txt.exe\\n'
+        printf '%s\\n' "$HOSTILE" > "<img src=x onerror=alert(1)>.txt"
+        mkdir -p .github/workflows; echo x > .github/workflows/ci.yml
+  slow: {adapter: scripted, script: [{say: "reading the parser"}, {write: {path: same.txt, content: "x"}}, {sleep: 120}]}
+  quick: {adapter: scripted, script: [{write: {path: same.txt, content: "quick\\n"}}, {say: "all done"}]}
+pipelines:
+  - name: release
+    steps:
+      - {name: plan, agent: odd, prompt: PROMPT, env: {HOSTILE: PROMPT}}
+      - {name: ship, needs: [plan], gate: "Deploy <b>it</b>?"}
+      - {name: slow, needs: [ship], agent: slow, prompt: "fix the parser", concurrency: 2, on_failure: best_effort}
+      - {name: quick, needs: [ship], agent: quick, prompt: "be quick"}
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    path = shutil.which("chromium")
+    assert path is not None, "run `sh scripts/browser`"
+    with sync_playwright() as playwright:
+        expect.set_options(timeout=SECONDS * 1000)
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def served(repo: Path) -> Iterator[Dashboard]:
+    """A dashboard that nobody has opened."""
+    (repo / "shoal.yaml").write_text(PIPELINE.replace("PROMPT", json.dumps(HOSTILE)))
+    with serving(repo) as dashboard:
+        yield dashboard
+
+
+@pytest.fixture
+def page(browser: Browser, served: Dashboard) -> Iterator[Page]:
+    """A page that came by the link; what a script of an agent would do shows in its faults."""
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.set_default_timeout(SECONDS * 1000)
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    page.goto(served.link)
+    yield page
+    offline = "net::ERR_"  # while the server is away
+    assert [fault for fault in faults if offline not in fault] == []
+    page.close()
+
+
+def start(page: Page, pipeline: str) -> None:
+    page.get_by_role("button", name="New work").click()
+    page.get_by_label("Pipeline").fill(pipeline)
+    page.get_by_role("button", name="Start").click()
+
+
+def test_a_person_follows_a_run_and_acts_on_it(page: Page, served: Dashboard, shoal: Shoal) -> None:
+    """Start, approve, look, compare, message, stop, merge: each without reloading the page."""
+    expect(page.get_by_text("No runs yet")).to_be_visible()
+    start(page, "release")
+    page.get_by_role("group", name="Gate ship").get_by_label("Comment").fill("go on")
+    expect(page.get_by_text("Deploy <b>it</b>?")).to_be_visible()
+    page.get_by_role("button", name="Approve").click()
+    rows = page.locator("table.agents tbody tr")
+    expect(rows).to_have_count(4)
+    expect(rows.filter(has_text="reading the parser")).to_have_count(2)
+    expect(rows.filter(has_text="quick-").locator(".status")).to_have_text("succeeded")
+
+    rows.filter(has_text="slow-").first.get_by_role("link").click()
+    panel = page.locator("aside.panel")
+    expect(panel.locator(".log")).to_contain_text("reading the parser")
+    panel.get_by_role("button", name="Stop").click()
+    expect(panel.locator("header .status")).to_have_text("cancelled")
+    panel.get_by_role("link", name="diff", exact=True).click()
+    expect(panel.locator(".diff")).to_contain_text("same.txt")
+
+    page.get_by_role("link", name="Close").click()
+    page.locator("header.head").get_by_role("button", name="Stop").click()
+    expect(page.locator("header.head .status")).to_have_text(re.compile("degraded|cancelled"))
+    page.get_by_role("link", name="merge").click()
+    expect(page.get_by_text("merge cleanly")).to_be_visible()
+    page.get_by_label("Also merge files").check()
+    page.get_by_role("button", name="Merge", exact=True).click()
+    expect(page.get_by_role("heading", name="Last merge")).to_be_visible()
+    expect(page.locator("section.merge table tbody tr").first).to_contain_text("merged")
+
+
+def test_what_agents_wrote_is_text_on_every_view(page: Page, served: Dashboard) -> None:
+    start(page, "release")
+    page.get_by_role("button", name="Reject").click()
+    expect(page.locator("header.head .status")).to_have_text(re.compile("failed|degraded"))
+    address = page.url
+    page.locator("table.agents tbody a").first.click()
+    panel = page.locator("aside.panel")
+    expect(panel.locator(".log")).to_contain_text("<img src=x onerror=")
+    expect(panel.locator(".log")).to_contain_text("\\u{202e}txt.exe")
+    panel.get_by_role("link", name="diff", exact=True).click()
+    expect(panel.locator(".diff details").first).to_contain_text("can run code on your machine")
+    expect(panel.locator(".diff")).to_contain_text("<img src=x onerror=alert(1)>.txt")
+    for tab in ("plan", "timeline", "overlaps", "diff", "merge", "report"):
+        page.goto(f"{address}?tab={tab}")
+        expect(page.locator(".tabs a[aria-current]").first).to_have_text(tab)
+    page.goto(served.link.partition("/open/")[0])
+    expect(page.locator(".card")).to_contain_text("<script>")
+
+    assert page.locator("img:not([src^='/static/'])").count() == 0
+    assert page.title() == "Shoal"
+
+
+def test_a_page_goes_on_when_its_server_was_killed(page: Page, served: Dashboard, shoal: Shoal, repo: Path) -> None:
+    """The cookie is void then, so that the page asks for the new link; the run does not notice."""
+    start(page, "release")
+    expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    served.process.kill()
+    expect(page.get_by_text("not connected")).to_be_visible()
+    assert shoal("approve", "release", "ship", "--reject").code == 0
+    with serving(repo, "--port", str(served.port)) as again:
+        page.goto(again.link)
+        expect(page.locator(".card .status")).to_have_text(re.compile("failed|degraded"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_every_view_is_accessible_and_fits(
+    browser: Browser, served: Dashboard, shoal: Shoal, scheme: str, width: int, tmp_path: Path
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+
+    assert shoal("run", "--task", "one", "--task", "two", "--command", "sh -c 'echo $SHOAL_SESSION > a'").code == 0
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.goto(served.link)
+    page.locator(".card a").first.click()
+    page.locator("table.agents a").first.click()
+    address = page.url
+    for view in (
+        "",
+        "?view=diff",
+        "?view=details",
+        "?tab=plan",
+        "?tab=timeline",
+        "?tab=overlaps",
+        "?tab=merge",
+        "board",
+    ):
+        page.goto(served.link.partition("/open/")[0] if view == "board" else address + view)
+        expect(page.locator("main")).not_to_contain_text("Loading…")
+        found = Axe().run(page).response["violations"]
+        page.screenshot(path=tmp_path / f"{scheme}-{width}-{view.strip('?').replace('=', '-') or 'log'}.png")
+        assert [
+            (rule["id"], rule["nodes"][0]["html"]) for rule in found if rule["impact"] in ("serious", "critical")
+        ] == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+    context.close()
