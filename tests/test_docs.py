@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.errors import ExitCode
 from shoal.pipeline.load import load
 from tests.cli import warm
 from tests.cli.warm import Said
@@ -97,3 +98,9 @@ def test_every_command_is_in_the_readme() -> None:
 
     assert {"run", "status", "logs", "diff", "open", "clean", "validate", "demo"} <= names
     assert not {name for name in names if f"shoal {name}" not in text and f"make {name}" not in text}
+
+
+def test_the_docs_explain_every_exit_code() -> None:
+    section = (ROOT / "docs" / "commands.md").read_text().split("## Exit codes")[1].split("\n## ")[0]
+
+    assert re.findall(r"^\| (\d+) \|", section, re.MULTILINE) == [str(int(code)) for code in ExitCode]

@@ -1,4 +1,4 @@
-"""Every error Shoal raises.
+"""Every error Shoal raises, and every exit code.
 
 ShoalError
 ├── BadInput            the user's mistake: exit 2
@@ -20,14 +20,30 @@ ShoalError
 
 import difflib
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import Self
+
+
+class ExitCode(IntEnum):
+    """Every exit code of `shoal`; `docs/commands.md` explains them."""
+
+    SUCCESS = 0
+    FAILED = 1
+    BAD_INPUT = 2
+    BROKEN = 3
+    NEEDS_A_PERSON = 4
+    UNAVAILABLE = 5
+    TIMED_OUT = 124
+    INTERRUPTED = 130
+    OUTPUT_CLOSED = 141
+    """What a shell shows for a program that a closed pipe ended."""
 
 
 class ShoalError(Exception):
     """The base of all our errors; its text is a whole sentence for a person."""
 
-    exit_code = 3
+    exit_code: int = ExitCode.BROKEN
 
 
 FAULTS = (ShoalError, OSError)
@@ -37,7 +53,7 @@ FAULTS = (ShoalError, OSError)
 class BadInput(ShoalError):
     """The user's input is invalid; nothing was changed."""
 
-    exit_code = 2
+    exit_code = ExitCode.BAD_INPUT
 
 
 class BadRepository(BadInput):
@@ -62,7 +78,7 @@ class UnknownName(BadInput):
 class Unavailable(ShoalError):
     """Something the user asked for by name is not available on this host."""
 
-    exit_code = 5
+    exit_code = ExitCode.UNAVAILABLE
 
     def __init__(self, what: str, why: str, remedy: str) -> None:
         super().__init__(f"{what} is not available on this host: {why}; {remedy}")
@@ -95,7 +111,7 @@ class GitFailed(ShoalError):
 class AgentError(ShoalError):
     """An agent could not finish its turn; what it did so far is in its history, and `continue_turn` goes on there."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
     index: int | None = None
     """The index of the prompt, if there were several."""
 
@@ -198,7 +214,7 @@ class AgentCrashed(AgentError):
 class PatternError(ShoalError):
     """Calls run together did not succeed as required; their errors are in `errors`."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
     def __init__(self, sentence: str, errors: Sequence[Exception] = ()) -> None:
         super().__init__(sentence)

@@ -146,7 +146,7 @@ async def test_an_agent_answers_one_prompt_at_a_time() -> None:
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         task = group.create_task(_failure(agent, "a"))
         await began.wait()
-        with pytest.raises(BadInput, match="is in a turn"):
+        with pytest.raises(BadInput, match="is already in a turn"):
             await agent.prompt("b")
         agent.cancel()
 

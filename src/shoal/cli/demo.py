@@ -15,10 +15,9 @@ from shoal.cli import output
 from shoal.cli.follow import follow_run, make_request
 from shoal.cli.output import escape
 from shoal.cli.run_output import LineOutput
-from shoal.errors import Unavailable
+from shoal.errors import ExitCode, Unavailable
 from shoal.git.snapshot import scratch_repository
 from shoal.model.plan import Plan
-from shoal.model.results import FOR_A_PERSON, GOOD
 from shoal.pipeline.load import load
 from shoal.pipeline.plan import plan
 from shoal.sessions.host_probe import wall
@@ -68,7 +67,8 @@ async def _show(folder: Path) -> int:
     await scratch_repository(folder, FILES | {"shoal.yaml": pipeline})
     made = await _with_available_sandbox(replace(plan(load(folder / "shoal.yaml"), environ={}), name="demo"))
     code = await follow_run(made, make_request(made, folder), LineOutput(width=WIDTH))
-    return GOOD if code == FOR_A_PERSON else code  # two of its agents conflict so that this can be seen
+    # Two of its agents conflict, so that this can be seen.
+    return ExitCode.SUCCESS if code == ExitCode.NEEDS_A_PERSON else code
 
 
 async def _with_available_sandbox(made: Plan) -> Plan:

@@ -15,6 +15,7 @@ from shoal.cli import output
 from shoal.cli.options import Json
 from shoal.cli.output import Paint, escape
 from shoal.doctor.doctor import diagnose
+from shoal.errors import ExitCode
 from shoal.model.finding import Diagnosis, Finding
 from shoal.store.documents import text
 
@@ -105,7 +106,6 @@ def _tone(finding: Finding) -> str:
     return "good" if finding.held else "bad" if finding.needed else "warn"
 
 
-GOOD, NOT_HELD = 0, 5
 HERE = Path()
 
 
@@ -118,7 +118,7 @@ def command(
     Runs real escape attempts and exceeds each limit once, in a scratch repository that is removed afterwards.
     """
     diagnosis = asyncio.run(_diagnose_as_json(repo) if json else _diagnose_and_print(repo))
-    return GOOD if diagnosis.holds else NOT_HELD
+    return ExitCode.SUCCESS if diagnosis.holds else ExitCode.UNAVAILABLE
 
 
 async def _diagnose_as_json(folder: Path) -> Diagnosis:

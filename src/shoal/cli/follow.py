@@ -11,8 +11,9 @@ from pathlib import Path
 from shoal.cli import output
 from shoal.cli.render import trouble
 from shoal.cli.run_output import RunOutput
+from shoal.errors import ExitCode
 from shoal.model.plan import Plan
-from shoal.model.results import INTERRUPTED, LATE, RunBroken, exit_code
+from shoal.model.results import RunBroken, exit_code
 from shoal.runs.request import RunRequest, StopSignal
 from shoal.runs.run import run
 
@@ -37,7 +38,7 @@ class Interrupt:
     def expire(self) -> None:
         """Stop because the deadline has passed."""
         if not self.stop.is_set():
-            self.stop.exit_code = LATE
+            self.stop.exit_code = ExitCode.TIMED_OUT
             self.stop.set()
             output.print_err(trouble.late())
 
@@ -99,7 +100,7 @@ async def follow_run(
                     report = await run(plan, request, stop=interrupt.stop, listen=display.on_event)
         except asyncio.CancelledError:
             output.print_err(trouble.interrupt_line())
-            return INTERRUPTED
+            return ExitCode.INTERRUPTED
         except RunBroken as broken:
             await display.conclude(broken.report, request.folder)
             raise broken.cause from None

@@ -5,10 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from shoal import __version__
-
-INTERRUPTED = 130
-CLOSED = 141  # what a shell shows for a program ended by a closed pipe
-BUG = 3
+from shoal.errors import ExitCode
 
 
 def main() -> None:
@@ -32,9 +29,9 @@ def exit_code(words: list[str]) -> int:
         code = app.call_command(words)
         output.flush()
     except output.Closed:
-        return CLOSED
+        return ExitCode.OUTPUT_CLOSED
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except Exception as error:
         return _print_error(error, words)
     return code
@@ -59,7 +56,7 @@ def _print_error(error: Exception, words: Sequence[str]) -> int:
             return cause.exit_code
         case _:
             output.print_err(bug(cause))
-            return BUG
+            return ExitCode.BROKEN
 
 
 def _first(error: Exception) -> Exception:

@@ -20,7 +20,7 @@ from shoal.cli.output import escape, program
 from shoal.cli.render import trouble
 from shoal.cli.render.merge import confirm_line, merge_lines, not_delivered_line, preview_lines, undo_lines
 from shoal.cli.repository import RepositoryState, find_place
-from shoal.errors import BadInput
+from shoal.errors import BadInput, ExitCode
 from shoal.merge.deliver import find_target
 from shoal.merge.merge import merge, preview
 from shoal.merge.request import MergeContext, MergeRequest, Resolving, Verify
@@ -147,9 +147,6 @@ AtOnce = Annotated[int, typer.Option("-j", metavar="N", help="Sessions of --veri
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Deliver without asking.")]
 
 
-LEFT_FOR_A_PERSON, INTERRUPTED = 4, 130
-
-
 def command(
     run: Run = None,
     sessions: option.Sessions = None,
@@ -220,8 +217,8 @@ class _MergeCommand:
                 output.print_err(str(stopped))
             except asyncio.CancelledError:
                 output.print_err(trouble.interrupt_line())
-                return INTERRUPTED
-        return INTERRUPTED if interrupt.stop.is_set() else code
+                return ExitCode.INTERRUPTED
+        return ExitCode.INTERRUPTED if interrupt.stop.is_set() else code
 
     async def _merge(self, merge_context: MergeContext, request: MergeRequest) -> int:
         request = replace(request, verify=_remember_verdicts(request.verify))
@@ -290,7 +287,7 @@ class _MergeCommand:
         output.print_out(text(document) if self._as_json else "\n".join(lines))
 
     def _code(self, done: MergeReport) -> int:
-        return LEFT_FOR_A_PERSON if done.needs_a_person else 0
+        return ExitCode.NEEDS_A_PERSON if done.needs_a_person else 0
 
 
 def _print_session(recorded: Recorded) -> None:

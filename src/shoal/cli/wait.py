@@ -14,7 +14,8 @@ from shoal.cli.render.columns import seconds
 from shoal.cli.render.report import error_lines, headline
 from shoal.cli.repository import RepositoryState, find_place
 from shoal.cli.status import status_document
-from shoal.model.results import LATE, NOT_ALL_GOOD, exit_code
+from shoal.errors import ExitCode
+from shoal.model.results import exit_code
 from shoal.store.documents import text
 from shoal.store.fold import fold, report
 from shoal.store.lock import is_locked
@@ -35,14 +36,14 @@ def command(run: Run = None, timeout: Timeout = None, json: Json = False, repo: 
     name = find_run(place.state(), run).run
     if not _wait_for_end(place, name, limit):
         output.print_err(f"shoal: {escape(name)} is still running after {seconds(limit or 0)}")
-        return LATE
+        return ExitCode.TIMED_OUT
     chosen = place.state().runs[name]
     ended = report(chosen)
     lines = (headline(ended, output.paint()), *error_lines(ended, output.paint()))
     output.print_out(text(status_document(chosen, ended)) if json else "\n".join(lines))
     if is_dead(place, name):
         output.print_err(f"shoal: {escape(name)} was killed; `{program()} clean` brings in what its agents left")
-        return NOT_ALL_GOOD
+        return ExitCode.FAILED
     return exit_code(ended)
 
 

@@ -21,7 +21,7 @@ class NetworkPolicy:
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that programs need to use it."""
     note: str = ""
-    """What users are told of a session on it."""
+    """What the report says about a session on it."""
 
     def is_within(self, other: "NetworkPolicy") -> bool:
         """Say whether it reaches nothing that *other* does not reach."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Self
 
-from shoal.errors import BadInput, ShoalError, UnknownName
+from shoal.errors import BadInput, ExitCode, ShoalError, UnknownName
 
 MOST_DECISIONS = 1000
 MOST_SUBJECT = 500
@@ -25,7 +25,7 @@ _HOST = re.compile(r"(?:\*\.)?[A-Za-z0-9_:.-]+")
 class AccessDenied(ShoalError):
     """A path outside of what the session may touch."""
 
-    exit_code = 2
+    exit_code = ExitCode.BAD_INPUT
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"Access denied: {path}")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from shoal.errors import ShoalError
+from shoal.errors import ExitCode, ShoalError
 from shoal.model.contract import Checked
 from shoal.model.merge import MergeReport
 from shoal.model.overlap import Overlap
@@ -161,16 +161,13 @@ class RunReport:
     """The exit code of the command that ran it, as far as that was recorded."""
 
 
-GOOD, NOT_ALL_GOOD, FOR_A_PERSON, LATE, INTERRUPTED = 0, 1, 4, 124, 130
-
-
 def exit_code(report: RunReport) -> int:
     """Return the exit code of the run: the recorded one, else by what its agents and its merge came to."""
     if report.exit_code is not None:
         return report.exit_code
     if report.status is not Status.SUCCEEDED:
-        return NOT_ALL_GOOD
-    return FOR_A_PERSON if report.merge is not None and report.merge.needs_a_person else GOOD
+        return ExitCode.FAILED
+    return ExitCode.NEEDS_A_PERSON if report.merge is not None and report.merge.needs_a_person else ExitCode.SUCCESS
 
 
 class RunBroken(ShoalError):
@@ -185,7 +182,7 @@ class RunBroken(ShoalError):
 class AgentFailed(ShoalError):
     """An agent that had to succeed did not; its *result* says how it ended and what is kept of its work."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
     def __init__(self, result: WorkerResult) -> None:
         super().__init__(f"{result.session} {result.status.value}: {result.error or 'it gave no reason'}")

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import BadInput, Unavailable, UnknownName
+from shoal.errors import BadInput, ExitCode, Unavailable, UnknownName
 from shoal.git.closure import OnGather
 from shoal.model.events import SessionDiscarded
 from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
-from shoal.model.results import INTERRUPTED
 from shoal.model.task import AgentLike
 from shoal.store.database import OnWait
 from shoal.store.ledger import Listener
@@ -20,7 +19,7 @@ from shoal.store.ledger import Listener
 class StopSignal(asyncio.Event):
     """Ends a run early once it is set; *exit_code* is then the run's."""
 
-    exit_code = INTERRUPTED
+    exit_code: int = ExitCode.INTERRUPTED
 
 
 MODES = ("process", "thread")

@@ -6,13 +6,13 @@ import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 
-from shoal.errors import ShoalError, first_of
+from shoal.errors import ExitCode, ShoalError, first_of
 from shoal.git.repository import dirt
 from shoal.model.events import Event, Recorded, RunEnded, RunStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.network import NETWORKS
 from shoal.model.plan import Approval, Plan, Stage, Step, everything
-from shoal.model.results import INTERRUPTED, RunBroken, RunReport, StepResult, exit_code
+from shoal.model.results import RunBroken, RunReport, StepResult, exit_code
 from shoal.model.rule import Rule
 from shoal.model.status import Status, run_status, step_status
 from shoal.proc.spawn import raise_file_limit
@@ -288,7 +288,7 @@ class _Work:
         """Return the exit code of a run that broke off or was stopped; `None` where it went to its end."""
         if self._error_code is not None or not stop.is_set():
             return self._error_code
-        return stop.exit_code if isinstance(stop, StopSignal) else INTERRUPTED
+        return stop.exit_code if isinstance(stop, StopSignal) else ExitCode.INTERRUPTED
 
 
 async def _run_stages(stages: StageRunner, plan: Plan) -> None:
