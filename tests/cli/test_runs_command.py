@@ -22,3 +22,17 @@ def test_runs_are_listed_with_their_status_and_agents(shoal: Shoal) -> None:
         (latest.split()[0], 0, 1),
         (first.split()[0], 2, 2),
     ]
+
+
+def test_a_long_history_is_listed_and_read_in_part(shoal: Shoal) -> None:
+    for name in ("x", "y"):
+        shoal("run", "--task", name, "--command", "true", "--sandbox", "none")
+    latest, older = [row["run"] for row in json.loads(shoal("runs", "--json").out)]
+
+    table = shoal("runs", "--limit", "1").out
+    every = shoal("runs", "--limit", "0").out
+
+    assert (latest in table, older in table, table.splitlines()[-1]) == (True, False, "1 older; `--limit 0` lists all")
+    assert (latest in every, older in every, "older;" in every) == (True, True, False)
+    assert shoal("status").out.splitlines()[-1].split()[0] == older
+    assert shoal("status", older).out.splitlines()[-1].split()[0] == latest

@@ -3,6 +3,9 @@
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
 
 from shoal.cli import output
 from shoal.cli.options import HERE, Json, Repo
@@ -13,13 +16,26 @@ from shoal.store.documents import text
 from shoal.store.fold import report
 from shoal.store.state import RunState
 
+LATEST = 20
+Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=0, help="List the latest N; 0 lists all.")]
 NAME = 32  # so that a row fits 80 columns
 
 
-def command(json: Json = False, repo: Repo = HERE) -> int:
+def command(
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=0, help="The latest N; 0 lists all.")
+    ] = LATEST,
+    json: Json = False,
+    repo: Repo = HERE,
+) -> int:
     """List the runs of this repository, the latest first."""
-    runs = list(asyncio.run(find_place(repo)).state().runs.values())[::-1]
+    known = asyncio.run(find_place(repo)).state().runs
+    names = list(known)[::-1]
+    # in a long history, only those that are listed are read
+    runs = [known[name] for name in names[:limit]] if limit else list(known.values())[::-1]
     lines = list(run_lines(runs, time.time(), output.paint())) if runs else ["no runs yet; start one with `shoal run`"]
+    if len(runs) < len(names):
+        lines.append(f"{len(names) - len(runs)} older; `--limit 0` lists all")
     output.print_out(text([run_row(run) for run in runs]) if json else "\n".join(lines))
     return 0
 

@@ -26,11 +26,12 @@ def status_lines(
     report: RunReport,
     others: Sequence[RunState],
     *,
+    older: int = 0,
     paint: Paint,
     waiting: Sequence[str] = (),
     merging: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Yield the run's headline, its workers, what it is *waiting* for, what was merged, and the latest other runs."""
+    """Yield the headline, workers, what the run waits for, its merge, and other runs, of which *older* are left out."""
     yield headline(report, paint)
     yield from error_lines(report, paint)
     yield ""
@@ -48,9 +49,9 @@ def status_lines(
     if any(_is_left(worker) for step in report.steps for worker in step.worker_results):
         yield "interrupted: Shoal was killed; `shoal clean` or the next run recovers the work"
     if others:
-        more = f"; {len(others) - SHOWN} older" if len(others) > SHOWN else ""
+        more = f"; {older} older" if older else ""
         yield f"other runs (`shoal status RUN` shows one{more}):"
-        yield from _others(others[: -SHOWN - 1 : -1], paint)
+        yield from _others(others, paint)
 
 
 def merging_lines(run: RunState, program: str, paint: Paint) -> Iterator[str]:
@@ -87,9 +88,11 @@ def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
     if json:
         output.print_out(text(status_document(chosen, current)))
         return 0
-    others = [other for other in state.runs.values() if other.run != chosen.run]
+    names = [name for name in reversed(list(state.runs)) if name != chosen.run]
+    others = [state.runs[name] for name in names[:SHOWN]]  # no others are read: there may be thousands
     waiting = list(waiting_lines(chosen, output.paint()))
     merging = list(merging_lines(chosen, program(), output.paint()))
-    lines = status_lines(current, others, paint=output.paint(), waiting=waiting, merging=merging)
+    older = max(0, len(names) - SHOWN)
+    lines = status_lines(current, others, older=older, paint=output.paint(), waiting=waiting, merging=merging)
     output.print_out("\n".join(lines))
     return 0

@@ -95,8 +95,7 @@ def records(paths: StatePaths) -> list[Leftover]:
 def find_killed_runs(paths: StatePaths) -> list[RunState]:
     """Find the runs whose owner is dead, the oldest first."""
     names = {path.stem for path in _locks(paths) if not is_locked(path)}
-    state = fold(read_events(paths))
-    return [state.runs.get(name) or RunState(run=name) for name in sorted(names)]
+    return [fold(read_events(paths, name)).runs.get(name) or RunState(run=name) for name in sorted(names)]
 
 
 def _list_killed(paths: StatePaths) -> Iterator[Leftover]:
@@ -122,7 +121,8 @@ class _Claim:
 
 
 async def _classify(repository: Repository, paths: StatePaths, entries: Iterable[Path]) -> list[Leftover]:
-    claims = _claims(paths)
+    entries = list(entries)
+    claims = _claims(paths) if entries else {}  # else the whole history would be read for nothing
     busy = {path.stem for path in _locks(paths)}  # live, or killed and still to be brought in
     sorts = {
         entry: await _sort(repository, entry, claims.get(entry)) for entry in entries if not _is_of(entry, claims, busy)
@@ -150,7 +150,8 @@ def _inside(sort: Sort, path: Path) -> list[Path]:
 
 async def _filter_needed(repository: Repository, paths: StatePaths, noted: Iterable[Leftover]) -> list[Leftover]:
     """Leave out what a run still needs, and a patch whose work no ref holds."""
-    claims = _claims(paths)
+    noted = list(noted)
+    claims = _claims(paths) if noted else {}
     busy = {path.stem for path in _locks(paths)}
     ended = [finding for finding in noted if not _is_of(paths.box(finding.path.stem), claims, busy)]
     # What a whole step left is named after its run.

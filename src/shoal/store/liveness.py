@@ -1,24 +1,66 @@
 """The state of all runs as it is now: what a killed Shoal left without an end is `interrupted`."""
 
-from collections.abc import Mapping
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import replace
 
 from shoal.model.status import Status
 from shoal.store.fold import fold
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
-from shoal.store.reader import read_events
+from shoal.store.reader import list_runs, read_events
 from shoal.store.state import RunState, State, StepState
 
 
 def read_state(paths: StatePaths) -> State:
-    """Fold the recorded events; sessions of a killed run are `interrupted`, although nothing recorded it."""
-    first = fold(read_events(paths))
+    """Read the state of all runs, each when it is asked for; of a killed run, sessions are `interrupted`."""
+    return State(_RunsByName(paths))
+
+
+class _RunsByName(Mapping[str, RunState]):
+    """The runs in the order of their start: the names at once, a run when it is asked for, or all with one reading."""
+
+    def __init__(self, paths: StatePaths) -> None:
+        self._paths = paths
+        self._names = dict.fromkeys(reversed(list_runs(paths)))
+        self._known: dict[str, RunState] = {}
+        self._all: Mapping[str, RunState] | None = None
+
+    def __getitem__(self, name: str) -> RunState:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._known:
+            self._known[name] = _read(self._paths, name).get(name) or RunState(run=name)
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def items(self) -> ItemsView[str, RunState]:
+        return self._read_all().items()
+
+    def values(self) -> ValuesView[RunState]:
+        return self._read_all().values()
+
+    def _read_all(self) -> Mapping[str, RunState]:
+        if self._all is None:
+            self._all = _read(self._paths)
+        return self._all
+
+
+def _read(paths: StatePaths, run: str | None = None) -> Mapping[str, RunState]:
+    """Fold the events of *run*, or of all runs."""
+    first = fold(read_events(paths, run))
     doubtful = find_dead(paths, first.runs)
     if not doubtful:
-        return first
+        return first.runs
     # Read again: a run records its end before it releases its lock, so the end is there now or never.
-    return interrupt_runs(fold(read_events(paths)), doubtful)
+    return interrupt_runs(fold(read_events(paths, run)), doubtful).runs
 
 
 def find_dead(paths: StatePaths, runs: Mapping[str, RunState]) -> set[str]:

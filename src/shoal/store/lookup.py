@@ -24,15 +24,17 @@ def find_run(state: State, word: str | None = None) -> RunState:
 
     A pipeline's name stands for its latest run.
     """
-    runs = list(state.runs.values())
-    if not runs:
+    names = list(state.runs)
+    if not names:
         raise _none_yet("run")
-    if word is None:
-        return runs[-1]
-    named = [run for run in runs if word and run.name == word]
-    if word in state.runs or not named:
-        return state.runs[_find_name("run", list(state.runs), word)]
-    return named[-1]
+    if word is None or word in state.runs:
+        return state.runs[names[-1] if word is None else word]
+    # in a long history, a run is read only if it may be meant
+    likely = (state.runs[name] for name in reversed(names) if name.startswith(f"{word}-"))
+    named = next((run for run in likely if run.name == word), None)
+    if named is None and len(_fitting(names, word)) != 1:
+        named = next((run for run in reversed(list(state.runs.values())) if word and run.name == word), None)
+    return named or state.runs[_find_name("run", names, word)]
 
 
 def find_session(state: State, word: str | None = None) -> SessionState:
@@ -87,15 +89,18 @@ def _match(known: Sequence[_KnownSession], word: str) -> list[_KnownSession]:
 
 
 def _find_name(kind: str, names: Sequence[str], word: str) -> str:
-    ends = [name for name in names if name.endswith(f"-{word}")]
-    fitting = [word] if word in names else ends or [name for name in names if name.startswith(word)]
-    match fitting:
+    match fitting := _fitting(names, word):
         case []:
             raise _unknown(kind, word, names)
         case [name]:
             return name
         case _:
             raise _ambiguous(kind, word, fitting)
+
+
+def _fitting(names: Sequence[str], word: str) -> list[str]:
+    ends = [name for name in names if name.endswith(f"-{word}")]
+    return [word] if word in names else ends or [name for name in names if name.startswith(word)]
 
 
 def _none_yet(kind: str) -> BadInput:
