@@ -27,6 +27,7 @@ class RunStarted:
     limits: str = ""
     stages: tuple[str, ...] = ()
     """The names of all stages in the order of the plan, those inside of groups too."""
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,8 @@ class SessionStarted:
     """The commit that its work counts from, where it continues the files of an interrupted session."""
     conversations: tuple[str, ...] = ()
     """Where its client keeps its conversations, below its home."""
+    content: str = ""
+    """A digest of what it was asked, and of which agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

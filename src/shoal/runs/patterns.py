@@ -94,7 +94,12 @@ class RunPatterns(ProgramMerge):
     ) -> WorkerResult:
         """Give the first that ends well; the rest is ended and its work kept. Raises `AllFailed` with every cause."""
         async with self._plan_workers(tasks, retry) as (task_run, workers), _failing():
-            return await race(_calls(task_run, workers), accept=is_good, limiter=room_for(workers), progress=progress)
+            return await race(
+                _calls(task_run, _find_decisive(task_run, workers, 1)),
+                accept=is_good,
+                limiter=room_for(workers),
+                progress=progress,
+            )
 
     async def quorum(
         self, tasks: Sequence[TaskLike], n: int, *, progress: OnProgress = None, retry: RetryLike = None
@@ -104,7 +109,11 @@ class RunPatterns(ProgramMerge):
             raise BadInput(f"a quorum of {n} needs more than {len(tasks)} tasks")
         async with self._plan_workers(tasks, retry) as (task_run, workers), _failing():
             return await quorum(
-                _calls(task_run, workers), n, accept=is_good, limiter=room_for(workers), progress=progress
+                _calls(task_run, _find_decisive(task_run, workers, n)),
+                n,
+                accept=is_good,
+                limiter=room_for(workers),
+                progress=progress,
             )
 
     async def stages(
@@ -261,6 +270,12 @@ async def _all(task_run: TaskRun, workers: Sequence[WorkerSpec], progress: OnPro
 
 def _calls(task_run: TaskRun, workers: Sequence[WorkerSpec]) -> list[Call[WorkerResult]]:
     return [partial(task_run.runner.run, worker) for worker in workers]
+
+
+def _find_decisive(task_run: TaskRun, workers: list[WorkerSpec], needed: int) -> list[WorkerSpec]:
+    """Leave out whom nobody waits for any more, where enough had ended well before the run was resumed."""
+    ended = [worker for worker in workers if task_run.runner.has_succeeded(worker)]
+    return ended if len(ended) >= needed else workers
 
 
 def _value(outcome: Outcome[WorkerResult]) -> WorkerResult:

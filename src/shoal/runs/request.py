@@ -33,6 +33,10 @@ class Resume:
 
     is_fresh: bool = False
     """Whether interrupted sessions start from their base, and not from the files that they left."""
+    compares: bool = False
+    """Whether only results of tasks with the same content count."""
+    epoch: int | None = None
+    """How often the run had been resumed when it was looked at; if it has been again since, another one owns it."""
     discard: tuple[SessionDiscarded, ...] = ()
     """Sessions whose results do not count any more."""
 
@@ -94,6 +98,8 @@ class Settings:
     toolchains: Sequence[str] | None = None
     """Folders of programs that all agents see, as `runtime.toolchains`."""
     base: str | None = None
+    resume: str | None = None
+    """The run of an earlier start of the same program: tasks of it that have ended are not done again."""
     name: str = "coordinator"
     agent: AgentLike | None = None
     agents: Mapping[str, AgentLike] = field(default_factory=dict)

@@ -14,7 +14,9 @@ from shoal.model.status import Status
 from shoal.runs.request import Resume, RunRequest
 from shoal.sessions.context import RunContext
 from shoal.steps.history import FINISHED, History, read_history
+from shoal.store.fold import fold
 from shoal.store.lock import is_locked
+from shoal.store.lookup import find_run
 from shoal.store.paths import StatePaths
 from shoal.store.plans import Unrecordable, decode_plan, encode_plan
 from shoal.store.reader import read_events, store_at
@@ -39,9 +41,27 @@ async def record_resumed(context: RunContext, resume: Resume) -> History:
         if isinstance(recorded.event, RunResumed)
     ]
     epoch = max(before, default=0) + 1
+    if resume.epoch is not None and epoch != resume.epoch + 1:
+        raise BadInput(f"{context.run} was resumed by another process meanwhile; `shoal status` shows it")
     resumed = RunResumed(run=context.run, owner=os.getpid(), host=platform.node(), epoch=epoch)
     await context.ledger.append(resumed, *resume.discard)
-    return read_history(read_events(context.paths, context.run), is_fresh=resume.is_fresh)
+    events = read_events(context.paths, context.run)
+    return read_history(events, is_fresh=resume.is_fresh, compares=resume.compares)
+
+
+def resume_program(request: RunRequest, paths: StatePaths, word: str) -> RunRequest:
+    """Ask for the run that *word* names to go on, from its base: its program has been started again."""
+    run = find_run(fold(read_events(paths)), word)
+    assert_unowned(paths, run)
+    resume = Resume(compares=True, epoch=run.epoch)
+    return replace(request, run=run.run, is_reopened=True, resume=resume, base=run.base)
+
+
+def assert_unowned(paths: StatePaths, run: RunState) -> None:
+    """Refuse a run that another process goes on with, and name that process."""
+    if is_locked(paths.run_lock(run.run)):
+        where = f"process {run.owner}{f' on {run.host}' if run.host else ''}"
+        raise BadInput(f"{run.run} is still running ({where}); `shoal stop {run.run}` stops it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +76,7 @@ def find_resumable(
     paths: StatePaths, run: RunState, environ: Mapping[str, str], folder: Path, changed: Plan | None = None
 ) -> ResumableRun:
     """Read how *run* is to be continued, by its recorded plan or by *changed*; raise `BadInput` where it cannot be."""
-    if is_locked(paths.run_lock(run.run)):
-        raise BadInput(f"{run.run} is still running (process {run.owner}); `shoal stop {run.run}` stops it")
+    assert_unowned(paths, run)
     planned = store_at(paths).read_plan(run.run)
     if changed is None and (planned is None or not planned.plan):
         why = "an older Shoal started it" if planned is None else planned.unrecorded
@@ -74,7 +93,7 @@ def find_resumable(
         name=plan.name,
         run=run.run,
         is_reopened=True,
-        resume=Resume(),
+        resume=Resume(epoch=run.epoch),
         base=run.base,
         strategy=run.workspace or plan.isolation_strategy,
         sandbox=run.wall or plan.sandbox,
@@ -179,4 +198,5 @@ def with_discarded(
     resumable: ResumableRun, discard: tuple[SessionDiscarded, ...], *, is_fresh: bool = False
 ) -> ResumableRun:
     """Return *resumable* with sessions that do not count any more."""
-    return replace(resumable, request=replace(resumable.request, resume=Resume(is_fresh=is_fresh, discard=discard)))
+    resume = replace(resumable.request.resume or Resume(), is_fresh=is_fresh, discard=discard)
+    return replace(resumable, request=replace(resumable.request, resume=resume))

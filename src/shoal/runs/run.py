@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
@@ -58,6 +59,7 @@ async def record_start(
         wall=context.sandbox.name,
         workspace=context.kind.name,
         owner=os.getpid(),
+        host=platform.node(),
         notes=(
             *plan.notes,
             *setup_notes(context, plan),

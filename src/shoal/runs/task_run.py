@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from shoal import __version__
 from shoal.adapters.client import this_host
 from shoal.errors import BadInput
 from shoal.git.refs import assert_unblocked, list_refs, pin
 from shoal.git.repository import resolve
 from shoal.model.conflict_rule import Merging
-from shoal.model.events import RunEnded, StepEnded, StepStarted
+from shoal.model.events import RunEnded, RunPlanned, StepEnded, StepStarted
 from shoal.model.masking import Mask
 from shoal.model.merge import Strategy
 from shoal.model.plan import Plan, Step
@@ -27,11 +28,12 @@ from shoal.model.task import AgentLike, Task, TaskLike
 from shoal.patterns.limiter import Limiter, use_limiter
 from shoal.proc.spawn import raise_file_limit
 from shoal.runs.auto_merge import auto_merge
-from shoal.runs.context import open_run
+from shoal.runs.context import home_of, open_run
 from shoal.runs.control import RunControl, hold_control
 from shoal.runs.overlaps import watch_overlaps
 from shoal.runs.preflight import adapters_for, assert_holdable, assert_installed, secret_values
 from shoal.runs.request import RunRequest, Settings
+from shoal.runs.resume import record_resumed, resume_program
 from shoal.runs.run import record_start
 from shoal.sessions.context import RunContext
 from shoal.sessions.held_session import OpenSession, hold_session, make_held_worker
@@ -40,6 +42,7 @@ from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
 from shoal.steps.dag import Contribution, DagRunner, Node, Turn, Unstacked, explain_skip
 from shoal.steps.gate import door_of
+from shoal.steps.history import History
 from shoal.steps.resolve_task import (
     AgentDirectory,
     TaskDefaults,
@@ -51,6 +54,7 @@ from shoal.steps.resolve_task import (
 )
 from shoal.store.fold import fold, report
 from shoal.store.ledger import Listener
+from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 
 
@@ -65,9 +69,10 @@ class TaskRun:
         admission: Admission,
         directory: AgentDirectory,
         defaults: TaskDefaults,
+        history: History,
     ) -> None:
         self.settings = settings
-        self.runner = WorkerRunner(context, limiter, admission)
+        self.runner = WorkerRunner(context, limiter, admission, history)
         self._directory = directory
         self._defaults = defaults
         self._secrets: list[Mapping[str, str]] = []
@@ -253,14 +258,18 @@ async def open_task_run(
     few = () if most == settings.max_concurrent else (f"{most} agents at a time: more need more open files",)
     seen = tuple(f"all agents may run what lies in {folder.path}" for folder in toolchains)
     plan = Plan(name=settings.name, steps=(), toolchains=toolchains, notes=(*few, *seen))
-    opening = open_run(replace(_run_request(folder, settings), on_event=listen), plan)
+    request = replace(_run_request(folder, settings), on_event=listen)
+    if settings.resume is not None:
+        request = resume_program(request, StatePaths.of(await home_of(request)), settings.resume)
+    opening = open_run(request, plan)
     async with opening as opened, contextlib.AsyncExitStack() as held:
         context = opened.context
         door = held.enter_context(door_of(context))
-        await record_start(context, plan, limits=settings.limits)
+        history = await _begin(context, plan, request, settings)
         admission = Admission(context.paths.root)
         limit = limiter or admitting(context, admission, most)
-        task_run = TaskRun(context, settings, limit, admission, directory, replace(defaults, private=context.private))
+        defaults = replace(defaults, private=context.private)
+        task_run = TaskRun(context, settings, limit, admission, directory, defaults, history)
         task_run.warm()
         control = task_run.control = RunControl(runner=task_run.runner, door=door, stop_run=task_run.runner.stop_all)
         status: Status | None = Status.FAILED  # of a run that was left by an error
@@ -279,6 +288,15 @@ async def open_task_run(
             await context.ledger.append(
                 RunEnded(run=context.run, status=status or task_run.status, duration_seconds=took)
             )
+
+
+async def _begin(context: RunContext, plan: Plan, request: RunRequest, settings: Settings) -> History:
+    if request.resume is not None:
+        return await record_resumed(context, request.resume)
+    why = f"a program started it: start that again with `AgentCoordinator(resume={context.run!r})`"
+    planned = RunPlanned(run=context.run, plan="", unrecorded=why, options={}, version=__version__)
+    await record_start(context, plan, planned, limits=settings.limits)
+    return History()
 
 
 def _surroundings(directory: AgentDirectory, settings: Settings) -> tuple[TaskDefaults, tuple[ToolFolder, ...]]:

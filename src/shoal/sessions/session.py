@@ -265,6 +265,7 @@ def describe_start(context: RunContext, worker: WorkerSpec) -> SessionStarted:
         setup=setup_record(context, worker),
         visit=worker.visit,
         origin=worker.origin or "",
+        content=worker.content,
         conversations=worker.adapter.client.conversations if worker.adapter.client else (),
     )
 

@@ -44,6 +44,8 @@ class WorkerSpec:
     """The interrupted session that it continues."""
     conversation: str | None = None
     """The client's own name for the conversation of that session, where it is to go on in it."""
+    content: str = ""
+    """A digest of what it is asked in its first attempt, and of which agent."""
     spent_before: Usage = field(default_factory=dict)
     """What was spent in that conversation before."""
     database: str | None = None

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from shoal.executors.kind import Executor
 from shoal.executors.local import LocalExecutor
 from shoal.git.refs import pin
 from shoal.model.repository import Base
+from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult, sum_usage
 from shoal.model.status import Status
 from shoal.patterns.limiter import Limiter
@@ -25,6 +27,7 @@ from shoal.steps.history import AttemptKey, History, Salvage, Visit
 from shoal.steps.prompt import next_attempt, with_interruption
 from shoal.workspaces.base import base_ready, delta_ready
 
+DIGEST_CHARS = 16
 APART_SECONDS = 0.05  # a cancel that comes before the last one was seen is one with it
 
 
@@ -46,6 +49,13 @@ def _continue(worker: WorkerSpec, salvage: Salvage | None) -> WorkerSpec:
         return worker
     task = replace(worker.task, prompt=with_interruption(worker.task.prompt))
     return replace(worker, base=salvage.commit, origin=salvage.origin, trusts_base=False, task=task)
+
+
+def digest_content(task: ResolvedTask) -> str:
+    """Digest what an agent is asked, and which agent: its own description, without the values of its variables."""
+    agent = task.agent
+    asked = (task.prompt, task.system_prompt, agent.adapter, agent.model, *agent.command, *agent.args)
+    return hashlib.sha256(repr(asked).encode(errors="replace")).hexdigest()[:DIGEST_CHARS]
 
 
 def _is_final(result: WorkerResult) -> bool:
@@ -90,17 +100,18 @@ class WorkerRunner:
     async def run(self, worker: WorkerSpec) -> WorkerResult:
         """Run *worker*, again while it fails and has attempts left; a cancelled one is in `results` too."""
         numbers = itertools.count(1)
+        worker = replace(worker, content=digest_content(worker.task))
         self.workers[WorkerKey(worker.step, worker.index)] = worker
 
         async def attempt() -> WorkerResult:
             # A fresh workspace and a new branch for each: what the former one wrote is kept on its own.
             number = next(numbers)
             key = AttemptKey(Visit(worker.step, worker.visit), worker.index, number)
-            if (recorded := self.history.result(key)) is not None:
+            if (recorded := self.history.result(key, worker.content)) is not None:
                 self.results[WorkerKey(worker.step, worker.index)] = recorded
                 return recorded
             this = worker if number == 1 else next_attempt(worker, number, self.result(worker))
-            return await self._attempt(_continue(this, self.history.salvage(key)))
+            return await self._attempt(_continue(this, self.history.salvage(key, worker.content)))
 
         retry = worker.task.retry
         if retry.max_attempts == 1:
@@ -116,6 +127,12 @@ class WorkerRunner:
                 accept=_is_final,
             )
         return self.result(worker)
+
+    def has_succeeded(self, worker: WorkerSpec) -> bool:
+        """Say whether *worker* had ended well before the run was resumed."""
+        content, attempts = digest_content(worker.task), range(1, worker.task.retry.max_attempts + 1)
+        keys = (AttemptKey(Visit(worker.step, worker.visit), worker.index, number) for number in attempts)
+        return any(result.status.is_good for key in keys if (result := self.history.result(key, content)) is not None)
 
     def result(self, worker: WorkerSpec) -> WorkerResult:
         """Give the last result of *worker*; one that never started was cancelled."""

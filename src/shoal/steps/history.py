@@ -71,6 +71,10 @@ class History:
     """The numbers of the events that opened gates without an answer."""
     usage: tuple[Mapping[str, float], ...] = ()
     """What every session spent so far, those that do not count any more too."""
+    contents: dict[AttemptKey, str] = field(default_factory=dict)
+    """Digests of what was asked in each attempt."""
+    compares: bool = False
+    """Whether only what was asked in the same words counts: a program may have changed since, unlike a plan."""
     is_fresh: bool = False
     """Whether interrupted sessions start from their base, and not from the files that they left."""
     _entered: Counter[str] = field(default_factory=Counter)
@@ -80,13 +84,16 @@ class History:
         self._entered[step] += 1
         return Visit(step, self._entered[step])
 
-    def result(self, key: AttemptKey) -> WorkerResult | None:
-        """Give the result of an attempt that ended by itself."""
-        return self.results.get(key)
+    def result(self, key: AttemptKey, content: str = "") -> WorkerResult | None:
+        """Give the result of an attempt at *content* that ended by itself."""
+        return self.results.get(key) if self._is_same(key, content) else None
 
-    def salvage(self, key: AttemptKey) -> Salvage | None:
-        """Give the work that an interrupted attempt left, if a new one is to continue it."""
-        return None if self.is_fresh else self.salvaged.get(key)
+    def salvage(self, key: AttemptKey, content: str = "") -> Salvage | None:
+        """Give the work that an interrupted attempt at *content* left, if a new one is to continue it."""
+        return self.salvaged.get(key) if self._is_same(key, content) and not self.is_fresh else None
+
+    def _is_same(self, key: AttemptKey, content: str) -> bool:
+        return not self.compares or self.contents.get(key) == content
 
     def final(self, visit: Visit, index: int, max_attempts: int) -> WorkerResult | None:
         """Give the result of a worker that has nothing left to do: it succeeded, or used all its attempts."""
@@ -98,9 +105,9 @@ class History:
         return result
 
 
-def read_history(events: Iterable[Recorded], *, is_fresh: bool = False) -> History:
+def read_history(events: Iterable[Recorded], *, is_fresh: bool = False, compares: bool = False) -> History:
     """Add up what *events* of one run say, in their order."""
-    reading = _Reading(History(is_fresh=is_fresh))
+    reading = _Reading(History(is_fresh=is_fresh, compares=compares))
     for recorded in sorted(events, key=lambda recorded: recorded.seq):
         reading.take(recorded)
     return reading.history
@@ -132,6 +139,7 @@ class _Reading:
                 key = AttemptKey(Visit(started.step, started.visit), started.index, started.attempt)
                 self._keys[started.session] = key
                 self._origins[started.session] = started.origin or started.base
+                self.history.contents[key] = started.content
             case SessionEnded(session=session, result=result) if session in self._keys:
                 self._session_ended(self._keys[session], result)
             case SessionDiscarded(session=session) if session in self._keys:
@@ -174,6 +182,7 @@ class _Reading:
     def _discard(self, key: AttemptKey) -> None:
         self.history.results.pop(key, None)
         self.history.salvaged.pop(key, None)
+        self.history.contents.pop(key, None)
         self.history.steps.pop(key.visit, None)
         self._last[key.visit].pop(key.index, None)
 

@@ -152,8 +152,9 @@ class Fold:
         match recorded.event:
             case RunStarted() as event:
                 self._run_started(event, recorded.at)
-            case RunResumed(run=run, owner=owner):
-                self._runs[run] = replace(self._run(run, recorded.at), owner=owner, status=Status.RUNNING, error=None)
+            case RunResumed(run=run, owner=owner, host=host, epoch=epoch):
+                known = replace(self._run(run, recorded.at), owner=owner, host=host, epoch=epoch)
+                self._runs[run] = replace(known, status=Status.RUNNING, error=None)
             case RunEnded(run=run, status=status, duration_seconds=seconds, error=error, exit_code=code):
                 known = self._run(run, recorded.at)
                 self._runs[run] = replace(known, status=status, duration_seconds=seconds, error=error, exit_code=code)
@@ -212,6 +213,7 @@ class Fold:
             workspace=event.workspace,
             limits=event.limits,
             owner=event.owner,
+            host=event.host,
             notes=event.notes,
             stages=event.stages,
             status=Status.RUNNING,

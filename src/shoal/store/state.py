@@ -80,6 +80,9 @@ class RunState:
     workspace: str = ""
     limits: str = ""
     owner: int = 0
+    host: str = ""
+    epoch: int = 0
+    """How often it was resumed."""
     status: Status = Status.RUNNING
     notes: tuple[str, ...] = ()
     started_at: float = 0.0
