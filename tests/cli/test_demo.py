@@ -15,7 +15,7 @@ def test_the_demonstration_shows_five_agents_and_the_overlap(shoal: Shoal, tmp_p
     assert said.code == 0
     assert said.out.count("  ended  ") == 5
     assert len(branches) == 4, "one of the five changed nothing"
-    assert re.search(r"greet\.py: agent/polite/\w+, agent/french/\w+", said.out)
+    assert re.search(r"x greet\.py: (polite|french)-\w+, (polite|french)-\w+", said.out)
     assert re.search(r"sandbox: (bubblewrap|landlock)", said.out)
     assert "1024 MB memory" in said.out
     assert shoal("status", cwd=place).code == 0

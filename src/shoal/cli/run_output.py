@@ -106,7 +106,7 @@ class ProgressLines:
         return "\n".join([head, *(f"{INDENT}note: {flat(note)}" for note in event.notes)])
 
     def _result(self, result: WorkerResult) -> str:
-        status = self._paint(result.status.value, tone(result.status))
+        status = self._paint(result.status_text, tone(result.status))
         took = seconds(result.duration_seconds)
         kept = (
             "no branch" if result.branch is None else f"{escape(result.branch)}, {count(result.files_changed, 'file')}"

@@ -8,9 +8,9 @@ from shoal.cli import output
 from shoal.cli.options import HERE, Json, Repo, Run
 from shoal.cli.output import Paint, escape, program
 from shoal.cli.render.approve import waiting_document, waiting_lines
-from shoal.cli.render.columns import ago, columns, count, join_cells, tone
+from shoal.cli.render.columns import ago, columns, join_cells, tone
 from shoal.cli.render.merge import delivery_line, merge_lines
-from shoal.cli.render.overlaps import overlap_table
+from shoal.cli.render.overlaps import overlap_lines
 from shoal.cli.render.report import error_lines, headline, setting_lines, step_lines, worker_lines
 from shoal.cli.repository import find_place
 from shoal.model.results import RunReport, WorkerResult
@@ -40,9 +40,7 @@ def status_lines(
     if waiting:
         yield from (*waiting, "")
     if report.overlaps:
-        number = count(len(report.overlaps), "pair")
-        yield f"{paint('overlap:', 'warn')} {number} of sessions changed the same files"
-        yield from (*overlap_table(report.overlaps, paint), "")
+        yield from (*overlap_lines(report.overlaps, paint), "")
     if merging:
         yield from (*merging, "")
     yield from setting_lines(report)

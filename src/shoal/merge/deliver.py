@@ -37,7 +37,7 @@ async def find_target(repository: Repository, into: str) -> str:
 
 async def deliver(context: MergeContext, into: str, old: str, new: str, *, is_undo: bool = False) -> Delivery | None:
     """Move *into* from *old* to *new*, which contains it; return `None` if somebody else moved it meanwhile."""
-    unchanged = Delivery(into=into, status=DeliveryStatus.UNCHANGED, old=old, new=new)
+    unchanged = Delivery(into=into, status=DeliveryStatus.UNCHANGED, old=old, new=new, is_undo=is_undo)
     if old == new:
         await _finish_interrupted(context, into, new, is_undo=is_undo)
         return unchanged
@@ -92,7 +92,7 @@ async def _move_files_and_ref(
         await _move_back(context, moved, delivery)
         return None
     await _record(context, delivery.into, delivery.old, delivery.new, is_undo=is_undo)
-    return Delivery(into=delivery.into, status=DeliveryStatus.DELIVERED, old=delivery.old, new=delivery.new)
+    return replace(delivery, status=DeliveryStatus.DELIVERED)
 
 
 async def _move_back(context: MergeContext, moved: list[Checkout], delivery: Delivery) -> None:

@@ -140,6 +140,8 @@ class Delivery:
     message: str = ""
     command: str | None = None
     """The one command that finishes it, where it was left."""
+    is_undo: bool = False
+    """Whether it takes the work out of the branch."""
 
     def as_fields(self) -> dict[str, object]:
         """Give the fields by their names."""

@@ -14,6 +14,9 @@ from shoal.model.status import Status
 Usage = Mapping[str, float]
 NONE: Usage = MappingProxyType({"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0})
 
+VERIFYING = "__verify"
+"""In the names of sessions that verify a merge."""
+
 
 def sum_usage(parts: Iterable[Usage]) -> dict[str, float]:
     """Add up what several spent; nobody's spending is nothing at all, not zeros."""
@@ -77,6 +80,11 @@ class WorkerResult:
     """Who stopped this session alone; such a session counts as failed, and is not tried again."""
     checks: tuple[Checked, ...] = ()
     """What became of the contracts of its step, and of the command that a selection tried its work with."""
+
+    @property
+    def status_text(self) -> str:
+        """How it ended, in a word: a verification changes nothing by its nature, so one that is good has passed."""
+        return "passed" if self.status.is_good and VERIFYING in self.session else self.status.value
 
     @property
     def status_for_step(self) -> Status:

@@ -291,7 +291,13 @@ class Fold:
         self._runs[run] = replace(self._run(run, at), merge=report)
 
     def _note_delivery(self, event: DeliveryRecorded, at: float) -> None:
-        made = Delivery(into=event.into, status=DeliveryStatus.DELIVERED, old=event.old, new=event.new)
+        made = Delivery(
+            into=event.into,
+            status=DeliveryStatus.DELIVERED,
+            old=event.old,
+            new=event.new,
+            is_undo=event.is_undo,
+        )
         run = self._run(event.run, at)
         self._runs[event.run] = replace(run, deliveries={**run.deliveries, event.into: made})
 

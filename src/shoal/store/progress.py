@@ -97,7 +97,7 @@ class AgentProgress:
     @property
     def state(self) -> str:
         """Name what it is in the middle of, or how it ended."""
-        return self.phase.value if self.result is None else self.result.status.value
+        return self.phase.value if self.result is None else self.result.status_text
 
     def seconds(self, now: float) -> float:
         """Say how long it has been at work, or was."""

@@ -258,7 +258,8 @@ def _doing(agent: AgentProgress, room: int, now: float, paint: Paint) -> str:
         reason = why(agent.result)
         if reason is not None:
             return paint(fit(clean(reason.split("\n")[0]), room), "bad" if not agent.result.status.is_good else "dim")
-        return fit(f"{_files(agent)} files, {agent.result.branch}" if agent.result.branch else "no changes", room)
+        files = count(agent.result.files_changed, "file")
+        return fit(f"{files}, {agent.result.branch}" if agent.result.branch else "no changes", room)
     if agent.phase in WAITING:
         seconds = max(0, round(agent.waits_until - now))
         return paint(fit(f"again in {seconds} s: {clean(agent.action)}", room), "warn")

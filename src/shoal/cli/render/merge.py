@@ -18,12 +18,15 @@ TONES = {
 }
 
 
-def merge_lines(done: MergeReport, program: str, paint: Paint, *, is_asking: bool = False) -> Iterator[str]:
+def merge_lines(
+    done: MergeReport, program: str, paint: Paint, *, is_asking: bool = False, has_next: bool = True
+) -> Iterator[str]:
     """Describe the result for each session and the branch, and what to type next unless a question follows."""
     yield from _table(done.results, paint)
     merged = sum(result.status is MergeStatus.MERGED for result in done.results)
     where = f"{escape(done.branch)} at {done.commit[:10]}" if done.commit else "no branch was made"
-    yield f"{paint(escape(done.run), 'bold')}: {merged} of {count(len(done.results), 'session')} merged; {where}"
+    merged_text = f"{merged} of {count(len(done.results), 'session')} merged" if done.results else "nothing is merged"
+    yield f"{paint(escape(done.run), 'bold')}: {merged_text}; {where}"
     if done.base_fault is not None:
         yield f"verification already fails on the base: {escape(done.base_fault.partition(chr(10))[0])}"
     if done.branch_fault is not None:
@@ -33,7 +36,18 @@ def merge_lines(done: MergeReport, program: str, paint: Paint, *, is_asking: boo
         yield f"left out (failed or undone; name them to merge them): {some(done.left_out)}"
     if done.delivery is not None:
         yield delivery_line(done.delivery, paint, is_made=done.commit is not None)
-    yield from (f"{INDENT}{line}" for line in _next(done, program, is_asking=is_asking))
+    if has_next:
+        yield from (f"{INDENT}{line}" for line in _next(done, program, is_asking=is_asking))
+
+
+def next_after_merge(done: MergeReport, program: str) -> str | None:
+    """Choose the one command that brings the merge on; `None` where it is done."""
+    if done.delivery is not None and done.delivery.command:
+        return escape(done.delivery.command)
+    if done.delivery is None and done.commit is not None and done.branch_fault is None:
+        return f"git merge {escape(done.branch)}"
+    conflicting = [result.session for result in done.results if result.status is MergeStatus.CONFLICTS]
+    return f"{program} diff {escape(conflicting[0])}" if conflicting else None
 
 
 def undo_lines(done: MergeReport, paint: Paint) -> Iterator[str]:
@@ -113,6 +127,10 @@ def delivery_line(delivery: Delivery, paint: Paint, *, is_made: bool = True) -> 
     """Describe what happened to the user's branch; without an integration branch there is nothing to deliver."""
     into = escape(delivery.into)
     match delivery.status:
+        case DeliveryStatus.DELIVERED if delivery.is_undo:
+            return f"{paint('taken out', 'good')} of {into} again: {delivery.old[:10]} → {delivery.new[:10]}"
+        case DeliveryStatus.UNCHANGED if delivery.is_undo:
+            return f"{into} does not have it"
         case DeliveryStatus.DELIVERED:
             return f"{paint('delivered', 'good')} into {into}: {delivery.old[:10]} → {delivery.new[:10]}"
         case DeliveryStatus.UNCHANGED:

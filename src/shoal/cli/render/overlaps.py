@@ -9,6 +9,9 @@ from shoal.model.overlap import Overlap
 INDENT = "  "
 NAMED = 3
 MAX_PAIRS = 10
+MAX_FILES = 10
+MAX_NAMES = 4
+LEGEND = "(x in conflict, ~ merges by itself)"
 WIDEST = 30
 """With more sessions the table is wider than a terminal; the list of pairs is enough."""
 
@@ -63,26 +66,34 @@ def matrix(names: Sequence[str], marks: Mapping[tuple[str, str], str], paint: Pa
     yield from map(join_cells, padded)
 
 
-def overlap_table(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
-    """Draw which sessions overlap: `x` is a conflict, `~` the same files without one; a single pair is a line."""
+def overlap_lines(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
+    """Say which files several agents changed; workers of one step did the same task, so they have one line."""
     for step in dict.fromkeys(overlap.step for overlap in overlaps if overlap.step is not None):
-        yield f"{INDENT}{_siblings(step, [overlap for overlap in overlaps if overlap.step == step])}"
-    yield from _pairs([overlap for overlap in overlaps if overlap.step is None], paint)
+        siblings = [overlap for overlap in overlaps if overlap.step == step]
+        yield f"{paint('overlap:', 'warn')} {_siblings(step, siblings)}"
+    yield from _file_lines([overlap for overlap in overlaps if overlap.step is None], paint)
 
 
-def _pairs(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
-    names = list(dict.fromkeys(name for overlap in overlaps for name in (overlap.one, overlap.other)))
-    marks = {
-        pair: "x" if overlap.conflicts else "~"
-        for overlap in overlaps
-        for pair in ((overlap.one, overlap.other), (overlap.other, overlap.one))
-    }
-    if len(names) > 2:
-        yield from (f"{INDENT}{line}" for line in matrix(names, marks, paint))
-    for overlap in overlaps[:MAX_PAIRS]:
-        yield f"{INDENT}{escape(overlap.one)} and {escape(overlap.other)}: {verdict(overlap, paint)}"
-    if len(overlaps) > MAX_PAIRS:
-        yield f"{INDENT}… and {count(len(overlaps) - MAX_PAIRS, 'more pair')}"
+def _file_lines(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
+    """Give a line for each file: who changed it, and whether their changes are in conflict."""
+    sessions: dict[str, dict[str, None]] = {}
+    conflicts: set[str] = set()
+    for overlap in overlaps:
+        clashing = [path for conflict in overlap.conflicts for path in conflict.paths]
+        conflicts.update(clashing)
+        for path in (*overlap.paths, *clashing):
+            sessions.setdefault(path, {}).update({overlap.one: None, overlap.other: None})
+    if not sessions:
+        return
+    files = count(len(sessions), "file")
+    clash = f", {count(len(conflicts), 'conflict')}" if conflicts else ", no conflict"
+    yield f"{paint('overlap:', 'warn')} {files} changed by more than one agent{clash} {LEGEND}"
+    ordered = sorted(sessions, key=lambda path: (path not in conflicts, path))
+    for path in ordered[:MAX_FILES]:
+        mark = paint("x", "bad") if path in conflicts else paint("~", "warn")
+        yield f"{INDENT}{mark} {escape(path)}: {some(list(sessions[path]), MAX_NAMES)}"
+    if len(ordered) > MAX_FILES:
+        yield f"{INDENT}… and {count(len(ordered) - MAX_FILES, 'more file')}"
 
 
 def _siblings(step: str, overlaps: Sequence[Overlap]) -> str:

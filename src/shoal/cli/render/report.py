@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.cli.output import Paint, escape, flat
-from shoal.cli.render.columns import SHOWN, beginning, columns, count, heading, join_cells, seconds, some, tone
-from shoal.cli.render.merge import merge_lines
-from shoal.cli.render.overlaps import overlap_table
-from shoal.git.difference import overlaps
+from shoal.cli.render.columns import beginning, columns, count, heading, join_cells, seconds, some, tone
+from shoal.cli.render.merge import merge_lines, next_after_merge
+from shoal.cli.render.overlaps import overlap_lines
 from shoal.model.contract import warnings
-from shoal.model.results import RunReport, StepResult, Usage, WorkerResult
+from shoal.model.results import VERIFYING, RunReport, StepResult, Usage, WorkerResult
 from shoal.model.status import Status
 
 NOT_FOUND = 127
-MOST_LINES = 8
+LAST_LINES = 5
 UNSEEN = (
     "agents see the system's programs and the first word of their command, not the rest of your PATH; "
     "add folders with `runtime.toolchains`"
@@ -32,14 +31,14 @@ def why(worker: WorkerResult) -> str | None:
         )
     if worker.error and worker.exit_code == NOT_FOUND and worker.status is Status.FAILED:
         return f"{flat(worker.error)} ({UNSEEN})"
-    return _lines(worker.error) if worker.error else None
+    return _lines(worker) if worker.error else None
 
 
-def _lines(error: str) -> str:
-    """Return the first lines, indented."""
-    shown, *rest = error.splitlines() or [""]
-    more = [f"      {escape(line)}" for line in rest[:MOST_LINES]]
-    return "\n".join([escape(shown), *more, *(["      …"] if len(rest) > MOST_LINES else [])])
+def _lines(worker: WorkerResult) -> str:
+    """Return the first line, and the last ones indented: they say what went wrong."""
+    shown, *rest = (worker.error or "").splitlines() or [""]
+    cut = [f"      … `shoal logs {escape(worker.session)}` shows all of it"] if len(rest) > LAST_LINES else []
+    return "\n".join([escape(shown), *cut, *(f"      {escape(line)}" for line in rest[-LAST_LINES:])])
 
 
 def usage_text(usage: Usage) -> str:
@@ -55,7 +54,6 @@ def usage_text(usage: Usage) -> str:
 NAMED = 3
 PROMPT = 80 - len("    task: ")
 INDENT = "  "
-VERIFYING = "__verify"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +75,9 @@ def report_lines(report: RunReport, closing: Closing, paint: Paint) -> Iterator[
     yield from worker_lines(report, paint, closing.changed)
     yield from step_lines(report, paint)
     yield from _overlap_lines(report, closing.changed, paint)
-    yield from overlap_table(report.overlaps, paint)
     if report.merge is not None:
         yield ""
-        yield from merge_lines(report.merge, closing.program, paint)
+        yield from merge_lines(report.merge, closing.program, paint, has_next=False)
     yield ""
     yield from setting_lines(report)
     if advice := list(_next(report, closing)):
@@ -169,7 +166,7 @@ def _row(worker: WorkerResult, paths: Sequence[str]) -> tuple[str, ...]:
     took = seconds(worker.duration_seconds) if is_timed and not worker.status.is_interrupted else "-"
     return (
         escape(worker.session),
-        worker.status.value,
+        worker.status_text,
         took,
         escape(worker.branch or "-"),
         _changes(worker, paths),
@@ -186,6 +183,8 @@ def _changes(worker: WorkerResult, paths: Sequence[str]) -> str:
 def _remarks(worker: WorkerResult) -> Iterator[str]:
     if reason := why(worker):
         yield f"why: {reason}"
+    if VERIFYING in worker.session and not worker.status.is_good:
+        yield from (f"    > {escape(line)}" for line in worker.output.splitlines()[-LAST_LINES:])
     if worker.attempts > 1:
         yield f"attempt {worker.attempts}"
     if spent := usage_text(worker.usage):
@@ -222,60 +221,63 @@ def _score(good: int, total: int, status: Status) -> str:
 
 
 def _overlap_lines(report: RunReport, changed: Mapping[str, Sequence[str]], paint: Paint) -> Iterator[str]:
-    """Name the files that more than one of the overlapping, mergeable branches changed."""
-    good = {
-        worker.session: worker.branch
-        for worker in _workers(report)
-        if worker.branch in changed and worker.status.is_good
-    }
-    if len(good) < 2:
-        return
-    overlapping = {good.get(name) for overlap in report.overlaps for name in (overlap.one, overlap.other)}
-    shared = overlaps({branch: paths for branch, paths in changed.items() if branch in overlapping})
-    yield ""
-    if not shared:
+    """Say which files more than one agent changed, or that there are none."""
+    good = [worker for worker in _workers(report) if worker.branch in changed and worker.status.is_good]
+    if report.overlaps:
+        yield ""
+        yield from overlap_lines(report.overlaps, paint)
+    elif len(good) > 1:
+        yield ""
         yield "overlap: none, no two independent branches changed the same file"
-        return
-    files = count(len(shared), "file")
-    yield f"{paint('overlap:', 'warn')} {files} changed on more than one branch; merging may need your help"
-    for file in shared[:SHOWN]:
-        yield f"{INDENT}{escape(file.path)}: {', '.join(map(escape, file.branches))}"
-    if len(shared) > SHOWN:
-        yield f"{INDENT}… and {len(shared) - SHOWN} more"
 
 
 def _next(report: RunReport, closing: Closing) -> Iterator[str]:
-    """Yield the commands to type next."""
-    workers = _workers(report)
+    """Yield the one command to type next, from where it works."""
+    command = _next_command(report, closing)
+    if command is None:
+        return
     if closing.folder.resolve() != Path.cwd():
         yield f"cd {escape(shlex.quote(str(closing.folder)))}"
-    branched = sorted((worker for worker in workers if worker.branch), key=lambda worker: not worker.status.is_good)
-    for worker in branched[:1]:
-        yield f"{closing.program} diff {escape(worker.session)}"
-        if worker.status.is_good and (closing.can_merge or not _is_held(worker)):
-            apply = f"{closing.program} diff {escape(worker.session)} | git apply"
-            yield from _merging(report, worker, closing.program) if closing.can_merge else (apply,)
-        yield f"{closing.program} open {escape(worker.session)}"
-    talkers = [worker for worker in workers if worker.attempts and (not worker.status.is_good or not branched)]
-    talkers.sort(key=lambda worker: worker.status is Status.CANCELLED)  # a failure says more than a cancellation
-    for worker in talkers[:1]:
-        yield f"{closing.program} logs {escape(worker.session)}"
+    yield command
+
+
+def _next_command(report: RunReport, closing: Closing) -> str | None:
+    """Choose the command that brings the work on: look at it where that was advised, merge it, or ask why it failed."""
+    if report.merge is not None:
+        return next_after_merge(report.merge, closing.program)
+    workers = _workers(report)
+    good = _mergeable(report)
+    if not good:
+        return _look_into(workers, closing.program)
+    first = escape(good[0].session)
+    if len(good) == 1 and (_is_held(good[0]) or good[0].instructions):
+        return f"{closing.program} diff {first}"
+    if not closing.can_merge:
+        return f"{closing.program} diff {first} | git apply"
+    if len(good) == 1:
+        return f"git merge {escape(good[0].branch or '')}"
+    return f"{closing.program} merge {escape(report.run)} --preview"
+
+
+def _mergeable(report: RunReport) -> list[WorkerResult]:
+    """Give the good workers with work of their own; of a step that selected one, only that one."""
+    return [
+        worker
+        for step in report.steps
+        for worker in step.worker_results
+        if worker.branch and worker.status.is_good and step.selected in (None, worker.index)
+    ]
+
+
+def _look_into(workers: Sequence[WorkerResult], program: str) -> str | None:
+    """Name the log that says most: of one that failed, before one that was stopped."""
+    talkers = sorted((worker for worker in workers if worker.attempts), key=_by_interest)
+    return f"{program} logs {escape(talkers[0].session)}" if talkers else None
+
+
+def _by_interest(worker: WorkerResult) -> int:
+    return 1 + (worker.status is Status.CANCELLED) if not worker.status.is_good else 3
 
 
 def _is_held(worker: WorkerResult) -> bool:
     return bool(worker.executable or worker.secrets)
-
-
-def _merging(report: RunReport, chosen: WorkerResult, program: str) -> Iterator[str]:
-    """Say how to merge: with Shoal if there are several branches or held work, else with git."""
-    if (done := report.merge) is not None:
-        if done.commit is not None and done.delivery is None:
-            yield f"git merge {escape(done.branch)}"
-        return  # printed above; and `git merge` would merge held work
-    branches = [worker for worker in _workers(report) if worker.branch and worker.status.is_good]
-    if any(_is_held(worker) for worker in _workers(report)):
-        yield f"{program} merge {escape(report.run)}"  # `git merge` would merge held work
-    elif len(branches) > 1:
-        yield f"{program} merge {escape(report.run)} --preview"
-    else:
-        yield f"git merge {escape(chosen.branch or '')}"
