@@ -19,7 +19,7 @@ from shoal.runs.survivors import end_survivors, sweep_trials
 from shoal.sessions.context import RunContext
 from shoal.sessions.conversations import Attempt, keep_conversation, last_heard
 from shoal.sessions.executable_config import flag_changes
-from shoal.sessions.keep_work import KeptWork, add_seal_notes, keep_work
+from shoal.sessions.keep_work import KeptWork, add_seal_notes, find_secrets, keep_work
 from shoal.sessions.open_session import prune
 from shoal.sessions.seal import SealRequest, seal_work
 from shoal.sessions.session_dir import SessionDir
@@ -318,6 +318,7 @@ async def _describe_ref(context: RunContext, session: SessionState, commit: str)
         files_changed=len(paths),
         refs=tuple(others),
         flags=await flag_changes(context.repository.git, session.base, commit, paths, context.executable),
+        secrets=await find_secrets(context, session.base, commit),
     )
 
 

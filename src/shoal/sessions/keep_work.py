@@ -34,11 +34,11 @@ NAMED_AT_MOST = 20
 NAME_CHARS = 300
 
 
-async def find_secrets(context: RunContext, commit: str) -> tuple[str, ...]:
-    """Name the files and commits since the base that have a secret in them; earlier commits of the branch too."""
+async def find_secrets(context: RunContext, base: str, commit: str) -> tuple[str, ...]:
+    """Name the files and commits since *base* that have a secret in them; earlier commits of the branch too."""
     if not context.mask.has_long:
         return ()
-    wanted = ("rev-list", "--objects", f"--max-count={MOST_OBJECTS}", commit, f"^{context.base.commit}")
+    wanted = ("rev-list", "--objects", f"--max-count={MOST_OBJECTS}", commit, f"^{base}")
     done = await git(context.repository.git, *wanted, limit=MOST_OBJECTS * 200)
     rows = [line.partition(b" ") for line in done.stdout.split(b"\n")[:MOST_OBJECTS]]
     names = {name: path for name, _, path in rows if len(name) == context.repository.digits}  # the last may be cut
@@ -226,7 +226,7 @@ async def _import(context: RunContext, seal: Seal, ref: str, here: str | None) -
         commit=seal.tip if has_work else None,
         files_changed=taken.files_changed,
         refs=tuple(extras),
-        secrets=await find_secrets(context, seal.tip) if has_work else (),
+        secrets=await find_secrets(context, context.base.commit, seal.tip) if has_work else (),
         flags=await flag_changes(
             context.repository.git, context.base.commit, seal.tip, taken.paths, context.executable
         ),
