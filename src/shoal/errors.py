@@ -56,6 +56,16 @@ class BadInput(ShoalError):
     exit_code = ExitCode.BAD_INPUT
 
 
+class NoMessages(BadInput):
+    """A message for an agent that cannot be spoken to while it works."""
+
+    def __init__(self, session: str, adapter: str) -> None:
+        super().__init__(
+            f"{session} runs the adapter {adapter!r}, which takes no messages while it works; `claude`, `acp` and"
+            " `python` do, and `scripted` with `receive`. To change its task, stop it and run it with another prompt"
+        )
+
+
 class BadRepository(BadInput):
     """The given folder is not a usable repository."""
 

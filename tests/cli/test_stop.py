@@ -100,6 +100,7 @@ def test_a_run_is_stopped_as_by_ctrl_c(repo: Path, shoal: Shoal) -> None:
         "kind": "stop",
         "now": False,
         "at_once": None,
+        "message": None,
         "by": user_name(),
         "taken": True,
     }

@@ -1,7 +1,12 @@
 """Claude Code, Codex and goose, driven for real behind the full wall, with a scripted model on loopback."""
 
+import json
+import subprocess
+
 import pytest
 
+from tests.cli import warm
+from tests.cli.conftest import SHOAL
 from tests.clients.conftest import MakeScene
 from tests.clients.real import CLAUDE, CODEX, EVERY, GOOSE, Real, interrupted, workers
 from tests.conftest import git
@@ -136,4 +141,30 @@ def test_a_client_whose_time_is_over_is_ended_with_its_tools(scene: MakeScene, r
     worker = workers(here.run("--timeout", "4"))["w"]
 
     assert (worker["status"], worker["limit"]) == ("timed_out", "time"), worker
+    assert here.left() == []
+
+
+def test_claude_gets_a_message_from_another_terminal_after_its_turn(scene: MakeScene) -> None:
+    here = scene(CLAUDE)
+    wait = "while%20%5B%20!%20-e%20go%20%5D%3B%20do%20sleep%200.1%3B%20done"
+    here.write([{"name": "w", "prompt": f"[[s:shell cmd={wait}]]"}])
+    command = [str(SHOAL), "run", "shoal.yaml", "--json", "--sandbox", "none", "--isolation", "worktree"]
+    with subprocess.Popen(command, cwd=here.repo, env=here.environ(), stdout=subprocess.PIPE, text=True) as running:
+        here.model.wait(1, timeout=60)
+        said = "Also, [[s:write file=tea.txt content=tea%0A]] please."
+        sent = subprocess.run([SHOAL, "send", "w", said], cwd=here.repo, env=here.environ(), check=True, timeout=60)
+        (workspace,) = (here.repo / ".shoal/workspaces").glob("*/w/worker_0")
+        assert len(here.model.requests) == 1, "the turn goes on"
+        (workspace / "go").touch()
+        out, _ = running.communicate(timeout=90)
+    worker = workers(json.loads(out))["w"]
+    talks = [request.conversation.messages for request in here.model.requests]
+    asked = [any("file=tea.txt" in message.text for message in messages) for messages in talks]
+
+    assert sent.returncode == 0
+    assert worker["status"] == "succeeded", worker
+    assert git(here.repo, "show", f"{worker['branch']}:tea.txt") == "tea"
+    assert asked == [False, False, True, True], "the message came after the turn, in the same conversation"
+    assert "-- message of " in warm.ran(("logs",), cwd=here.repo, env=here.environ(), timeout=60).out
+    assert worker["usage"]["input_tokens"] == here.model.usage.input, "both turns count"
     assert here.left() == []

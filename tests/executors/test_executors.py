@@ -20,7 +20,8 @@ from shoal.model.status import Status
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
-from shoal.sessions.worker import SessionStop, WorkerSpec
+from shoal.sessions.messages import SessionControl
+from shoal.sessions.worker import WorkerSpec
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 from tests.acting import assert_nothing_left, shown, step
@@ -113,16 +114,16 @@ async def test_a_cancelled_session_keeps_its_work_and_is_reported(repo: Path, ex
 @EVERY
 async def test_a_stopped_session_keeps_its_work_and_names_who_stopped_it(repo: Path, executor: Executor) -> None:
     reported: list[WorkerResult] = []
-    stop = SessionStop()
+    control = SessionControl()
 
     def listen(recorded: Recorded) -> None:
         if isinstance(recorded.event, Output) and "begun" in recorded.event.text:
-            stop.set_by("ada")
+            control.stop_for("ada")
 
     async with opened(repo) as context, asyncio.timeout(60):
         context.ledger.subscribe(listen)
         script = "echo begun > begun.txt; echo begun; sleep 600"
-        result = await executor.run(context, worker(script), reported.append, stop)
+        result = await executor.run(context, worker(script), reported.append, control)
 
     assert (result.status, result.stopped_by, result.error) == (Status.CANCELLED, "ada", "stopped by ada")
     assert shown(repo, result, "begun.txt") == "begun"

@@ -1,13 +1,15 @@
 """A program controls its own run by calls, which are recorded as requests of others are."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 
-from shoal import AgentCoordinator
+from shoal import Agent, AgentCoordinator, ScriptedModel
 from shoal.errors import BadInput
-from shoal.model.events import Event, Recorded, RequestTaken, SessionEnded, SessionStarted
+from shoal.model.events import AgentMessaged, Event, Output, Recorded, RequestTaken, SessionEnded, SessionStarted
+from tests.conftest import git
 from tests.runs.coordinating import SHELL, statuses
 
 
@@ -68,3 +70,50 @@ async def test_what_cannot_be_is_refused(repo: Path) -> None:
             coordinator.set_max_concurrent(0)
         with pytest.raises(BadInput, match="open files"):
             coordinator.set_max_concurrent(10**9)
+
+
+ACP_AGENT = Path(__file__).parents[1] / "sessions" / "acp_agent.py"
+
+
+async def test_an_agent_of_the_protocol_gets_a_message_as_its_next_prompt(repo: Path) -> None:
+    heard = Listener()
+    agent = {"adapter": "acp", "command": [sys.executable, "-c", ACP_AGENT.read_text(), "chat"]}
+    settings = {"sandbox": "none", "isolation_strategy": "worktree", "listen": heard.hear}
+    async with asyncio.timeout(60), AgentCoordinator(repo, agent=agent, **settings) as coordinator:  # type: ignore[arg-type]
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(coordinator.run_agents(["do it"]))
+            await heard.until(Output, 1)
+            ((session, active),) = coordinator.active_sessions.items()
+            coordinator.send(session, "and tea")
+            assert heard.count(AgentMessaged) == 0, "the turn goes on"
+            (active.workspace / "go").touch()
+            (result,) = await work
+        with pytest.raises(BadInput, match="is not running"):
+            coordinator.send(session, "more")
+
+    assert result.output == "do it\nand tea\n"
+    assert git(repo, "show", f"{result.branch}:and tea.txt") == "and tea"
+    assert (result.usage["input_tokens"], result.usage["output_tokens"]) == (4, 2)
+
+
+async def test_an_agent_of_the_program_gets_a_message_as_its_next_prompt(repo: Path) -> None:
+    heard, release = Listener(), asyncio.Event()
+
+    async def answer(text: str, step: int) -> str:
+        if text == "first":
+            await release.wait()
+        return f"{text}, heard"
+
+    coordinator = AgentCoordinator(repo, agent=Agent(ScriptedModel(answer)), listen=heard.hear)
+    async with asyncio.timeout(60), coordinator, asyncio.TaskGroup() as group:
+        work = group.create_task(coordinator.run_agents(["first"]))
+        await heard.until(SessionStarted, 1)
+        (session,) = coordinator.active_sessions
+        for text in ("second", "third"):
+            coordinator.send(session, text)
+        release.set()
+        (result,) = await work
+
+    assert result.output == "first, heard\nsecond, heard\nthird, heard\n"
+    delivered = [event for event in heard.events if isinstance(event, AgentMessaged)]
+    assert [(event.text, event.is_delivered) for event in delivered] == [("second", True), ("third", True)]

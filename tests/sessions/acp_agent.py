@@ -80,6 +80,13 @@ def shell(command: str, *, asks: bool = True) -> str:
 def turn(scenario: str, prompt: str) -> dict[str, Any]:
     """Do what the scenario says, and give how the turn ended."""
     match scenario:
+        case "chat":
+            words(f"{prompt}\n")
+            if prompt == "do it":
+                while not os.path.exists("go"):
+                    time.sleep(0.02)
+            write(f"{prompt}.txt", prompt)
+            return {"stopReason": "end_turn", "usage": {"totalTokens": 3, "inputTokens": 2, "outputTokens": 1}}
         case "work":
             update(
                 "plan",

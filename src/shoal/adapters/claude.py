@@ -45,6 +45,15 @@ class ClaudeReader:
         return not number(self._result.get("queued_turn_count"))
 
     @property
+    def is_between_turns(self) -> bool:
+        """A turn has ended, and nothing goes on in the background."""
+        return self.is_done
+
+    def begin_turn(self) -> None:
+        """Wait for the result of another turn."""
+        self._result, self._is_woken = None, False
+
+    @property
     def session(self) -> str | None:
         """Its session, for `--resume`."""
         return self._session
@@ -217,7 +226,7 @@ WRITERS = ("Write", "MultiEdit", "NotebookEdit")
 
 @dataclass(frozen=True, slots=True)
 class Claude:
-    """Run `claude -p` with the prompt on stdin; it asks nobody, for it stands behind Shoal's wall."""
+    """Run `claude -p` with its messages on stdin; it asks nobody, for it stands behind Shoal's wall."""
 
     name: str = "claude"
     default_network: Network = Network.HOST
@@ -226,7 +235,8 @@ class Claude:
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Hand persona and rules over as what they are to Claude: more system prompt, and permissions."""
         spec = task.agent
-        argv = [*(spec.command or (CLIENT.program,)), "-p", "--output-format", "stream-json", "--verbose"]
+        argv = [*(spec.command or (CLIENT.program,)), "-p", "--verbose"]
+        argv += ["--input-format", "stream-json", "--output-format", "stream-json"]
         argv.append("--include-partial-messages")  # each piece is a sign of life of a model that is slow
         if spec.model:
             argv += ["--model", spec.model]
@@ -237,9 +247,22 @@ class Claude:
         argv += [*_permissions(tool_rules(task)), *spec.args]
         # as root it refuses to run without asking, unless it is told that something else holds it
         env = {**QUIET, "CLAUDE_CODE_MAX_RETRIES": MOST_RETRIES, "IS_SANDBOX": "1"}
-        return Invocation(argv=tuple(argv), stdin=task.prompt.encode(), env=env)
+        return Invocation(argv=tuple(argv), stdin=self.message(task.prompt), env=env, is_live=True)
 
     def reader(self) -> ClaudeReader:
+        """Read its stream of JSON."""
+        return ClaudeReader()
+
+    def takes_messages(self, task: ResolvedTask) -> bool:
+        """Take them after each turn."""
+        return True
+
+    def message(self, text: str) -> bytes:
+        """Spell what a person says as one line of `stream-json`."""
+        said = {"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": text}]}}
+        return json.dumps(said).encode() + b"\n"
+
+    def turn_reader(self) -> ClaudeReader:
         """Read its stream of JSON."""
         return ClaudeReader()
 

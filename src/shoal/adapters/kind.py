@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from shoal.adapters.client import Client
 from shoal.model.activity import Activity
@@ -76,6 +76,31 @@ class Reader(Protocol):
 
         An exit code alone is never believed, in either way; *errors* is the end of stderr.
         """
+
+
+class TurnReader(Reader, Protocol):
+    """A reader of a client that works in turns, between which it takes messages."""
+
+    @property
+    def is_between_turns(self) -> bool:
+        """Say whether the client has ended a turn, and waits for what comes next."""
+
+    def begin_turn(self) -> None:
+        """Note that the client was given a message, and that its next turn begins."""
+
+
+@runtime_checkable
+class Conversational(Protocol):
+    """An adapter of agents that are spoken to on a standard input that stays open; their invocation is live."""
+
+    def takes_messages(self, task: ResolvedTask) -> bool:
+        """Say whether the agent takes messages while it works on *task*."""
+
+    def message(self, text: str) -> bytes:
+        """Spell a message as the agent reads it."""
+
+    def turn_reader(self) -> TurnReader:
+        """Give who reads what the agent says, for one session."""
 
 
 class Adapter(Protocol):

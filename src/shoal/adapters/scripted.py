@@ -1,14 +1,48 @@
 """A scripted agent: the same actions each time, for demonstrations and for tests."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal.adapters.events import event, plain
+from shoal.adapters.failure_text import last_line
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.errors import BadInput
+from shoal.model.activity import Activity
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 
 SYSTEM = Path("/usr")  # shown in every box
+WAITING = {"shoal": "receive"}
+"""What `scripted_agent.py` says when it waits for a message."""
+
+
+@dataclass(slots=True)
+class ScriptReader:
+    """Reads plain words, and when the script waits for a message."""
+
+    is_between_turns: bool = False
+    is_done: bool = False
+    usage: Mapping[str, float] = field(default_factory=dict)
+    session: None = None
+
+    def read(self, line: str) -> Iterable[Activity]:
+        """Give every line but that which says that it waits."""
+        self.is_between_turns = event(line) == WAITING
+        return () if self.is_between_turns else plain(line)
+
+    def begin_turn(self) -> None:
+        """Let the script go on."""
+        self.is_between_turns = False
+
+    def verdict(self, exit_code: int | None, errors: str) -> str | None:
+        """Judge it by its exit code."""
+        if exit_code == 0:
+            return None
+        said = last_line(errors)
+        how = "it was ended" if exit_code is None else f"it exited with {exit_code}"
+        return f"{how}: {said}" if said else how
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +60,24 @@ class Scripted:
         if task.agent.script is None:
             raise BadInput(f"agent {task.agent.name!r} has no script; list its actions")
         argv = (str(self.python), "-I", "-S", str(self.program))
-        return Invocation(argv=argv, stdin=task.agent.script.encode(), needs=(self.program, *self._interpreter()))
+        is_live, needs = self.takes_messages(task), (self.program, *self._interpreter())
+        script = task.agent.script.encode() + (b"\n" if is_live else b"")
+        return Invocation(argv=argv, stdin=script, needs=needs, is_live=is_live)
 
     def reader(self) -> None:
         """Take its output as plain words."""
+
+    def takes_messages(self, task: ResolvedTask) -> bool:
+        """Take one for each `receive` of the script."""
+        return any("receive" in action for action in json.loads(task.agent.script or "[]"))
+
+    def message(self, text: str) -> bytes:
+        """Spell a message as one line."""
+        return json.dumps({"message": text}).encode() + b"\n"
+
+    def turn_reader(self) -> ScriptReader:
+        """Read when it waits."""
+        return ScriptReader()
 
     def _interpreter(self) -> tuple[Path, ...]:
         # not the whole prefix: of a Python built with --prefix=$HOME that is the user's home

@@ -1,4 +1,4 @@
-"""The program of the scripted agent: reads its actions as JSON from stdin and does them, one after the other.
+"""The program of the scripted agent: reads its actions as a line of JSON and does them, one after the other.
 
 Run by path inside the sandbox (`python -I -S scripted_agent.py`), on any Python from 3.9: it imports nothing of ours,
 and little else, so that it starts at once. Paths are relative to where it runs; the sandbox decides what it may touch.
@@ -26,7 +26,7 @@ class Denied(Exception):
 def main() -> None:
     """Do every action, and stop at the first that fails."""
     rules = Rules(os.environ.get("SHOAL_PERMISSIONS_FILE"))
-    for action in json.load(sys.stdin.buffer):
+    for action in json.loads(sys.stdin.buffer.readline()):
         try:
             do(action, rules)
         except (Denied, Failed, OSError) as error:
@@ -71,7 +71,7 @@ class Rules:
 
 def tool_use(verb: str, what: object) -> "tuple[str, str] | None":
     """Say which tool an action would be, and its argument."""
-    if verb == "delete" and isinstance(what, str):
+    if verb in ("delete", "receive") and isinstance(what, str):
         return "Write", place(what)
     if verb in ("write", "append") and isinstance(what, dict):
         return "Write", place(what["path"])
@@ -145,6 +145,15 @@ def say(text: str) -> None:
     sys.stdout.buffer.flush()
 
 
+def receive(path: str) -> None:
+    """Say that we wait, take the next message, and make it the content of a file."""
+    say(json.dumps({"shoal": "receive"}))
+    line = sys.stdin.buffer.readline()
+    if not line:
+        raise Failed("receive: no message can come any more")
+    write({"path": path, "content": json.loads(line)["message"]})
+
+
 def fail(text: str) -> None:
     """End the agent, and say why."""
     raise Failed(text)
@@ -157,6 +166,7 @@ VERBS: dict[str, Callable[..., object]] = {
     "run": run,
     "sleep": time.sleep,
     "say": say,
+    "receive": receive,
     "fail": fail,
     "exit": sys.exit,
 }

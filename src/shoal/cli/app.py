@@ -17,6 +17,7 @@ COMMANDS = (
     "open",
     "approve",
     "stop",
+    "send",
     "pause",
     "continue",
     "set",
@@ -31,7 +32,7 @@ COMMANDS = (
     "demo",
 )
 
-CONTROLS = ("stop", "pause", "continue", "set")
+CONTROLS = ("stop", "send", "pause", "continue", "set")
 
 
 def call_command(words: Sequence[str]) -> int:

@@ -1,6 +1,7 @@
-"""`shoal stop`, `pause`, `continue` and `set`: control a live run from any terminal."""
+"""`shoal stop`, `send`, `pause`, `continue` and `set`: control a live run from any terminal."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterator
 from typing import Annotated
@@ -12,19 +13,21 @@ from shoal.cli.options import HERE, Json, Repo
 from shoal.cli.output import escape, program
 from shoal.cli.render.columns import count
 from shoal.cli.repository import RepositoryState, find_place, run_of
-from shoal.errors import BadInput
-from shoal.model.events import RequestTaken
+from shoal.errors import BadInput, ExitCode, NoMessages
+from shoal.model.events import AgentMessaged, RequestTaken
 from shoal.model.status import Status
 from shoal.store.documents import text
 from shoal.store.fold import latest
 from shoal.store.lock import is_locked
-from shoal.store.lookup import find_run, find_run_or_session
+from shoal.store.lookup import find_run, find_run_or_session, find_session
 from shoal.store.paths import StatePaths
-from shoal.store.reader import read_events
-from shoal.store.requests import ControlRequest, RequestKind, post, user_name, withdraw
+from shoal.store.reader import read_events, read_session
+from shoal.store.requests import MAX_BYTES, ControlRequest, RequestKind, post, user_name, withdraw
 from shoal.store.state import RunState, SessionState, State
 
 TAKEN_SECONDS = 10.0
+POLL_SECONDS = 0.2
+STDIN = "-"
 
 Target = Annotated[
     str | None,
@@ -34,6 +37,11 @@ LiveRun = Annotated[
     str | None, typer.Argument(metavar="RUN", help="A run that is alive; default: the latest of these.")
 ]
 AtOnce = Annotated[int, typer.Option("-j", metavar="N", min=1, help="How many agents may run at once from now on.")]
+Addressee = Annotated[
+    str, typer.Argument(metavar="SESSION", help="A session that runs: its name, step, or a unique prefix or suffix.")
+]
+Text = Annotated[str, typer.Argument(metavar="TEXT|-", help="What to say; `-` reads it from stdin.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the agent got it; exit with 1 if it never does.")]
 Now = Annotated[bool, typer.Option("--now", help="End a run at once, as the second Ctrl-C does.")]
 
 
@@ -51,6 +59,44 @@ def stop_command(target: Target = None, now: Now = False, json: Json = False, re
     how = " at once" if now else ""
     what = f"{name} of {run.run}" if name else run.run
     return _ask(place, request, f"stopping {what}{how}", json=json)
+
+
+def send_command(session: Addressee, text: Text, wait: Wait = False, json: Json = False, repo: Repo = HERE) -> int:
+    """Say something to an agent that works.
+
+    The agent gets it after the turn that it is at, as its next prompt. Agents of the adapters `claude`, `acp`, `python`
+    and `scripted` (by `receive`) can be spoken to.
+    """
+    message = (_read_stdin() if text == STDIN else text).strip()
+    if not message:
+        raise BadInput("the message is empty; say something")
+    place = asyncio.run(find_place(repo))
+    run, found = _find_live_session(place.state(), session)
+    if found.adapter and not found.takes_messages:
+        raise NoMessages(found.session, found.adapter)
+    request = ControlRequest(kind=RequestKind.SEND, run=run.run, session=found.session, message=message, by=user_name())
+    code = _ask(place, request, f"sent to {found.session}, which gets it after its current turn", json=json)
+    return _await_delivery(place, request) if wait else code
+
+
+def _read_stdin() -> str:
+    return sys.stdin.buffer.read(MAX_BYTES).decode(errors="replace")
+
+
+def _await_delivery(place: RepositoryState, request: ControlRequest) -> int:
+    """Wait until the agent has got the message, or never will."""
+    while True:
+        is_alive = is_locked(place.paths.run_lock(request.run))
+        for recorded in read_session(place.paths, request.session):
+            if isinstance(recorded.event, AgentMessaged) and recorded.event.request == request.id:
+                if recorded.event.is_delivered:
+                    return 0
+                output.print_err(f"shoal: {escape(request.session)} ended before it got the message")
+                return ExitCode.FAILED
+        if not is_alive:
+            output.print_err(f"shoal: {escape(request.run)} ended before {escape(request.session)} got the message")
+            return ExitCode.FAILED
+        time.sleep(POLL_SECONDS)
 
 
 def pause_command(run: LiveRun = None, json: Json = False, repo: Repo = HERE) -> int:
@@ -122,6 +168,15 @@ def _find_target(state: State, word: str | None) -> tuple[RunState, SessionState
     return run_of(state, found), found
 
 
+def _find_live_session(state: State, word: str) -> tuple[RunState, SessionState]:
+    try:
+        found = find_session(_live(state), word)
+    except BadInput:
+        found = find_session(state, word)
+    _assert_live(found.session, found.status)
+    return run_of(state, found), found
+
+
 def _assert_live(name: str, status: Status) -> None:
     if status.is_interrupted:
         raise BadInput(f"{name} is not alive any more: its Shoal was killed")
@@ -175,6 +230,7 @@ def _document(request: ControlRequest, *, is_taken: bool) -> dict[str, object]:
         "kind": request.kind,
         "now": request.is_now,
         "at_once": request.value or None,
+        "message": request.message or None,
         "by": request.by,
         "taken": is_taken,
     }

@@ -18,6 +18,7 @@ from shoal.model.activity import Act
 from shoal.model.events import (
     AgentActed,
     AgentEnded,
+    AgentMessaged,
     AgentStarted,
     Event,
     Output,
@@ -52,6 +53,8 @@ def log_line(event: Event, paint: Paint) -> str | None:
             return paint(f"-- {escape(session)} started, pid {pid} --", "dim")
         case AgentEnded(exit_code=code, signal=number):
             return paint(f"-- ended by signal {number} --" if number else f"-- exited with {code} --", "dim")
+        case AgentMessaged():
+            return _message_line(event, paint)
         case AgentActed():
             return _activity_line(event, paint)
         case PermissionDecided(allowed=False, subject=subject, rule=rule):
@@ -73,6 +76,12 @@ def _activity_line(event: AgentActed, paint: Paint) -> str | None:
         case Act.TROUBLE:
             return paint(f"-- error: {text} --", "warn")
     return None
+
+
+def _message_line(event: AgentMessaged, paint: Paint) -> str:
+    lines = escape(event.text, keep="\t\n").split("\n")
+    head = f"-- message of {escape(event.by)}{'' if event.is_delivered else ', which the agent did not get'} --"
+    return "\n".join([paint(head, "mark" if event.is_delivered else "warn"), *(f"  | {line}" for line in lines)])
 
 
 def prompt_line(prompt: str, paint: Paint) -> str:

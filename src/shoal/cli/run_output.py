@@ -20,6 +20,7 @@ from shoal.git.snapshot import is_hidden
 from shoal.merge.candidates import INSIDE
 from shoal.model.contract import warnings
 from shoal.model.events import (
+    AgentMessaged,
     AgentStarted,
     Event,
     GateAnswered,
@@ -82,6 +83,9 @@ class ProgressLines:
                 return f"ignored  a request, {beginning(file, LEAST)}: {escape(reason)}"
             case RequestTaken():
                 return request_line(event)
+            case AgentMessaged(session=session, is_delivered=is_delivered, text=text):
+                word = "received" if is_delivered else "missed  "
+                return f"{word} {escape(session).ljust(self._width)}  {self._paint(beginning(text, LINE), 'dim')}"
             case SessionStarted(session=session, prompt=prompt):
                 asked = beginning(prompt, max(LEAST, LINE - max(len(session), self._width)))
                 return f"started  {escape(session).ljust(self._width)}  {self._paint(asked, 'dim')}".rstrip()
@@ -125,6 +129,8 @@ def request_line(event: RequestTaken) -> str:
         case "stop":
             what = escape(event.session) or "the run"
             return f"stopping {what}{' at once' if event.is_now else ''}, asked for by {by}"
+        case "send":
+            return f"message  for {escape(event.session)} by {by}: {beginning(event.message, LINE)}"
         case "pause":
             return f"paused   no agent starts until `{program()} continue`, asked for by {by}"
         case "set":

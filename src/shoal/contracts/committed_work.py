@@ -20,6 +20,7 @@ from shoal.model.repository import Base
 from shoal.model.resolved_task import ResolvedTask
 from shoal.sessions.agent_process import AgentEnd, Ending
 from shoal.sessions.context import RunContext
+from shoal.sessions.messages import SessionControl
 from shoal.sessions.open_session import open_session
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import network_of
@@ -183,7 +184,8 @@ class CommittedBench:
             kind = self.context.kind if self.context.kind.has_layers else Directory()
             paths, trusted = _Within(self.context.paths.root, box), self.context.trusted_base
             there = replace(self.context, base=base, kind=kind, paths=paths, trusted=trusted)
-            async with open_session(there, worker, stop=self.stop, setup_as=self.setup_as) as session:
+            control = SessionControl(stop=self.stop)
+            async with open_session(there, worker, control=control, setup_as=self.setup_as) as session:
                 yield session
 
     def _base(self) -> contextlib.AbstractAsyncContextManager[Base]:

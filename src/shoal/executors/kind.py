@@ -5,7 +5,8 @@ from typing import Protocol
 
 from shoal.model.results import WorkerResult
 from shoal.sessions.context import RunContext
-from shoal.sessions.worker import SessionStop, WorkerSpec
+from shoal.sessions.messages import SessionControl
+from shoal.sessions.worker import WorkerSpec
 
 OnResult = Callable[[WorkerResult], None]
 
@@ -14,11 +15,12 @@ class Executor(Protocol):
     """A place in which sessions run."""
 
     async def run(
-        self, context: RunContext, worker: WorkerSpec, on_result: OnResult, stop: SessionStop | None = None
+        self, context: RunContext, worker: WorkerSpec, on_result: OnResult, control: SessionControl | None = None
     ) -> WorkerResult:
         """Run one session of *worker* to its end, record it in the ledger, and return its result.
 
-        An agent's failure is a result, never an exception. When *stop* is set, the session stops its agent, keeps the
-        work and returns the result, which names the person who stopped it. Cancelled, it does the same and raises;
-        *on_result* gets the result once, in that case too, before this returns or raises.
+        An agent's failure is a result, never an exception. When the stop of *control* is set, the session stops
+        its agent, keeps the work and returns the result, which names the person who stopped it; messages in its inbox
+        go to the agent between its turns. Cancelled, it stops likewise and raises; *on_result* gets the result once, in
+        that case too, before this returns or raises.
         """

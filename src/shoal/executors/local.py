@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from shoal.executors.kind import OnResult
 from shoal.model.results import WorkerResult
 from shoal.sessions.context import RunContext
+from shoal.sessions.messages import SessionControl
 from shoal.sessions.session import run_session
-from shoal.sessions.worker import SessionStop, WorkerSpec
+from shoal.sessions.worker import WorkerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class LocalExecutor:
     """Runs sessions on this machine."""
 
     async def run(
-        self, context: RunContext, worker: WorkerSpec, on_result: OnResult, stop: SessionStop | None = None
+        self, context: RunContext, worker: WorkerSpec, on_result: OnResult, control: SessionControl | None = None
     ) -> WorkerResult:
         """Run one session of *worker* here."""
-        return await run_session(context, worker, on_result=on_result, stop=stop)
+        return await run_session(context, worker, on_result=on_result, control=control)

@@ -103,6 +103,10 @@ class SessionStarted:
     """Where its client keeps its conversations, below its home."""
     content: str = ""
     """A digest of what it was asked, and of which agent."""
+    agent: str = ""
+    adapter: str = ""
+    takes_messages: bool = False
+    """Whether its agent takes messages between its turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +151,18 @@ class AgentActed:
     call: str = ""
     ok: bool = True
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentMessaged:
+    """A message of *by* was handed to the agent between two turns, or cannot be any more."""
+
+    run: str
+    session: str
+    request: str
+    by: str
+    text: str
+    is_delivered: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +295,8 @@ class RequestTaken:
     is_now: bool = False
     value: int = 0
     """How many agents may run at once, where that is asked for."""
+    message: str = ""
+    """What is said to the agent of *session*."""
     refusal: str = ""
 
 
@@ -311,6 +329,7 @@ Event = (
     | ClientHeard
     | Output
     | AgentActed
+    | AgentMessaged
     | AgentEnded
     | Imported
     | SessionEnded

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from shoal.errors import BadInput, first_of
+from shoal.errors import BadInput, NoMessages, first_of
 from shoal.model.events import RequestTaken
 from shoal.proc.spawn import raise_file_limit
+from shoal.sessions.messages import AgentMessage
 from shoal.steps.attempts import WorkerRunner
 from shoal.store.requests import ControlRequest, RequestDoor, RequestKind, is_control, requester
 
@@ -31,7 +32,7 @@ class RunControl:
             request = await self.door.first(self._is_new)
             self._taken.add(request.id)
             refusal = self._refuse(request)
-            await self.runner.context.ledger.append(_create_event(request, refusal or ""))
+            await self.runner.context.ledger.append(self._create_event(request, refusal or ""))
             self.door.settle(partial(_is_same, request))
             if refusal is None:
                 self._act(request)
@@ -40,8 +41,21 @@ class RunControl:
         """Do what the program itself asks of its run, and record it; raise `BadInput` where that cannot be."""
         if refusal := self._refuse(request):
             raise BadInput(refusal)
-        self.runner.context.ledger.post(_create_event(request, ""))
+        self.runner.context.ledger.post(self._create_event(request, ""))
         self._act(request)
+
+    def _create_event(self, request: ControlRequest, refusal: str) -> RequestTaken:
+        return RequestTaken(
+            run=request.run,
+            request=request.id,
+            kind=request.kind,
+            by=requester(request),
+            session=request.session,
+            is_now=request.is_now,
+            value=request.value,
+            message=self.runner.context.mask.text(request.message),
+            refusal=refusal,
+        )
 
     def _is_new(self, request: ControlRequest) -> bool:
         return is_control(request) and request.id not in self._taken
@@ -52,6 +66,10 @@ class RunControl:
         match request.kind:
             case RequestKind.STOP if request.is_now and self.end_run is None:
                 return "a program runs it; end that program to end the run at once"
+            case RequestKind.SEND if not self.runner.active[request.session].takes_messages:
+                return str(NoMessages(request.session, self.runner.active[request.session].task.agent.adapter))
+            case RequestKind.SEND if not self.runner.has_open_inbox(request.session):
+                return f"the agent of {request.session} has done its last turn, and takes no more messages"
             case RequestKind.SET if request.value > (most := raise_file_limit()):
                 return f"this host's limit of open files allows {most} agents at once"
             case _:
@@ -62,6 +80,8 @@ class RunControl:
         match request.kind:
             case RequestKind.SET:
                 self.runner.limiter.resize(request.value)
+            case RequestKind.SEND:
+                self.runner.send_message(request.session, AgentMessage(text=request.message, by=by, request=request.id))
             case RequestKind.PAUSE:
                 self.runner.pause()
             case RequestKind.CONTINUE:
@@ -72,19 +92,6 @@ class RunControl:
                 self.stop_run(by)
                 if request.is_now and self.end_run is not None:
                     self.end_run()
-
-
-def _create_event(request: ControlRequest, refusal: str) -> RequestTaken:
-    return RequestTaken(
-        run=request.run,
-        request=request.id,
-        kind=request.kind,
-        by=requester(request),
-        session=request.session,
-        is_now=request.is_now,
-        value=request.value,
-        refusal=refusal,
-    )
 
 
 def _is_same(request: ControlRequest, other: ControlRequest) -> bool:

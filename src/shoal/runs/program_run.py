@@ -16,7 +16,7 @@ from shoal.patterns import Limiter
 from shoal.runs.request import Settings
 from shoal.runs.task_run import TaskRun, open_task_run
 from shoal.store.ledger import Listener
-from shoal.store.requests import ControlRequest, RequestKind
+from shoal.store.requests import MAX_SENT_CHARS, ControlRequest, RequestKind
 
 THE_PROGRAM = "the program that runs it"
 
@@ -112,6 +112,12 @@ class ProgramRun:
         else:
             raise BadInput(f"{session!r} is not running; `active_sessions` names those that are")
 
+    def send(self, session: str, text: str) -> None:
+        """Say *text* to the agent of *session* after the turn that it is at; raise `BadInput` where it cannot hear."""
+        if not text.strip() or len(text) > MAX_SENT_CHARS:
+            raise BadInput(f"a message has 1 to {MAX_SENT_CHARS} characters, not {len(text.strip())}")
+        self._ask(RequestKind.SEND, session=session, message=text)
+
     def pause(self) -> None:
         """Start no agents until `continue_run`; those that run go on."""
         self._ask(RequestKind.PAUSE)
@@ -126,11 +132,12 @@ class ProgramRun:
             raise BadInput(f"max_concurrent must be at least 1, not {number}")
         self._ask(RequestKind.SET, value=number)
 
-    def _ask(self, kind: RequestKind, *, value: int = 0) -> None:
+    def _ask(self, kind: RequestKind, *, value: int = 0, session: str = "", message: str = "") -> None:
         if self._task_run is None or self._task_run.control is None:
             raise BadInput("the coordinator is not open, so nothing of it runs")
         run = self._task_run.runner.context.run
-        self._task_run.control.apply(ControlRequest(kind=kind, run=run, value=value, by=THE_PROGRAM))
+        request = ControlRequest(kind=kind, run=run, value=value, session=session, message=message, by=THE_PROGRAM)
+        self._task_run.control.apply(request)
 
     @property
     def report(self) -> RunReport:

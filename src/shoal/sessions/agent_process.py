@@ -302,6 +302,8 @@ def _list_endings(
     worker: WorkerSpec, output: ClientOutput, group: LimitGroup, *, is_talk: bool
 ) -> dict[Ending, Awaitable[object]]:
     """Give what else ends a client: it has reported its own end and lingers, or it shows no sign of life."""
+    if worker.adapter.client is None:  # a script may wait for a message for as long as it likes
+        return {}
     endings: dict[Ending, Awaitable[object]] = {Ending.STALL: wait_for_stall(output, group, _patience(worker))}
     return endings if is_talk else {Ending.DONE: _wait_for_exit(output), **endings}
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +20,7 @@ from shoal.model.results import sum_usage
 from shoal.proc import Exit, Stream
 from shoal.sessions.agent_process import AgentEnd, Ending
 from shoal.sessions.held_session import OpenSession
+from shoal.sessions.messages import take_message
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import note_grants
 from shoal.sessions.worker import Session, WorkerSpec
@@ -37,7 +39,7 @@ async def run_in_process(session: Session) -> AgentEnd:
     try:
         async with _forked(session.worker, tools) as fork:
             fork.subscribe(events.hear)
-            outcome = await _outcome(fork, session.worker, session.stop, session.context.grace)
+            outcome = await _outcome(fork, session)
             events.conclude(outcome)
             return replace(_session_end(outcome, session.log), usage=_usage(fork), resources=tools.resources)
     finally:
@@ -103,16 +105,16 @@ async def _forked(worker: WorkerSpec, tools: OpenSession) -> AsyncIterator[Agent
         yield stack.enter_context(base.sharing(setup))
 
 
-async def _outcome(fork: Agent, worker: WorkerSpec, stop: asyncio.Event, grace: float) -> Reply | ShoalError:
+async def _outcome(fork: Agent, session: Session) -> Reply | ShoalError:
     """Ask, until there is an answer, its time is over, or it is told to stop."""
     try:
         async with asyncio.TaskGroup() as group:
-            asked = group.create_task(_prompt_agent(fork, worker))
-            stopped = group.create_task(stop.wait())
+            asked = group.create_task(_prompt_agent(fork, session))
+            stopped = group.create_task(session.stop.wait())
             await asyncio.wait((asked, stopped), return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
                 fork.cancel()
-                await asyncio.wait((asked,), timeout=grace)
+                await asyncio.wait((asked,), timeout=session.context.grace)
             for task in (asked, stopped):
                 task.cancel()
     except BaseExceptionGroup as errors:
@@ -120,9 +122,18 @@ async def _outcome(fork: Agent, worker: WorkerSpec, stop: asyncio.Event, grace: 
     return AgentCancelled() if asked.cancelled() else asked.result()
 
 
-async def _prompt_agent(fork: Agent, worker: WorkerSpec) -> Reply | ShoalError:
+async def _prompt_agent(fork: Agent, session: Session) -> Reply | ShoalError:
+    """Ask for the task, then say what a person says meanwhile; its time is for all of that together."""
+    worker, said = session.worker, session.worker.task.prompt
+    end = None if worker.seconds is None else time.monotonic() + worker.seconds
     try:
-        return await fork.prompt(worker.task.prompt, timeout=worker.seconds)
+        while True:
+            left = None if end is None else max(0.001, end - time.monotonic())
+            reply = await fork.prompt(said, timeout=left)
+            message = take_message(session.context, session.id, session.control)
+            if message is None:
+                return reply
+            said = message
     except ShoalError as error:  # whatever it is, it is this agent's failure, and its work is kept
         return error
 

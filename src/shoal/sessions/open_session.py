@@ -1,6 +1,5 @@
 """All that is private to a session, opened and removed: workspace, gitdir, lease, and a disk if it is asked for."""
 
-import asyncio
 import contextlib
 import functools
 import os
@@ -10,6 +9,7 @@ from pathlib import Path
 from shoal.git.gitdir import user_config, write_gitdir, write_refs
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import assert_room
+from shoal.sessions.messages import SessionControl
 from shoal.sessions.policy import as_json
 from shoal.sessions.reuse import Spare, gitdir_aside
 from shoal.sessions.session_dir import SessionDir, hold_session_dir
@@ -26,30 +26,30 @@ async def open_session(
     context: RunContext,
     worker: WorkerSpec,
     *,
-    stop: asyncio.Event | None = None,
+    control: SessionControl | None = None,
     is_held: bool = True,
     setup_as: WorkerSpec | None = None,
 ) -> AsyncIterator[Session]:
     """Open everything private to a session; on leaving it is removed, unless the raw files must stay.
 
-    *stop* ends its set-up early, and later its agent. *is_held* says that the caller keeps it open for programs to
-    come, which may be programs of the host; otherwise the worker's own program starts in it at once, and its turn to
-    start begins here. *setup_as* is the worker whose set-up it gets, if not *worker*.
+    The stop of *control* ends its set-up early, and later its agent. *is_held* says that the caller keeps it open for
+    programs to come, which may be programs of the host; otherwise the worker's own program starts in it at once, and
+    its turn to start begins here. *setup_as* is the worker whose set-up it gets, if not *worker*.
     """
     assert_room(context.paths)
-    stop = stop or asyncio.Event()
+    control = control or SessionControl()
     starts_at_once = worker.is_program and not is_held
     async with (
-        set_up(context, setup_as or worker, stop) as ready,
+        set_up(context, setup_as or worker, control.stop) as ready,
         begun_turn() if starts_at_once else contextlib.nullcontext(),
-        _filled(context, worker, ready, stop, is_seen=is_held or worker.function is not None) as session,
+        _filled(context, worker, ready, control, is_seen=is_held or worker.function is not None) as session,
     ):
         yield session
 
 
 @contextlib.asynccontextmanager
 async def _filled(
-    context: RunContext, worker: WorkerSpec, ready: Ready, stop: asyncio.Event, *, is_seen: bool
+    context: RunContext, worker: WorkerSpec, ready: Ready, control: SessionControl, *, is_seen: bool
 ) -> AsyncIterator[Session]:
     path = context.workspace_path(worker.step, worker.index)
     box = context.paths.box(worker.session)
@@ -73,7 +73,7 @@ async def _filled(
                         workspace=workspace,
                         directory=directory,
                         log=context.output_log(worker.session),
-                        stop=stop,
+                        control=control,
                         has_history=spare.has_history,
                     )
                     _private_gitdir(session)

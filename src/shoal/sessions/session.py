@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 from shoal.adapters.events import MAX_NAME_CHARS
+from shoal.adapters.kind import Conversational
 from shoal.contracts.check import check_contracts
 from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable, first_of
 from shoal.git.run import git
@@ -24,10 +26,12 @@ from shoal.sessions.conversations import Attempt, continue_conversation, drop_co
 from shoal.sessions.database import keep_database
 from shoal.sessions.function_thread import run_in_thread
 from shoal.sessions.keep_work import KeptWork, add_continued, add_patch, keep_work, recycle
+from shoal.sessions.messages import SessionControl, close_inbox
 from shoal.sessions.open_session import open_session
 from shoal.sessions.seal import SealRequest
 from shoal.sessions.setup.prepare import setup_record
-from shoal.sessions.worker import Session, SessionStop, WorkerSpec
+from shoal.sessions.talk import run_conversation
+from shoal.sessions.worker import Session, WorkerSpec
 
 PROMPT_CHARS = 200
 
@@ -40,22 +44,22 @@ async def run_session(
     worker: WorkerSpec,
     *,
     on_result: Callable[[WorkerResult], None] | None = None,
-    stop: SessionStop | None = None,
+    control: SessionControl | None = None,
 ) -> WorkerResult:
     """Run one agent to its end and keep its work; an agent's failure is returned as a value.
 
-    When *stop* is set, it asks the agent to stop, keeps its work and returns the result.
+    When the stop of *control* is set, it asks the agent to stop, keeps its work and returns the result.
     Cancelled, it asks the agent to stop, keeps its work and passes the result to *on_result* before the cancellation
     goes on. Cancelled once more it ends at once, and the next start imports the work.
     """
-    stop = stop or SessionStop()
+    control = control or SessionControl()
     try:
         async with asyncio.TaskGroup() as group:
-            body = group.create_task(_session(context, worker, stop, on_result))
+            body = group.create_task(_session(context, worker, control, on_result))
             try:
                 await asyncio.wait((body,))
             except asyncio.CancelledError:
-                stop.set()
+                control.stop.set()
                 await asyncio.wait((body,))
                 raise
     except BaseExceptionGroup as errors:
@@ -64,16 +68,20 @@ async def run_session(
 
 
 async def _session(
-    context: RunContext, worker: WorkerSpec, stop: SessionStop, on_result: Callable[[WorkerResult], None] | None
+    context: RunContext,
+    worker: WorkerSpec,
+    control: SessionControl,
+    on_result: Callable[[WorkerResult], None] | None,
 ) -> WorkerResult:
     began = time.monotonic()
     await context.ledger.append(describe_start(context, worker))
     try:
-        async with open_session(context, worker, stop=stop, is_held=False) as session:
+        async with open_session(context, worker, control=control, is_held=False) as session:
             result = await _work(session)
     except FAULTS as error:
         result = _describe_failure(worker, error)
-    result = _with_facts(context, worker, _with_stop(result, stop), seconds=time.monotonic() - began)
+    close_inbox(context, worker.session, control)
+    result = _with_facts(context, worker, _with_stop(result, control), seconds=time.monotonic() - began)
     result = await _with_client_settings(context, result)
     result = await _record(context, worker, mask_result(result, context.mask))
     if worker.adapter.client is not None and result.status is not Status.CANCELLED:
@@ -96,6 +104,8 @@ async def _work(session: Session) -> WorkerResult:
         raise
     except FAULTS as error:
         return _describe_failure(worker, error, raw=session.directory.box)
+    finally:
+        close_inbox(session.context, session.id, session.control)
     collected = await collect_artifacts(session.context, workspace, worker.artifacts)  # before it is recycled
     database = await keep_database(session)
     try:
@@ -116,6 +126,8 @@ def runner_for(worker: WorkerSpec) -> Runner:
         from shoal.sessions.acp.conversation import run_acp  # brings in the protocol's SDK, likewise
 
         return run_acp
+    if isinstance(worker.adapter, Conversational) and worker.takes_messages:
+        return functools.partial(run_conversation, adapter=worker.adapter)
     return run_in_thread if worker.function else run_process
 
 
@@ -130,11 +142,12 @@ def _describe_failure(worker: WorkerSpec, error: Exception, *, raw: Path | None 
     )
 
 
-def _with_stop(result: WorkerResult, stop: SessionStop) -> WorkerResult:
+def _with_stop(result: WorkerResult, control: SessionControl) -> WorkerResult:
     """Name the person who stopped this session alone, if it ended by that."""
-    if stop.by is None or result.status is not Status.CANCELLED:
+    person = control.stopped_by
+    if person is None or result.status is not Status.CANCELLED:
         return result
-    return replace(result, stopped_by=stop.by, error=result.error or f"stopped by {stop.by}")
+    return replace(result, stopped_by=person, error=result.error or f"stopped by {person}")
 
 
 def _with_facts(context: RunContext, worker: WorkerSpec, result: WorkerResult, *, seconds: float) -> WorkerResult:
@@ -267,6 +280,9 @@ def describe_start(context: RunContext, worker: WorkerSpec) -> SessionStarted:
         origin=worker.origin or "",
         content=worker.content,
         conversations=worker.adapter.client.conversations if worker.adapter.client else (),
+        agent=worker.task.agent.name,
+        adapter=worker.task.agent.adapter,
+        takes_messages=worker.takes_messages,
     )
 
 

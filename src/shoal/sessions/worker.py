@@ -5,7 +5,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from shoal.adapters.kind import Adapter, SessionPaths
+from shoal.adapters.kind import Adapter, Conversational, SessionPaths
+from shoal.model.agent import ACP
 from shoal.model.artifact import Artifact
 from shoal.model.contract import Contract, Passes
 from shoal.model.limits import ResourceLimits
@@ -15,6 +16,7 @@ from shoal.model.status import Status
 from shoal.model.task import Task
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.context import RunContext
+from shoal.sessions.messages import SessionControl
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.session_dir import SessionDir
 from shoal.workspaces.kind import Kind, Workspace
@@ -100,6 +102,13 @@ class WorkerSpec:
         return self.task.agent.adapter == "python"
 
     @property
+    def takes_messages(self) -> bool:
+        """Whether its agent takes messages between its turns."""
+        if isinstance(self.adapter, Conversational):
+            return self.adapter.takes_messages(self.task)
+        return self.is_in_process or self.task.agent.adapter == ACP
+
+    @property
     def is_program(self) -> bool:
         """Whether it is a program, started in its sandbox as soon as that is made."""
         return self.function is None and not self.is_in_process
@@ -128,17 +137,6 @@ class WorkerSpec:
         return min(bounds, default=None)
 
 
-class SessionStop(asyncio.Event):
-    """Set when an agent has to stop; *by* names the person who stopped this session alone."""
-
-    by: str | None = None
-
-    def set_by(self, person: str) -> None:
-        """Stop the session because *person* asked for it."""
-        self.by = person
-        self.set()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """One attempt of one worker, opened: everything that its agent works with."""
@@ -149,10 +147,14 @@ class Session:
     directory: SessionDir
     log: OutputLog
     """What the agent says; recorded in the session's own database."""
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the agent has to stop."""
+    control: SessionControl = field(default_factory=SessionControl)
     has_history: Callable[[], bool] = field(default=lambda: True, repr=False)
     """Tell whether the agent's own gitdir may hold commits or other changes."""
+
+    @property
+    def stop(self) -> asyncio.Event:
+        """Set when the agent has to stop."""
+        return self.control.stop
 
     @property
     def id(self) -> str:

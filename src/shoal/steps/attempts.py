@@ -20,8 +20,9 @@ from shoal.patterns.retry import retrying
 from shoal.sessions.client_settings import set_aside_settings
 from shoal.sessions.context import RunContext
 from shoal.sessions.conversations import is_valid_name
+from shoal.sessions.messages import AgentMessage, Inbox, SessionControl
 from shoal.sessions.session import mask_result
-from shoal.sessions.worker import SessionStop, WorkerSpec
+from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission
 from shoal.steps.history import AttemptKey, History, Salvage, Visit
 from shoal.steps.prompt import next_attempt, with_interruption
@@ -86,7 +87,7 @@ class WorkerRunner:
         """What the run came to before it was resumed."""
         self.active: dict[str, WorkerSpec] = {}
         self._tasks: dict[str, asyncio.Task[object]] = {}
-        self._stops: dict[str, SessionStop] = {}
+        self._controls: dict[str, SessionControl] = {}
         self._stopped_by: str | None = None
         self._may_start = asyncio.Event()
         self._may_start.set()
@@ -154,8 +155,17 @@ class WorkerRunner:
 
     def stop_session(self, session: str, by: str) -> None:
         """Stop one session for *by*: its agent is asked, then killed; its work is kept, and the others go on."""
-        if (stop := self._stops.get(session)) is not None:
-            stop.set_by(by)
+        if (control := self._controls.get(session)) is not None:
+            control.stop_for(by)
+
+    def has_open_inbox(self, session: str) -> bool:
+        """Say whether the agent of a session that runs still takes messages."""
+        return session in self._controls and self._controls[session].inbox.is_open
+
+    def send_message(self, session: str, message: AgentMessage) -> None:
+        """Give *message* to the agent of *session*, after the turn that it is at."""
+        if self.has_open_inbox(session):
+            self._controls[session].inbox.put(message)
 
     def pause(self) -> None:
         """Start no session until `resume`; those that run go on."""
@@ -169,8 +179,8 @@ class WorkerRunner:
         """Stop every session for *by*, and start none from now on."""
         self._stopped_by = by
         self.resume()
-        for stop in self._stops.values():
-            stop.set_by(by)
+        for control in self._controls.values():
+            control.stop_for(by)
 
     def end_at_once(self) -> None:
         """Cancel every session once more: what it has not brought in yet, the next start does."""
@@ -206,14 +216,15 @@ class WorkerRunner:
         self.active[worker.session] = worker
         if (task := asyncio.current_task()) is not None:
             self._tasks[worker.session] = task
-        stop = self._stops[worker.session] = SessionStop()
+        control = SessionControl(inbox=Inbox(is_open=worker.takes_messages))
+        self._controls[worker.session] = control
         try:
             with self._admission.carried():
-                return await self._executor.run(context, worker, lambda result: self.note(worker, result), stop)
+                return await self._executor.run(context, worker, lambda result: self.note(worker, result), control)
         finally:
             del self.active[worker.session]
             self._tasks.pop(worker.session, None)
-            del self._stops[worker.session]
+            del self._controls[worker.session]
 
     @contextlib.asynccontextmanager
     async def _based(self, worker: WorkerSpec, commit: str) -> AsyncIterator[RunContext]:

@@ -249,6 +249,9 @@ class Fold:
             seq=recorded.seq,
             visit=event.visit,
             conversations=event.conversations,
+            agent=event.agent,
+            adapter=event.adapter,
+            takes_messages=event.takes_messages,
         )
 
     def _session_ended(self, event: SessionEnded, recorded: Recorded) -> None:

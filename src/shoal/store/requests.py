@@ -24,8 +24,9 @@ from shoal.model.gate import GateVerdict
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 
-MAX_BYTES = 32 * 1024  # more than the longest message takes when every character of it is escaped
+MAX_BYTES = 256 * 1024  # more than the longest message takes when every character of it is escaped
 MAX_MESSAGE_CHARS = 2000
+MAX_SENT_CHARS = 20_000
 MAX_NAME_CHARS = 100
 MAX_REQUESTS = 1000
 MAX_STRANGE = 100
@@ -44,6 +45,12 @@ class RequestKind(StrEnum):
     PAUSE = "pause"
     CONTINUE = "continue"
     SET = "set"
+    SEND = "send"
+
+    @property
+    def max_message_chars(self) -> int:
+        """How long its message may be."""
+        return MAX_SENT_CHARS if self is RequestKind.SEND else MAX_MESSAGE_CHARS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +110,9 @@ def make_folder(paths: StatePaths, run: str) -> None:
 
 def post(paths: StatePaths, request: ControlRequest) -> None:
     """Leave *request* for its run; raise `BadInput` where it is too long, or where nobody takes requests."""
-    if len(request.message) > MAX_MESSAGE_CHARS:
-        raise BadInput(
-            f"the message has {len(request.message)} characters, more than {MAX_MESSAGE_CHARS}; make it shorter"
-        )
+    most = RequestKind(request.kind).max_message_chars
+    if len(request.message) > most:
+        raise BadInput(f"the message has {len(request.message)} characters, more than {most}; make it shorter")
     content = json.dumps(dataclasses.asdict(request)).encode()
     try:
         with _open_folder(paths, request.run) as folder:
@@ -237,11 +243,10 @@ def _refusal(request: ControlRequest) -> str | None:
         return f"it answers {request.answer[:40]!r}, neither approve nor reject"
     if request.kind == RequestKind.SET and request.value < 1:
         return f"it asks for {request.value} agents at once; at least 1 is possible"
-    return (
-        None
-        if len(request.message) <= MAX_MESSAGE_CHARS
-        else f"its message has more than {MAX_MESSAGE_CHARS} characters"
-    )
+    if request.kind == RequestKind.SEND and not (request.session and request.message.strip()):
+        return "it is a message without words, or to nobody"
+    most = RequestKind(request.kind).max_message_chars
+    return None if len(request.message) <= most else f"its message has more than {most} characters"
 
 
 POLL_SECONDS = 0.2

@@ -32,6 +32,9 @@ class SessionState:
     visit: int = 1
     conversations: tuple[str, ...] = ()
     """Where its client keeps its conversations, below its home."""
+    agent: str = ""
+    adapter: str = ""
+    takes_messages: bool = False
     is_discarded: bool = False
     """Whether its work is done again, so that its result does not count any more."""
 

@@ -51,7 +51,7 @@ class FileText(Shape):
 class Action(Shape):
     """One action of the agent: exactly one verb."""
 
-    verbs: ClassVar[tuple[str, ...]] = ("write", "append", "delete", "run", "sleep", "say", "fail", "exit")
+    verbs: ClassVar[tuple[str, ...]] = ("write", "append", "delete", "run", "sleep", "say", "receive", "fail", "exit")
 
     write: FileText | None = None
     """Write a file, replacing what was there."""
@@ -65,6 +65,8 @@ class Action(Shape):
     """Wait this many seconds."""
     say: str | None = None
     """Print a line."""
+    receive: FilePath | None = None
+    """Wait for a message by `shoal send`, and write it to this file."""
     fail: str | None = None
     """Print the reason and fail."""
     exit: Annotated[int, Field(ge=0, le=255)] | None = None

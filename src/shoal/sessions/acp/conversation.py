@@ -19,6 +19,7 @@ from shoal.sessions.acp.updates import ToolCall, Updates
 from shoal.sessions.acp.wire import AcpWire, Flooded, is_answer, is_request, is_update
 from shoal.sessions.agent_process import AgentEnd, Ending, Watched, run_process, watch_process
 from shoal.sessions.limit_watch import SessionBounds
+from shoal.sessions.messages import take_message
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import note_decision
 from shoal.sessions.sandboxed import SandboxedProcess
@@ -48,6 +49,7 @@ class AcpConversation:
         words: OutputLog,
         note: Callable[[Decision], None],
         conversation: str | None = None,
+        next_message: Callable[[], str | None] = lambda: None,
     ) -> None:
         permitted = manager.permissions
         self._has_rules = permitted.allowed_tools is not None or bool(permitted.deny)
@@ -55,6 +57,7 @@ class AcpConversation:
         self._words = words
         self._note = note
         self._decisions = 0
+        self._next_message = next_message
         self._turn = AcpTurn(
             task,
             str(manager.workspace),
@@ -62,6 +65,7 @@ class AcpConversation:
             may=self._may,
             began=self._began,
             conversation=conversation,
+            next_message=lambda: None if self._cut else self._next_message(),
         )
         self._updates = Updates(self._end_if_denied)
         self._wire: AcpWire | None = None
@@ -235,8 +239,15 @@ class AcpConversation:
 
 
 async def run_acp(session: Session) -> AgentEnd:
-    """Give the task to the agent in one turn, and answer its requests by the permissions of the session."""
-    task, conversation = session.task, session.worker.conversation
+    """Give the task to the agent, answer its requests by the permissions of the session, and pass on messages."""
+    task = session.task
     manager = PermissionManager(session.workspace.path, task.permitted)
-    talk = AcpConversation(task, manager, session.log, lambda decision: note_decision(session, decision), conversation)
+    talk = AcpConversation(
+        task,
+        manager,
+        session.log,
+        lambda decision: note_decision(session, decision),
+        conversation=session.worker.conversation,
+        next_message=lambda: take_message(session.context, session.id, session.control),
+    )
     return await run_process(session, talk)

@@ -1,7 +1,7 @@
 """One turn with an agent, by the protocol's own SDK: hello, a session, its model and mode, the prompt."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -12,6 +12,7 @@ from shoal.adapters.events import number, words
 from shoal.adapters.failure_text import LONGEST, explain_failure
 from shoal.errors import Unavailable
 from shoal.model.resolved_task import ResolvedTask
+from shoal.model.results import sum_usage
 from shoal.sessions.acp.wire import AcpWire
 
 try:
@@ -29,6 +30,7 @@ ASKING = ("approve", "default", "ask")
 APPENDS = ("claude-agent-acp", "claude-code-acp")
 """Agents that take more system prompt with a new session."""
 MOST_OFFERED = 20
+ENDED = "end_turn"
 Question = Mapping[str, object]
 _Opened = schema.NewSessionResponse | schema.LoadSessionResponse
 
@@ -50,7 +52,10 @@ class TurnAnswer:
 
 
 class AcpTurn:
-    """A turn that is about to be; *may* answers the agent's questions, *began* is told who it is and its model."""
+    """A turn that is about to be; *may* answers the agent's questions, *began* is told who it is and its model.
+
+    *next_message* gives what a person said meanwhile, for a turn of its own in the same session.
+    """
 
     def __init__(
         self,
@@ -61,6 +66,7 @@ class AcpTurn:
         may: Callable[[Question], bool | None],
         began: Callable[[str], None],
         conversation: str | None = None,
+        next_message: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._conversation = conversation
         self._can_load = False
@@ -71,6 +77,7 @@ class AcpTurn:
         self._has_rules = has_rules
         self._may = may
         self._began = began
+        self._next_message = next_message
         self._agent: ClientSideConnection | None = None
         self.session = ""
 
@@ -108,8 +115,14 @@ class AcpTurn:
         self._began(" ".join(filter(None, (name, await self._model(agent, session)))))
         if self._has_rules:
             await self._mode(agent, session)
-        prompt = [acp.text_block(_prompt(self._task, is_appended=is_appended))]
-        ended = await agent.prompt(session_id=self.session, prompt=cast("Any", prompt))
+        answer = await self._prompt(agent, _prompt(self._task, is_appended=is_appended))
+        while answer.stop == ENDED and (message := self._next_message()) is not None:
+            following = await self._prompt(agent, message)
+            answer = replace(following, usage=sum_usage((answer.usage, following.usage)))
+        return answer
+
+    async def _prompt(self, agent: ClientSideConnection, text: str) -> TurnAnswer:
+        ended = await agent.prompt(session_id=self.session, prompt=cast("Any", [acp.text_block(text)]))
         return TurnAnswer(stop=ended.stop_reason, usage=_usage(ended.usage))
 
     async def _load(self, agent: ClientSideConnection, conversation: str) -> schema.LoadSessionResponse:

@@ -19,6 +19,7 @@ from shoal.model.repository import Base
 from shoal.model.setup import Setup, SetupRecord
 from shoal.sandboxes.kind import RootLayers
 from shoal.sessions.context import RunContext
+from shoal.sessions.messages import SessionControl
 from shoal.sessions.policy import network_of
 from shoal.sessions.session_dir import hold_session_dir
 from shoal.sessions.setup.changes import LEFT, inspect_setup, pattern, write_setup_note
@@ -219,7 +220,7 @@ async def _make_layer(
                 workspace=workspace,
                 directory=directory,
                 log=context.output_log(job.session),
-                stop=stop,
+                control=SessionControl(stop=stop),
             )
             if not await run_commands(session, replace(setup, each=False)):
                 return False

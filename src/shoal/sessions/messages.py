@@ -1,0 +1,99 @@
+"""Messages for an agent that works: each is handed over once and in order, between two of its turns."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+from shoal.model.events import AgentMessaged
+from shoal.sessions.context import RunContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentMessage:
+    """What a person says to one agent; *request* is the one it came by."""
+
+    text: str
+    by: str
+    request: str = ""
+
+
+class Inbox:
+    """The messages that an agent has not got yet; closed, it takes no more."""
+
+    def __init__(self, *, is_open: bool = False) -> None:
+        self.is_open = is_open
+        self._waiting: deque[AgentMessage] = deque()
+        self._more = asyncio.Event()
+
+    def put(self, message: AgentMessage) -> None:
+        """Add *message* behind those that wait."""
+        self._waiting.append(message)
+        self._more.set()
+
+    def first(self) -> AgentMessage | None:
+        """Give the next message; it waits until it is removed."""
+        return self._waiting[0] if self._waiting else None
+
+    async def wait(self) -> AgentMessage:
+        """Wait for the next message."""
+        while (message := self.first()) is None:
+            self._more.clear()
+            await self._more.wait()
+        return message
+
+    def remove(self, message: AgentMessage) -> None:
+        """Remove the first message, which was handed over."""
+        self._waiting.remove(message)
+
+    def close(self) -> tuple[AgentMessage, ...]:
+        """Take no more, and give those that nobody got, once."""
+        self.is_open = False
+        left = tuple(self._waiting)
+        self._waiting.clear()
+        return left
+
+
+@dataclass(slots=True)
+class SessionControl:
+    """What others ask of one session: to stop, and to take messages."""
+
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    stopped_by: str | None = None
+    """The person who stopped this session alone."""
+    inbox: Inbox = field(default_factory=Inbox)
+
+    def stop_for(self, person: str) -> None:
+        """Stop the session because *person* asked for it."""
+        self.stopped_by = person
+        self.stop.set()
+
+
+def note_message(context: RunContext, session: str, message: AgentMessage, *, is_delivered: bool = True) -> None:
+    """Record in the log of *session* that its agent got *message*, or that it never will."""
+    context.ledger.note(
+        AgentMessaged(
+            run=context.run,
+            session=session,
+            request=message.request,
+            by=message.by,
+            text=context.mask.text(message.text),
+            is_delivered=is_delivered,
+        )
+    )
+
+
+def close_inbox(context: RunContext, session: str, control: SessionControl) -> None:
+    """Take no more messages for *session*, and record those that its agent did not get."""
+    for message in control.inbox.close():
+        note_message(context, session, message, is_delivered=False)
+
+
+def take_message(context: RunContext, session: str, control: SessionControl) -> str | None:
+    """Hand the next message over, and record that; where there is none, its agent is done, and gets no more."""
+    message = control.inbox.first()
+    if message is None or control.stop.is_set():
+        control.inbox.is_open = False
+        return None
+    control.inbox.remove(message)
+    note_message(context, session, message)
+    return message.text

@@ -1,0 +1,107 @@
+"""A client that is spoken to on its standard input: first its task, and messages between its turns."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterable, Mapping
+from types import MappingProxyType
+
+from shoal.adapters.kind import Conversational
+from shoal.errors import first_of
+from shoal.model.activity import Activity
+from shoal.sessions.agent_process import LINGER_SECONDS, AgentEnd, Ending, Watched, run_process, watch_process
+from shoal.sessions.limit_watch import SessionBounds
+from shoal.sessions.messages import note_message
+from shoal.sessions.sandboxed import SandboxedProcess
+from shoal.sessions.worker import Session
+
+
+async def run_conversation(session: Session, adapter: Conversational) -> AgentEnd:
+    """Give the task to the client, then each message after the turn in which it came."""
+    return await run_process(session, ClientConversation(session, adapter))
+
+
+class ClientConversation:
+    """A reader of what a client says who also writes to it, while it is between two turns."""
+
+    def __init__(self, session: Session, adapter: Conversational) -> None:
+        self._session = session
+        self._adapter = adapter
+        self._reader = adapter.turn_reader()
+        self._between_turns = asyncio.Event()
+        self._over = asyncio.Event()
+        self._heard_at = time.monotonic()
+
+    def read(self, line: str) -> Iterable[Activity]:
+        """Take one line, after which a turn may have ended."""
+        self._heard_at = time.monotonic()
+        activities = list(self._reader.read(line))
+        if self._reader.is_between_turns:
+            self._between_turns.set()
+        else:
+            self._between_turns.clear()
+        return activities
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether its turn is over, and no other has begun."""
+        return self._reader.is_done
+
+    @property
+    def usage(self) -> Mapping[str, float]:
+        """What it says that it spent."""
+        return self._reader.usage
+
+    @property
+    def session(self) -> str | None:
+        """The client's own name for the conversation."""
+        return self._reader.session
+
+    def verdict(self, exit_code: int | None, errors: str) -> str | None:
+        """Say why it failed, as its reader does."""
+        return self._reader.verdict(exit_code, errors)
+
+    async def watch(
+        self,
+        box: SandboxedProcess,
+        bounds: SessionBounds,
+        seconds: float | None,
+        stop: asyncio.Event,
+        grace: float,
+        endings: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
+    ) -> Watched:
+        """Speak with the client in *box* until the first thing that ends it."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                speaking = group.create_task(self._speak(box))
+                every = {**endings, Ending.DONE: self._wait_for_exit()}
+                seen = await watch_process(box, bounds, seconds, stop, grace, every)
+                speaking.cancel()
+        except BaseExceptionGroup as errors:
+            raise first_of(errors) from None
+        return seen
+
+    async def _speak(self, box: SandboxedProcess) -> None:
+        session, inbox = self._session, self._session.control.inbox
+        try:
+            await box.write(session.worker.adapter.invocation(session.task, session.paths).stdin)
+            while True:
+                await self._between_turns.wait()
+                if self._reader.is_done and inbox.first() is None:
+                    break
+                message = await inbox.wait()
+                self._between_turns.clear()
+                self._reader.begin_turn()
+                await box.write(self._adapter.message(message.text))
+                inbox.remove(message)
+                note_message(session.context, session.id, message)
+        except OSError:  # it has left, and its exit says more
+            return
+        inbox.close()
+        self._over.set()
+        box.close_input()
+
+    async def _wait_for_exit(self) -> None:
+        """Give a client that was told that nothing more comes the time to leave."""
+        await self._over.wait()
+        while (left := self._heard_at + LINGER_SECONDS - time.monotonic()) > 0:  # noqa: ASYNC110 - lines prolong it
+            await asyncio.sleep(left)
