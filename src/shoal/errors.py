@@ -16,6 +16,7 @@ ShoalError
 ├── PatternError        how calls that were run together ended
 │   └── AllFailed, QuorumMissed, TimedOut, Refused, CallCancelled
 └── Broken              the machine failed us (disk, kernel, a lock that never came free)
+    └── Blocked         the same, for a reason that passes: a full disk, another program's lock
 """
 
 import difflib
@@ -279,6 +280,10 @@ def _join_errors(errors: Sequence[Exception]) -> str:
 
 class Broken(ShoalError):
     """The machine failed (disk, kernel, a lock that is never released)."""
+
+
+class Blocked(Broken):
+    """The machine does not let us go on for now; once the reason has passed, the same works again."""
 
 
 def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -1,5 +1,6 @@
 """A start: what the child is given, and what is told when it cannot be."""
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -74,13 +75,23 @@ async def test_an_argument_that_no_process_can_have_is_bad_input() -> None:
         await run(sh("true", "a\x00b"), timeout=10)
 
 
-async def test_no_free_descriptor_is_a_broken_machine_wherever_it_is_met() -> None:
+async def test_no_free_descriptor_is_a_broken_machine_wherever_it_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start needs ten or so descriptors: it fails, and leaks nothing, with none of them free, with one, with two."""
+    monkeypatch.setattr("shoal.proc.process.PATIENCE", 0.0)
     heard = [await outcome_with_free_descriptors(spare) for spare in range(16)]
 
     assert heard[0] == "Too many open files"
     assert heard[-1] == "ended"
     assert set(heard) == {"Too many open files", "ended"}
+
+
+async def test_a_start_without_a_free_descriptor_waits_until_there_is_one() -> None:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        with exhausted_but_for(0):
+            starting = group.create_task(run(sh("echo hi"), timeout=20))
+            done, _ = await asyncio.wait([starting], timeout=0.3)
+            assert not done
+    assert starting.result().stdout == b"hi\n"
 
 
 async def outcome_with_free_descriptors(spare: int) -> str:

@@ -12,6 +12,7 @@ import typer
 from shoal.cli import output
 from shoal.cli.options import HERE, Json, Repo
 from shoal.cli.output import escape, flat
+from shoal.cli.render import trouble
 from shoal.cli.render.columns import columns, count, join_cells, size
 from shoal.cli.repository import find_place
 from shoal.errors import BadInput
@@ -42,6 +43,7 @@ def records_line(kept: Sequence[Leftover]) -> str:
 
 def cleaning_lines(done: Cleaning) -> Iterator[str]:
     """Describe what was recovered, removed and kept."""
+    yield from map(flat, done.notes)
     yield from map(_recovery_line, done.brought_in)
     yield from (f"could not recover {flat(str(failure))}" for failure in done.failures)
     yield from _table("removed", done.gone)
@@ -146,6 +148,7 @@ async def _broom(folder: Path, *, force: bool, older_than: float | None) -> Broo
         environ=os.environ,
         force=force,
         older_than=older_than,
+        on_blocked=lambda reason: output.print_err(trouble.wait_line(reason)),
     )
 
 
@@ -179,6 +182,7 @@ def _document(done: Cleaning) -> dict[str, object]:
         "removed": [_fields(item) for item in done.gone],
         "left": [_fields(item) for item in done.left],
         "freed_bytes": done.freed_bytes,
+        "notes": list(done.notes),
     }
 
 

@@ -122,5 +122,5 @@ def make_request(plan: Plan, folder: Path, base: str | None = None, *, approve_a
         fleet=plan.fleet_limits,
         approve_all=approve_all,
         on_gather=lambda commits: output.print_err(trouble.gathering(commits)),
-        on_locked=lambda path: output.print_err(f"waiting: another program holds {path}"),
+        on_blocked=lambda reason: output.print_err(trouble.wait_line(reason)),
     )

@@ -43,8 +43,8 @@ def _print_error(error: Exception, words: Sequence[str]) -> int:
 
     from shoal.cli import output
     from shoal.cli.app import COMMANDS
-    from shoal.cli.render.trouble import bug, sentence, usage
-    from shoal.errors import ShoalError
+    from shoal.cli.render.trouble import MACHINE, bug, machine_fault, sentence, usage
+    from shoal.errors import Broken, ShoalError
 
     cause = _first(error)
     match cause:
@@ -54,6 +54,9 @@ def _print_error(error: Exception, words: Sequence[str]) -> int:
         case typer.TyperException():
             output.print_err(usage(cause, words, COMMANDS))
             return cause.exit_code
+        case OSError(errno=code) if code in MACHINE:
+            output.print_err(sentence(Broken(machine_fault(cause))))
+            return ExitCode.BROKEN
         case _:
             output.print_err(bug(cause))
             return ExitCode.BROKEN

@@ -75,7 +75,11 @@ def _is_left(worker: WorkerResult) -> bool:
 def status_document(run: RunState, report: RunReport) -> dict[str, object]:
     """Give the *report* of *run* as a document, with what it waits for and where its work was delivered."""
     deliveries = [delivery.as_fields() for delivery in run.deliveries.values()]
-    return run_document(report) | {"waiting": waiting_document(run), "deliveries": deliveries}
+    return run_document(report) | {
+        "waiting": waiting_document(run),
+        "waits_for": "" if run.status.is_ended else run.waits_for,
+        "deliveries": deliveries,
+    }
 
 
 def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
@@ -89,6 +93,8 @@ def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
     names = [name for name in reversed(list(state.runs)) if name != chosen.run]
     others = [state.runs[name] for name in names[:SHOWN]]  # no others are read: there may be thousands
     waiting = list(waiting_lines(chosen, output.paint()))
+    if chosen.waits_for and not chosen.status.is_ended:
+        waiting.insert(0, f"waiting: {escape(chosen.waits_for)}")
     merging = list(merging_lines(chosen, program(), output.paint()))
     older = max(0, len(names) - SHOWN)
     lines = status_lines(current, others, older=older, paint=output.paint(), waiting=waiting, merging=merging)

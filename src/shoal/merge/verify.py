@@ -110,11 +110,14 @@ class Verifier:
             result = mask_result(
                 replace(result, duration_seconds=took, prompt=prompt_summary(context, worker)), context.mask
             )
+            ended = describe_end(context, worker, result)
+            for event in ended:
+                context.ledger.note(event)
             try:
                 with contextlib.suppress(ShoalError):  # the verdict counts without its log too
                     await context.ledger.forget(worker.session)
             finally:  # a verification that is cancelled at this moment has ended all the same
-                await context.ledger.append(*describe_end(context, worker, result))
+                await context.ledger.append(*ended)
         return result
 
     async def _judge(self, worker: WorkerSpec, commit: str, result: WorkerResult) -> WorkerResult:

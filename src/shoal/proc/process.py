@@ -5,11 +5,12 @@ import contextlib
 import os
 import select
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from shoal.errors import Broken
+from shoal.errors import Blocked, Broken
 from shoal.model.command import Command
 from shoal.proc.output import Head
 from shoal.proc.pipes import Feed, Outlet, Tap
@@ -66,6 +67,7 @@ QUIET = 0.5  # after the exit, the pipes are given up when nothing came for this
 DRAIN = 1.0  # and in any case after this: a daemon may hold them open for ever
 DEATH = 10.0  # only a process stuck in the kernel outlives SIGKILL by so much
 BURIAL = 1.0
+PATIENCE, PAUSE = 60.0, 0.1
 
 
 @contextlib.asynccontextmanager
@@ -84,7 +86,7 @@ async def started(
     blocks. If it raises, the group is killed and `wait` and the leaving raise that error. *gone* is called when the
     process itself has ended, before the rest of its output is read.
     """
-    process = Process(spawn(command), grace, gone)
+    process = Process(await _spawn(command), grace, gone)
     with contextlib.ExitStack() as undo:
         undo.callback(process._bury)
         process._watch(sink, rate_bytes)
@@ -94,6 +96,18 @@ async def started(
             if not process._is_left:
                 await process.end()
     process._raise_fault()
+
+
+async def _spawn(command: Command) -> Child:
+    """Start *command*; where the machine has no process or descriptor to spare, wait for one, but not for ever."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return spawn(command)
+        except Blocked:
+            if time.monotonic() > end:
+                raise
+        await asyncio.sleep(PAUSE)
 
 
 class Process:

@@ -54,7 +54,7 @@ def free_floor(path: Path, *, coming_bytes: int = 0, part: float = 1.0) -> str |
     """Say that the disk of *path* is too full for any agent to go on, or `None`."""
     disk = room(path, coming_bytes=coming_bytes, part=part)
     if disk.spare_bytes < 0:
-        free, floor = disk.free_bytes / 2**20, disk.floor_bytes / 2**20
+        free, floor = max(0, disk.free_bytes) / 2**20, disk.floor_bytes / 2**20
         return f"only {free:.0f} MB are free on the disk of {path}, and {floor:.0f} MB must stay free"
     if disk.spare_inodes < 0:
         free, floor = disk.free_inodes, disk.floor_inodes

@@ -11,10 +11,11 @@ from enum import StrEnum
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 
-from shoal.errors import BadInput, Broken, ShoalError, Unavailable
+from shoal.errors import BadInput, Blocked, Broken, ShoalError, Unavailable
 from shoal.model.command import Argument, Command, Given, Live, ProcessLimits, ReportPipe
 
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+SCARCE = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 NOT_TO_BE_HAD = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOEXEC, errno.ELOOP}
 
 
@@ -171,6 +172,8 @@ class _Wiring:
 def _refusal(command: Command, error: OSError) -> ShoalError:
     program = str(command.argv[0])
     why = error.strerror or str(error)
+    if error.errno in SCARCE:
+        return Blocked(f"{program} could not be started in {command.cwd}: {why}")
     if error.filename != program or error.errno not in NOT_TO_BE_HAD:
         return Broken(f"{program} could not be started in {command.cwd}: {why}")
     if error.errno == errno.ENOENT:

@@ -93,5 +93,5 @@ async def reopened(
         request = replace(request, secrets=worker.task.secret_values)
     async with open_run(request, plan) as opened:
         context = opened.context
-        admission = Admission(context.paths.root)
+        admission = Admission(context.paths.root, objects=context.repository.git)
         yield WorkerRunner(context, admitting(context, admission, min(at_once, raise_file_limit())), admission)

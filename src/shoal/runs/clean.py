@@ -23,11 +23,15 @@ from shoal.runs.recovery import Recovery, RecoveryFailure
 from shoal.runs.request import RunRequest
 from shoal.sessions.host_probe import TRIAL
 from shoal.sessions.open_session import prune
+from shoal.store.adopt import adopt_lost
+from shoal.store.database import make_reserve, release_if_full
 from shoal.store.fold import fold
+from shoal.store.ledger import open_ledger
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
-from shoal.store.reader import read_events
+from shoal.store.reader import read_events, store_at
 from shoal.store.state import RunState
+from shoal.store.writer import OnBlocked
 from shoal.workspaces import base as bases
 from shoal.workspaces import objects
 from shoal.workspaces import setup_layers as setup
@@ -232,6 +236,8 @@ class Cleaning:
     """What could not be brought in, and is still there."""
     gone: tuple[Leftover, ...] = ()
     left: tuple[Leftover, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What is said of a ledger that was lost and had to be rebuilt."""
 
     @property
     def freed_bytes(self) -> int:
@@ -250,10 +256,16 @@ class Broom:
     force: bool = False
     older_than: float | None = None
     """How many seconds old a log or a patch must be to go too; `None` leaves them all."""
+    on_blocked: OnBlocked = field(default=lambda reason: None, repr=False)
+    """Called as in a `RunRequest`."""
 
 
 async def clean(broom: Broom) -> Cleaning:
-    """Bring in the killed runs and what could not be kept before, then remove what may go."""
+    """Bring in the killed runs and what could not be kept before, then remove what may go.
+
+    The ledger is rebuilt first where it was lost. All of it works on a full disk, with the space that was reserved.
+    """
+    notes = await _open_ledger(broom)
     recovery = await _recover(broom)
     if broom.paths.bases.is_dir():
         await bases.sweep_bases(broom.repository, broom.paths.bases)
@@ -263,12 +275,28 @@ async def clean(broom: Broom) -> Cleaning:
     gone = [
         leftover for leftover in found if (broom.force or not leftover.needs_force) and await _remove(broom, leftover)
     ]
+    if broom.paths.root.is_dir():
+        make_reserve(broom.paths.reserve)
     return Cleaning(
         brought_in=recovery.brought_in,
         failures=tuple(failure for failure in recovery.failures if Path(failure.raw).exists()),
+        notes=notes,
         gone=tuple(gone),
         left=tuple(leftover for leftover in found if leftover not in gone),
     )
+
+
+async def _open_ledger(broom: Broom) -> tuple[str, ...]:
+    """Make sure that the ledger can be read and written; return what had to be done for that."""
+    if not (broom.paths.ledger.exists() or broom.paths.sessions.is_dir()):
+        return ()
+    release_if_full(broom.paths.reserve)
+    rebuilt: list[str] = []
+    logs = [log.stem for log in _children(broom.paths.sessions) if log.suffix == ".db"]
+    async with open_ledger(store_at(broom.paths, rebuilt.append), on_blocked=broom.on_blocked) as ledger:
+        adopted = await adopt_lost(broom.paths, ledger, logs)
+    note = (f"the ledger did not know these sessions, and does now by their own logs: {', '.join(adopted)}",)
+    return (*rebuilt, *(note if adopted else ()))
 
 
 async def _recover(broom: Broom) -> Recovery:
@@ -278,6 +306,7 @@ async def _recover(broom: Broom) -> Recovery:
         return Recovery()
     strategy = "directory" if is_hidden(broom.repository) else "auto"
     request = RunRequest(folder=broom.folder, environ=broom.environ, name="clean", strategy=strategy, is_patient=True)
+    request = replace(request, on_blocked=broom.on_blocked)
     async with open_run(replace(request, sandbox=runs[-1].wall or request.sandbox)) as opened:
         return opened.recovery
 

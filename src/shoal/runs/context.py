@@ -36,10 +36,12 @@ from shoal.sessions.session_dir import User
 from shoal.sessions.setup.project import project_ready
 from shoal.sessions.toolchain import searching
 from shoal.steps.workers import Equipment
+from shoal.store.database import release_if_full
 from shoal.store.ledger import open_ledger
 from shoal.store.lock import hold_lock
 from shoal.store.paths import StatePaths
 from shoal.store.reader import store_at
+from shoal.store.rebuild import OnRebuilt
 from shoal.workspaces.base import base_ready
 from shoal.workspaces.remove import Trash
 
@@ -70,7 +72,8 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
     environ = searching(request.environ, plan.toolchains)
     adapters = adapters_for(plan, this_host(), environ)
     await assert_installed(plan, this_host(), environ)
-    async with _open_context(replace(request, environ=environ), plan) as context:
+    rebuilt: list[str] = []
+    async with _open_context(replace(request, environ=environ), plan, rebuilt.append) as context:
         if request.on_event is not None:
             context.ledger.subscribe(request.on_event)
         await assert_holdable(context, plan, adapters)
@@ -80,16 +83,19 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
         if request.is_reopened:
             recovery += await reconcile_run(context, context.run)  # what a killed merge of this very run left
             await pin(context.repository, context.run, context.base.commit)
-        settled = replace(settled, notes=(*settled.notes, *recovery.notes))
+        settled = replace(settled, notes=(*settled.notes, *rebuilt, *recovery.notes))
+        recovery = replace(recovery, rebuilt=tuple(rebuilt))
         yield OpenRun(context=context, plan=settled, equipment=equipment, recovery=recovery)
 
 
 @contextlib.asynccontextmanager
-async def _open_context(request: RunRequest, plan: Plan) -> AsyncIterator[RunContext]:
+async def _open_context(request: RunRequest, plan: Plan, on_rebuilt: OnRebuilt) -> AsyncIterator[RunContext]:
     """Hold all that the sessions of a run share."""
     repository, commit = await _find_repository(request)
     await assert_rooted(plan, repository)
     paths = StatePaths.of(repository.home)
+    if paths.root.is_dir():
+        release_if_full(paths.reserve)
     paths.create()
     exclude_state(repository)
     sandbox = await wall(request.sandbox)
@@ -97,7 +103,7 @@ async def _open_context(request: RunRequest, plan: Plan) -> AsyncIterator[RunCon
     kind = await kind_of_workspace(request.strategy, sandbox, paths, stays=not request.cleanup)
     run = request.run or f"{request.name}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
     async with (
-        open_ledger(store_at(paths, request.on_locked)) as book,
+        open_ledger(store_at(paths, on_rebuilt), on_blocked=request.on_blocked) as book,
         _owned(paths, run),
         _pinned(repository, paths, run, commit),
         base_ready(repository, commit, paths.bases, on_gather=request.on_gather) as base,

@@ -23,6 +23,7 @@ from shoal.sessions.keep_work import KeptWork, add_seal_notes, find_secrets, kee
 from shoal.sessions.open_session import prune
 from shoal.sessions.seal import SealRequest, seal_work
 from shoal.sessions.session_dir import SessionDir
+from shoal.store.adopt import adopt_lost
 from shoal.store.fold import fold
 from shoal.store.lock import hold_lock, is_locked
 from shoal.store.paths import StatePaths
@@ -92,6 +93,8 @@ class Recovery:
 
     brought_in: tuple[WorkerResult, ...] = ()
     failures: tuple[RecoveryFailure, ...] = ()
+    rebuilt: tuple[str, ...] = ()
+    """What is said of a ledger that was lost and had to be rebuilt."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -114,6 +117,7 @@ async def reconcile(context: RunContext, *, is_patient: bool = False) -> Recover
     await sweep_trials(context.paths)
     await unpin_abandoned(context.repository, context.paths.runs)
     forget_dead(context.paths)
+    await adopt_lost(context.paths, context.ledger, _list_boxes(context.paths))
     found = Recovery()
     for lock in sorted(context.paths.runs.glob("*.lock")):
         if lock.stem != context.run and not is_locked(lock):
@@ -150,7 +154,7 @@ async def reconcile_run(context: RunContext, run: str) -> Recovery:
 
 async def _retry_raw(context: RunContext, *, is_patient: bool) -> Recovery:
     """Try once more to bring in the sessions that ended without a branch, and whose files are still there."""
-    left = {path.name for path in context.paths.boxes.iterdir()} if context.paths.boxes.is_dir() else set()
+    left = _list_boxes(context.paths)
     if not left:  # else the whole history would be read for nothing
         return Recovery()
     found = Recovery()
@@ -165,6 +169,10 @@ async def _retry_raw(context: RunContext, *, is_patient: bool) -> Recovery:
         if raw and run.run != context.run and not is_locked(context.paths.run_lock(run.run)):
             found += await _retry_run(context, run.run, raw)
     return found
+
+
+def _list_boxes(paths: StatePaths) -> set[str]:
+    return {path.name for path in paths.boxes.iterdir()} if paths.boxes.is_dir() else set()
 
 
 def _is_raw(session: SessionState) -> bool:
@@ -229,7 +237,10 @@ async def _reconcile_session(context: RunContext, step: str, session: SessionSta
         prune(path, context.paths.workspaces)
     if session.result is None or work.failure is None:
         ended = SessionEnded(run=context.run, step=step, session=session.session, result=result)
-        await context.ledger.append(*_import_events(context, session, work), ended)
+        events: tuple[Imported | SessionEnded, ...] = (*_import_events(context, session, work), ended)
+        for event in events:
+            context.ledger.note(event)  # soon, in its own log too
+        await context.ledger.append(*events)
     return result
 
 

@@ -12,8 +12,8 @@ from shoal.git.closure import OnGather
 from shoal.model.events import SessionDiscarded
 from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
 from shoal.model.task import AgentLike
-from shoal.store.database import OnWait
 from shoal.store.ledger import Listener
+from shoal.store.writer import OnBlocked
 
 
 class StopSignal(asyncio.Event):
@@ -71,8 +71,8 @@ class RunRequest:
     """Values to mask besides those that the plan takes from the host, by their names."""
     on_event: Listener | None = field(default=None, repr=False)
     """Called with every event of the run after its commit."""
-    on_locked: OnWait | None = field(default=None, repr=False)
-    """Called, on a thread of the ledger's, when another program has held the ledger for some seconds."""
+    on_blocked: OnBlocked = field(default=lambda reason: None, repr=False)
+    """Called, on a thread of the ledger's, with what keeps it from being written, and with "" when that is over."""
     on_gather: OnGather | None = field(default=None, repr=False)
     """Called when it takes long to gather the objects that agents may read."""
 

@@ -231,7 +231,7 @@ async def _begin(opened: OpenRun, request: RunRequest) -> History:
 
 
 def _make_runner(context: RunContext, plan: Plan, history: History) -> WorkerRunner:
-    admission = Admission(context.paths.root)
+    admission = Admission(context.paths.root, objects=context.repository.git)
     limiter = admitting(context, admission, min(plan.max_concurrent, raise_file_limit()))
     return WorkerRunner(context, limiter, admission, history)
 

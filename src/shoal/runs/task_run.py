@@ -266,7 +266,7 @@ async def open_task_run(
         context = opened.context
         door = held.enter_context(door_of(context))
         history = await _begin(context, plan, request, settings)
-        admission = Admission(context.paths.root)
+        admission = Admission(context.paths.root, objects=context.repository.git)
         limit = limiter or admitting(context, admission, most)
         defaults = replace(defaults, private=context.private)
         task_run = TaskRun(context, settings, limit, admission, directory, defaults, history)

@@ -128,8 +128,11 @@ class OpenSession:
         result = await add_patch(context, work, work.on(result, session.directory.box))
         result = database.add_to(result)
         self.result = mask_result(result, context.mask)
+        ended = describe_end(context, worker, self.result)
+        for event in ended:
+            context.ledger.note(event)
         await context.ledger.forget(session.id)
-        await context.ledger.append(*describe_end(context, worker, self.result))
+        await context.ledger.append(*ended)
         return self.result
 
 

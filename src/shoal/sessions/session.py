@@ -185,6 +185,8 @@ async def _with_artifacts(session: Session, result: WorkerResult, left: Collecte
 
 async def _record(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> WorkerResult:
     """Close the session's log, and write the result to the ledger."""
+    for event in describe_end(context, worker, result):  # in its own log too, should the ledger be lost
+        context.ledger.note(event)
     try:
         await context.ledger.forget(worker.session)
     except ShoalError as error:

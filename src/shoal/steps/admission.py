@@ -4,6 +4,8 @@ import contextlib
 import functools
 import itertools
 import os
+import resource
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,6 +16,8 @@ from shoal.model.events import Waiting
 from shoal.patterns.limiter import Limiter
 from shoal.proc.room import free_floor
 from shoal.sessions.context import RunContext
+from shoal.store.database import make_reserve
+from shoal.store.paths import RESERVE
 
 MIB = 2**20
 FLOOR_BYTES = 512 * MIB
@@ -27,6 +31,7 @@ PATIENCE_SECONDS = 0.4
 EARLY_SECONDS = 5.0
 SETTLED = 8  # so many show what one takes
 SPARE_TASKS = 256
+SPARE_OWN_TASKS = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +42,23 @@ class Free:
     memory_total_bytes: int
     tasks: int
     most_tasks: int
+    own_tasks_left: int = sys.maxsize
+    """How many processes and threads this user may still start (`ulimit -u`)."""
 
 
 class Admission:
     """Says why the next agent has to wait; *look* and *clock* are the machine's own unless others are given."""
 
     def __init__(
-        self, state: Path, *, look: Callable[[], Free] | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        state: Path,
+        *,
+        objects: Path | None = None,
+        look: Callable[[], Free] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
+        self._objects = objects or state
         self._look = look or free
         self._clock = clock
         self._promised: deque[float] = deque()
@@ -70,8 +83,16 @@ class Admission:
     def _measure_free(self) -> Free:
         """Look at the machine, once for all agents that arrive together; what each takes is counted anyway."""
         if self._now is None or self._clock() - self._looked >= LOOK_SECONDS:
-            self._now, self._short, self._looked = self._look(), free_floor(self._state), self._clock()
+            self._now, self._short, self._looked = self._look(), self._disk(), self._clock()
         return self._now
+
+    def _disk(self) -> str | None:
+        """Say which disk is too full, or not there; what the ledger and recovery need is no room for agents."""
+        try:
+            missing = make_reserve(self._state / RESERVE)
+            return free_floor(self._state, coming_bytes=missing) or free_floor(self._objects)
+        except OSError as error:
+            return f"{error.filename or self._state} cannot be reached: {error.strerror}"
 
     @contextlib.contextmanager
     def carried(self) -> Iterator[None]:
@@ -151,7 +172,23 @@ def free() -> Free:
         memory_total_bytes=int(words[words.index("MemTotal:") + 1]) * 1024,
         tasks=int(_read_kernel_file("/proc/loadavg").split()[3].split("/")[1]),
         most_tasks=_most_tasks(),
+        own_tasks_left=_own_tasks_left(),
     )
+
+
+def _own_tasks_left() -> int:
+    """Count what `ulimit -u` leaves; root is not held to it."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft == resource.RLIM_INFINITY or os.geteuid() == 0:
+        return sys.maxsize
+    return soft - sum(_threads(entry.path) for entry in os.scandir("/proc") if entry.name.isdigit())
+
+
+def _threads(process: str) -> int:
+    with contextlib.suppress(OSError, IndexError, ValueError):  # it is gone
+        if os.stat(process).st_uid == os.geteuid():  # noqa: PTH116 - asked of every process
+            return int(_read_kernel_file(f"{process}/stat").rpartition(")")[2].split()[17])
+    return 0
 
 
 @functools.cache
@@ -178,6 +215,9 @@ def _memory(now: Free, kept_bytes: int) -> str | None:
 
 
 def _tasks(now: Free) -> str | None:
+    if now.own_tasks_left < SPARE_OWN_TASKS:
+        left = max(0, now.own_tasks_left)
+        return f"you may start only {left} more processes (`ulimit -u`), and {SPARE_OWN_TASKS} must be left"
     if now.tasks + SPARE_TASKS <= now.most_tasks:
         return None
     return f"this machine runs {now.tasks} of at most {now.most_tasks} processes and threads"

@@ -140,6 +140,13 @@ class Backlog:
             self._is_closed = True
             self._changed.notify()
 
+    def wait_for_close(self, seconds: float) -> bool:
+        """Wait so long, and say whether nothing more will be taken in."""
+        with self._changed:
+            if not self._is_closed:
+                self._changed.wait_for(lambda: self._is_closed, seconds)
+            return self._is_closed or not threading.main_thread().is_alive()
+
     def take(self) -> Appends | Notes | None:
         """Wait for work; `None` says that there will be no more."""
         with self._changed:

@@ -1,24 +1,24 @@
 """One SQLite database of events: its shape, and how it is opened and written."""
 
 import contextlib
+import errno
 import os
 import sqlite3
-import time
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import __version__
-from shoal.errors import BadInput, Broken, ShoalError
+from shoal.errors import BadInput, Blocked, Broken, ShoalError
 from shoal.store.kind import EventRow
 from shoal.store.lock import hold_lock_blocking
 
 SCHEMA = 1
 BUSY_SECONDS = 5.0
-LOCKED_SECONDS = 3600.0
-_PAUSE = 0.05
+CHECKED_BYTES = 32 * 2**20
 _LOCK_SECONDS = 30.0
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS events"
     " (seq INTEGER PRIMARY KEY, at REAL, run TEXT, session TEXT, kind TEXT, body TEXT)",
@@ -28,8 +28,10 @@ _TABLES = (
 _INSERT = "INSERT INTO events (at, run, session, kind, body) VALUES (?, ?, ?, ?, ?)"
 
 
-OnWait = Callable[[Path], None]
-"""Called on the writer's thread when another program has held the database for some seconds."""
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+_PROBE_BYTES = 2**16
+Seed = Callable[[Path | None], Iterable[EventRow]]
+"""Gives the rows that a new database begins with, and is told where a damaged one will be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,38 +55,51 @@ class Database:
     SQLite's own change into WAL mode fails for the second of two that try it at once.
     """
 
-    def __init__(self, path: Path, durability: Durability, *, lock: Path, on_wait: OnWait = lambda path: None) -> None:
+    def __init__(
+        self, path: Path, durability: Durability, *, lock: Path, seed: Seed | None = None, reserve: Path | None = None
+    ) -> None:
         self._path = path
-        self._on_wait = on_wait
+        self._seed = seed
+        self._reserve = reserve
         self._durability = durability
         self._lock = lock
         self._connection: sqlite3.Connection | None = None
-        self._file: os.stat_result | None = None
+        self._file = -1
         self._refusal: ShoalError | None = None
 
     def write(self, rows: Sequence[EventRow]) -> list[int]:
         """Write *rows* as one transaction and return their numbers once it is committed.
 
-        Another program that holds the database is waited for: what an agent did is not lost to a backup.
+        Raises `Blocked` where the same may succeed later; the space that was reserved for the ledger is used before.
         """
-        end, is_said = time.monotonic() + LOCKED_SECONDS, False
-        while True:
-            try:
-                return self._write(rows)
-            except sqlite3.OperationalError as error:
-                if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > end:
-                    raise
-                if not is_said:
-                    self._on_wait(self._path)
-                is_said = True
-                time.sleep(_PAUSE)
+        try:
+            return self._try_write(rows)
+        except Blocked:
+            if self._reserve is None or not release_reserve(self._reserve):
+                raise
+        return self._try_write(rows)
 
     def close(self) -> None:
         """Close, to be opened again by the next write; whoever closes the ledger last leaves no `-wal` beside it."""
         connection, self._connection = self._connection, None
+        file, self._file = self._file, -1
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
+        if file >= 0:
+            os.close(file)
+
+    def _try_write(self, rows: Sequence[EventRow]) -> list[int]:
+        try:
+            return self._write(rows)
+        except sqlite3.Error as error:
+            if why := _passing_reason(self._path, error):
+                raise Blocked(why) from error
+            raise
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise Blocked(f"{self._path} cannot be written: {error.strerror}") from error
+            raise
 
     def _write(self, rows: Sequence[EventRow]) -> list[int]:
         if self._connection is None:
@@ -101,29 +116,92 @@ class Database:
         if self._refusal is not None:
             raise self._refusal
         try:
-            self._connection = _connect(self._path, self._durability)
+            self._connection = _connect(self._path, self._durability, self._seed)
         except ShoalError as error:
             self._refusal = error
             raise
-        self._file = self._path.stat()
+        # by a descriptor that has no part in SQLite's locks, which any other would release when it is closed
+        self._file = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
 
     def _insert(self, rows: Sequence[EventRow]) -> list[int]:
-        if self._connection is None or not self._is_in_place():
-            self.close()
-            raise Broken(f"{self._path} was removed or replaced while Shoal wrote to it; what it held is lost")
+        if self._connection is None:
+            raise AssertionError("an open database has a connection")
+        self._check_place()
         return _insert(self._connection, rows) if rows else []
 
-    def _is_in_place(self) -> bool:
+    def _check_place(self) -> None:
         # SQLite goes on writing to a file without a name: that would be a false acknowledgement
+        here = os.fstat(self._file)
         try:
-            return self._file is not None and os.path.samestat(self._file, self._path.stat())
-        except OSError:
-            return False
+            is_in_place = os.path.samestat(here, self._path.stat())
+        except OSError as error:
+            if here.st_nlink > 0:  # its folder was moved, or the disk is not mounted
+                raise Blocked(f"{self._path} is not there any more: {error.strerror}") from error
+            is_in_place = False
+        if not is_in_place:
+            self.close()
+            raise Broken(f"{self._path} was removed or replaced while Shoal wrote to it; what it held is lost")
 
 
 def primary_code(error: sqlite3.Error) -> int:
     """Give SQLite's primary result code of *error*."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _passing_reason(path: Path, error: sqlite3.Error) -> str | None:
+    """Say why *path* cannot be written now, if that may pass; what SQLite does not tell, a file beside it does."""
+    code = primary_code(error)
+    if code == sqlite3.SQLITE_BUSY:
+        return f"another program holds {path}"
+    if code == sqlite3.SQLITE_FULL:
+        return f"the disk of {path} is full"
+    if code not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        return None
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as reason:
+        return f"{path} cannot be written: {reason.strerror}" if reason.errno in _PASSING else None
+    return None
+
+
+RESERVE_BYTES = 8 * 2**20
+RESERVE_PART = 16
+RESERVE_INODES = 16
+
+
+def make_reserve(path: Path) -> int:
+    """Set space aside for the ledger and for recovery, where there is enough; return how many bytes are missing."""
+    disk = os.statvfs(path.parent)
+    wanted = min(RESERVE_BYTES, disk.f_blocks * disk.f_frsize // RESERVE_PART)
+    with contextlib.suppress(OSError):
+        if path.exists():
+            return 0
+        if disk.f_bavail * disk.f_frsize >= 2 * wanted:
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, wanted)
+            return 0
+    return wanted
+
+
+def release_if_full(path: Path) -> None:
+    """Give the reserved space back where a command could not even begin without it."""
+    disk = os.statvfs(path.parent)
+    is_out_of_inodes = disk.f_files > 0 and disk.f_favail < RESERVE_INODES
+    if disk.f_bavail * disk.f_frsize < RESERVE_BYTES // 2 or is_out_of_inodes:
+        release_reserve(path)
+
+
+def release_reserve(path: Path) -> bool:
+    """Give the reserved space back; `False` where there is none."""
+    try:
+        size = path.stat().st_size
+        path.unlink()
+    except OSError:
+        return False
+    return size > 0
 
 
 def check_version(path: Path, connection: sqlite3.Connection) -> int:
@@ -137,51 +215,83 @@ def check_version(path: Path, connection: sqlite3.Connection) -> int:
     return version
 
 
-def _connect(path: Path, durability: Durability) -> sqlite3.Connection:
+def _connect(path: Path, durability: Durability, seed: Seed | None) -> sqlite3.Connection:
+    """Open *path*; one that is damaged is moved aside, and a new one begins with what *seed* gives, if there is one."""
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     try:
-        _prepare(path, connection, durability)
+        _prepare(path, connection, durability, () if seed is None else _lazily(seed))
     except BaseException as error:
-        # moved before it is closed: SQLite's close would first rewrite what is left of it, and remove its log
-        kept = _move_aside(path) if _is_damage(error) else None
-        connection.close()
-        if kept is None:
+        if not _is_damage(error):
+            connection.close()
             raise
-        raise Broken(f"{path} was damaged and is kept as {kept}; running again starts a fresh one") from error
+        kept = _name_aside(path)
+        try:
+            rows = () if seed is None else tuple(seed(kept))
+            # moved before it is closed: SQLite's close would first rewrite what is left of it, and remove its log
+            _move_aside(path, kept)
+        finally:
+            connection.close()
+        if seed is None:
+            raise Broken(f"{path} was damaged and is kept as {kept}; running again starts a fresh one") from error
+        return _connect(path, durability, lambda _: rows)
     return connection
 
 
-def _prepare(path: Path, connection: sqlite3.Connection, durability: Durability) -> None:
+def _lazily(seed: Seed) -> Iterable[EventRow]:
+    yield from seed(None)
+
+
+def _prepare(path: Path, connection: sqlite3.Connection, durability: Durability, seed: Iterable[EventRow]) -> None:
     version = check_version(path, connection)
     connection.execute(f"PRAGMA journal_mode = {durability.journal}")
     connection.execute(f"PRAGMA synchronous = {durability.synchronous}")
     if version < SCHEMA:
-        _create_tables(connection)
+        _create_tables(connection, seed)
+    _check_whole(path, connection)
+
+
+def _check_whole(path: Path, connection: sqlite3.Connection) -> None:
+    """Read the newest row, and check all pages, which takes a millisecond for each megabyte, if they are not many."""
     connection.execute("SELECT max(seq) FROM events").fetchone()
+    if path.stat().st_size > CHECKED_BYTES:
+        return
+    verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise Damaged(f"{path}: {verdict}")
+
+
+class Damaged(sqlite3.DatabaseError):
+    """SQLite found pages that do not fit together."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
 def _is_damage(error: BaseException) -> bool:
     # by SQLite's code: a full disk or a lock is a `DatabaseError` too, and no reason to put a ledger away
-    return isinstance(error, sqlite3.DatabaseError) and primary_code(error) in _DAMAGE
+    return isinstance(error, sqlite3.DatabaseError) and primary_code(error) in DAMAGE
 
 
-def _create_tables(connection: sqlite3.Connection) -> None:
+def _create_tables(connection: sqlite3.Connection, seed: Iterable[EventRow]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     for statement in _TABLES:
         connection.execute(statement)
+    for row in seed:
+        _insert_row(connection, row)
     connection.execute("COMMIT")
 
 
-def _move_aside(path: Path) -> Path:
+def _name_aside(path: Path) -> Path:
     number = 1
     while path.with_name(f"{path.name}.corrupt-{number}").exists():
         number += 1
-    kept = path.with_name(f"{path.name}.corrupt-{number}")
+    return path.with_name(f"{path.name}.corrupt-{number}")
+
+
+def _move_aside(path: Path, kept: Path) -> None:
     # the database last: a log left behind without it would be replayed into the fresh one
     for suffix in ("-wal", "-shm", "-journal", ""):
         with contextlib.suppress(FileNotFoundError):
             Path(f"{path}{suffix}").rename(f"{kept}{suffix}")
-    return kept
 
 
 def _insert(connection: sqlite3.Connection, rows: Sequence[EventRow]) -> list[int]:

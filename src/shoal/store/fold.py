@@ -18,6 +18,7 @@ from shoal.model.events import (
     SessionStarted,
     StepEnded,
     StepStarted,
+    Waiting,
 )
 from shoal.model.gate import GateAnswer
 from shoal.model.merge import Delivery, DeliveryRecorded, DeliveryStatus, MergeIntended, MergeRecorded, MergeReport
@@ -174,6 +175,8 @@ class Fold:
                 self._gate_opened(event, recorded)
             case GateAnswered() as event:
                 self._gate_answered(event, recorded)
+            case Waiting(run=run, reason=reason):
+                self._runs[run] = replace(self._run(run, recorded.at), waits_for=reason)
             case OverlapSeen(run=run, overlap=overlap):
                 self._run(run, recorded.at)
                 self._overlaps.setdefault(run, {})[overlap.one, overlap.other] = overlap

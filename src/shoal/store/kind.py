@@ -7,6 +7,9 @@ from typing import Protocol, Self
 from shoal.model.events import Event, Recorded, RunPlanned
 from shoal.store.codec import encode
 
+LASTING = ("SessionStarted", "Imported", "SessionEnded")
+"""What a session's own log has besides what its agent did, should the ledger be lost."""
+
 
 @dataclass(frozen=True, slots=True)
 class EventRow:

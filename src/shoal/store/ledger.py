@@ -7,22 +7,25 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
-from shoal.model.events import Event, Output, Recorded
+from shoal.model.events import Event, Output, Recorded, SessionStarted
 from shoal.store.backlog import Append, Backlog, BacklogBounds, BacklogEntry, Mark
 from shoal.store.kind import EventRow, Store
 from shoal.store.paths import component
-from shoal.store.writer import WriteOutcome, Writer
+from shoal.store.writer import OnBlocked, WriteOutcome, Writer
 
 Listener = Callable[[Recorded], None]
 
 
 @contextlib.asynccontextmanager
-async def open_ledger(store: Store, *, bounds: BacklogBounds | None = None) -> AsyncIterator["Ledger"]:
-    """Open the ledger of *store*, made where there is none; on leaving, all that was noted is committed.
+async def open_ledger(
+    store: Store, *, bounds: BacklogBounds | None = None, on_blocked: OnBlocked = lambda reason: None
+) -> AsyncIterator["Ledger"]:
+    """Open the ledger of *store*, made or rebuilt where there is none; on leaving, all that was noted is committed.
 
-    Raises `BadInput` for a ledger of a newer Shoal and `Broken` for a damaged one, which is then moved aside.
+    Raises `BadInput` for a ledger of a newer Shoal. *on_blocked* is called when a write has to wait, and again
+    with "" when it need not any more.
     """
-    ledger = Ledger(store, bounds or BacklogBounds())
+    ledger = Ledger(store, bounds or BacklogBounds(), on_blocked)
     try:
         await ledger.ready()
         yield ledger
@@ -33,10 +36,10 @@ async def open_ledger(store: Store, *, bounds: BacklogBounds | None = None) -> A
 class Ledger:
     """The door to all state, for the thread of one loop; made by `open_ledger`."""
 
-    def __init__(self, store: Store, bounds: BacklogBounds) -> None:
+    def __init__(self, store: Store, bounds: BacklogBounds, on_blocked: OnBlocked) -> None:
         self._loop = asyncio.get_running_loop()
         self._backlog = Backlog(bounds)
-        self._writer = Writer(store, self._backlog, self._receive)
+        self._writer = Writer(store, self._backlog, self._receive, on_blocked)
         self._ended = asyncio.Event()
         self._listeners: list[Listener] = []
         self._dropped: dict[str, Output] = {}
@@ -60,7 +63,11 @@ class Ledger:
         """
         if not events:
             return ()
-        return await self._append(tuple(_entry(event) for event in events))
+        recorded = await self._append(tuple(_entry(event) for event in events))
+        for event in events:
+            if isinstance(event, SessionStarted):  # a session's own log says whose it is, should the ledger be lost
+                self.note(event)
+        return recorded
 
     def post(self, event: Event) -> None:
         """Record *event* like `append`, soon, without waiting for it."""

@@ -8,6 +8,8 @@ from typing import Self
 
 from shoal.errors import BadInput, BadRepository, Broken
 
+RESERVE = "reserve"
+
 
 @dataclass(frozen=True)
 class StatePaths:
@@ -27,6 +29,11 @@ class StatePaths:
     def ledger(self) -> Path:
         """The database of runs, steps and sessions."""
         return self.root / "ledger.db"
+
+    @functools.cached_property
+    def reserve(self) -> Path:
+        """The file that holds space for the ledger and for recovery, to be removed when the disk is full."""
+        return self.root / RESERVE
 
     @functools.cached_property
     def sessions(self) -> Path:

@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 
 from shoal.model.events import Recorded
-from shoal.store.database import OnWait
 from shoal.store.kind import Store
 from shoal.store.paths import StatePaths
+from shoal.store.rebuild import OnRebuilt
 from shoal.store.sqlite import SqliteStore
 
 
-def store_at(paths: StatePaths, on_wait: OnWait | None = None) -> Store:
+def store_at(paths: StatePaths, on_rebuilt: OnRebuilt | None = None) -> Store:
     """Choose the store of the repository at *paths*; nothing is made.
 
-    *on_wait* is called, on the writer's thread, when another program has held the ledger for some seconds.
+    *on_rebuilt* is called, on the writer's thread, when the ledger was lost or damaged and had to be rebuilt.
     """
-    return SqliteStore(paths) if on_wait is None else SqliteStore(paths, on_wait)
+    return SqliteStore(paths) if on_rebuilt is None else SqliteStore(paths, on_rebuilt)
 
 
 def read_events(paths: StatePaths, run: str | None = None, after: int = 0) -> Iterator[Recorded]:

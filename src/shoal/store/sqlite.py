@@ -11,8 +11,10 @@ from urllib.parse import quote
 from shoal.errors import Broken
 from shoal.model.events import Recorded, RunPlanned
 from shoal.store.codec import UnknownEvent, decode
-from shoal.store.database import BUSY_SECONDS, LEDGER, SESSION, Database, OnWait, check_version, primary_code
+from shoal.store.database import BUSY_SECONDS, DAMAGE, LEDGER, SESSION, Database, check_version, primary_code
+from shoal.store.kind import LASTING
 from shoal.store.paths import StatePaths
+from shoal.store.rebuild import OnRebuilt, rebuild
 
 PAGE_ROWS = 1000
 _Row = tuple[int, float, str, str]
@@ -20,8 +22,16 @@ _UNENDED = (
     "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'SessionStarted' AND session NOT IN"
     " (SELECT session FROM events WHERE run = ? AND kind = 'SessionEnded' AND session IS NOT NULL) ORDER BY seq"
 )
+_NOT_OF_LEDGER = "('RunPlanned')"  # plans are large and serve only to resume a run
+_NOT_OF_LOG = f"{LASTING}"  # these are the ledger's, and serve only to rebuild it
 _PLAN = "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'RunPlanned' ORDER BY seq DESC LIMIT 1"
-_CLOSED_TO_US = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+REBUILD = "`shoal clean` or the next run rebuilds what is still known"
+_CLOSED_TO_US = (
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+    *(sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),  # a disk without room for the `-shm` that a reader makes
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +39,18 @@ class SqliteStore:
     """Keeps events in databases below `.shoal`."""
 
     paths: StatePaths
-    on_wait: OnWait = lambda path: None
-    """Called when another program has held the ledger for some seconds."""
+    on_rebuilt: OnRebuilt = lambda sentence: None
 
     def ledger(self) -> Database:
         """Give the database of runs, steps and sessions, with a folder for it."""
         self.paths.create()
-        return Database(self.paths.ledger, LEDGER, lock=self.paths.locks / "ledger.lock", on_wait=self.on_wait)
+        return Database(
+            self.paths.ledger,
+            LEDGER,
+            lock=self.paths.locks / "ledger.lock",
+            seed=lambda damaged: rebuild(self.paths, damaged, self.on_rebuilt),
+            reserve=self.paths.reserve,
+        )
 
     def session_log(self, session: str) -> Database:
         """Give the database of *session*."""
@@ -43,37 +58,38 @@ class SqliteStore:
 
     def read_events(self, run: str | None = None, after: int = 0) -> Iterator[Recorded]:
         """Read the ledger in order, of one *run* or of all, with numbers above *after*."""
-        return _read_events(self.paths.ledger, run, after)
+        return _read_events(self.paths.ledger, run, after, self.paths.sessions)
 
     def read_unended(self, run: str) -> Iterator[Recorded]:
         """Read the starts of those sessions of *run* that have no end; the others are not even decoded."""
-        with _open_reader(self.paths.ledger) as connection:
+        with _open_reader(self.paths.ledger, self.paths.sessions) as connection:
             rows = [] if connection is None else connection.execute(_UNENDED, (run, run)).fetchall()
         return _decode_rows(rows)
 
     def read_plan(self, run: str) -> RunPlanned | None:
         """Read the plan of *run* as it was recorded last."""
-        with _open_reader(self.paths.ledger) as connection:
+        with _open_reader(self.paths.ledger, self.paths.sessions) as connection:
             rows = [] if connection is None else connection.execute(_PLAN, (run,)).fetchall()
         events = [recorded.event for recorded in _decode_rows(rows)]
         return next((event for event in events if isinstance(event, RunPlanned)), None)
 
     def read_session(self, session: str, after: int = 0) -> Iterator[Recorded]:
         """Read the log of *session* in order, with numbers above *after*."""
-        return _read_events(self.paths.session_db(session), None, after)
+        return _read_events(self.paths.session_db(session), None, after, None)
 
     def list_runs(self) -> list[str]:
         """List the ids of all runs, newest first."""
-        with _open_reader(self.paths.ledger) as connection:
+        with _open_reader(self.paths.ledger, self.paths.sessions) as connection:
             if connection is None:
                 return []
             query = "SELECT run FROM events GROUP BY run ORDER BY min(seq) DESC"
             return [name for (name,) in connection.execute(query)]
 
 
-def _read_events(path: Path, run: str | None, after: int) -> Iterator[Recorded]:
-    with _open_reader(path) as connection:
-        while connection is not None and (page := _read_page(connection, run, after)):
+def _read_events(path: Path, run: str | None, after: int, logs: Path | None) -> Iterator[Recorded]:
+    others = _NOT_OF_LOG if logs is None else _NOT_OF_LEDGER
+    with _open_reader(path, logs) as connection:
+        while connection is not None and (page := _read_page(connection, run, after, others)):
             yield from _decode_rows(page)
             after = page[-1][0]
 
@@ -85,26 +101,38 @@ def _decode_rows(rows: Sequence[_Row]) -> Iterator[Recorded]:
             yield Recorded(seq, at, event)
 
 
-def _read_page(connection: sqlite3.Connection, run: str | None, after: int) -> Sequence[_Row]:
+def _read_page(connection: sqlite3.Connection, run: str | None, after: int, others: str) -> Sequence[_Row]:
     # whole pages: an open cursor would keep the writer from resetting its log, or from writing at all
-    # and without plans, which are large and serve only to resume a run
-    which = f"{'run = ? AND' if run else ''} kind != 'RunPlanned' AND seq > ?"
+    which = f"{'run = ? AND' if run else ''} kind NOT IN {others} AND seq > ?"
     query = f"SELECT seq, at, kind, body FROM events WHERE {which} ORDER BY seq LIMIT ?"  # noqa: S608
     values = (run, after, PAGE_ROWS) if run else (after, PAGE_ROWS)
     return connection.execute(query, values).fetchall()
 
 
 @contextlib.contextmanager
-def _open_reader(path: Path) -> Iterator[sqlite3.Connection | None]:
-    """Connect for reading; `None` where there is no database yet, or nothing in it."""
+def _open_reader(path: Path, logs: Path | None = None) -> Iterator[sqlite3.Connection | None]:
+    """Connect for reading; `None` where there is no database yet, or nothing in it.
+
+    A ledger that is not there though there are *logs* of sessions was lost: that is no repository without runs.
+    """
     if not path.exists():
+        _refuse_lost(path, logs, "is missing")
         yield None
         return
     try:
         with contextlib.closing(_connect(path)) as connection:
-            yield connection if check_version(path, connection) else None
+            has_tables = check_version(path, connection) > 0
+            if not has_tables:
+                _refuse_lost(path, logs, "is empty")
+            yield connection if has_tables else None
     except sqlite3.Error as error:
-        raise Broken(f"{path} cannot be read: {error}") from error
+        remedy = f"; {REBUILD}" if logs is not None and primary_code(error) in DAMAGE else ""
+        raise Broken(f"{path} cannot be read: {error}{remedy}") from error
+
+
+def _refuse_lost(path: Path, logs: Path | None, what: str) -> None:
+    if logs is not None and logs.is_dir() and any(name.endswith(".db") for name in os.listdir(logs)):
+        raise Broken(f"the ledger {path} {what}, but there are logs of its sessions in {logs}; {REBUILD}")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -118,9 +146,14 @@ def _connect(path: Path) -> sqlite3.Connection:
         return _try_connect(path, "mode=ro")
     except sqlite3.Error as error:
         # in a folder that we may not write, no -shm can be made; without a log there is nothing that it would guard
-        if primary_code(error) not in _CLOSED_TO_US or Path(f"{path}-wal").exists():
+        if primary_code(error) not in _CLOSED_TO_US or _has_log(path):
             raise
     return _try_connect(path, "immutable=1")
+
+
+def _has_log(path: Path) -> bool:
+    log = Path(f"{path}-wal")
+    return log.exists() and log.stat().st_size > 0
 
 
 def _try_connect(path: Path, mode: str) -> sqlite3.Connection:

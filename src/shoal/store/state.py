@@ -88,6 +88,8 @@ class RunState:
     """How often it was resumed."""
     status: Status = Status.RUNNING
     notes: tuple[str, ...] = ()
+    waits_for: str = ""
+    """Why no agent starts for now: what the machine is short of."""
     started_at: float = 0.0
     duration_seconds: float = 0.0
     error: str | None = None

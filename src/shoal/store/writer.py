@@ -1,5 +1,6 @@
 """The only thread that writes: it takes what waits, commits it, and answers to the loop."""
 
+import time
 from asyncio import Future
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -7,13 +8,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, assert_never
 
-from shoal.errors import BadInput, Broken, ShoalError
+from shoal.errors import BadInput, Blocked, Broken, ShoalError
 from shoal.model.events import Recorded
 from shoal.store.backlog import Append, Appends, Backlog, BacklogEntry, Notes
-from shoal.store.kind import EventLog, Store
+from shoal.store.kind import LASTING, EventLog, EventRow, Store
 
 MAX_OPEN_LOGS = 64
+BLOCKED_SECONDS = 3600.0
+CLOSING_SECONDS = 10.0
+PAUSE = 0.1
 Answer = TypeVar("Answer")
+
+
+OnBlocked = Callable[[str], None]
+"""Called on the writer's thread with what keeps the ledger from being written, and with "" when that is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +35,11 @@ class WriteOutcome:
 class Writer:
     """Everything that happens on the writer's thread."""
 
-    def __init__(self, store: Store, backlog: Backlog, on_outcome: Callable[[WriteOutcome], None]) -> None:
+    def __init__(
+        self, store: Store, backlog: Backlog, on_outcome: Callable[[WriteOutcome], None], on_blocked: OnBlocked
+    ) -> None:
         self._backlog = backlog
+        self._on_blocked = on_blocked
         self._on_outcome = on_outcome
         self._ledger = store.ledger()
         self._logs = _SessionLogs(store)
@@ -57,11 +68,33 @@ class Writer:
     def _append(self, appends: Sequence[Append]) -> WriteOutcome:
         entries = [entry for append in appends for entry in append.entries]
         try:
-            recorded = _to_recorded(entries, self._ledger.write([entry.row for entry in entries]))
+            recorded = _to_recorded(entries, self._commit([entry.row for entry in entries]))
         except Exception as error:
             return WriteOutcome(tuple(partial(_refuse, append.waiter, error) for append in appends), ())
         self.commits += bool(entries)
         return WriteOutcome(tuple(_shares(appends, recorded)), recorded)
+
+    def _commit(self, rows: Sequence[EventRow]) -> list[int]:
+        """Write to the ledger; what keeps it from being written for now is waited for, and said.
+
+        So nothing that an agent did is lost to a full disk or to a backup. A run that ends does not wait for long.
+        """
+        end, is_blocked = time.monotonic() + BLOCKED_SECONDS, False
+        while True:
+            try:
+                numbers = self._ledger.write(rows)
+                break
+            except Blocked as reason:
+                if not is_blocked:
+                    self._on_blocked(str(reason))
+                is_blocked = True
+                if self._backlog.wait_for_close(PAUSE):
+                    end = min(end, time.monotonic() + CLOSING_SECONDS)
+                if time.monotonic() > end:
+                    raise
+        if is_blocked:
+            self._on_blocked("")
+        return numbers
 
     def _note(self, notes: Notes) -> WriteOutcome:
         recorded: tuple[Recorded, ...] = ()
@@ -71,7 +104,9 @@ class Writer:
         except Exception as error:
             self._logs.close(notes.session)
             self._failures.setdefault(notes.session, error)
-        return WriteOutcome(self._mark(notes), recorded)
+        # what is the ledger's was heard from there
+        heard = tuple(entry for entry in recorded if type(entry.event).__name__ not in LASTING)
+        return WriteOutcome(self._mark(notes), heard)
 
     def _mark(self, notes: Notes) -> tuple[Callable[[], None], ...]:
         if notes.mark is None:

@@ -1,5 +1,6 @@
 """Errors, interrupts and waits as text."""
 
+import errno
 import os
 import traceback
 from collections.abc import Container, Sequence
@@ -32,6 +33,21 @@ def sentence(error: ShoalError) -> str:
         return escape(str(error), keep="\n")  # it bounds itself, by whole problems
     text = escape(str(error)[:LONGEST], keep="\n")
     return f"shoal: {' '.join(text.split())}"
+
+
+MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+"""What the machine may refuse at any time: none of it is a bug in Shoal."""
+
+
+def machine_fault(error: OSError) -> str:
+    """Say what the machine refused, and what to do about it."""
+    where = f" at {error.filename}" if error.filename else ""
+    return f"the machine refused what Shoal needs: {error.strerror}{where}; mend that, then run the same again"
+
+
+def wait_line(reason: str) -> str:
+    """Say what a run waits for, or that it goes on."""
+    return f"waiting: {escape(reason)}; what was done is recorded when that is over" if reason else "continuing"
 
 
 def usage(error: typer.TyperException, words: Sequence[str], commands: Container[str]) -> str:
