@@ -266,3 +266,15 @@ def test_other_runs_are_listed_one_by_one(shoal: Shoal) -> None:
     runs = [json.loads(shoal("run", "--json", "--task", "x", "--command", "true").out)["run"] for _ in range(2)]
 
     assert shoal("status").out.endswith(f"\n  {runs[0]}  succeeded  just now\n")
+
+
+def test_the_logs_of_a_run_name_the_agent_of_each_line(ran: Shoal) -> None:
+    run = json.loads(ran("status", "--json").out)["run"]
+
+    for words in (("logs", run), ("logs", "-f", run)):
+        said = ran(*words)
+
+        assert said.code == 0
+        assert re.search(r"^one-\w+ \| I am one$", said.out, re.MULTILINE)
+        assert re.search(r"^two-\w+ \| -- succeeded in ", said.out, re.MULTILINE)
+        assert all(re.match(r"(one|two)-\w+ \| ", line) for line in said.out.splitlines())

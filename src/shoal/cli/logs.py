@@ -30,6 +30,7 @@ from shoal.model.results import WorkerResult
 from shoal.store.documents import event_line
 from shoal.store.lock import is_locked
 from shoal.store.lookup import find_session
+from shoal.store.progress import RunTail
 from shoal.store.reader import read_events, read_session
 from shoal.store.state import SessionState
 
@@ -120,9 +121,11 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print each event as one JSON object per line.")] = False,
     repo: Repo = HERE,
 ) -> int:
-    """Show what an agent printed; by default, the latest."""
+    """Show what an agent printed; by default, the latest. With a run's name, all its agents, prefixed."""
     place = asyncio.run(find_place(repo))
     state = place.state()
+    if session is not None and session in state.runs:
+        return _print_run(place, session, is_following=follow, json=json)
     chosen = find_session(state, session)
     watch = Watch(place, run_of(state, chosen).run, chosen)
     paint = output.paint()
@@ -137,6 +140,29 @@ def command(
     if not json and (result := watch.result) is not None:
         output.print_out(end_line(result, paint))
     return 0
+
+
+def _print_run(place: RepositoryState, run: str, *, is_following: bool, json: bool) -> int:
+    """Print the logs of all agents of a run, each line with the session before it."""
+    tail, paint = RunTail(place.paths, run, has_ended_logs=True), output.paint()
+    while True:
+        ends: list[Recorded] = []
+        for recorded in tail.read():
+            if isinstance(recorded.event, SessionEnded):
+                ends.append(recorded)  # after the last lines of its log
+            elif (session := getattr(recorded.event, "session", "")) != "":
+                _print_of(session, event_line(recorded) if json else log_line(recorded.event, paint), json=json)
+        for recorded in ends:
+            if isinstance(event := recorded.event, SessionEnded):
+                _print_of(event.session, event_line(recorded) if json else end_line(event.result, paint), json=json)
+        if tail.is_over or not is_following:
+            return 0
+        time.sleep(POLL_SECONDS)
+
+
+def _print_of(session: str, text: str | None, *, json: bool) -> None:
+    for line in [] if text is None else text.split("\n"):
+        output.print_out(line if json else f"{escape(session)} | {line}")
 
 
 class Watch:

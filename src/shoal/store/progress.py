@@ -316,9 +316,10 @@ class RunProgress:
 class RunTail:
     """Reads what is new of a run, from its ledger and from the logs of its sessions, whoever runs it."""
 
-    def __init__(self, paths: StatePaths, run: str) -> None:
+    def __init__(self, paths: StatePaths, run: str, *, has_ended_logs: bool = False) -> None:
         self._paths = paths
         self._run = run
+        self._has_ended_logs = has_ended_logs
         self._seen = 0
         self._logs: dict[str, int] = {}
         self.is_over = False
@@ -331,8 +332,10 @@ class RunTail:
         ended = {recorded.event.session for recorded in events if isinstance(recorded.event, SessionEnded)}
         for recorded in events:
             self._seen = max(self._seen, recorded.seq)
-            if isinstance(recorded.event, SessionStarted) and recorded.event.session not in ended:
-                self._logs[recorded.event.session] = 0
+            if isinstance(event := recorded.event, SessionStarted) and (
+                self._has_ended_logs or event.session not in ended
+            ):
+                self._logs[event.session] = 0
             yield recorded
         for session in tuple(self._logs):
             yield from self._read_log(session)
