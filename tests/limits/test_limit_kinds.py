@@ -129,17 +129,16 @@ async def test_joining_is_by_builtins_and_a_failed_one_runs_nothing(tmp_path: Pa
     assert (done.exit.code, done.stdout) == (125, b"")
 
 
-def test_a_group_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_group_that_cannot_be_made_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     enforcer = on_files(tmp_path)
 
-    with (
-        enforcer.group("one", ROOMY) as group,
-        pytest.raises(Broken, match="limits of one cannot be set up"),
-        enforcer.group("one", ROOMY),
-    ):
-        pass
+    with enforcer.group("one", ROOMY) as group:
+        fleet = group.places[0].parent
+        (fleet / "two-2").mkdir()
+        with pytest.raises(Broken, match="limits of two cannot be set up"), enforcer.group("two", ROOMY):
+            pass
 
-    assert not group.places[0].exists()
+    assert not fleet.exists()
 
 
 def test_a_scope_is_spelled_for_systemd(tmp_path: Path) -> None:
