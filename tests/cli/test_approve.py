@@ -176,15 +176,15 @@ def test_the_latest_run_that_waits_is_meant_not_the_latest(repo: Path, shoal: Sh
     assert said.out.startswith(f"approved ship of {run}")
 
 
-def test_a_killed_run_takes_no_answer(repo: Path, shoal: Shoal) -> None:
+def test_a_killed_run_takes_one_answer_for_its_resume(repo: Path, shoal: Shoal) -> None:
     with asking(repo, ship="Ship it?") as (run, waiting):
         waiting.process.kill()
         waiting.process.wait()
         said, named = shoal("approve"), shoal("approve", run, "ship")
 
-    assert (said.code, named.code) == (2, 2)
-    assert f"{run} is no longer running" in said.err
-    assert f"{run} is no longer running" in named.err
+    assert (said.code, named.code) == (0, 2)
+    assert said.out.startswith(f"approved ship of {run}")
+    assert f"ship of {run} was already approved" in named.err
     assert list((repo / ".shoal/requests" / run).iterdir()) == []
     assert shoal("run", "--task", "x", "--command", "true").code == 0
     assert list((repo / ".shoal/requests").iterdir()) == [], "the next run has swept it"

@@ -149,7 +149,7 @@ def test_a_run_that_was_stopped_is_resumed_and_one_that_lives_is_not(scene: Scen
     code, report = scene.report("resume")
 
     assert alive.code == 2
-    assert f"is still running (process {running.pid})" in alive.err
+    assert f"is still running (process {running.pid} on " in alive.err
     assert (running.returncode, code) == (130, 0)
     assert statuses(report) == {"a": "succeeded", "b": "succeeded"}
     assert scene.starts()["a-0"] == 1
@@ -274,3 +274,49 @@ def test_an_acp_agent_loads_its_session_where_it_can(scene: Scene, scenario: str
     assert "said before" not in worker["output"]  # what the agent repeats of the conversation is no output
     assert worker["notes"][0].endswith(note)
     assert git(scene.repo, "show", f"{worker['branch']}:half.txt") == "half"
+
+
+GATE = """\
+steps:
+  - {name: ask, gate: {message: 'go on?'}}
+  - {name: work, agent: work, needs: [ask], prompt: "true"}
+"""
+
+
+@pytest.mark.parametrize("is_recovered", [False, True])
+@pytest.mark.parametrize(("words", "status"), [((), "succeeded"), (("--reject",), "failed")])
+def test_a_gate_is_answered_while_nobody_is_there(
+    scene: Scene, words: tuple[str, ...], status: str, *, is_recovered: bool
+) -> None:
+    scene.write(GATE)
+    scene.interrupt("GateOpened")
+    if is_recovered:
+        assert scene.shoal("clean").code == 0
+
+    answered = scene.shoal("approve", *words)
+    twice = scene.shoal("approve")
+    _, report = scene.report("resume")
+
+    assert answered.code == 0, answered.err
+    assert twice.code == 2
+    assert statuses(report)["ask"] == status
+
+
+def test_of_two_resumes_at_the_same_moment_one_wins(scene: Scene) -> None:
+    scene.write('steps:\n  - {name: only, agent: work, prompt: "true"}\n')
+    scene.block("only-0")
+    scene.interrupt("blocked only-0")
+    scene.unblock()
+
+    both = [
+        subprocess.Popen([SHOAL, "resume"], cwd=scene.repo, env=environment(), stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=60)[1] for process in both]
+
+    codes = sorted(process.returncode for process in both)
+    assert codes in ([0, 2], [0, 0]), said  # one that looks when the other has ended finds nothing to resume
+    if codes == [0, 2]:
+        refusals = ("is still running (process", "was resumed by another process")
+        assert any(text in line for line in said for text in refusals), said
+    assert scene.starts() == Counter({"only-0": 2})

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -15,6 +15,8 @@ from shoal.cli.repository import find_place
 from shoal.errors import BadInput
 from shoal.model.events import GateAnswered, RunEnded, StepEnded
 from shoal.model.gate import GateAnswer, GateVerdict
+from shoal.model.status import Status
+from shoal.runs.resume import answer_interrupted
 from shoal.store.documents import text
 from shoal.store.fold import latest
 from shoal.store.lock import is_locked
@@ -52,7 +54,7 @@ def command(
     `shoal status` shows what is asked. Anyone who can write to the repository's `.shoal` can answer.
     """
     place = asyncio.run(find_place(repo))
-    question = _question(place.state(), run, step)
+    question = _question(_with_open_gates(place.state(), place.paths, run), run, step)
     verdict = GateVerdict.REJECT if reject else GateVerdict.APPROVE
     request = ControlRequest(
         kind="answer",
@@ -63,12 +65,42 @@ def command(
         message=message,
         by=user_name(),
     )
-    post(place.paths, request)
-    is_taken = _is_taken(place.paths, request)
+    if is_locked(place.paths.run_lock(question.run)):
+        post(place.paths, request)
+        is_taken = _is_taken(place.paths, request)
+    else:  # nobody is there to take it: it is recorded, and counts when the run is resumed
+        asyncio.run(answer_interrupted(place.paths, request))
+        is_taken = True
     output.print_out(
         text(_document(request, question, is_taken)) if json else _describe_answer(verdict, question, is_taken)
     )
     return 0
+
+
+def _with_open_gates(state: State, paths: StatePaths, word: str | None) -> State:
+    """Let interrupted runs wait at their open gates: the latest run, or whichever is named; live ones come first."""
+    if word is None and any(run.waiting for run in state.runs.values()):
+        return state
+    newest = latest(state)
+    return State(
+        {
+            name: _reopen_gates(run) if _is_open_to_answers(run, paths) and (word or run is newest) else run
+            for name, run in state.runs.items()
+        }
+    )
+
+
+def _is_open_to_answers(run: RunState, paths: StatePaths) -> bool:
+    return run.status in (Status.INTERRUPTED, Status.CANCELLED) and not is_locked(paths.run_lock(run.run))
+
+
+def _reopen_gates(run: RunState) -> RunState:
+    steps = {
+        name: replace(step, status=Status.RUNNING)
+        for name, step in run.steps.items()
+        if step.gate and not step.gate.answer
+    }
+    return replace(run, status=Status.RUNNING, steps={**run.steps, **steps}) if steps else run
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +166,6 @@ def _find_question(owner: RunState, step: StepState, waiting: State) -> _Questio
 def _why_not(owner: RunState) -> str:
     if not owner.status.is_ended:
         return f"{owner.run} is not waiting for an answer"
-    if any(step.gate is not None and step.gate.answer is None for step in owner.steps.values()):
-        return f"{owner.run} is no longer running ({owner.status.value}) and cannot take an answer; run it again"
     return f"{owner.run} has ended ({owner.status.value}) and is not waiting for an answer"
 
 

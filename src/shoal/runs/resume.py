@@ -8,19 +8,24 @@ from pathlib import Path
 
 from shoal import __version__
 from shoal.errors import BadInput
-from shoal.model.events import RunPlanned, RunResumed, SessionDiscarded
+from shoal.model.events import GateAnswered, GateOpened, RunPlanned, RunResumed, SessionDiscarded
+from shoal.model.gate import GateVerdict
 from shoal.model.plan import PipelineGroup, Plan, Stage, everything
 from shoal.model.status import Status
 from shoal.runs.request import Resume, RunRequest
 from shoal.sessions.context import RunContext
 from shoal.steps.history import FINISHED, History, read_history
 from shoal.store.fold import fold
-from shoal.store.lock import is_locked
+from shoal.store.ledger import open_ledger
+from shoal.store.lock import hold_lock, is_locked
 from shoal.store.lookup import find_run
 from shoal.store.paths import StatePaths
 from shoal.store.plans import Unrecordable, decode_plan, encode_plan
 from shoal.store.reader import read_events, store_at
+from shoal.store.requests import ControlRequest, requester
 from shoal.store.state import RunState, SessionState, StepState
+
+OWN_SECONDS = 1.0
 
 
 def make_plan_event(context: RunContext, plan: Plan, request: RunRequest) -> RunPlanned:
@@ -47,6 +52,34 @@ async def record_resumed(context: RunContext, resume: Resume) -> History:
     await context.ledger.append(resumed, *resume.discard)
     events = read_events(context.paths, context.run)
     return read_history(events, is_fresh=resume.is_fresh, compares=resume.compares)
+
+
+async def answer_interrupted(paths: StatePaths, request: ControlRequest) -> None:
+    """Record the answer to a gate of a run that nobody owns; it counts when the run is resumed."""
+    lock = paths.run_lock(request.run)
+    is_killed = lock.exists()  # and not brought in yet: its lock has to stay
+    async with hold_lock(lock, timeout=OWN_SECONDS), open_ledger(store_at(paths)) as ledger:
+        opened, answered = None, False
+        for recorded in read_events(paths, request.run):
+            match recorded.event:
+                case GateOpened() as event if recorded.seq == request.about:
+                    opened = event
+                case GateAnswered(step=request.step) if opened is not None:
+                    answered = True
+        if opened is None or answered:
+            raise BadInput(f"{request.step} of {request.run} was answered meanwhile")
+        answer = GateAnswered(
+            run=request.run,
+            step=request.step,
+            visit=opened.visit,
+            answer=GateVerdict(request.answer),
+            by=requester(request),
+            message=request.message,
+            request=request.id,
+        )
+        await ledger.append(answer)
+        if not is_killed:
+            lock.unlink(missing_ok=True)
 
 
 def resume_program(request: RunRequest, paths: StatePaths, word: str) -> RunRequest:
