@@ -11,6 +11,7 @@ COMMANDS = (
     "runs",
     "status",
     "wait",
+    "attach",
     "logs",
     "diff",
     "merge",

@@ -231,15 +231,12 @@ class LiveView:
         self._shown = replace(self._shown, question=question)
 
 
-async def attach(place: RepositoryState, run: str) -> RunProgress:
-    """Show a run of any process in this terminal until it is over or the person leaves, and say how far it is."""
-    left = asyncio.Event()
+async def attach(place: RepositoryState, tail: RunTail, left: asyncio.Event) -> None:
+    """Show the run of *tail* in this terminal until it is over or the person has *left*."""
     view = LiveView(LiveActions(place.repository.top, left.set))
-    tail = RunTail(place.paths, run)
     async with view.open():
         while not (left.is_set() or tail.is_over):
             for recorded in tail.read():
                 view.take(recorded)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(left.wait(), FRAME_SECONDS)
-    return view.progress
+                await asyncio.wait_for(left.wait(), 0 if tail.is_over else FRAME_SECONDS)
