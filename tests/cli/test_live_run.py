@@ -24,12 +24,12 @@ def use(number):
 def result(number, failed):
     block = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "1 failed", "is_error": failed}
     say(type="user", message={"content": [block]})
-what = sys.stdin.read().strip()
+what = sys.stdin.readline()
 say(type="system", subtype="init", session_id="s", model="m")
 use(1)
-if what == "fails":
+if "fails" in what:
     result(1, True)
-if what == "waits":
+if "waits" in what:
     say(type="system", subtype="api_retry", error_status=429, error="rate_limit", retry_delay_ms=40000)
 time.sleep(600)
 """
@@ -79,9 +79,13 @@ def test_each_agents_last_action_tokens_and_cost_are_seen_at_every_width(repo: P
         terminal.until(lambda: "more: " in terminal.shown)
 
         terminal.process.send_signal(signal.SIGINT)
+        terminal.resize(60, 60)
         assert terminal.end() == 130
         assert terminal.is_as_before
         assert "cancelled" in terminal.text
+        assert max(map(len, terminal.lines)) <= 60
+        assert "limits: " in terminal.shown
+        assert_whole_words(terminal)
 
 
 def assert_whole_words(terminal: PtyTerminal) -> None:

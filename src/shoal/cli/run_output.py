@@ -1,8 +1,9 @@
 """What a run prints: lines for a person, one JSON document, or a stream of events."""
 
 import contextlib
+import shutil
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -186,7 +187,7 @@ class LineOutput:
             can_merge=not is_hidden(repository),
         )
         try:
-            output.print_out("\n".join(report_lines(report, closing, output.paint())))
+            output.print_out("\n".join(_fit_terminal(report_lines(report, closing, output.paint()))))
         except output.Closed:
             self._is_read = False
 
@@ -218,6 +219,21 @@ class LiveOutput:
     async def conclude(self, report: RunReport, folder: Path) -> None:
         """Print the report."""
         await self._lines.conclude(report, folder)
+
+
+def _fit_terminal(lines: Iterator[str]) -> Iterator[str]:
+    """Break lines between words where a terminal would break them anywhere; commands stay whole, to be copied."""
+    if not output.is_terminal():
+        yield from lines
+        return
+    from shoal.cli.live.cells import wrap  # brings in rich
+
+    columns = shutil.get_terminal_size().columns
+    for line in lines:
+        yield from (part for row in line.split("\n") for part in wrap(row, columns, INDENT))
+        if "next:" in line:
+            break
+    yield from lines
 
 
 class JsonOutput:
