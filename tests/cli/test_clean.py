@@ -188,3 +188,12 @@ def test_an_age_that_cannot_be_read_removes_nothing(shoal: Shoal, repo: Path, ag
 
     assert (said.code, said.out) == (2, "")
     assert "like 12h, 30d or 2w" in said.err
+
+
+def test_pins_that_a_run_could_not_let_go_of_are_removed(shoal: Shoal, repo: Path, pipelines: Path) -> None:
+    shoal("run", "both")
+    git(repo, "update-ref", "refs/shoal/base/gone-20261118-0000+abc", "main")
+
+    assert shoal("clean").code == 0
+
+    assert git(repo, "for-each-ref", "refs/shoal/base") == ""

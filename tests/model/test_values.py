@@ -1,14 +1,17 @@
 """The nouns say what they promise."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.errors import BadInput
 from shoal.model.permissions import AccessDenied, PermissionManager
 from shoal.model.results import StepResult, WorkerResult
 from shoal.model.status import Status
+from shoal.model.task import Task
 
 
 @given(st.lists(st.sampled_from(list(Status)), max_size=12))
@@ -47,3 +50,8 @@ def test_what_lies_inside_is_allowed_whether_it_exists_or_not(tmp_path: Path) ->
 
     assert manager.validate_path("a/b") == tmp_path / "a/b"
     assert manager.is_allowed(tmp_path / "x")
+
+
+def test_a_prompt_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(BadInput, match="not UTF-8 at character 6"):
+        Task(prompt=os.fsdecode(b"echo \xff"))

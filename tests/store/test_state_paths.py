@@ -45,3 +45,13 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(BadRepository, match=r"\.shoal"):
         StatePaths.of(tmp_path).create()
+
+
+def test_a_path_that_no_database_can_have_is_refused(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*("d" * 100 for _ in range(5)))
+    deep.mkdir(parents=True)
+
+    with pytest.raises(BadRepository, match="at most 400"):
+        StatePaths.of(deep).create()
+
+    assert list(deep.iterdir()) == []

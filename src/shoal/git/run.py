@@ -22,6 +22,9 @@ FLAGS = tuple(
         "core.splitIndex=false",
         "core.quotePath=true",
         "core.fsync=committed,reference",
+        # another git of the user's holds these for an instant, or for as long as it packs refs
+        "core.filesRefLockTimeout=10000",
+        "core.packedRefsTimeout=10000",
         "commit.gpgSign=false",
         "diff.external=",
         "diff.ignoreSubmodules=all",

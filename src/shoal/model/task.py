@@ -113,6 +113,10 @@ class Task:
             raise BadInput(f"the prompt of a task is empty ({self.prompt!r:.60}); say what the agent is to do")
         if "\0" in self.prompt:
             raise BadInput("the prompt contains a NUL byte; remove it")
+        try:
+            self.prompt.encode()
+        except UnicodeEncodeError as error:
+            raise BadInput(f"the prompt is not UTF-8 at character {error.start + 1}; give it as UTF-8") from None
         if self.name is not None and not (isinstance(self.name, str) and NAME.fullmatch(self.name)):
             raise BadInput(
                 f"{self.name!r:.80} is not a valid task name; use at most 48 lowercase letters, digits and dashes"

@@ -9,7 +9,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from shoal import proc
+from shoal.git.imports import release_abandoned
 from shoal.git.lock import repository_locked
+from shoal.git.refs import unpin_abandoned
 from shoal.git.repository import dirt
 from shoal.git.run import git
 from shoal.git.snapshot import is_hidden
@@ -267,6 +269,8 @@ async def clean(broom: Broom) -> Cleaning:
     """
     notes = await _open_ledger(broom)
     recovery = await _recover(broom)
+    release_abandoned(broom.repository)
+    await unpin_abandoned(broom.repository, broom.paths.runs)
     if broom.paths.bases.is_dir():
         await bases.sweep_bases(broom.repository, broom.paths.bases)
     await objects.sweep_stores(broom.paths.objects)

@@ -9,6 +9,8 @@ from typing import Self
 from shoal.errors import BadInput, BadRepository, Broken
 
 RESERVE = "reserve"
+LONGEST_ROOT = 400
+"""SQLite opens no file whose path is over 512 bytes, and names of sessions and its own ends come behind this one."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,9 @@ class StatePaths:
 
     def create(self) -> None:
         """Make the folders, for this user only; those that are there stay."""
+        if (length := len(os.fsencode(self.root))) > LONGEST_ROOT:
+            why = f"its path has {length} bytes, and Shoal works with at most {LONGEST_ROOT}"
+            raise BadRepository(self.root, f"{why}; move the repository to a shorter path")
         try:
             for folder in (self.root, *self._folders()):
                 folder.mkdir(mode=0o700, exist_ok=True)
