@@ -25,6 +25,8 @@ COMMANDS = (
     "resume",
     "retry",
     "clean",
+    "export",
+    "import",
     "validate",
     "schema",
     "serve",
@@ -33,7 +35,16 @@ COMMANDS = (
     "demo",
 )
 
-CONTROLS = ("stop", "send", "pause", "continue", "set")
+TOGETHER = {
+    "stop": "control",
+    "send": "control",
+    "pause": "control",
+    "continue": "control",
+    "set": "control",
+    "export": "archive",
+    "import": "archive",
+}
+"""Commands that share a module, with its name."""
 
 
 def call_command(words: Sequence[str]) -> int:
@@ -57,9 +68,10 @@ def call_command(words: Sequence[str]) -> int:
 
 
 def _find_command(name: str) -> Callable[..., int]:
-    """Load the function of a command: it is in a module of the same name, or with those that control live runs."""
-    if name in CONTROLS:
-        function: Callable[..., int] = getattr(importlib.import_module("shoal.cli.control"), f"{name}_command")
+    """Load the function of a command: it is in a module of the same name, or in one that it shares."""
+    if name in TOGETHER:
+        module = importlib.import_module(f"shoal.cli.{TOGETHER[name]}")
+        function: Callable[..., int] = getattr(module, f"{name}_command")
         return function
     command: Callable[..., int] = importlib.import_module(f"shoal.cli.{name}").command
     return command

@@ -82,6 +82,34 @@ async def take(
         return ImportRefused(f"git could not check it: {error}")
 
 
+async def take_history(
+    repository: Repository, pack: Path, tips: tuple[str, ...], *, bounds: WorkBounds = WORK_BOUNDS
+) -> ImportedWork | ImportRefused:
+    """Check a *pack* that somebody else made, with the whole history of *tips*, and move its objects as `take` does."""
+    if not all(re.fullmatch(rf"[0-9a-f]{{{repository.digits}}}", tip) for tip in tips):
+        return ImportRefused("a tip is no object name of this repository's format")
+    try:
+        async with asyncio.timeout(bounds.import_seconds):
+            with _quarantine(pack) as folder:
+                aside = _Aside.of(repository, folder, repository.lenders[0], bounds)
+                refusal = await _unpack(aside, pack) or await _not_whole(aside, None, tips)
+                refusal = refusal or _too_large(await _objects(aside)) or await _has_state(aside, tips)
+                if refusal:
+                    return ImportRefused(refusal)
+                return ImportedWork(tips[0], (), _migrate(folder, repository.lenders[0]))
+    except TimeoutError:
+        return ImportRefused(f"to check it took more than {bounds.import_seconds:.0f} s")
+    except GitFailed as error:
+        return ImportRefused(f"git could not check it: {error}")
+
+
+async def _has_state(aside: "_Aside", tips: tuple[str, ...]) -> str | None:
+    for tip in tips:
+        if (await aside.git("ls-tree", tip, "--", ".shoal")).stdout:
+            return f"{tip[:10]} has a `.shoal` of its own"
+    return None
+
+
 async def _check_and_take(
     aside: "_Aside", pack: Path, base: str, tips: tuple[str, ...]
 ) -> ImportedWork | ImportRefused:
@@ -196,8 +224,9 @@ async def _feed_pack(aside: _Aside, pack: Path) -> proc.Completed:
     return await proc.run(command, timeout=TIMEOUT)
 
 
-async def _not_whole(aside: _Aside, base: str, tips: tuple[str, ...]) -> str | None:
-    done = await aside.git("rev-list", "--objects", "--quiet", *tips, f"^{base}", accept=(0, 128))
+async def _not_whole(aside: _Aside, base: str | None, tips: tuple[str, ...]) -> str | None:
+    known = () if base is None else (f"^{base}",)
+    done = await aside.git("rev-list", "--objects", "--quiet", *tips, *known, accept=(0, 128))
     return None if done.ok else f"its history is not whole: {_last_line(done.stderr)}"
 
 
