@@ -1,12 +1,14 @@
 """What all tests share: coroutine tests run on a fresh loop, and scratch repositories are real ones."""
 
 import asyncio
+import atexit
 import gc
 import inspect
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,10 @@ TEMPLATES: list[Path] = []
 
 # A program that is started a thousand times should not be compiled a thousand times.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# The list of a user's repositories is not that of the tests'.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="shoal-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # Under nohup, or in the background of a shell, these are ignored, and would be by all that the tests start.
 for number in (signal.SIGHUP, signal.SIGQUIT):

@@ -9,6 +9,7 @@ COMMANDS = (
     "init",
     "run",
     "runs",
+    "ps",
     "status",
     "wait",
     "attach",

@@ -1,6 +1,7 @@
-"""`shoal runs`: the runs of this repository."""
+"""`shoal runs`: the runs of this repository, or of all repositories of this user."""
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import Annotated
@@ -9,15 +10,21 @@ import typer
 
 from shoal.cli import output
 from shoal.cli.options import HERE, Json, Repo
-from shoal.cli.output import Paint
-from shoal.cli.render.columns import ago, beginning, columns, heading, join_cells, seconds, tone
+from shoal.cli.output import Paint, escape
+from shoal.cli.render.columns import GAP, ago, beginning, columns, heading, join_cells, seconds, tone
 from shoal.cli.repository import find_place
+from shoal.errors import ShoalError
 from shoal.store.documents import text
 from shoal.store.fold import report
+from shoal.store.liveness import read_state
+from shoal.store.paths import StatePaths
+from shoal.store.registry import list_repositories
 from shoal.store.state import RunState
 
 LATEST = 20
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=0, help="List the latest N; 0 lists all.")]
+NONE_YET = "no runs yet; start one with `shoal run`"
+All = Annotated[bool, typer.Option("--all", help="List the runs of all repositories of yours.")]
 NAME = 32  # so that a row fits 80 columns
 
 
@@ -25,19 +32,45 @@ def command(
     limit: Annotated[
         int, typer.Option("--limit", "-n", metavar="N", min=0, help="The latest N; 0 lists all.")
     ] = LATEST,
+    all_repositories: All = False,
     json: Json = False,
     repo: Repo = HERE,
 ) -> int:
     """List the runs of this repository, the latest first."""
+    if all_repositories:
+        return _list_all(limit, json=json)
     known = asyncio.run(find_place(repo)).state().runs
     names = list(known)[::-1]
     # in a long history, only those that are listed are read
     runs = [known[name] for name in names[:limit]] if limit else list(known.values())[::-1]
-    lines = list(run_lines(runs, time.time(), output.paint())) if runs else ["no runs yet; start one with `shoal run`"]
+    lines = list(run_lines(runs, time.time(), output.paint())) if runs else [NONE_YET]
     if len(runs) < len(names):
         lines.append(f"{len(names) - len(runs)} older; `--limit 0` lists all")
     output.print_out(text([run_row(run) for run in runs]) if json else "\n".join(lines))
     return 0
+
+
+def _list_all(limit: int, *, json: bool) -> int:
+    """List the runs of all repositories, the latest first, with where each is."""
+    found = [(place, run) for place in list_repositories(os.environ) for run in _read_latest(place, limit)]
+    found.sort(key=lambda entry: entry[1].started_at, reverse=True)
+    found = found[:limit] if limit else found
+    rows = [run_row(run) | {"repository": str(place.root.parent)} for place, run in found]
+    head, *lines = run_lines([run for _, run in found], time.time(), output.paint()) if found else [NONE_YET]
+    places = [f"{line}{GAP}{escape(str(place.root.parent))}" for line, (place, _) in zip(lines, found, strict=True)]
+    output.print_out(text(rows) if json else "\n".join([head, *places]))
+    return 0
+
+
+def _read_latest(place: StatePaths, limit: int) -> list[RunState]:
+    """Read the latest runs of one repository; one that cannot be read does not hide the others."""
+    try:
+        known = read_state(place).runs
+        names = list(known)[::-1]
+        return [known[name] for name in (names[:limit] if limit else names)]
+    except (ShoalError, OSError) as error:
+        output.print_err(f"shoal: {escape(str(place.root.parent))} cannot be read: {escape(str(error))}")
+        return []
 
 
 def run_row(run: RunState) -> dict[str, object]:

@@ -42,6 +42,7 @@ from shoal.store.lock import hold_lock
 from shoal.store.paths import StatePaths
 from shoal.store.reader import store_at
 from shoal.store.rebuild import OnRebuilt
+from shoal.store.registry import register
 from shoal.workspaces.base import base_ready
 from shoal.workspaces.remove import Trash
 
@@ -98,6 +99,7 @@ async def _open_context(request: RunRequest, plan: Plan, on_rebuilt: OnRebuilt) 
         release_if_full(paths.reserve)
     paths.create()
     exclude_state(repository)
+    register(paths, request.environ)
     sandbox = await wall(request.sandbox)
     enforcer = await _enforcer(request)
     kind = await kind_of_workspace(request.strategy, sandbox, paths, stays=not request.cleanup)
