@@ -11,6 +11,7 @@ COMMANDS = (
     "runs",
     "ps",
     "status",
+    "report",
     "wait",
     "attach",
     "logs",

@@ -2,9 +2,8 @@
 
 import asyncio
 import os
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from shoal.cli import output
 from shoal.cli.options import HERE, Repo
 from shoal.cli.output import Paint, escape
 from shoal.cli.render.columns import some
+from shoal.cli.render.patch import patch_lines
 from shoal.cli.repository import RepositoryState, find_place, no_branch_yet
 from shoal.errors import BadInput
 from shoal.git.difference import list_changed_files, list_changed_paths, patch
@@ -26,29 +26,6 @@ from shoal.store.documents import text
 from shoal.store.fold import report
 from shoal.store.lookup import find_run, find_session
 from shoal.store.state import SessionState
-
-HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
-COLOURS = {"+": "good", "-": "bad"}
-
-
-def patch_lines(patch: bytes, paint: Paint) -> Iterator[str]:
-    """Yield the patch line by line, escaped and then coloured.
-
-    The lines of a hunk are counted: a file that contains `++ b/other` must not look like the header of another.
-    """
-    old = new = 0
-    for line in patch.decode(errors="surrogateescape").removesuffix("\n").split("\n"):
-        shown = escape(line, keep="\t")
-        if old > 0 or new > 0:
-            old -= line[:1] in ("-", " ", "")
-            new -= line[:1] in ("+", " ", "")
-            colour = COLOURS.get(line[:1])
-        elif (found := HUNK.match(line)) is not None:
-            old, new = (1 if number is None else int(number) for number in found.groups())
-            colour = "mark"
-        else:
-            colour = "bold" if line.startswith(("diff ", "--- ", "+++ ")) else None
-        yield paint(shown, colour) if colour else shown
 
 
 def warning(names: Sequence[str], paint: Paint) -> str:

@@ -35,6 +35,12 @@ async def patch(gitdir: Path, base: str, commit: str, form: str = "--patch") -> 
     return done.stdout
 
 
+async def patch_beginning(gitdir: Path, base: str, commit: str, most: int) -> bytes:
+    """Give the first *most* bytes of the difference as text; of binary files only that they differ."""
+    done = await git(gitdir, "diff-tree", *SAFE, "--patch", base, commit, limit=most)
+    return done.stdout
+
+
 async def list_changed_paths(gitdir: Path, base: str, commit: str) -> tuple[str, ...]:
     """Name the files that differ."""
     done = await git(gitdir, "diff-tree", *SAFE, "-z", "--no-renames", "--name-only", base, commit, limit=MOST_BYTES)

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from shoal.cli import output
-from shoal.cli.diff import Wanted, compare, patch_lines, warning
+from shoal.cli.diff import Wanted, compare, warning
 from shoal.cli.live.frame import Pane, Shown, draw_frame, log_lines
 from shoal.cli.live.terminal import Terminal
 from shoal.cli.output import Paint
+from shoal.cli.render.patch import patch_lines
 from shoal.cli.repository import RepositoryState, find_place
 from shoal.cli.run_output import ProgressLines
 from shoal.errors import ShoalError, first_of

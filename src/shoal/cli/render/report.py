@@ -87,13 +87,18 @@ def report_lines(report: RunReport, closing: Closing, paint: Paint) -> Iterator[
 
 
 def headline(report: RunReport, paint: Paint) -> str:
-    """Say in one line how the run ended; verifications do not count as agents."""
+    """Say in one line how the run ended."""
+    status = paint(report.status.value, tone(report.status))
+    return f"{paint(escape(report.run), 'bold')} {status}: {summary(report)}"
+
+
+def summary(report: RunReport) -> str:
+    """Count the agents that succeeded, and say how long the run took; verifications do not count as agents."""
     agents = (step for step in report.steps if not step.step.endswith(VERIFYING))
     workers = [worker for step in agents for worker in step.worker_results if worker.status is not Status.SKIPPED]
     good = sum(worker.status.is_good for worker in workers)
-    status = paint(report.status.value, tone(report.status))
     took = f" in {seconds(report.duration_seconds)}" if report.duration_seconds else ""
-    return f"{paint(escape(report.run), 'bold')} {status}: {_score(good, len(workers), report.status)}{took}"
+    return f"{_score(good, len(workers), report.status)}{took}"
 
 
 def error_lines(report: RunReport, paint: Paint) -> Iterator[str]:
@@ -119,13 +124,15 @@ def worker_lines(report: RunReport, paint: Paint, changed: Mapping[str, Sequence
         if worker.prompt and worker.prompt != previous:  # workers of one step share a prompt
             yield f"{INDENT}{INDENT}{paint(f'task: {beginning(worker.prompt, PROMPT)}', 'dim')}"
             previous = worker.prompt
-        yield from (f"{INDENT}{INDENT}{line}" for line in _remarks(worker))
+        if reason := why(worker):
+            yield f"{INDENT}{INDENT}why: {reason}"
+        yield from (f"{INDENT}{INDENT}{line}" for line in remarks(worker))
 
 
 def step_lines(report: RunReport, paint: Paint) -> Iterator[str]:
     """Describe what concerns a step as a whole: skipped, repeated, selected a worker."""
     for step in report.steps:
-        lines = list(_step_remarks(step))
+        lines = list(step_remarks(step))
         if not step.status.is_ended:  # not started, or its workers show it
             continue
         if not step.worker_results or lines:
@@ -133,7 +140,8 @@ def step_lines(report: RunReport, paint: Paint) -> Iterator[str]:
             yield f"{INDENT}step {escape(step.step)}: {status}{'; ' if lines else ''}{'; '.join(lines)}"
 
 
-def _step_remarks(step: StepResult) -> Iterator[str]:
+def step_remarks(step: StepResult) -> Iterator[str]:
+    """Say what concerns a step as a whole, escaped."""
     if step.error and step.error not in {worker.error for worker in step.worker_results}:
         yield flat(step.error)
     if step.rounds > 1:
@@ -180,9 +188,8 @@ def _changes(worker: WorkerResult, paths: Sequence[str]) -> str:
     return f"{number}: {some(paths, NAMED)}" if paths else number
 
 
-def _remarks(worker: WorkerResult) -> Iterator[str]:
-    if reason := why(worker):
-        yield f"why: {reason}"
+def remarks(worker: WorkerResult) -> Iterator[str]:
+    """Say what a person should know of a worker's work, escaped."""
     if VERIFYING in worker.session and not worker.status.is_good:
         yield from (f"    > {escape(line)}" for line in worker.output.splitlines()[-LAST_LINES:])
     if worker.attempts > 1:

@@ -1,0 +1,212 @@
+"""A run as one HTML page that needs nothing else: no script, no request, and agents' words only as escaped text."""
+
+import html
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal import __version__
+from shoal.cli.output import escape
+from shoal.cli.render.columns import count, seconds, tone
+from shoal.cli.render.overlaps import verdict
+from shoal.cli.render.patch import split_patch
+from shoal.cli.render.report import remarks, setting_lines, step_remarks, summary
+from shoal.cli.render.timeline import LEGEND, MAX_LANES, Lane, timeline_svg
+from shoal.model.results import RunReport, Usage, WorkerResult
+
+MAX_AGENTS = 1000
+MAX_OVERLAPS = 100
+MAX_REASON_CHARS = 4000
+MAX_LINE_CHARS = 1000
+
+STYLE = """
+:root{color-scheme:light dark;--bg:#fff;--fg:#1d2127;--dim:#5a6370;--line:#d9dde3;--soft:#f4f6f8;--good:#116d35;
+--bad:#b3261e;--warn:#8a5300;--mark:#0a58b8;--idle:#c3c9d1}
+@media (prefers-color-scheme:dark){:root{--bg:#14171b;--fg:#e4e7eb;--dim:#9aa4b1;--line:#343a42;--soft:#1d2126;
+--good:#5fce86;--bad:#ff8a80;--warn:#f0b35a;--mark:#79b4ff;--idle:#4a525c}}
+body{margin:0 auto;padding:1.5rem;max-width:76rem;background:var(--bg);color:var(--fg);
+font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
+h1{font-size:1.4rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}
+code,pre,.mono{font:13px/1.45 ui-monospace,monospace}
+table{border-collapse:collapse;width:100%}.wide{overflow-x:auto}
+th,td{text-align:left;vertical-align:top;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line)}
+th{color:var(--dim);font-weight:600}td.number,th.number{text-align:right}
+td.number,th,td[class],tfoot td{white-space:nowrap}
+pre{background:var(--soft);padding:.7rem;margin:.3rem 0;overflow-x:auto;white-space:pre;border-radius:4px}
+pre.wrap{white-space:pre-wrap}summary{cursor:pointer;padding:.2rem 0}ul{margin:.3rem 0;padding-left:1.2rem}
+.dim{color:var(--dim)}.good{color:var(--good)}.bad{color:var(--bad)}.warn{color:var(--warn)}.mark{color:var(--mark)}
+.bold{font-weight:600}svg{width:100%;min-width:40rem;height:auto;font:11px system-ui,sans-serif}
+svg text{fill:var(--fg)}svg .axis{fill:var(--dim)}svg .grid{stroke:var(--line)}
+.queue{fill:var(--line)}.setup{fill:var(--idle)}.run{fill:var(--mark);opacity:.75}.wait{fill:var(--warn)}
+.seal,.check{fill:var(--good);opacity:.6}.call{fill:var(--fg)}svg .bad{fill:var(--bad)}
+.key{display:inline-block;margin-right:1rem}.key svg{width:10px;min-width:0;height:10px;margin-right:.3rem}
+"""
+HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentDiff:
+    """What a session changed, as far as it is shown."""
+
+    patch: bytes = b""
+    is_cut: bool = False
+    omission: str = ""
+    """Why it is not shown at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageContent:
+    """What a page is made of; *diffs* are by session."""
+
+    report: RunReport
+    started_at: float
+    lanes: Sequence[Lane] = ()
+    diffs: Mapping[str, AgentDiff] = field(default_factory=dict)
+
+
+def page(content: PageContent) -> str:
+    """Write the whole page."""
+    report = content.report
+    body = (*_head(content), *_agents(report), *_timeline(content), *_steps(report), *_overlaps(report))
+    rest = (*_notes(report), *_diffs(content.diffs), _foot())
+    return "\n".join((*body, *rest, "</body></html>", ""))
+
+
+def safe(text: str) -> str:
+    """Escape text so that a page shows it as it is, with what cannot be seen spelled out."""
+    return html.escape(escape(text, keep="\n\t"))
+
+
+def _plain(text: str, _colour: str) -> str:
+    return text
+
+
+def _head(content: PageContent) -> Iterator[str]:
+    report = content.report
+    yield f"{HEAD}\n<title>{safe(report.run)} · {report.status.value}</title>\n<style>{STYLE}</style></head><body>"
+    status = f'<span class="{tone(report.status)}">{report.status.value}</span>'
+    yield f"<header><h1>{safe(report.run)} {status}</h1>"
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(content.started_at))
+    yield f'<p>{safe(summary(report))} <span class="dim">· started {when}</span></p></header><main>'
+    if report.error is not None:
+        yield f'<pre class="wrap bad">{safe(report.error[:MAX_REASON_CHARS])}</pre>'
+
+
+def _agents(report: RunReport) -> Iterator[str]:
+    workers = [(step.step, worker) for step in report.steps for worker in step.worker_results]
+    yield "<h2>Agents</h2>"
+    if not workers:
+        yield "<p>No agent was started.</p>"
+        return
+    yield '<div class="wide"><table><thead><tr><th>session</th><th>status</th><th class="number">time</th>'
+    yield '<th class="number">files</th><th class="number">tokens in</th><th class="number">out</th>'
+    yield '<th class="number">cost</th><th class="number">memory</th><th class="number">CPU</th><th>branch</th></tr>'
+    yield "</thead><tbody>"
+    for _, worker in workers[:MAX_AGENTS]:
+        yield from _row(worker)
+    yield f"</tbody><tfoot><tr><th>all attempts</th><td></td>{_cell('')}{_cell('')}{_spending(report.usage)}"
+    yield f"{_cell('')}{_cell('')}<td></td></tr></tfoot></table></div>"
+    if len(workers) > MAX_AGENTS:
+        yield f"<p>… and {len(workers) - MAX_AGENTS} more</p>"
+
+
+def _row(worker: WorkerResult) -> Iterator[str]:
+    task = f'<br><span class="dim">{safe(worker.prompt)}</span>' if worker.prompt else ""
+    took = seconds(worker.duration_seconds) if worker.duration_seconds else "-"
+    memory, cpu = worker.resources.get("memory_peak_mb"), worker.resources.get("cpu_seconds")
+    yield f'<tr><td><span class="mono">{safe(worker.session)}</span>{task}{_details(worker)}</td>'
+    yield f'<td class="{tone(worker.status)}">{worker.status_text}</td>{_cell(took)}'
+    yield f"{_cell(str(worker.files_changed) if worker.branch else '-')}{_spending(worker.usage)}"
+    yield _cell("-" if memory is None else f"{memory:,.0f} MB") + _cell("-" if cpu is None else f"{cpu:,.1f} s")
+    yield f'<td class="mono">{safe(worker.branch or "-")}</td></tr>'
+
+
+def _details(worker: WorkerResult) -> str:
+    """Say why a worker failed, and what a person should know of its work."""
+    error = worker.error or ""
+    reason = f'<pre class="wrap">{safe(error[:MAX_REASON_CHARS])}</pre>' if error else ""
+    return reason + _list(line for line in remarks(worker) if not line.startswith("spent: "))
+
+
+def _spending(usage: Usage) -> str:
+    read, written, cost = usage.get("input_tokens"), usage.get("output_tokens"), usage.get("cost_usd")
+    tokens = (_cell("-" if number is None else f"{number:,.0f}") for number in (read, written))
+    return "".join(tokens) + _cell("-" if cost is None else f"${cost:.4f}")
+
+
+def _cell(text: str) -> str:
+    return f'<td class="number">{safe(text)}</td>'
+
+
+def _list(lines: Iterable[str]) -> str:
+    items = "".join(f"<li>{safe(line)}</li>" for line in lines)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _timeline(content: PageContent) -> Iterator[str]:
+    if not content.lanes:
+        return
+    statuses = {worker.session: worker.status.value for step in content.report.steps for worker in step.worker_results}
+    keys = "".join(
+        f'<span class="key"><svg viewBox="0 0 10 10"><rect class="{kind}" width="10" height="10"/></svg>{name}</span>'
+        for kind, name in LEGEND
+    )
+    yield f'<h2>Timeline</h2><p class="dim">{keys}</p><div class="wide">'
+    yield from timeline_svg(content.lanes, statuses, content.started_at)
+    yield "</div>"
+    if len(content.lanes) > MAX_LANES:
+        yield f"<p>… and {len(content.lanes) - MAX_LANES} more sessions</p>"
+
+
+def _steps(report: RunReport) -> Iterator[str]:
+    lines = [(step, list(step_remarks(step))) for step in report.steps]
+    shown = [f"{step.step}: {step.status.value}{'; ' if about else ''}{'; '.join(about)}" for step, about in lines]
+    if shown:
+        yield f"<h2>Steps</h2>{_list(shown)}"
+
+
+def _overlaps(report: RunReport) -> Iterator[str]:
+    pairs = [overlap for overlap in report.overlaps if overlap.step is None]  # the others are alternatives
+    if not pairs:
+        return
+    yield f"<h2>Overlaps</h2><p>{count(len(pairs), 'pair')} of sessions changed the same files.</p>"
+    shown = pairs[:MAX_OVERLAPS]
+    yield _list(f"{overlap.one} and {overlap.other}: {verdict(overlap, _plain)}" for overlap in shown)
+    if len(pairs) > MAX_OVERLAPS:
+        yield f"<p>… and {len(pairs) - MAX_OVERLAPS} more</p>"
+
+
+def _notes(report: RunReport) -> Iterator[str]:
+    yield f"<h2>About this run</h2>{_list(setting_lines(report))}"
+    if report.merge is not None:
+        merged = [f"{result.session}: {result.status.value}" for result in report.merge.results]
+        yield f"<h2>Merge into {safe(report.merge.branch)}</h2>{_list(merged)}"
+
+
+def _diffs(diffs: Mapping[str, AgentDiff]) -> Iterator[str]:
+    if diffs:
+        yield "<h2>Changes</h2>"
+    for session, diff in diffs.items():
+        name = f'<span class="mono">{safe(session)}</span>'
+        if diff.omission:
+            yield f'<p>{name}: <span class="dim">{safe(diff.omission)}</span></p>'
+            continue
+        yield f"<details><summary>{name}</summary><pre>{_patch(diff.patch)}</pre>"
+        cut = f"The rest is not shown; `shoal diff {session}` prints it."
+        yield f"<p>{safe(cut)}</p></details>" if diff.is_cut else "</details>"
+
+
+def _patch(patch: bytes) -> str:
+    lines = (
+        (line.colour, safe(line.text[:MAX_LINE_CHARS] + ("…" if len(line.text) > MAX_LINE_CHARS else "")))
+        for line in split_patch(patch)
+    )
+    return "\n".join(f'<span class="{colour}">{text}</span>' if colour else text for colour, text in lines)
+
+
+def _foot() -> str:
+    return f'</main><footer class="dim"><p>Written by Shoal {__version__}.</p></footer>'

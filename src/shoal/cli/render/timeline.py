@@ -1,0 +1,138 @@
+"""What each session did at which time, drawn as one SVG."""
+
+import html
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from shoal.cli.output import escape, flat
+from shoal.cli.render.columns import beginning, seconds
+from shoal.model.activity import Act
+from shoal.model.events import AgentActed, AgentEnded, AgentStarted, Recorded
+
+MAX_LANES = 200
+MAX_TICKS = 300
+TEXT_CHARS = 160
+NAME_CHARS = 30
+LEFT, WIDTH, ROW, TOP = 230, 1000, 20, 24
+GRID = 6
+MARKS = {Act.TOOL: "call", Act.DENIED: "bad", Act.TROUBLE: "bad", Act.RETRY: "wait"}
+LEGEND = (
+    ("queue", "queued"),
+    ("setup", "set-up"),
+    ("run", "running"),
+    ("wait", "waiting for the model"),
+    ("seal", "sealing"),
+    ("check", "verifying"),
+    ("call", "tool call"),
+    ("bad", "failed or denied"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time in which a session was in one state."""
+
+    start: float
+    end: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Something that a session did, in words of its own."""
+
+    at: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One session on the timeline."""
+
+    session: str
+    spans: tuple[Span, ...]
+    ticks: tuple[Tick, ...]
+
+    @property
+    def end(self) -> float:
+        """Say when it ended."""
+        return max((span.end for span in self.spans), default=0.0)
+
+
+def read_lane(session: str, events: Iterable[Recorded], *, queued: float, start: float, end: float) -> Lane:
+    """Make the lane of a session out of its log; *queued* is when its step started."""
+    spans = [Span(queued, start, "queue")]
+    ticks: list[Tick] = []
+    kind, since = "setup", start
+    for recorded in events:
+        match recorded.event:
+            case AgentStarted() | AgentEnded() as event:
+                spans.append(Span(since, recorded.at, kind))
+                kind, since = _next_kind(event, kind), recorded.at
+            case AgentActed(act=Act.RETRY, seconds=length):
+                spans.append(Span(recorded.at, min(recorded.at + length, max(end, recorded.at)), "wait"))
+        if isinstance(recorded.event, AgentActed) and len(ticks) < MAX_TICKS:
+            ticks.extend(_ticks(recorded.at, recorded.event))
+    spans.append(Span(since, max(end, since), kind))
+    return Lane(session=session, spans=tuple(sorted(spans, key=lambda span: span.kind == "wait")), ticks=tuple(ticks))
+
+
+def _next_kind(event: AgentStarted | AgentEnded, kind: str) -> str:
+    if isinstance(event, AgentEnded):
+        return "seal"
+    return "run" if kind == "setup" else "check"
+
+
+def _ticks(at: float, event: AgentActed) -> Iterator[Tick]:
+    kind = "bad" if event.act is Act.RESULT and not event.ok else MARKS.get(event.act)
+    if kind is not None:
+        yield Tick(at, kind, f"{event.tool}: {event.text}" if event.tool else event.text)
+
+
+def timeline_svg(lanes: Sequence[Lane], statuses: Mapping[str, str], start: float) -> Iterator[str]:
+    """Draw *lanes* from *start* on, each with how its session ended; what agents wrote is escaped."""
+    shown = lanes[:MAX_LANES]
+    length = max(max((lane.end for lane in shown), default=start) - start, 0.1)
+    height = TOP + ROW * len(shown) + 4
+    yield f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="When each agent worked">'
+    yield from _grid(length, height)
+    for number, lane in enumerate(shown):
+        top = TOP + ROW * number
+        name = html.escape(beginning(lane.session, NAME_CHARS))
+        yield f'<text x="{LEFT - 8}" y="{top + 14}" text-anchor="end">{name}</text>'
+        status = statuses.get(lane.session, "")
+        yield from (_bar(span, status, top, (start, length)) for span in lane.spans)
+        yield from (_mark(tick, top, (start, length)) for tick in lane.ticks)
+    yield "</svg>"
+
+
+def _grid(length: float, height: int) -> Iterator[str]:
+    for number in range(GRID + 1):
+        x = LEFT + (WIDTH - LEFT - 40) * number / GRID
+        yield f'<line class="grid" x1="{x:.1f}" y1="{TOP - 6}" x2="{x:.1f}" y2="{height}"/>'
+        yield f'<text class="axis" x="{x:.1f}" y="12" text-anchor="middle">{seconds(length * number / GRID)}</text>'
+
+
+def _place(at: float, axis: tuple[float, float]) -> float:
+    start, length = axis
+    share = min(max((at - start) / length, 0.0), 1.0)
+    return LEFT + (WIDTH - LEFT - 40) * share
+
+
+def _bar(span: Span, status: str, top: int, axis: tuple[float, float]) -> str:
+    left, right = _place(span.start, axis), _place(span.end, axis)
+    label = f"{dict(LEGEND)[span.kind]}, {seconds(max(0.0, span.end - span.start))}"
+    title = html.escape(f"{label}; {status}" if status else label)
+    return (
+        f'<rect class="{span.kind}" x="{left:.1f}" y="{top + 4}" width="{max(right - left, 0.5):.1f}" height="12">'
+        f"<title>{title}</title></rect>"
+    )
+
+
+def _mark(tick: Tick, top: int, axis: tuple[float, float]) -> str:
+    x = _place(tick.at, axis)
+    title = html.escape(escape(flat(tick.text)[:TEXT_CHARS]))
+    return (
+        f'<rect class="{tick.kind}" x="{x - 1:.1f}" y="{top + 2}" width="2" height="16"><title>{title}</title></rect>'
+    )
