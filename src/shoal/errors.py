@@ -27,7 +27,7 @@ from typing import Self
 
 
 class ExitCode(IntEnum):
-    """Every exit code of `shoal`; `docs/commands.md` explains them."""
+    """Every exit code of `shoal`."""
 
     SUCCESS = 0
     FAILED = 1

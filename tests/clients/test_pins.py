@@ -77,8 +77,8 @@ def test_a_name_that_nobody_knows_is_told_with_those_that_are_known() -> None:
     assert "claude" in said
 
 
-def test_the_page_names_the_versions_that_are_driven() -> None:
-    row = re.search(r"^\| driven \|(.*)\|$", (ROOT / "docs" / "agents.md").read_text(), re.MULTILINE)
+def test_the_page_names_the_versions_that_are_tested() -> None:
+    row = re.search(r"^\| tested \|(.*)\|$", (ROOT / "docs" / "agents.md").read_text(), re.MULTILINE)
 
     assert row is not None
     versions = [cell.strip() for cell in row[1].split("|")]

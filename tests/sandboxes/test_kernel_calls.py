@@ -228,5 +228,5 @@ def test_what_no_filter_can_count_is_named(victim: Victim, request: pytest.Fixtu
     assert facts(boxed(sandbox, victim.who, python(PASSED))) == {"passed": 1100}
 
     docs = " ".join((Path(__file__).parents[2] / "docs/sandboxes.md").read_text().split())
-    assert "open files on their way through Unix sockets" in docs
+    assert "open files that wait in Unix sockets" in docs
     assert any("open files on their way through sockets" in line for line in SHARED_KERNEL)

@@ -31,24 +31,22 @@ STDIN = "-"
 
 Target = Annotated[
     str | None,
-    typer.Argument(metavar="RUN|SESSION", help="A run, or one session of it; else the latest run that is alive."),
+    typer.Argument(metavar="RUN|SESSION", help="A run, or a session of it; default: the latest live run."),
 ]
-LiveRun = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="A run that is alive; default: the latest of these.")
-]
+LiveRun = Annotated[str | None, typer.Argument(metavar="RUN", help="A live run; default: the latest.")]
 AtOnce = Annotated[int, typer.Option("-j", metavar="N", min=1, help="How many agents may run at once from now on.")]
 Addressee = Annotated[
-    str, typer.Argument(metavar="SESSION", help="A session that runs: its name, step, or a unique prefix or suffix.")
+    str, typer.Argument(metavar="SESSION", help="A running session: its name, step, or a unique prefix or suffix.")
 ]
-Text = Annotated[str, typer.Argument(metavar="TEXT|-", help="What to say; `-` reads it from stdin.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until the agent got it; exit with 1 if it never does.")]
+Text = Annotated[str, typer.Argument(metavar="TEXT|-", help="The message; `-` reads it from stdin.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the agent gets it; exit with 1 if it never does.")]
 Now = Annotated[bool, typer.Option("--now", help="End a run at once, as the second Ctrl-C does.")]
 
 
 def stop_command(target: Target = None, now: Now = False, json: Json = False, repo: Repo = HERE) -> int:
     """Stop a run, or one session of it; the work is kept.
 
-    Agents are asked to stop, and killed after a grace period. Where one session is stopped, the others go on.
+    Agents are asked to stop, and killed after a grace period. If you stop a session, the others go on.
     """
     place = asyncio.run(find_place(repo))
     run, session = _find_target(place.state(), target)
@@ -62,14 +60,14 @@ def stop_command(target: Target = None, now: Now = False, json: Json = False, re
 
 
 def send_command(session: Addressee, text: Text, wait: Wait = False, json: Json = False, repo: Repo = HERE) -> int:
-    """Say something to an agent that works.
+    """Send a message to a running agent.
 
-    The agent gets it after the turn that it is at, as its next prompt. Agents of the adapters `claude`, `acp`, `python`
-    and `scripted` (by `receive`) can be spoken to.
+    The agent finishes its current turn and gets the message as its next prompt. Works with the adapters `claude`,
+    `acp`, `python` and `scripted` (by `receive`).
     """
     message = (_read_stdin() if text == STDIN else text).strip()
     if not message:
-        raise BadInput("the message is empty; say something")
+        raise BadInput("the message is empty; write some text")
     place = asyncio.run(find_place(repo))
     run, found = _find_live_session(place.state(), session)
     if found.adapter and not found.takes_messages:
@@ -102,7 +100,7 @@ def _await_delivery(place: RepositoryState, request: ControlRequest) -> int:
 def pause_command(run: LiveRun = None, json: Json = False, repo: Repo = HERE) -> int:
     """Start no more agents until `shoal continue`.
 
-    Those that run go on.
+    Running agents go on.
     """
     place = asyncio.run(find_place(repo))
     target = _find_live_run(place.state(), run).run
@@ -125,7 +123,7 @@ def continue_command(run: LiveRun = None, json: Json = False, repo: Repo = HERE)
 def set_command(at_once: AtOnce, run: LiveRun = None, json: Json = False, repo: Repo = HERE) -> int:
     """Change how many agents run at once.
 
-    Where more than that run, they finish first. Example: `shoal set -j 8`.
+    If more are running already, they finish first. Example: `shoal set -j 8`.
     """
     place = asyncio.run(find_place(repo))
     target = _find_live_run(place.state(), run).run

@@ -39,7 +39,7 @@ def command(
 ) -> int:
     """Continue an interrupted run; finished agents are kept.
 
-    The plan is the one that the run was started with, so its file may have changed or gone.
+    It uses the plan recorded at the start, so you can change or delete the file.
     """
     place = asyncio.run(find_place(repo))
     found = find_run(place.state(), run)

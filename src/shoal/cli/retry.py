@@ -15,10 +15,10 @@ from shoal.runs.resume import discard_failed, discard_from, find_resumable, with
 from shoal.store.lookup import find_run
 
 What = Annotated[
-    str | None, typer.Argument(metavar="STEP|SESSION", help="Which failed step or session; else all that failed.")
+    str | None, typer.Argument(metavar="STEP|SESSION", help="A failed step or session; default: all that failed.")
 ]
 From = Annotated[
-    str | None, typer.Option("--from", metavar="STEP", help="Do this step and all that depends on it again.")
+    str | None, typer.Option("--from", metavar="STEP", help="Run this step and everything that depends on it again.")
 ]
 
 

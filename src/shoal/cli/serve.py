@@ -31,7 +31,7 @@ Host = Annotated[
     str,
     typer.Option(
         metavar="ADDRESS",
-        help=f"Listen on another address than 127.0.0.1, which also asks for the password in ${VARIABLE}.",
+        help=f"Listen on an address other than 127.0.0.1; needs the password in ${VARIABLE}.",
     ),
 ]
 Socket = Annotated[Path | None, typer.Option(metavar="PATH", help="Listen on a unix socket instead.")]
