@@ -34,6 +34,7 @@ COMMANDS = (
     "serve",
     "agents",
     "doctor",
+    "completion",
     "demo",
 )
 
@@ -53,6 +54,13 @@ def call_command(words: Sequence[str]) -> int:
     """Call the command in *words* and return its exit code; raise `typer.TyperException` for bad usage."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
+    app = make_app(words[:1] if words and words[0] in COMMANDS else COMMANDS)
+    code = typer.main.get_command(app)(list(words), prog_name="shoal", standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def make_app(names: Sequence[str]) -> typer.Typer:
+    """Make the program with the commands of these *names*."""
     app = typer.Typer(
         name="shoal",
         help="Run many AI coding agents at once on one git repository, each in its own sandbox.",
@@ -63,10 +71,9 @@ def call_command(words: Sequence[str]) -> int:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(_top)
-    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+    for name in names:
         app.command(name)(_find_command(name))
-    code = typer.main.get_command(app)(list(words), prog_name="shoal", standalone_mode=False)
-    return code if isinstance(code, int) else 0
+    return app
 
 
 def _find_command(name: str) -> Callable[..., int]:

@@ -1,5 +1,6 @@
 """The console script: arguments in, exit code out."""
 
+import contextlib
 import gc
 import sys
 from collections.abc import Sequence
@@ -14,9 +15,23 @@ def main() -> None:
     if words[:1] in (["--version"], ["-V"]):
         print(f"shoal {__version__}")
         return
+    if words[:2] == ["completion", "names"]:
+        _print_names(words[2:])
+        return
     code = exit_code(words)
     gc.freeze()  # exit without collecting what was imported
     sys.exit(code)
+
+
+def _print_names(kinds: Sequence[str]) -> None:
+    """Print names for a shell that waits for them at every press of a key: without what commands import."""
+    from pathlib import Path
+
+    from shoal.store.names import list_names
+
+    names = [name for kind in kinds for name in list_names(Path.cwd(), kind)]
+    with contextlib.suppress(BrokenPipeError):
+        print("\n".join(names), flush=True)
 
 
 def exit_code(words: list[str]) -> int:
