@@ -197,3 +197,51 @@ def test_pins_that_a_run_could_not_let_go_of_are_removed(shoal: Shoal, repo: Pat
     assert shoal("clean").code == 0
 
     assert git(repo, "for-each-ref", "refs/shoal/base") == ""
+
+
+MERGED = """\
+runtime: {sandbox: none}
+steps:
+  - {name: whole, command: "echo whole > whole.txt"}
+  - {name: squashed, command: "echo squashed > squashed.txt"}
+  - {name: changed, command: "echo changed > changed.txt"}
+  - {name: open, command: "echo open > open.txt"}
+"""
+
+
+def test_branches_whose_work_is_in_the_users_branch_go_and_all_others_stay(shoal: Shoal, repo: Path) -> None:
+    (repo / "p.yaml").write_text(MERGED)
+    shoal("run", "p.yaml")
+    lines = git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent").split()
+    branches = {branch.split("/")[1]: branch for branch in lines}
+    git(repo, "merge", "-q", "--no-ff", "-m", "whole", branches["whole"])
+    for name in ("squashed", "changed"):
+        git(repo, "merge", "-q", "--squash", branches[name])
+        git(repo, "commit", "-qm", name)
+    (repo / "changed.txt").write_text("and then the user changed it\n")
+    git(repo, "commit", "-qam", "mine")
+
+    plain = shoal("clean")
+    preview = shoal("clean", "--merged", "--dry-run")
+    before = git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent").split()
+    done = json.loads(shoal("clean", "--merged", "--into", "main", "--json").out)
+
+    gone = {branches["whole"], branches["squashed"]}
+    assert plain.code == 0
+    assert sorted(before) == sorted(lines)
+    assert all(branch in preview.out for branch in gone)
+    assert {item["path"] for item in done["removed"] if item["kind"] == "merged branch"} == gone
+    assert set(git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent").split()) == set(lines) - gone
+
+
+def test_a_branch_that_somebody_works_on_stays_and_a_wrong_target_is_refused(shoal: Shoal, repo: Path) -> None:
+    (repo / "p.yaml").write_text(MERGED)
+    shoal("run", "p.yaml")
+    branch = git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads/agent/whole")
+    git(repo, "merge", "-q", branch)
+    git(repo, "worktree", "add", "-q", "../mine", branch)
+
+    answers = [shoal("clean", *words) for words in (("--merged", "--into", "no"), ("--into", "main"), ("--merged",))]
+
+    assert [answer.code for answer in answers] == [2, 2, 0]
+    assert git(repo, "rev-parse", "--verify", branch)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,8 @@ from shoal.cli.render.columns import columns, count, join_cells, size
 from shoal.cli.repository import find_place
 from shoal.errors import BadInput
 from shoal.model.results import WorkerResult
-from shoal.runs.clean import Broom, Cleaning, Leftover, Sort, clean, leftovers, records
+from shoal.runs.clean import Broom, Cleaning, Leftover, Sort, clean, find_merged_branches, leftovers, records
+from shoal.runs.merged_branches import find_target
 from shoal.store.documents import text, worker_document
 
 BROKEN = 3
@@ -119,15 +121,27 @@ def command(
             "--older-than", metavar="30d", help="Also remove logs and patches of ended agents that are older."
         ),
     ] = None,
+    merged: Annotated[
+        bool, typer.Option("--merged", help="Also remove agents' branches whose work is in your branch.")
+    ] = False,
+    into: Annotated[
+        str | None,
+        typer.Option("--into", metavar="BRANCH", help="With --merged: your branch; default: the checked-out one."),
+    ] = None,
     json: Json = False,
     repo: Repo = HERE,
 ) -> int:
     """Remove what no run needs any more.
 
-    Work of killed runs is recovered first; if some cannot be recovered, it is listed and the exit code is 3. Branches
-    are never removed, and work that is on no branch only with --force.
+    Work of killed runs is recovered first; if some cannot be recovered, it is listed and the exit code is 3. Work
+    that is on no branch is removed only with --force, and branches only with --merged: those whose work your
+    branch has, in its history or as the same changes.
     """
+    if into is not None and not merged:
+        raise BadInput("--into names the branch for --merged; give both")
     broom = asyncio.run(_broom(repo, force=force, older_than=None if older_than is None else age(older_than)))
+    if merged:
+        broom = replace(broom, target=asyncio.run(find_target(broom.repository, into)))
     return asyncio.run(_preview(broom, as_json=json) if dry_run else _clean(broom, as_json=json))
 
 
@@ -153,7 +167,7 @@ async def _broom(folder: Path, *, force: bool, older_than: float | None) -> Broo
 
 
 async def _preview(broom: Broom, *, as_json: bool) -> int:
-    there = await leftovers(broom.repository, broom.paths, broom.older_than)
+    there = [*await leftovers(broom.repository, broom.paths, broom.older_than), *await find_merged_branches(broom)]
     if as_json:
         output.print_out(text({"found": [_fields(item) for item in there]}))
         return 0

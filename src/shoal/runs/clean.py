@@ -21,6 +21,7 @@ from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.runs.context import open_run
+from shoal.runs.merged_branches import Target, find_merged, remove_merged
 from shoal.runs.recovery import Recovery, RecoveryFailure
 from shoal.runs.request import RunRequest
 from shoal.sessions.host_probe import TRIAL
@@ -60,6 +61,7 @@ class Sort(StrEnum):
     LOG = "log"
     RESULT = "patch"
     ARTIFACTS = "artifact"
+    BRANCH = "merged branch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,8 +260,23 @@ class Broom:
     force: bool = False
     older_than: float | None = None
     """How many seconds old a log or a patch must be to go too; `None` leaves them all."""
+    target: Target | None = None
+    """The branch of the user's: branches of agents whose work it has go too."""
     on_blocked: OnBlocked = field(default=lambda reason: None, repr=False)
     """Called as in a `RunRequest`."""
+
+
+async def find_merged_branches(broom: Broom) -> list[Leftover]:
+    """Find the branches of agents whose work is in the user's branch; those of runs that may go on stay."""
+    if broom.target is None:
+        return []
+    locked = {path.stem for path in _locks(broom.paths)}
+    runs = fold(read_events(broom.paths)).runs.values()
+    open_runs = [run for run in runs if run.run in locked or run.status.is_interrupted or not run.status.is_ended]
+    steps = [step for run in open_runs for step in run.steps.values()]
+    busy = {session.branch for step in steps for session in step.sessions.values()}
+    found = await find_merged(broom.repository, broom.target, busy)
+    return [Leftover(sort=Sort.BRANCH, path=Path(branch)) for branch in found]
 
 
 async def clean(broom: Broom) -> Cleaning:
@@ -274,7 +291,7 @@ async def clean(broom: Broom) -> Cleaning:
     if broom.paths.bases.is_dir():
         await bases.sweep_bases(broom.repository, broom.paths.bases)
     await objects.sweep_stores(broom.paths.objects)
-    seen = await leftovers(broom.repository, broom.paths, broom.older_than)
+    seen = [*await leftovers(broom.repository, broom.paths, broom.older_than), *await find_merged_branches(broom)]
     found = [leftover for leftover in seen if leftover.sort is not Sort.KILLED]
     gone = [
         leftover for leftover in found if (broom.force or not leftover.needs_force) and await _remove(broom, leftover)
@@ -346,6 +363,8 @@ async def _remove(broom: Broom, finding: Leftover) -> bool:
             _record_removed(finding.path)
         case Sort.ARTIFACTS | Sort.CONVERSATION:
             await remove_all(finding.path)
+        case Sort.BRANCH:
+            return broom.target is not None and await remove_merged(broom.repository, broom.target, str(finding.path))
         case Sort.KILLED:
             return False
     return True

@@ -1,0 +1,67 @@
+"""Agents' branches whose work is in a branch of the user's: found by proof, and removed without losing anything."""
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from shoal.errors import BadInput
+from shoal.git.refs import ABSENT, Move, list_refs, move, value
+from shoal.git.run import git
+from shoal.model.repository import Repository
+
+AGENTS = "refs/heads/agent/"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The branch that has the work, and the commit that it is at."""
+
+    ref: str
+    commit: str
+
+
+async def find_target(repository: Repository, branch: str | None) -> Target:
+    """Find the branch of the user's by its name, or the one that is checked out."""
+    head = (await git(repository.git, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1))).stdout.decode().strip()
+    ref = f"refs/heads/{branch}" if branch is not None else head
+    commit = await value(repository, ref) if ref else None
+    if commit is None:
+        what = f"there is no branch {branch!r}" if branch is not None else "no branch is checked out"
+        raise BadInput(f"{what}; name the branch that has the work with --into BRANCH")
+    return Target(ref, commit)
+
+
+async def find_merged(repository: Repository, target: Target, busy: Container[str]) -> list[str]:
+    """List the branches of agents that *target* has the work of; those in *busy* are still needed."""
+    refs = await list_refs(repository, AGENTS)
+    names = [ref for ref in refs if ref.removeprefix("refs/heads/") not in busy]
+    opened = await _list_checked_out(repository)
+    return [
+        ref.removeprefix("refs/heads/")
+        for ref in names
+        if ref not in opened and await _has(repository, target, refs[ref])
+    ]
+
+
+async def remove_merged(repository: Repository, target: Target, branch: str) -> bool:
+    """Remove a branch if *target* still has its work; both refs are looked at in the transaction that removes it."""
+    ref = f"refs/heads/{branch}"
+    commit = await value(repository, ref)
+    if commit is None or ref in await _list_checked_out(repository) or not await _has(repository, target, commit):
+        return False
+    return await move(repository, [Move(target.ref, target.commit, target.commit), Move(ref, ABSENT, commit)])
+
+
+async def _has(repository: Repository, target: Target, commit: str) -> bool:
+    """Say whether *target* has all of *commit*: in its history, or because a merge of it would change nothing."""
+    ancestor = await git(repository.git, "merge-base", "--is-ancestor", commit, target.commit, accept=(0, 1, 128))
+    if ancestor.ok:
+        return True
+    merged = await git(repository.git, "merge-tree", "--write-tree", target.commit, commit, accept=(0, 1, 128))
+    tree = await git(repository.git, "rev-parse", f"{target.commit}^{{tree}}")
+    return merged.ok and merged.stdout.split(b"\n")[0].strip() == tree.stdout.strip()
+
+
+async def _list_checked_out(repository: Repository) -> set[str]:
+    done = await git(repository.git, "worktree", "list", "--porcelain", "-z")
+    lines = done.stdout.decode(errors="surrogateescape").split("\0")
+    return {line.removeprefix("branch ") for line in lines if line.startswith("branch ")}
