@@ -290,7 +290,7 @@ def test_adhoc_makes_one_step_per_task_or_one_per_task_and_agent() -> None:
     assert [(step.name, step.workers) for step in several.working] == [("a-x", 3), ("a-y", 2)]
     with pytest.raises(BadInput, match="quorum of 6 needs more than 5"):
         adhoc(tasks[:1], given, {"x": 3, "y": 2}, Rule("quorum", 6))
-    with pytest.raises(BadInput, match="without --pattern"):
+    with pytest.raises(BadInput, match="cannot use --pattern"):
         adhoc(tasks, given, {"": 1}, Rule("race"))
 
 

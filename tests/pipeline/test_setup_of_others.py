@@ -65,7 +65,7 @@ def test_cursors_text_is_a_script_where_there_is_one_and_else_a_command() -> Non
     "content", [{"scripts": {"setup": 1}}, {"scripts": {"setup": [1]}}, {"scripts": {"setup": "\0"}}]
 )
 def test_what_cannot_be_meant_is_refused(content: object) -> None:
-    with pytest.raises(BadInput, match=r"conductor\.json: its set-up"):
+    with pytest.raises(BadInput, match=r"conductor\.json: its setup"):
         found("conductor.json", content)
 
 

@@ -67,7 +67,7 @@ def _texts(name: str, found: object) -> tuple[str, ...]:
         or len(listed) > MOST_COMMANDS
         or not all(isinstance(command, str) for command in listed)
     ):
-        raise BadInput(f"{name}: its set-up is neither a text nor a list of texts; mend it")
+        raise BadInput(f"{name}: its setup must be a text or a list of texts")
     if any("\0" in command for command in listed):
         raise BadInput(f"{name}: its setup contains a NUL byte; remove it")
     return tuple(command for command in listed if command.strip())
