@@ -12,7 +12,7 @@ from shoal.cli.render.report import Closing, report_lines
 from shoal.model.events import Recorded
 from shoal.model.merge import Conflict, ConflictKind, Delivery, DeliveryRecorded, DeliveryStatus, MergeReport, Strategy
 from shoal.model.overlap import Overlap
-from shoal.model.results import RunReport, StepResult, WorkerResult
+from shoal.model.results import Purpose, RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
 from shoal.store.fold import fold
 
@@ -145,8 +145,8 @@ def test_a_failure_is_its_first_line_and_its_last_ones() -> None:
 
 def test_a_verification_has_passed_and_a_failed_one_shows_its_last_lines() -> None:
     output = "\n".join(f"line {number}" for number in range(30))
-    passed = replace(worker(0, Status.NO_CHANGES), session="merge__verify-0")
-    failed = replace(worker(1, Status.FAILED), session="merge__verify-1", output=output)
+    passed = replace(worker(0, Status.NO_CHANGES), session="merge__verify-0", purpose=Purpose.VERIFY)
+    failed = replace(worker(1, Status.FAILED), session="merge__verify-1", purpose=Purpose.VERIFY, output=output)
 
     lines = lines_of(passed, failed)
 

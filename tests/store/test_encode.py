@@ -4,11 +4,12 @@ import json
 from types import MappingProxyType
 from typing import get_args
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.model.events import Event, Output, RunStarted, SessionEnded
-from shoal.model.results import WorkerResult
+from shoal.model.results import Purpose, WorkerResult
 from shoal.model.status import Status
 from shoal.store.codec import UnknownEvent, decode, encode
 
@@ -71,6 +72,21 @@ def test_absent_fields_take_their_defaults() -> None:
     fields = {"run": "r", "name": "n", "base": "b", "wall": "w", "workspace": "overlay", "owner": 1}
 
     assert decode("RunStarted", json.dumps(fields)) == RunStarted(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("step", "purpose"),
+    [("fix", Purpose.WORK), ("merge__verify", Purpose.VERIFY), ("fix__resolve", Purpose.RESOLVE)],
+)
+def test_sessions_of_an_older_log_have_the_purpose_that_their_step_was_named_after(step: str, purpose: Purpose) -> None:
+    result = WorkerResult(index=0, session=f"{step}-1", status=Status.SUCCEEDED)
+    fields = json.loads(encode(SessionEnded(run="r", step=step, session=f"{step}-1", result=result)))
+    del fields["result"]["purpose"]
+
+    read = decode("SessionEnded", json.dumps(fields))
+
+    assert isinstance(read, SessionEnded)
+    assert read.result.purpose is purpose
 
 
 json_values = st.recursive(

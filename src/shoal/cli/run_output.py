@@ -18,7 +18,6 @@ from shoal.cli.repository import find_place
 from shoal.errors import Broken
 from shoal.git.difference import changes
 from shoal.git.snapshot import is_hidden
-from shoal.merge.candidates import INSIDE
 from shoal.model.contract import warnings
 from shoal.model.events import (
     AgentMessaged,
@@ -36,7 +35,7 @@ from shoal.model.events import (
     Waiting,
 )
 from shoal.model.repository import Repository
-from shoal.model.results import RunReport, WorkerResult
+from shoal.model.results import Purpose, RunReport, WorkerResult
 from shoal.store.documents import event_line, run_document, text
 
 if TYPE_CHECKING:
@@ -280,7 +279,7 @@ class EventOutput:
 
 async def _find_changed_files(report: RunReport, repository: Repository) -> dict[str, tuple[str, ...]]:
     # a resolver of conflicts changes the same files as the sessions before it
-    workers = [worker for step in report.steps if INSIDE not in step.step for worker in step.worker_results]
+    workers = [worker for step in report.steps for worker in step.worker_results if worker.purpose is Purpose.WORK]
     found: dict[str, tuple[str, ...]] = {}
     # Compared with its own base: steps that build on each other do not overlap by that.
     for base in dict.fromkeys(worker.base or report.base for worker in workers):

@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 from shoal.git.ancestry import Ancestry, missing_commits, since
 from shoal.model.merge import MergeResult, MergeStatus, Preview
 from shoal.model.repository import Repository
-from shoal.model.results import RunReport, StepResult, WorkerResult
+from shoal.model.results import Purpose, RunReport, StepResult, WorkerResult
 
 MAX_SHOWN = 5
-INSIDE = "__"
-"""In the names of steps that a merge itself made, to verify or to resolve: their work is in the merge already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +116,8 @@ def _list_workers(report: RunReport, named: Sequence[str]) -> list[WorkerResult]
     if named:
         known = {worker.session: worker for step in report.steps for worker in step.worker_results}
         return [known[session] for session in dict.fromkeys(named)]
-    steps = (step for step in report.steps if INSIDE not in step.step)
-    return [worker for step in steps for worker in _select_workers(step) if worker.status.is_ended]
+    selected = (worker for step in report.steps for worker in _select_workers(step))
+    return [worker for worker in selected if worker.purpose is Purpose.WORK and worker.status.is_ended]
 
 
 def _select_workers(step: StepResult) -> Iterable[WorkerResult]:

@@ -12,14 +12,13 @@ from shoal.git.commits import Commit
 from shoal.git.conflict_sides import find_markers, has_sides, merge_favouring
 from shoal.git.difference import list_changed_paths
 from shoal.git.merge import MergeRepository
-from shoal.merge.candidates import INSIDE
 from shoal.merge.resolver_prompt import SessionConflict, is_resolvable, write_prompt
 from shoal.merge.tree_check import Verified
 from shoal.merge.verify import Stopped
 from shoal.model.conflict_rule import ConflictRule
 from shoal.model.events import StepEnded, StepStarted
 from shoal.model.resolved_task import ResolvedTask
-from shoal.model.results import WorkerResult
+from shoal.model.results import Purpose, WorkerResult
 from shoal.model.retry import Retry
 from shoal.model.status import Status
 from shoal.sessions.worker import WorkerSpec
@@ -27,7 +26,7 @@ from shoal.steps.attempts import WorkerKey, WorkerRunner
 from shoal.steps.prompt import next_attempt
 
 MAX_TRIES = 2
-RESOLVE, REDO = f"{INSIDE}resolve", f"{INSIDE}redo"
+RESOLVE, REDO = "__resolve", "__redo"
 """Suffixes of the steps that resolve a step's conflicts."""
 
 Land = Callable[[str, str], str]
@@ -170,7 +169,8 @@ def redo_worker(worker: WorkerSpec, before: WorkerResult, conflict: SessionConfl
     why = f"its work conflicts with {partners} in {list_paths(conflict.found.paths)}; you start from that work now"
     redone = next_attempt(worker, before.attempts + 1, replace(before, error=why))
     trusts = worker.task.allow_executable_config
-    return replace(redone, step=f"{worker.step}{REDO}", base=conflict.tip, trusts_base=trusts, needs=())
+    step = f"{worker.step}{REDO}"
+    return replace(redone, step=step, purpose=Purpose.RESOLVE, base=conflict.tip, trusts_base=trusts, needs=())
 
 
 def _resolver_worker(resolver: ResolvedTask, key: WorkerKey, base: str, prompt: str) -> WorkerSpec:
@@ -178,7 +178,16 @@ def _resolver_worker(resolver: ResolvedTask, key: WorkerKey, base: str, prompt: 
     task = replace(resolver, name=step, prompt=prompt, expect="changes", retry=Retry(), title="resolve a conflict")
     kind = adapter_of(task.agent, this_host())
     trusts = task.allow_executable_config
-    return WorkerSpec(step=step, index=key.index, count=1, task=task, adapter=kind, base=base, trusts_base=trusts)
+    return WorkerSpec(
+        step=step,
+        index=key.index,
+        count=1,
+        task=task,
+        adapter=kind,
+        purpose=Purpose.RESOLVE,
+        base=base,
+        trusts_base=trusts,
+    )
 
 
 async def _commit_resolution(conflict: SessionConflict, inputs: ResolverInputs, tree: str, source: str) -> str:

@@ -14,7 +14,6 @@ from shoal.contracts.quoting import escape_text
 from shoal.contracts.workbench import Ran
 from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable
 from shoal.git.refs import pin
-from shoal.merge.candidates import INSIDE
 from shoal.merge.tree_check import Verified
 from shoal.model.agent import AgentSpec
 from shoal.model.contract import Passes
@@ -22,7 +21,7 @@ from shoal.model.events import SessionStarted, StepEnded, StepStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
-from shoal.model.results import WorkerResult
+from shoal.model.results import Purpose, WorkerResult
 from shoal.model.setup import SetupRecord
 from shoal.model.status import Status, share_status
 from shoal.patterns.limiter import Limiter
@@ -89,7 +88,14 @@ class Verifier:
             timeout=self.command.timeout,
             title=f"verify: {_command_text(self.command)}",
         )
-        return WorkerSpec(step=STEP, index=next(self._numbers), count=1, task=task, adapter=CommandAdapter())
+        return WorkerSpec(
+            step=STEP,
+            index=next(self._numbers),
+            count=1,
+            task=task,
+            adapter=CommandAdapter(),
+            purpose=Purpose.VERIFY,
+        )
 
     async def _verify_and_record(self, worker: WorkerSpec, commit: str) -> WorkerResult:
         """Record a session, verify in its sandbox, and record how it ended, whatever happens."""
@@ -197,7 +203,7 @@ SETUP_STEP = "merge__setup"
 def setup_worker(runner: WorkerRunner) -> WorkerSpec | None:
     """Find the worker whose set-up a verification gets: the set-up that most sessions of the run had."""
     context = runner.context
-    workers = [worker for worker in runner.workers.values() if INSIDE not in worker.step]
+    workers = [worker for worker in runner.workers.values() if worker.purpose is Purpose.WORK]
     known = [(record, worker) for worker in workers if (record := setup_record(context, worker)) is not None]
     if known:
         usual = _most_common(record for record, _ in known)

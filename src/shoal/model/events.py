@@ -7,7 +7,7 @@ from shoal.model.activity import Act
 from shoal.model.gate import GateVerdict
 from shoal.model.merge import DeliveryIntended, DeliveryRecorded, MergeIntended, MergeRecorded, MergeReport
 from shoal.model.overlap import Overlap
-from shoal.model.results import WorkerResult
+from shoal.model.results import Purpose, WorkerResult
 from shoal.model.select import RankedRow
 from shoal.model.setup import SetupRecord
 from shoal.model.status import Status
@@ -107,6 +107,7 @@ class SessionStarted:
     adapter: str = ""
     takes_messages: bool = False
     """Whether its agent takes messages between its turns."""
+    purpose: Purpose = Purpose.WORK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 
 from shoal.errors import ExitCode, ShoalError
@@ -14,8 +15,13 @@ from shoal.model.status import Status
 Usage = Mapping[str, float]
 NONE: Usage = MappingProxyType({"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0})
 
-VERIFYING = "__verify"
-"""In the names of sessions that verify a merge."""
+
+class Purpose(StrEnum):
+    """What a session is for; a merge starts sessions of its own, whose work is part of it already."""
+
+    WORK = "work"
+    VERIFY = "verify"
+    RESOLVE = "resolve"
 
 
 def sum_usage(parts: Iterable[Usage]) -> dict[str, float]:
@@ -34,6 +40,7 @@ class WorkerResult:
     index: int
     session: str
     status: Status
+    purpose: Purpose = Purpose.WORK
     exit_code: int | None = None
     output: str = ""
     branch: str | None = None
@@ -84,7 +91,7 @@ class WorkerResult:
     @property
     def status_text(self) -> str:
         """How it ended, in a word: a verification changes nothing by its nature, so one that is good has passed."""
-        return "passed" if self.status.is_good and VERIFYING in self.session else self.status.value
+        return "passed" if self.status.is_good and self.purpose is Purpose.VERIFY else self.status.value
 
     @property
     def status_for_step(self) -> Status:

@@ -13,12 +13,11 @@ from shoal.git.ancestry import since
 from shoal.git.conflicts import Conflicted, Tried
 from shoal.git.difference import list_touched_files
 from shoal.git.merge import try_pairs
-from shoal.merge.candidates import INSIDE
 from shoal.model.events import OverlapSeen, Recorded, SessionEnded, StepEnded
 from shoal.model.merge import Conflict
 from shoal.model.overlap import Overlap
 from shoal.model.plan import Plan, Step, everything
-from shoal.model.results import WorkerResult
+from shoal.model.results import Purpose, WorkerResult
 from shoal.sessions.context import RunContext
 
 MOST_SESSIONS = 2000
@@ -48,8 +47,8 @@ class Overlaps:
     def hear(self, recorded: Recorded) -> None:
         """Take note of work that counts; of workers that are alternatives only the chosen one's does."""
         match recorded.event:
-            case SessionEnded(step=step) if INSIDE in step:  # a resolver's work holds that of both sides
-                return
+            case SessionEnded(result=result) if result.purpose is not Purpose.WORK:
+                return  # a resolver's work holds that of both sides
             case SessionEnded(step=step, result=result) if result.commit and result.status.is_good:
                 if step in self._alternatives:
                     self._rivals.setdefault(step, {})[result.index] = result

@@ -251,6 +251,7 @@ def _result(session: SessionState, failure: str | None, heard: ClientHeard | Non
             index=session.index,
             session=session.session,
             status=Status.INTERRUPTED,
+            purpose=session.purpose,
             error=failure or "Shoal was killed while this agent worked",
             attempts=session.attempt,
             usage=heard.usage if heard else {},

@@ -285,6 +285,7 @@ def describe_start(context: RunContext, worker: WorkerSpec) -> SessionStarted:
         agent=worker.task.agent.name,
         adapter=worker.task.agent.adapter,
         takes_messages=worker.takes_messages,
+        purpose=worker.purpose,
     )
 
 
@@ -295,6 +296,7 @@ def prompt_summary(context: RunContext, worker: WorkerSpec) -> str:
 
 def describe_end(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> tuple[Imported | SessionEnded, ...]:
     """Say how a session ended."""
+    result = replace(result, purpose=worker.purpose)
     ended = SessionEnded(run=context.run, step=worker.step, session=worker.session, result=result)
     if result.branch is None or result.commit is None:
         return (ended,)

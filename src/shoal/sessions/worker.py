@@ -11,7 +11,7 @@ from shoal.model.artifact import Artifact
 from shoal.model.contract import Contract, Passes
 from shoal.model.limits import ResourceLimits
 from shoal.model.resolved_task import ResolvedTask
-from shoal.model.results import Usage, WorkerResult
+from shoal.model.results import Purpose, Usage, WorkerResult
 from shoal.model.status import Status
 from shoal.model.task import Task
 from shoal.sandboxes.kind import Sandbox
@@ -37,6 +37,7 @@ class WorkerSpec:
     count: int
     task: ResolvedTask
     adapter: Adapter
+    purpose: Purpose = Purpose.WORK
     attempt: int = 1
     visit: int = 1
     """How often its step has been entered, where that is in a loop."""

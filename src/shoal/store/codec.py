@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import UnionType
-from typing import TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from shoal.model.events import Event
 
@@ -15,7 +15,7 @@ _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event
 Kind = TypeVar("Kind")
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _SINGLE = frozenset({str, int, float, bool})
-_MISFITS = (ValueError, TypeError, ArithmeticError, RecursionError)
+_MISFITS = (ValueError, TypeError, KeyError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,18 @@ def decode(kind: str, body: str) -> Event | UnknownEvent:
     if known is None:
         return UnknownEvent(kind, body)
     try:
-        event = _make(known, json.loads(body))
+        event = _make(known, _with_purpose(kind, json.loads(body)))
     except _MISFITS:
         return UnknownEvent(kind, body)
     return event if isinstance(event, Event) else UnknownEvent(kind, body)
+
+
+def _with_purpose(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Add the purpose of a session that an older Shoal recorded, which had it in the name of the step alone."""
+    record = fields["result"] if kind == "SessionEnded" else fields
+    if kind in ("SessionStarted", "SessionEnded") and "purpose" not in record and "__" in fields["step"]:
+        record["purpose"] = "verify" if fields["step"].endswith("__verify") else "resolve"
+    return fields
 
 
 def _to_json(value: object) -> object:

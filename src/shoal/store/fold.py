@@ -124,6 +124,7 @@ def _worker_result(session: SessionState, now: float | None) -> WorkerResult:
         index=session.index,
         session=session.session,
         status=session.status,
+        purpose=session.purpose,
         attempts=session.attempt,
         duration_seconds=_so_far(session, now),
         workspace=session.workspace,
@@ -255,6 +256,7 @@ class Fold:
             agent=event.agent,
             adapter=event.adapter,
             takes_messages=event.takes_messages,
+            purpose=event.purpose,
         )
 
     def _session_ended(self, event: SessionEnded, recorded: Recorded) -> None:
@@ -339,4 +341,5 @@ def _without_start(event: SessionEnded, recorded: Recorded) -> SessionState:
         result=result,
         started_at=recorded.at,
         seq=recorded.seq,
+        purpose=result.purpose,
     )

@@ -7,7 +7,7 @@ from shoal.model.events import StepEnded
 from shoal.model.gate import GateAnswer, GateVerdict
 from shoal.model.merge import Delivery, MergeReport
 from shoal.model.overlap import Overlap
-from shoal.model.results import WorkerResult
+from shoal.model.results import Purpose, WorkerResult
 from shoal.model.status import Status
 
 
@@ -35,6 +35,7 @@ class SessionState:
     agent: str = ""
     adapter: str = ""
     takes_messages: bool = False
+    purpose: Purpose = Purpose.WORK
     is_discarded: bool = False
     """Whether its work is done again, so that its result does not count any more."""
 

@@ -10,7 +10,7 @@ from shoal.cli.render.columns import beginning, columns, count, heading, join_ce
 from shoal.cli.render.merge import merge_lines, next_after_merge
 from shoal.cli.render.overlaps import overlap_lines
 from shoal.model.contract import warnings
-from shoal.model.results import VERIFYING, RunReport, StepResult, Usage, WorkerResult
+from shoal.model.results import Purpose, RunReport, StepResult, Usage, WorkerResult
 from shoal.model.status import Status
 
 NOT_FOUND = 127
@@ -94,8 +94,8 @@ def headline(report: RunReport, paint: Paint) -> str:
 
 def summary(report: RunReport) -> str:
     """Count the agents that succeeded, and say how long the run took; verifications do not count as agents."""
-    agents = (step for step in report.steps if not step.step.endswith(VERIFYING))
-    workers = [worker for step in agents for worker in step.worker_results if worker.status is not Status.SKIPPED]
+    agents = (worker for step in report.steps for worker in step.worker_results if worker.purpose is not Purpose.VERIFY)
+    workers = [worker for worker in agents if worker.status is not Status.SKIPPED]
     good = sum(worker.status.is_good for worker in workers)
     took = f" in {seconds(report.duration_seconds)}" if report.duration_seconds else ""
     return f"{_score(good, len(workers), report.status)}{took}"
@@ -190,7 +190,7 @@ def _changes(worker: WorkerResult, paths: Sequence[str]) -> str:
 
 def remarks(worker: WorkerResult) -> Iterator[str]:
     """Say what a person should know of a worker's work, escaped."""
-    if VERIFYING in worker.session and not worker.status.is_good:
+    if worker.purpose is Purpose.VERIFY and not worker.status.is_good:
         yield from (f"    > {escape(line)}" for line in worker.output.splitlines()[-LAST_LINES:])
     if worker.attempts > 1:
         yield f"attempt {worker.attempts}"
