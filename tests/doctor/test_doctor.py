@@ -72,6 +72,8 @@ class Weakened:
     has_gaps_offline: bool = False
     mounts: bool = True
     gaps: tuple[str, ...] = ()
+    version: str = "1"
+    known_escapes: frozenset[str] = frozenset()
 
     def wrap(self, command: Command, policy: Policy) -> Command:
         return self.wall.wrap(command, self.weaker(policy))
@@ -87,6 +89,8 @@ class Shell:
     has_gaps_offline: bool = False
     mounts: bool = False
     gaps: tuple[str, ...] = ()
+    version: str = "1"
+    known_escapes: frozenset[str] = frozenset()
 
     def wrap(self, command: Command, policy: Policy) -> Command:
         line = shlex.quote(ready_line(policy.token).decode())
@@ -129,7 +133,7 @@ async def test_without_a_wall_every_escape_succeeds_but_that_of_survivors(repo: 
 
 async def test_what_an_attacker_did_outside_is_undone(repo: Path, tmp_path: Path) -> None:
     async with on(repo, "none") as context:
-        async with open_bait(tmp_path / "b", context.repository.git) as bait:
+        async with open_bait(tmp_path / "b", context.repository.git, os.environ) as bait:
             outcome = await run_attacker(context, bait, ("write", "mount"), Network.NONE)
             written = [path for path in bait.canaries if path.exists()]
 
@@ -162,7 +166,7 @@ async def test_a_wall_with_one_hole_is_found_out(
 
 
 async def test_who_survives_its_box_is_found_out_and_ended(repo: Path, tmp_path: Path) -> None:
-    async with on(repo, "none") as context, open_bait(tmp_path / "b", context.repository.git) as bait:
+    async with on(repo, "none") as context, open_bait(tmp_path / "b", context.repository.git, os.environ) as bait:
         outcome = await run_attacker(replace(context, sandbox=Shell()), bait, ("linger",), Network.NONE)
         left = running(bait.mark)
 
@@ -232,6 +236,8 @@ class Lax:
     name = "lax"
     holds = holds_fleet = frozenset({"memory", "cpu", "pids"})
     gaps: tuple[str, ...] = ()
+    version: str = "1"
+    known_escapes: frozenset[str] = frozenset()
     folders: tuple[Path, ...] = ()
 
     def group(self, name: str, limits: ResourceLimits) -> AbstractContextManager[LimitGroup]:
@@ -300,15 +306,18 @@ async def test_clients_are_asked_with_a_cleared_environment(tmp_path: Path, monk
 
 
 async def test_a_host_is_looked_at_without_a_repository(tmp_path: Path) -> None:
-    found = {one.name: one for one in (*await surroundings(), *await room(tmp_path / "nowhere" / "yet"))}
+    found = {one.name: one for one in (*await surroundings(), *await room(tmp_path / "nowhere" / "yet", os.environ))}
 
     assert found["git"].held is True
     assert f"of {tmp_path}" in found["disk"].tried
     assert not (tmp_path / "nowhere").exists()
 
 
-async def test_a_wall_is_had_or_told_why_not() -> None:
-    wall = await find_sandbox("bubblewrap")
+async def test_a_sandbox_is_found_by_the_given_path_or_its_absence_explained() -> None:
+    found = await find_sandbox("bubblewrap", os.environ)
+    missing = await find_sandbox("bubblewrap", {"PATH": "/nowhere"})
 
-    assert not isinstance(wall, Unavailable)
-    assert wall.name == "bubblewrap"
+    assert not isinstance(found, Unavailable)
+    assert found.name == "bubblewrap"
+    assert isinstance(missing, Unavailable)
+    assert "PATH" in missing.why

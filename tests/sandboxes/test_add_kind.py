@@ -26,6 +26,8 @@ class Toy:
     mounts: bool = field(default=False, init=False)
     gaps: tuple[str, ...] = ("it is a toy",)
     has_gaps_offline: bool = True
+    version: str = "1"
+    known_escapes: frozenset[str] = frozenset()
 
     def wrap(self, command: Command, policy: Policy) -> Command:
         script = \'printf "%s" "$1" >&2; shift; exec env TOY=yes "$@"\'

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from shoal.sessions.acp.wire import MOST_UNANSWERED, AcpWire, Flooded
 from shoal.sessions.agent_process import _read_usage, _verdict
 from shoal.sessions.client_output import MOST_DENIALS, ClientOutput
 from shoal.sessions.credentials import is_refreshed
-from shoal.sessions.host_probe import wall
+from shoal.sessions.host_probe import probe_sandbox
 from shoal.sessions.output_log import OutputLog
 
 BIG = "9" * 400
@@ -171,7 +172,7 @@ async def test_a_client_that_never_tells_its_version_is_not_waited_for(
 
     async with asyncio.timeout(60):
         found = await client_trial.standings(
-            await wall("bubblewrap"), {"PATH": str(tmp_path), "ANTHROPIC_API_KEY": "k"}
+            await probe_sandbox("bubblewrap", os.environ), {"PATH": str(tmp_path), "ANTHROPIC_API_KEY": "k"}
         )
 
     claude = next(one for one in found if one.agent == "claude")

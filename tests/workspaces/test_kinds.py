@@ -15,7 +15,7 @@ from shoal.git.repository import inspect
 from shoal.model.command import Command
 from shoal.model.policy import Policy
 from shoal.sandboxes.kind import Sandbox
-from shoal.sessions.host_probe import wall
+from shoal.sessions.host_probe import probe_sandbox
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.workspaces import overlay
 from shoal.workspaces.base import base_ready
@@ -98,7 +98,7 @@ if os.geteuid() == 0:  # for nobody else there is such a case
     ) -> None:
         """What the box changes is marked as root's own mounts do, so that a seal and a sweep see it alike."""
         monkeypatch.setattr(overlay, "MAX_ON_HOST", 1)
-        sandbox = await wall("bubblewrap")
+        sandbox = await probe_sandbox("bubblewrap", os.environ)
         kind = Overlay(by_host=True, may_hide=True)
 
         async with (

@@ -14,7 +14,7 @@ from shoal.cli.render.columns import columns, heading, join_cells
 from shoal.errors import Unavailable
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.clients import ClientStatus, format_version, standings
-from shoal.sessions.host_probe import wall
+from shoal.sessions.host_probe import probe_sandbox
 from shoal.store.documents import text
 
 HEAD = ("agent", "ready", "version", "login", "sandbox", "works")
@@ -92,7 +92,7 @@ async def _find_clients(*, quick: bool) -> tuple[str | None, list[ClientStatus]]
     sandbox: Sandbox | None = None
     if not quick:
         try:
-            sandbox = await wall(BUBBLEWRAP)
+            sandbox = await probe_sandbox(BUBBLEWRAP, os.environ)
         except Unavailable as error:
             output.print_err(f"shoal: {error}")
     return (sandbox.name if sandbox else None), await standings(sandbox, os.environ)

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.resources
+import os
 import shlex
 import shutil
 import tempfile
@@ -20,7 +21,7 @@ from shoal.git.snapshot import scratch_repository
 from shoal.model.plan import Plan
 from shoal.pipeline.load import load
 from shoal.pipeline.plan import plan
-from shoal.sessions.host_probe import wall
+from shoal.sessions.host_probe import probe_sandbox
 
 
 def greeting(folder: Path) -> str:
@@ -74,7 +75,7 @@ async def _show(folder: Path) -> int:
 async def _with_available_sandbox(made: Plan) -> Plan:
     """Fall back to Landlock if bubblewrap is not available; only the demo does this, and it says so."""
     try:
-        await wall(made.sandbox)
+        await probe_sandbox(made.sandbox, os.environ)
     except Unavailable as refused:
         return replace(made, sandbox="landlock", notes=(*made.notes, fallback_note(refused)))
     return made

@@ -57,11 +57,11 @@ def _task(line: str, place: str) -> Task:
         line.encode()
     except UnicodeEncodeError as error:
         raise BadInput(f"{place}:{error.start + 1}: not UTF-8; save it as UTF-8") from None
+    given = _object(line, place) if line.lstrip().startswith("{") else line.strip()
     try:
-        return Task.of(_object(line, place) if line.lstrip().startswith("{") else line.strip())
+        return Task.of(given)
     except BadInput as error:
-        where = "" if str(error).startswith(place) else f"{place}:{column}: "
-        raise BadInput(f"{where}{error}") from None
+        raise BadInput(f"{place}:{column}: {error}") from None
 
 
 def _object(line: str, place: str) -> dict[str, object]:

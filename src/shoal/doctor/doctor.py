@@ -16,14 +16,14 @@ from shoal.model.finding import Diagnosis, Finding
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sandboxes.kind import Sandbox
+from shoal.sandboxes.registry import DEFAULT, KINDS, confines
 from shoal.sessions.context import RunContext
 
-WALLS = ("bubblewrap", "landlock")
 FILES = {README: "# Scratch\n"}
 GRACE = 0.5
 WORKSPACE = "workspace"
 NO_OVERLAY = "worktrees are used instead, which start slower; Linux 5.11 and user namespaces would give overlays"
-NO_SCRATCH = "mend that first: walls and limits are tried in a scratch repository"
+NO_SCRATCH = "fix that first: sandboxes and limits are tried in a scratch repository"
 
 Tell = Callable[[tuple[Finding, ...]], None]
 Walls = Mapping[str, Sandbox | Unavailable]
@@ -42,7 +42,7 @@ async def diagnose(folder: Path, environ: Mapping[str, str], tell: Tell = lambda
             programs = group.create_task(clients(environ.get("PATH", ""), scratch / "client"))
             note(await surroundings())
             diagnosis = await _run_checks(scratch, environ, note)
-            note(await room(folder))
+            note(await room(folder, environ))
             note(await programs)
     except BaseExceptionGroup as errors:
         raise first_of(errors) from None
@@ -50,7 +50,7 @@ async def diagnose(folder: Path, environ: Mapping[str, str], tell: Tell = lambda
 
 
 async def _run_checks(scratch: Path, environ: Mapping[str, str], note: Tell) -> Diagnosis:
-    walls = {name: await find_sandbox(name) for name in WALLS}
+    walls = {name: await find_sandbox(name, environ) for name in KINDS if confines(name)}
     standing = next((name for name, sandbox in walls.items() if not isinstance(sandbox, Unavailable)), "none")
     request = RunRequest(folder=scratch / "repository", environ=environ, name="doctor", sandbox=standing, grace=GRACE)
     request.folder.mkdir()
@@ -68,7 +68,7 @@ async def _on(context: RunContext, walls: Walls, scratch: Path, note: Tell) -> D
         breaches = group.create_task(breach_limits(context))
         stood = []
         for name, sandbox in walls.items():
-            tried = await check_sandbox(context, name, sandbox, scratch / f"bait-{name}", needed=name == WALLS[0])
+            tried = await check_sandbox(context, name, sandbox, scratch / f"bait-{name}", needed=name == DEFAULT)
             note(tried.findings)
             stood += [name] if tried.stood else []
         if stood:

@@ -13,17 +13,14 @@ from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.doctor.targets import Bait, open_bait
 from shoal.errors import FAULTS, ShoalError, Unavailable
 from shoal.model.agent import AgentSpec
-from shoal.model.command import Command
 from shoal.model.finding import Finding
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.proc import Stream
 from shoal.proc.output import Head
-from shoal.sandboxes.bubblewrap import Bubblewrap
-from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, SHARED_KERNEL, Sandbox
-from shoal.sandboxes.landlock import Landlock
+from shoal.sandboxes.kind import SHARED_KERNEL, Sandbox
 from shoal.sessions.context import RunContext
-from shoal.sessions.host_probe import kind_of_workspace, wall
+from shoal.sessions.host_probe import kind_of_workspace, probe_sandbox
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import agent_command
 from shoal.sessions.sandboxed import open_sandboxed
@@ -63,10 +60,8 @@ ESCAPES = (
     Escape("socket", "sockets", "reach a unix socket by its path"),
     Escape("abstract", "abstract", "reach an abstract unix socket"),
 )
-# What a wall is known not to hold; for these alone it is not called broken.
-KNOWN: Mapping[str, frozenset[str]] = {"landlock": frozenset({"process"})}
-KNOWN_GAP = "a known gap of this wall; the bubblewrap wall holds it"
-BROKEN = "this wall does not hold here: do not run agents behind it, and report it"
+KNOWN_GAP = "a known gap of this sandbox; the bubblewrap sandbox closes it"
+BROKEN = "this sandbox does not hold on this host: do not run agents in it, and report it"
 # Of these the attacker can only tell by itself; of all others it has to bring the secret, or the host to see it.
 BY_WORD = frozenset({"namespace", "mount", "privileges", "trace", "kernel"})
 BROUGHT = {
@@ -131,9 +126,9 @@ class AttackReport:
 
 async def try_escapes(context: RunContext, folder: Path, *, needed: bool) -> tuple[Finding, ...]:
     """Try every escape from the wall of *context*; *folder* is where the bait is laid."""
-    async with open_bait(folder, context.repository.git) as bait:
+    async with open_bait(folder, context.repository.git, context.environ) as bait:
         outcome = await run_attacker(context, bait, tuple(escape.key for escape in ESCAPES), Network.NONE)
-    return tuple(_judge(escape, outcome, context.sandbox.name, needed=needed) for escape in ESCAPES)
+    return tuple(_judge(escape, outcome, context.sandbox, needed=needed) for escape in ESCAPES)
 
 
 async def run_attacker(context: RunContext, bait: Bait, tries: tuple[str, ...], network: Network) -> AttackOutcome:
@@ -172,13 +167,13 @@ async def _run_attack(context: RunContext, worker: WorkerSpec, said: "_AttackOut
             return str(error) or type(error).__name__
 
 
-def _judge(escape: Escape, outcome: AttackOutcome, wall: str, *, needed: bool) -> Finding:
+def _judge(escape: Escape, outcome: AttackOutcome, sandbox: Sandbox, *, needed: bool) -> Finding:
     report, seen = outcome.reports.get(escape.key), outcome.seen.get(escape.key)
-    is_known = escape.key in KNOWN.get(wall, ())
+    is_known = escape.key in sandbox.known_escapes
     held = report is not None and seen is None
     said = seen or (_shorter(report.said) if report else outcome.trouble)
     return Finding(
-        area=wall,
+        area=sandbox.name,
         name=escape.name,
         held=held,
         tried=escape.tried,
@@ -252,10 +247,10 @@ class Walled:
     stood: bool
 
 
-async def find_sandbox(name: str) -> Sandbox | Unavailable:
+async def find_sandbox(name: str, environ: Mapping[str, str]) -> Sandbox | Unavailable:
     """Return the sandbox of that name, or why it is not available."""
     try:
-        return await wall(name)
+        return await probe_sandbox(name, environ)
     except Unavailable as refused:
         return refused
 
@@ -282,7 +277,7 @@ async def check_sandbox(
 
 async def check_host_network(context: RunContext, folder: Path) -> tuple[Finding, ...]:
     """Try `network: host`: what it is asked for must work, and what it does not need must stay shut."""
-    async with open_bait(folder, context.repository.git) as bait:
+    async with open_bait(folder, context.repository.git, context.environ) as bait:
         outcome = await run_attacker(context, bait, ("tcp", "abstract"), Network.HOST)
     is_reached, is_open = "tcp" in outcome.seen, "abstract" in outcome.seen
     said = "reached, as asked for" if is_reached else outcome.trouble
@@ -308,15 +303,12 @@ async def check_host_network(context: RunContext, folder: Path) -> tuple[Finding
 
 
 async def _version(sandbox: Sandbox) -> str:
-    match sandbox:
-        case Bubblewrap(bwrap=program):
-            command = Command(argv=(str(program), "--version"), cwd=OUTSIDE_CWD, env=OUTSIDE_ENV)
-            try:
-                done = await proc.run(command, timeout=VERSION_SECONDS)
-            except (ShoalError, TimeoutError):
-                return str(program)
-            return f"{done.stdout.decode(errors='replace').strip()}, {program}"
-        case Landlock(abi=abi):
-            return f"Landlock version {abi}"
-        case _:
-            return sandbox.name
+    version = sandbox.version
+    if isinstance(version, str):
+        return version
+    program = str(version.argv[0])
+    try:
+        done = await proc.run(version, timeout=VERSION_SECONDS)
+    except (ShoalError, TimeoutError):
+        return program
+    return f"{done.stdout.decode(errors='replace').strip()}, {program}"

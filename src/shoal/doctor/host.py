@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from shoal import proc
@@ -40,9 +41,9 @@ async def surroundings() -> tuple[Finding, ...]:
     return (_kernel(), await _git(), _libseccomp(), _cgroups())
 
 
-async def room(folder: Path) -> tuple[Finding, ...]:
+async def room(folder: Path, environ: Mapping[str, str]) -> tuple[Finding, ...]:
     """Look at the disk that the state of *folder* lies on, and at how many agents this process can carry."""
-    place = await _state(folder)
+    place = await _state(folder, environ)
     return (_disk(place), _inodes(place), _files())
 
 
@@ -99,11 +100,11 @@ def _cgroups() -> Finding:
     return Finding(area=HOST, name="cgroups", held=None, tried=tried, said=f"version 1: {first}; version 2: {second}")
 
 
-async def _state(folder: Path) -> Path:
+async def _state(folder: Path, environ: Mapping[str, str]) -> Path:
     """Find the folder in which the state is, or would be."""
     home = folder.resolve()
     with contextlib.suppress(ShoalError, TimeoutError):  # a folder without a repository has its state in itself
-        home = (await inspect(folder, os.environ)).home
+        home = (await inspect(folder, environ)).home
     root = StatePaths.of(home).root
     return next(path for path in (root, *root.parents) if path.is_dir())
 

@@ -55,6 +55,8 @@ class Bait:
     """All targets; *secret* is in what must not be read, and *mark* is what the attacker leaves."""
 
     folder: Path
+    home: tuple[Path, ...]
+    """The user's home, if there is one."""
     git: Path
     mark: str
     secret: str
@@ -70,8 +72,8 @@ class Bait:
     @property
     def canaries(self) -> tuple[Path, ...]:
         """The files outside that the attacker tries to make."""
-        shared = (Path.home() if "HOME" in os.environ else self.folder, SHORT, Path("/dev/shm"))  # noqa: S108
-        return tuple(dict.fromkeys(place / f".{self.mark}" for place in (self.folder, *shared)))
+        places = (self.folder, *self.home, SHORT, Path("/dev/shm"))  # noqa: S108
+        return tuple(dict.fromkeys(place / f".{self.mark}" for place in places))
 
     def plan(self, tries: tuple[str, ...]) -> dict[str, object]:
         """Tell the attacker where everything is, but not what the secret is."""
@@ -138,7 +140,7 @@ class Bait:
 
 
 @contextlib.asynccontextmanager
-async def open_bait(folder: Path, git: Path) -> AsyncIterator[Bait]:
+async def open_bait(folder: Path, git: Path, environ: Mapping[str, str]) -> AsyncIterator[Bait]:
     """Lay everything out below *folder*; on leaving nothing of it, nor of what was done to it, is left."""
     mark, secret = f"shoal-doctor-{secrets.token_hex(6)}", secrets.token_hex(12)
     folder.mkdir()
@@ -152,6 +154,7 @@ async def open_bait(folder: Path, git: Path) -> AsyncIterator[Bait]:
             undo.callback(os.close, decoy_fd)
             bait = Bait(
                 folder=folder,
+                home=(Path(environ["HOME"]),) if environ.get("HOME") else (),
                 git=git,
                 mark=mark,
                 secret=secret,

@@ -31,7 +31,7 @@ from shoal.runs.preflight import (
 from shoal.runs.recovery import Recovery, has_unfinished, reconcile, reconcile_run
 from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
-from shoal.sessions.host_probe import kind_of_workspace, wall
+from shoal.sessions.host_probe import kind_of_workspace, probe_sandbox
 from shoal.sessions.session_dir import User
 from shoal.sessions.setup.project import project_ready
 from shoal.sessions.toolchain import searching
@@ -100,7 +100,7 @@ async def _open_context(request: RunRequest, plan: Plan, on_rebuilt: OnRebuilt) 
     paths.create()
     exclude_state(repository)
     register(paths, request.environ)
-    sandbox = await wall(request.sandbox)
+    sandbox = await probe_sandbox(request.sandbox, request.environ)
     enforcer = await _enforcer(request)
     kind = await kind_of_workspace(request.strategy, sandbox, paths, stays=not request.cleanup)
     run = request.run or f"{request.name}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"

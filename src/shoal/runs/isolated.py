@@ -31,7 +31,7 @@ from shoal.runs.request import RunRequest
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.context import RunContext
 from shoal.sessions.held_session import CommandResult, OpenSession
-from shoal.sessions.host_probe import assert_room, wall
+from shoal.sessions.host_probe import assert_room, probe_sandbox
 from shoal.sessions.limit_watch import describe_limits
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import note_grants
@@ -66,13 +66,15 @@ class IsolatedAgentSession:
         secrets: Sequence[str] = (),
         permissions: Permissions | Mapping[str, object] | None = None,
         keep_database: bool = False,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
+        environ = dict(os.environ if environ is None else environ)
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,47}", session_id):
             raise BadInput(f"session id {session_id!r} must be small letters, digits and dashes, 48 at most")
         self._limits = limits if isinstance(limits, ResourceLimits | None) else ResourceLimits.of(limits)
         self._request = RunRequest(
             folder=Path(base_workspace),
-            environ=dict(os.environ),
+            environ=environ,
             name=session_id,
             base=base,
             strategy=isolation_strategy,
@@ -81,7 +83,7 @@ class IsolatedAgentSession:
             run=f"{session_id}-{time.strftime('%Y%m%d')}-{token_hex(2)}",
         )
         agent = AgentSpec(name=session_id, adapter="command", command=("true",))
-        self._secrets = _host_variables(secrets, os.environ)
+        self._secrets = _host_variables(secrets, environ)
         self._task = ResolvedTask(
             name=session_id,
             prompt="",
@@ -241,7 +243,9 @@ async def _foreseen(request: RunRequest, worker: WorkerSpec) -> _Foreseen:
     disk = box / "disk" if worker.limits.is_exact else box
     session_dir = SessionDir(box=box, disk=disk, session=worker.session, port=0, database_name=worker.database)
     return _Foreseen(
-        paths.workspace(str(request.run), worker.step, 0), session_dir.database, await wall(request.sandbox)
+        paths.workspace(str(request.run), worker.step, 0),
+        session_dir.database,
+        await probe_sandbox(request.sandbox, request.environ),
     )
 
 

@@ -29,7 +29,7 @@ from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.clients import assert_clients
 from shoal.sessions.context import RunContext
 from shoal.sessions.credentials import login_secrets, secrets_of
-from shoal.sessions.host_probe import assert_exact_disk, kind_of_workspace, wall
+from shoal.sessions.host_probe import assert_exact_disk, kind_of_workspace, probe_sandbox
 from shoal.sessions.policy import assert_grants
 from shoal.sessions.session_dir import SYSTEM_PATH
 from shoal.sessions.toolchain import show_folders, toolchain
@@ -156,13 +156,14 @@ def adapters_for(plan: Plan, host: AdapterHost, environ: Mapping[str, str]) -> d
 
 async def equip_steps(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> dict[str, Equipment]:
     """Find the sandbox and the kind of workspace of each step that asks for others than the run's."""
-    walls: dict[str, Sandbox] = {}
+    sandboxes: dict[str, Sandbox] = {}
     kinds: dict[tuple[str, str], Kind] = {}
     found: dict[str, Equipment] = {}
     for step in plan.working:
         sandbox, kind = None, None
         if step.sandbox not in (None, context.sandbox.name):
-            walls[step.sandbox] = sandbox = walls.get(step.sandbox) or await wall(step.sandbox)
+            known = sandboxes.get(step.sandbox)
+            sandboxes[step.sandbox] = sandbox = known or await probe_sandbox(step.sandbox, context.environ)
         if step.isolation_strategy is not None or sandbox is not None:
             strategy, behind = step.isolation_strategy or plan.isolation_strategy, sandbox or context.sandbox
             key = (strategy, behind.name)

@@ -1,7 +1,7 @@
 """The sandbox of namespaces: bubblewrap with one frozen set of flags, checked from inside before the agent starts."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -172,6 +172,12 @@ class Bubblewrap:
     confines: bool = field(default=CONFINES, init=False)
     mounts: bool = field(default=True, init=False)
     has_gaps_offline: bool = field(default=False, init=False)
+    known_escapes: Set[str] = field(default=frozenset(), init=False)
+
+    @property
+    def version(self) -> Command:
+        """Return the command that prints its version."""
+        return Command(argv=(str(self.bwrap), "--version"), cwd=OUTSIDE_CWD, env=OUTSIDE_ENV)
 
     @property
     def gaps(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -64,6 +64,14 @@ class Sandbox(Protocol):
     @property
     def mounts(self) -> bool:
         """Whether it can show covers and layers; a sandbox that cannot leaves covers out and refuses layers."""
+
+    @property
+    def version(self) -> str | Command:
+        """Its version, or the command that prints it."""
+
+    @property
+    def known_escapes(self) -> Set[str]:
+        """The escapes of the doctor, by key, that are among its gaps."""
 
     @property
     def gaps(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The sandbox without namespaces, for hosts that refuse them: Landlock, seccomp, and a launcher that ends all."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -48,6 +48,12 @@ class Landlock:
     confines: bool = field(default=CONFINES, init=False)
     mounts: bool = field(default=False, init=False)
     has_gaps_offline: bool = field(default=True, init=False)
+    known_escapes: Set[str] = field(default=frozenset({"process"}), init=False)
+
+    @property
+    def version(self) -> str:
+        """Name the version of Landlock's interface that the kernel has."""
+        return f"Landlock version {self.abi}"
 
     @property
     def gaps(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """No sandbox, for those who ask for it by name: only what an agent leaves running is still ended."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from shoal.model.command import Command
@@ -29,6 +29,8 @@ class NoSandbox:
     mounts: bool = field(default=False, init=False)
     has_gaps_offline: bool = field(default=True, init=False)
     gaps: tuple[str, ...] = field(default=GAPS, init=False)
+    version: str = field(default="none", init=False)
+    known_escapes: Set[str] = field(default=frozenset(), init=False)
 
     def wrap(self, command: Command, policy: Policy) -> Command:
         """Let the launcher run *command* and end what it leaves; a shell, ten times as fast, where a guard does."""

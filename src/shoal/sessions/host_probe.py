@@ -1,4 +1,4 @@
-"""What this host can hold: the wall and the kind of workspace, found by trying."""
+"""What this host can hold: the sandbox and the kind of workspace, found by trying."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from shoal import proc
@@ -89,13 +90,13 @@ MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 TRIAL_SECONDS = 45.0  # some milliseconds, but on a host with a hundred busy processes
 
 
-async def wall(name: str) -> Sandbox:
-    """Return the sandbox with that name, after a trial; never another kind."""
-    return find(name, await _probe(name))
+async def probe_sandbox(name: str, environ: Mapping[str, str]) -> Sandbox:
+    """Return the sandbox called *name* after a trial; never another kind."""
+    return find(name, await _probe(name, environ.get("PATH", os.defpath)))
 
 
-async def _probe(name: str) -> SandboxHost:
-    host = _host()
+async def _probe(name: str, search: str) -> SandboxHost:
+    host = _host(search)
     try:
         async with asyncio.TaskGroup() as group:
             tasks = {kind: group.create_task(_trial(command)) for kind, command in trials(host, name).items()}
@@ -113,8 +114,8 @@ async def _trial(command: Command) -> Trial:
 
 
 @functools.cache
-def _host() -> SandboxHost:
-    return inspect_host(os.environ.get("PATH", os.defpath), device_nodes())
+def _host(search: str) -> SandboxHost:
+    return inspect_host(search, device_nodes())
 
 
 async def kind_of_workspace(strategy: str, sandbox: Sandbox, paths: StatePaths, *, stays: bool = False) -> Kind:
