@@ -57,7 +57,7 @@ class Acp:
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Give it its system prompt by its home, where it is known to look there."""
+        """Put the system prompt into the client's home, where the client reads it."""
         spec = task.agent
         if not spec.command:
             raise BadInput(f"agent {spec.name!r} has no command; say which agent to run, like [goose, acp]")
@@ -72,6 +72,6 @@ class Acp:
 
 
 def describe_agent(command: tuple[str, ...]) -> Known:
-    """Say what is known of the agent that *command* starts, by itself or by an interpreter."""
+    """Return what is known of the agent that *command* starts, by itself or by an interpreter."""
     names = (PurePath(word).name.removesuffix(".js") for word in command)
     return next((KNOWN[name] for name in names if name in KNOWN), Known())

@@ -268,7 +268,7 @@ class Claude:
 
 
 def _permissions(rules: ToolRules) -> Iterable[str]:
-    """Say what it may use: what is not listed is not even there, and what is asked for is denied."""
+    """Return what it may use: what is not listed is not even there, and what is asked for is denied."""
     mode = "bypassPermissions" if rules.allow is None else "dontAsk"
     yield from ("--permission-mode", mode)
     if rules.denies_all:

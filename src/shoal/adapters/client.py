@@ -45,7 +45,7 @@ class Client:
         return tuple(int(part or 0) for part in found.groups()) if found else None
 
     def is_too_old(self, version: Version | None) -> bool:
-        """Say whether we know that it is too old for us."""
+        """Return whether we know that it is too old for us."""
         return version is not None and version < self.oldest
 
     def pick_variables(self, environ: Mapping[str, str]) -> dict[str, str]:

@@ -246,7 +246,7 @@ def _forbidden(deny: Iterable[ToolRule]) -> Iterator[str]:
 
 
 def _split_glob(rule: ToolRule, glob: str) -> list[str]:
-    """Give the whole words that a command may not begin with."""
+    """Return the words that a command may not begin with."""
     for ending in (":*", " *"):
         if glob.endswith(ending) and (stem := glob.removesuffix(ending)) and set(stem) <= PLAIN:
             return shlex.split(stem)

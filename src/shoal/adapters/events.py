@@ -29,31 +29,31 @@ def plain(line: str) -> list[Activity]:
 
 
 def words(value: object) -> str:
-    """Give a value as text: a text as it stands, and anything else as JSON."""
+    """Return a value as text: a text as it stands, and anything else as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def name(value: object) -> str:
-    """Give what a client calls something by, as much of it as is remembered."""
+    """Return what a client calls something by, as much of it as is remembered."""
     return words(value)[:MAX_NAME_CHARS]
 
 
 def objects(values: object) -> list[Mapping[str, object]]:
-    """Give the objects of a list; nothing of whatever is none."""
+    """Return the objects in a list, or none if it is not a list."""
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def number(value: object) -> float:
-    """Give a count or a price; 0 for whatever is none."""
+    """Return a count or a price; 0 if *value* is neither."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= GREATEST:
         return 0
     return value
 
 
 def argument(values: object) -> str:
-    """Give of a tool's arguments the one that matters: a command or a path, else all of them."""
+    """Return of a tool's arguments the one that matters: a command or a path, else all of them."""
     if not isinstance(values, dict):
         return words(values)
     for key in ("command", "cmd", "file_path", "filePath", "path", "absolute_path", "pattern", "url"):
@@ -77,5 +77,5 @@ class Calls:
             self._tools[call[:MAX_NAME_CHARS]] = tool[:MAX_NAME_CHARS]
 
     def end(self, call: str) -> str:
-        """Give the tool of *call*, and forget it; nothing for one that is not known."""
+        """Return the tool of *call*, and forget it; nothing for one that is not known."""
         return self._tools.pop(call[:MAX_NAME_CHARS], "")

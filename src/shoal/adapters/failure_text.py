@@ -53,5 +53,5 @@ def describe_unfinished(*reasons: str) -> str:
 
 
 def last_line(errors: str) -> str:
-    """Give the last line of stderr that says something."""
+    """Return the last line of stderr that says something."""
     return next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")

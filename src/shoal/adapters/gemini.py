@@ -97,7 +97,7 @@ class GeminiReader:
 
 
 def _last_line(errors: str) -> str:
-    """Give the last line of stderr that is no part of a traceback."""
+    """Return the last line of stderr that is no part of a traceback."""
     lines = (line.strip() for line in reversed(errors.splitlines()))
     return next((line for line in lines if line and not line.startswith(("at ", "}", "status:"))), "")
 

@@ -150,7 +150,7 @@ class GooseReader:
 
 
 def _is_models(message: Mapping[str, object]) -> bool:
-    """Say whether a message came from the model: only then it says which one was asked."""
+    """Return whether a message came from the model: only then it says which one was asked."""
     match message.get("metadata"):
         case {"inference": dict()}:
             return True

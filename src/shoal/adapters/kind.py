@@ -61,7 +61,7 @@ class Reader(Protocol):
 
     @property
     def is_done(self) -> bool:
-        """Say whether the client has told its own end: what is still running of it then may be ended."""
+        """Return whether the client has told its own end: what is still running of it then may be ended."""
 
     @property
     def usage(self) -> Mapping[str, float]:
@@ -83,7 +83,7 @@ class TurnReader(Reader, Protocol):
 
     @property
     def is_between_turns(self) -> bool:
-        """Say whether the client has ended a turn, and waits for what comes next."""
+        """Return whether the client has ended a turn, and waits for what comes next."""
 
     def begin_turn(self) -> None:
         """Note that the client was given a message, and that its next turn begins."""
@@ -94,13 +94,13 @@ class Conversational(Protocol):
     """An adapter of agents that are spoken to on a standard input that stays open; their invocation is live."""
 
     def takes_messages(self, task: ResolvedTask) -> bool:
-        """Say whether the agent takes messages while it works on *task*."""
+        """Return whether the agent takes messages while it works on *task*."""
 
     def message(self, text: str) -> bytes:
         """Spell a message as the agent reads it."""
 
     def turn_reader(self) -> TurnReader:
-        """Give who reads what the agent says, for one session."""
+        """Return a new reader of one session's output."""
 
 
 class Adapter(Protocol):
@@ -127,4 +127,4 @@ class Adapter(Protocol):
         """
 
     def reader(self) -> Reader | None:
-        """Give who reads what it says, for one session; `None` where its output is plain words."""
+        """Return a new reader of one session's output; `None` if that is plain text."""

@@ -28,7 +28,7 @@ class ScriptReader:
     session: None = None
 
     def read(self, line: str) -> Iterable[Activity]:
-        """Give every line but that which says that it waits."""
+        """Return every line but that which says that it waits."""
         self.is_between_turns = event(line) == WAITING
         return () if self.is_between_turns else plain(line)
 

@@ -70,7 +70,7 @@ class Rules:
 
 
 def tool_use(verb: str, what: object) -> "tuple[str, str] | None":
-    """Say which tool an action would be, and its argument."""
+    """Return which tool an action would be, and its argument."""
     if verb in ("delete", "receive") and isinstance(what, str):
         return "Write", place(what)
     if verb in ("write", "append") and isinstance(what, dict):
@@ -87,7 +87,7 @@ def place(path: str) -> str:
 
 
 def covers(rule: str, tool: str, argument: str) -> bool:
-    """Say whether `Tool` or `Tool(glob)` speaks of this use; `Bash(git:*)` is `git` alone and with more."""
+    """Return whether `Tool` or `Tool(glob)` speaks of this use; `Bash(git:*)` is `git` alone and with more."""
     name, given, glob = rule.partition("(")
     glob = glob[:-1]
     if not fits(name, tool):

@@ -25,7 +25,7 @@ def unheld(client: str, rule: ToolRule, why: str, remedy: str) -> Unavailable:
 
 
 def client_tool_names(client: str, rule: ToolRule, names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Give the client's own names of the tool; one that we have no other name for is meant as it stands."""
+    """Return the client's own names of the tool; an unknown name is returned as it is."""
     if rule.tool == ANY:
         return (ANY,)
     if ANY in rule.tool:
@@ -69,7 +69,7 @@ class ToolRules:
 
     @property
     def denies_all(self) -> bool:
-        """Say whether no tool at all may be used."""
+        """Return whether no tool at all may be used."""
         return self.allow == () or any(map(is_every, self.deny))
 
 
@@ -81,5 +81,5 @@ def tool_rules(task: ResolvedTask) -> ToolRules:
 
 
 def is_every(rule: ToolRule) -> bool:
-    """Say whether *rule* is about every tool, with any argument."""
+    """Return whether *rule* is about every tool, with any argument."""
     return rule.tool == ANY and rule.glob in (None, ANY)

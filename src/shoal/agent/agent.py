@@ -144,7 +144,7 @@ class Agent:
         timeout: float | None = None,
         workspace: OpenWorkspace | None = None,
     ) -> AsyncGenerator[Outcome, None]:
-        """Give the outcomes of `run_parallel_prompts` as they come; each says its index.
+        """Return the outcomes of `run_parallel_prompts` as they come; each says its index.
 
         *prompts* are taken only as there is room, and the next one starts when an outcome is taken.
         """

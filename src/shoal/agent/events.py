@@ -77,7 +77,7 @@ class Warned(AgentEvent):
 
 
 def event_text(value: object) -> str:
-    """Give *value* as text, cut to what an event carries."""
+    """Return *value* as text, cut to what an event carries."""
     text = str(value)
     return text if len(text) <= SAID_CHARACTERS else f"{text[:SAID_CHARACTERS]} [{len(text) - SAID_CHARACTERS} more]"
 
@@ -95,7 +95,7 @@ class Reply:
     _messages: tuple[ModelMessage, ...] = field(repr=False)
 
     def __str__(self) -> str:
-        """Give the text."""
+        """Return the text."""
         return self.text
 
     @property

@@ -9,7 +9,7 @@ from types import CodeType, TracebackType
 
 
 def is_own(error: BaseException) -> bool:
-    """Say whether the code that ran raised *error* by itself, so that it ends that code only."""
+    """Return whether the code that ran raised *error* by itself, so that it ends that code only."""
     match error:
         case asyncio.CancelledError():
             return False
@@ -19,7 +19,7 @@ def is_own(error: BaseException) -> bool:
 
 
 def _is_raised(trace: TracebackType | None) -> bool:
-    """Say whether a `raise` began it: what Python itself throws in begins at some other instruction."""
+    """Return whether a `raise` began it: what Python itself throws in begins at some other instruction."""
     frames = list(_frames(trace))
     if not frames:
         return False
@@ -29,7 +29,7 @@ def _is_raised(trace: TracebackType | None) -> bool:
 
 
 def _is_of_a_signal(trace: TracebackType | None) -> bool:
-    """Say whether a handler of a signal raised it: then it is meant for the whole program."""
+    """Return whether a handler of a signal raised it: then it is meant for the whole program."""
     handlers = set(_handlers())
     return any(frame.tb_frame.f_code in handlers for frame in _frames(trace))
 

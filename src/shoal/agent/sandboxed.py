@@ -77,7 +77,7 @@ BEGIN {
 
 
 def sandboxed_tools(workspace: Workspace | HasWorkspace) -> list[Tool[None]]:
-    """Give the tools `read`, `write`, `edit`, `list`, `search` and `shell`, all of which work inside *workspace*.
+    """Return the tools `read`, `write`, `edit`, `list`, `search` and `shell`, all of which work inside *workspace*.
 
     A session that plain code holds open by `with` will do too, in whichever loop the agent is asked.
     """

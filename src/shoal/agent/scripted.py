@@ -120,7 +120,7 @@ def _parts(step: Step, info: AgentInfo) -> list[ModelResponsePart]:
 
 
 def _make_typed_answer(text: str, tool: ToolDefinition) -> ToolCallPart:
-    """Give the JSON in *text* by the tool through which pydantic-ai takes a typed answer."""
+    """Return the JSON in *text* by the tool through which pydantic-ai takes a typed answer."""
     key = tool.outer_typed_dict_key
     return ToolCallPart(tool.name, text if key is None else f"{{{json.dumps(key)}: {text}}}")
 

@@ -48,7 +48,7 @@ class AgentSetup:
             raise BadInput(f"two tools are named {sorted(twice)[0]!r}; give one of them another name")
 
     def with_tools(self, tools: Sequence[AgentTool]) -> Self:
-        """Give the agent more tools."""
+        """Add tools to the agent."""
         return replace(self, tools=(*self.tools, *map(as_tool, tools)))
 
     @functools.cached_property

@@ -56,7 +56,7 @@ class Post:
         self._boxes = [_Box(subscription) for subscription in subscriptions if subscription.is_active]
 
     def __bool__(self) -> bool:
-        """Say whether anybody listens."""
+        """Return whether anybody listens."""
         return bool(self._boxes)
 
     def say(self, event: AgentEvent) -> None:

@@ -42,7 +42,7 @@ PASSING = (
 
 
 def to_shoal_error(error: Exception, model: str) -> ShoalError:
-    """Say what *error* means for a turn with *model*."""
+    """Return what *error* means for a turn with *model*."""
     match error:
         case ShoalError():
             return error
@@ -125,7 +125,7 @@ class AgentTurn:
 
     @property
     def is_priced(self) -> bool:
-        """Say whether the price of every answer in it is known."""
+        """Return whether the price of every answer in it is known."""
         return all(message.usage.cost is not None for message in self._new() if isinstance(message, ModelResponse))
 
     @property
@@ -237,7 +237,7 @@ class AgentTurn:
 
 
 def drop_unfinished(history: Sequence[ModelMessage]) -> list[ModelMessage]:
-    """Give the conversation without an answer that was cut off; raise `BadInput` where nothing is left to be said."""
+    """Return the conversation without an answer that was cut off; raise `BadInput` where nothing is left to be said."""
     found = list(history)
     while found and isinstance(last := found[-1], ModelResponse) and last.state == "interrupted":
         found.pop()

@@ -45,7 +45,7 @@ class HasWorkspace(Protocol):
     """What gives a workspace: a session that was opened by a plain `with`."""
 
     def as_workspace(self) -> Workspace:
-        """Give what tools work in."""
+        """Return what tools work in."""
         ...
 
 

@@ -15,7 +15,7 @@ AT_ONCE = 50
 
 
 async def fitting(paths: Iterable[str], patterns: Collection[str]) -> frozenset[str]:
-    """Give those of *paths* that one of *patterns* means."""
+    """Return those of *paths* that match one of *patterns*."""
     found: set[str] = set()
     for number, path in enumerate(paths):
         if fits_any(path, patterns):
@@ -26,7 +26,7 @@ async def fitting(paths: Iterable[str], patterns: Collection[str]) -> frozenset[
 
 
 def fits_any(path: str, patterns: Iterable[str]) -> bool:
-    """Say whether one of *patterns* means *path*."""
+    """Return whether one of *patterns* means *path*."""
     parts = path.split("/")
     return any(_fits(parts, _split_pattern(pattern)) for pattern in patterns)
 
@@ -68,7 +68,7 @@ SAFE = ("-r", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodul
 
 
 async def blob(gitdir: Path, commit: str, path: str, limit: int) -> bytes | None:
-    """Give the beginning of the plain file at *path*; `None` where there is none, or it is none."""
+    """Return the beginning of the regular file at *path*, or `None`."""
     if "\0" in path:
         return None
     path = str(PurePosixPath(path))
@@ -89,7 +89,7 @@ async def changes(gitdir: Path, base: str, commit: str) -> tuple[Change, ...]:
 
 
 async def patch(gitdir: Path, base: str, commit: str, limit: int) -> str:
-    """Give the difference as text, and say how much of it was left out."""
+    """Return the difference as text, and say how much of it was left out."""
     done = await git(gitdir, "diff-tree", *SAFE, "--patch", base, commit, limit=limit)
     cut = f"\n[{done.dropped} more bytes are left out]" if done.dropped else ""
     return done.stdout.decode(errors="replace") + cut

@@ -94,15 +94,15 @@ class CommittedBench:
         return self.context.mask.text(text)
 
     async def read(self, path: str, limit: int) -> bytes | None:
-        """Give the beginning of a plain file of the work."""
+        """Return the beginning of a plain file of the work."""
         return await blob(self.context.repository.git, self.commit or self.context.base.commit, path, limit)
 
     async def read_before(self, path: str, limit: int) -> bytes | None:
-        """Give the beginning of a plain file of the base."""
+        """Return the beginning of a plain file of the base."""
         return await blob(self.context.repository.git, self.context.base.commit, path, limit)
 
     async def artifact(self, name: str, limit: int) -> bytes | None:
-        """Give the beginning of what was brought out."""
+        """Return the beginning of what was brought out."""
         content = self.artifacts.get(name)
         return None if content is None else content[:limit]
 
@@ -113,7 +113,7 @@ class CommittedBench:
         return await changes(self.context.repository.git, self.context.base.commit, self.commit)
 
     async def patch(self, limit: int) -> str:
-        """Give the difference, and say how much of it was left out."""
+        """Return the difference, and say how much of it was left out."""
         if self.commit is None:
             return ""
         return await patch(self.context.repository.git, self.context.base.commit, self.commit, limit)
@@ -139,7 +139,7 @@ class CommittedBench:
         return await self._run_worker(worker, heard, f"{self.word}: {' '.join(command)}")
 
     async def review(self, contract: AgentReview, prompt: str) -> Ran:
-        """Give *prompt* to the reviewer, in a sandbox of its own; only what it says on stdout is its answer."""
+        """Run the reviewer on *prompt* in its own sandbox, and return its stdout."""
         reviewer = self.reviewers.get(contract.reviewer)
         if reviewer is None:
             return Ran(exit_code=None, output="", failure=f"nobody is known as {contract.reviewer}")
@@ -150,7 +150,7 @@ class CommittedBench:
         return await there._run_worker(worker, None, f"contract: review by {contract.reviewer}")
 
     async def _without_orders(self) -> str | None:
-        """Give the work as its reviewer sees it: the worker must not have written its settings and instructions."""
+        """Return the work as its reviewer sees it: the worker must not have written its settings and instructions."""
         if self.commit is None:
             return None
         context = self.context

@@ -45,7 +45,7 @@ def main(place: str, seconds: int, most: int, size: int) -> None:
 
 
 def first(validator: Validator, value: object) -> Iterator[ValidationError]:
-    """Give the first fault: to gather a million of them takes half a minute."""
+    """Yield the first fault: to gather a million of them takes half a minute."""
     import jsonschema_rs
 
     try:

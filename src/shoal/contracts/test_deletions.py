@@ -37,7 +37,7 @@ MOST_BYTES = 4 * 2**20
 
 
 async def find_lost_tests(bench: Workbench, patterns: Sequence[str]) -> str | None:
-    """Say which tests the work takes away, or `None`; what cannot be counted counts as lost."""
+    """Return which tests the work takes away, or `None`; what cannot be counted counts as lost."""
     changes = await bench.changes()
     tests = await fitting({path for change in changes for path in (change.old_path, change.path)}, patterns or USUAL)
     touched = [change for change in changes if change.old_path in tests or change.path in tests]

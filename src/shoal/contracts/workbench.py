@@ -35,7 +35,7 @@ class Change:
 
     @property
     def is_deleted(self) -> bool:
-        """Say whether there is no plain file any more where there was one."""
+        """Return whether there is no plain file any more where there was one."""
         return self.old_mode in PLAIN and self.mode not in PLAIN
 
 
@@ -46,13 +46,13 @@ class Workbench(Protocol):
         """Take secrets out of a text; asked before it is cut, or half of a secret could pass."""
 
     async def read(self, path: str, limit: int) -> bytes | None:
-        """Give the beginning of a plain file of the work; `None` where there is none, or it is none."""
+        """Return the beginning of a regular file of the work, or `None`."""
 
     async def read_before(self, path: str, limit: int) -> bytes | None:
-        """Give the same of what the work started from."""
+        """Return the same for the commit that the work started from."""
 
     async def artifact(self, name: str, limit: int) -> bytes | None:
-        """Give the beginning of an artifact that the worker left."""
+        """Return the beginning of an artifact that the worker left."""
 
     async def run(self, command: tuple[str, ...], timeout: float | None) -> Ran:
         """Run *command* in the worker's sandbox, on the work; what it changes is thrown away."""
@@ -61,10 +61,10 @@ class Workbench(Protocol):
         """List the files that the work changes."""
 
     async def patch(self, limit: int) -> str:
-        """Give the difference as text, cut after so many bytes."""
+        """Return the difference as text, cut after so many bytes."""
 
     async def review(self, contract: AgentReview, prompt: str) -> Ran:
-        """Give *prompt* to the reviewer, with the work to look at."""
+        """Run the reviewer on *prompt*, with the work to look at."""
 
 
 async def read_file(bench: Workbench, path: str, limit: int) -> bytes | None:

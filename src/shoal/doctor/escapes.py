@@ -184,7 +184,7 @@ def _judge(escape: Escape, outcome: AttackOutcome, sandbox: Sandbox, *, needed: 
 
 
 def _collect_proof(reports: Mapping[str, AttackReport], bait: Bait) -> dict[str, str]:
-    """Say which tries have proof: the secret itself, or the attacker's word where there is none."""
+    """Return which tries have proof: the secret itself, or the attacker's word where there is none."""
     reported = {key: report.proof for key, report in reports.items() if key in BY_WORD and report.proof}
     secrets = {key: BROUGHT[key] for key, report in reports.items() if key in BROUGHT and bait.secret in report.proof}
     return reported | secrets
@@ -193,7 +193,7 @@ def _collect_proof(reports: Mapping[str, AttackReport], bait: Bait) -> dict[str,
 def _find_leaks(
     reports: Mapping[str, AttackReport], environ: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Say which of our own variables the attacker found in its environment, though they were not given to it."""
+    """Return which of our own variables the attacker found in its environment, though they were not given to it."""
     own = set(reports["environment"].proof.split("\0")) if "environment" in reports else set()
     leaked = sorted(name for name, value in environ.items() if f"{name}={value}" in own and given.get(name) != value)
     return {"environment": f"ours were handed on: {', '.join(leaked)}"} if leaked else {}
@@ -229,7 +229,7 @@ class _AttackOutput:
 
     @property
     def complaint(self) -> str:
-        """Give the last line of stderr."""
+        """Return the last line of stderr."""
         lines = self._heads[Stream.STDERR].content().decode(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else ""
 

@@ -195,6 +195,6 @@ def _fault_finding(name: str, tried: str, said: str) -> Finding:
 
 
 def _install(name: str) -> str:
-    """Give the command that `shoal agents` gives, too."""
+    """Return the install command, the same that `shoal agents` prints."""
     client = adapter(name, this_host()).client
     return client.install if client else ""

@@ -141,7 +141,7 @@ async def _run_breach(context: RunContext, worker: WorkerSpec, stop: asyncio.Eve
 
 
 def _enforcement(context: RunContext) -> tuple[Finding, ...]:
-    """Say what holds limits here, and what it does not hold or not exactly."""
+    """Return what holds limits here, and what it does not hold or not exactly."""
     enforcer = context.enforcer
     held = ", ".join(name for name in ("memory", "cpu", "pids") if name in enforcer.holds)
     is_exact = enforcer.name != "polling"
@@ -194,7 +194,7 @@ def _judge_cpu(ended: BreachEnd, free: BreachEnd, context: RunContext) -> Findin
 
 
 def is_throttled(ended: BreachEnd, free: BreachEnd) -> bool | None:
-    """Say whether one was held to its share; `None` where the machine had no more to give to anybody."""
+    """Return whether one was held to its share; `None` where the machine had no more to give to anybody."""
     if ended.ending is not Ending.TIME or not ended.percent or ended.percent > CPU_PERCENT + CPU_SLACK:
         return False
     return True if free.percent >= CPU_RATIO * ended.percent else None

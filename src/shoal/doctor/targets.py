@@ -40,7 +40,7 @@ class Ear:
             self.socket.listen(BACKLOG)
 
     def is_reached(self) -> bool:
-        """Say whether somebody came."""
+        """Return whether somebody came."""
         with contextlib.suppress(BlockingIOError):
             if self._is_stream:
                 self.socket.accept()[0].close()
@@ -186,7 +186,7 @@ def readme(git: Path) -> bytes:
 
 
 async def wait_until_gone(mark: str) -> bool:
-    """Say whether nobody with *mark* in its command is left, or will be in a moment."""
+    """Return whether nobody with *mark* in its command is left, or will be in a moment."""
     try:
         async with asyncio.timeout(PATIENCE):
             while running(mark):  # noqa: ASYNC110 - the end of a stranger is no event of ours

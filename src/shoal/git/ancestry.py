@@ -1,4 +1,4 @@
-"""The commits that were made since some start, and which of them stand on which."""
+"""The commits since some start, and their ancestry."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ MOST_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
-    """Commits with their parents, in an order in which parents come first; all else is older than the start."""
+    """Commits with their parents, parents first; everything else is older than the start."""
 
     parents: Mapping[str, tuple[str, ...]]
 
     def reach(self, commits: Iterable[str]) -> frozenset[str]:
-        """Name all that *commits* stand on, themselves too."""
+        """Return the ancestors of *commits*, including themselves."""
         found: set[str] = set()
         left = [commit for commit in commits if commit in self.parents]
         while left:
@@ -28,13 +28,13 @@ class Ancestry:
         return frozenset(found)
 
     def without_merges(self, commits: Iterable[str]) -> list[str]:
-        """Put *commits* in the order of their making, and leave out those that only join others."""
+        """Return *commits* in topological order, without pure merges."""
         wanted = set(commits)
         return [commit for commit, parents in self.parents.items() if commit in wanted and len(parents) < 2]
 
 
 async def since(repository: Repository, starts: Sequence[str], tips: Sequence[str]) -> Ancestry:
-    """Look at what *tips* have that none of *starts* has."""
+    """Read the commits that *tips* reach and *starts* do not."""
     wanted = (*dict.fromkeys(tips), *(f"^{start}" for start in dict.fromkeys(starts)))
     asked = "".join(f"{revision}\n" for revision in wanted)
     done = await git(
@@ -50,7 +50,7 @@ async def since(repository: Repository, starts: Sequence[str], tips: Sequence[st
 
 
 async def missing_commits(repository: Repository, commits: Iterable[str]) -> frozenset[str]:
-    """Name those of *commits* that the repository does not have any more."""
+    """Return those of *commits* that the repository no longer has."""
     asked = "".join(f"{commit}\n" for commit in dict.fromkeys(commits))
     if not asked:
         return frozenset()
@@ -60,6 +60,6 @@ async def missing_commits(repository: Repository, commits: Iterable[str]) -> fro
 
 
 async def is_ancestor(repository: Repository, inner: str, outer: str) -> bool:
-    """Say whether *inner* is in the history of *outer*; a commit that is not there any more is in none."""
+    """Return whether *inner* is an ancestor of *outer*; a missing commit is not."""
     done = await git(repository.git, "merge-base", "--is-ancestor", inner, outer, accept=(0, 1, 128))
     return done.ok

@@ -1,4 +1,4 @@
-"""Packs of all that is reachable from a commit, and of nothing else: what a sandbox may read of a repository."""
+"""Packs of exactly the objects that a commit reaches: all that a sandbox may read of a repository."""
 
 import hashlib
 from collections.abc import Callable, Collection
@@ -79,7 +79,7 @@ def _why(done: proc.Completed) -> str:
 
 
 async def nearest_ancestor(repository: Repository, commit: str, known: Collection[str]) -> str | None:
-    """Find the latest commit of *known* that *commit* descends from; most often it is near."""
+    """Find the latest commit of *known* that is an ancestor of *commit*."""
     for most in (("-n", str(NEAR_COMMITS)), ()):
         done = await git(repository.git, "rev-list", *most, commit, env=_NO_GRAFTS, accept=(0, 128), limit=2**30)
         listed = done.stdout.decode().split()
@@ -90,7 +90,7 @@ async def nearest_ancestor(repository: Repository, commit: str, known: Collectio
 
 
 async def forks(repository: Repository, commit: str) -> tuple[str, ...]:
-    """Name the ancestors from which other branches may fork, the oldest first: each is worth a pack of its own."""
+    """Return the ancestors from which other branches may fork, oldest first: each gets its own pack."""
     wanted = ("--first-parent", "-n", str(CUTS[-1] + 1))
     done = await git(repository.git, "rev-list", *wanted, commit, env=_NO_GRAFTS, accept=(0, 128))
     if not done.ok:
@@ -100,13 +100,13 @@ async def forks(repository: Repository, commit: str) -> tuple[str, ...]:
 
 
 async def count_commits(repository: Repository, commit: str) -> int:
-    """Count the commits that *commit* reaches; 0 where git cannot."""
+    """Count the commits that *commit* reaches; 0 if git cannot."""
     done = await git(repository.git, "rev-list", "--count", commit, accept=(0, 128))
     return int(done.stdout or 0)
 
 
 async def is_whole(repository: Repository, commit: str, objects: Path) -> bool:
-    """Say whether *objects* has every file of *commit*."""
+    """Return whether *objects* has every file of *commit*."""
     env = {"GIT_OBJECT_DIRECTORY": str(objects)}
     wanted = ("--objects", "--no-object-names", "--missing=print", f"{commit}^{{tree}}")
     done = await git(repository.git, "rev-list", *wanted, env=env, accept=(0, 128), limit=2**30)
@@ -114,7 +114,7 @@ async def is_whole(repository: Repository, commit: str, objects: Path) -> bool:
 
 
 def boundary(repository: Repository) -> str:
-    """Name where a shallow history ends, as `git fetch --unshallow` changes it; empty where history is whole."""
+    """Return the shallow boundary, which `git fetch --unshallow` changes; empty for a full history."""
     if not repository.is_shallow:
         return ""
     return hashlib.sha256((repository.git / "shallow").read_bytes()).hexdigest()[:8]

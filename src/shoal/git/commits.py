@@ -1,4 +1,4 @@
-"""Commits made by writing their objects, without a git process: as bytes, like every other object."""
+"""Commits written as loose objects, without a git process."""
 
 import hashlib
 import secrets
@@ -13,7 +13,7 @@ from shoal.model.repository import Identity, Repository
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A commit to be made; *author* is a whole line of git's where it is somebody else's."""
+    """A commit to make; *author* is git's whole author line if it is not ours."""
 
     tree: str
     parents: tuple[str, ...]
@@ -24,7 +24,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """What a commit said: who wrote it and when, and its message, as bytes."""
+    """The author, date and message of an existing commit, as bytes."""
 
     author: bytes
     encoding: bytes | None
@@ -32,7 +32,7 @@ class Original:
 
 
 def write_commit(commit: Commit, repository: Repository, objects: Path) -> str:
-    """Write *commit* as a loose object into the folder *objects* and name it; one that is there already stays."""
+    """Write *commit* as a loose object into the folder *objects*, and return its id."""
     body = _body(commit, repository.identity)
     whole = b"commit %d\0" % len(body) + body
     name = hashlib.new(repository.object_format, whole, usedforsecurity=False).hexdigest()
@@ -44,7 +44,7 @@ def write_commit(commit: Commit, repository: Repository, objects: Path) -> str:
 
 
 def original(raw: bytes) -> Original:
-    """Read what `git cat-file commit` says."""
+    """Parse the output of `git cat-file commit`."""
     head, _, message = raw.partition(b"\n\n")
     lines = dict(line.split(b" ", 1) for line in head.split(b"\n") if b" " in line and not line.startswith(b" "))
     return Original(lines.get(b"author", b""), lines.get(b"encoding"), message)
@@ -61,7 +61,7 @@ def _body(commit: Commit, who: Identity) -> bytes:
 
 
 def _stamp(who: Identity) -> bytes:
-    """Say who and when, as git does; characters that end a name there are left out."""
+    """Format name and time as git does, without characters that would end a name."""
     now = time.time()
     minutes = (time.localtime(now).tm_gmtoff or 0) // 60
     zone = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}{abs(minutes) % 60:02d}"
@@ -73,7 +73,7 @@ def _name(text: str) -> str:
 
 
 def _store_object(place: Path, content: bytes) -> None:
-    """Write aside, then move into place: another process may look for the object at any time."""
+    """Write to a temporary file, then move it into place: other processes may read the object at any time."""
     if place.exists():
         return
     place.parent.mkdir(exist_ok=True)

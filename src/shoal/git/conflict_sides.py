@@ -1,4 +1,4 @@
-"""Taking a side: where both changed the same lines, those of one of them count; the rest is merged as always.
+"""Favour one side: where both changed the same lines, take its lines; merge the rest as usual.
 
 It is what `git merge -X ours` does, which `merge-tree` has not learnt in the oldest git that we work with.
 """
@@ -23,14 +23,14 @@ BINARY = 255
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What a file in conflict becomes."""
+    """The resolution of a conflicting file."""
 
     mode: str
     oid: str
 
 
 def has_sides(found: Conflicted) -> bool:
-    """Say whether all conflicts are in files of which both sides have their own content."""
+    """Return whether all conflicts are in files that both sides have."""
     return all(conflict.kind in (ConflictKind.CONTENT, ConflictKind.BINARY) for conflict in found.conflicts)
 
 
@@ -79,7 +79,7 @@ async def _choose_side(
 
 
 def _mode(stages: Mapping[int, IndexEntry], winner: IndexEntry) -> str:
-    """Let the side that changed the mode have its way; if nobody knows who did, the winner."""
+    """Take the mode of the side that changed it; if that is unclear, the winner's."""
     changed = [
         stages[side].mode for side in (OURS, THEIRS) if BEFORE in stages and stages[side].mode != stages[BEFORE].mode
     ]
@@ -96,7 +96,7 @@ async def _content(bench: MergeRepository, entry: IndexEntry | None) -> bytes:
 
 
 async def _replace_files(bench: MergeRepository, tree: str, chosen: Mapping[str, _Choice]) -> str:
-    """Make *tree* anew, with other files in it, by the index of the bench, which nobody else uses."""
+    """Make *tree* again with some files replaced, in the bench's own index."""
     await bench.git("read-tree", tree)
     lines = "".join(f"{choice.mode} {choice.oid}\t{path}\0" for path, choice in chosen.items())
     await bench.git("update-index", "-z", "--index-info", stdin=lines.encode(errors="surrogateescape"))
@@ -111,7 +111,7 @@ LOOK = ("grep", "-a", "-z", "--no-color", "--no-line-number", "--no-column", "--
 async def find_markers(
     bench: MergeRepository, commit: str, paths: Sequence[str], sides: Sequence[str]
 ) -> tuple[str, ...]:
-    """Name those of *paths* that have more lines like markers in *commit* than in both *sides* together.
+    """Return those of *paths* with more marker-like lines in *commit* than in both *sides* together.
 
     A line of a text about git, or below a heading, looks like a marker too: what was there before may stay.
     """

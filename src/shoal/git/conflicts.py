@@ -1,4 +1,4 @@
-"""What `git merge-tree` says of a merge, read as what it means: a tree, or conflicts of a kind with their files."""
+"""Parse the output of `git merge-tree`: a tree, or conflicts with their kinds and files."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ STRONGEST = (
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """Both sides are in *tree*."""
+    """A clean merge: both sides are in *tree*."""
 
     tree: str
 
 
 @dataclass(frozen=True, slots=True)
 class Conflicted:
-    """What a person has to look at; *tree* has markers where they can be written."""
+    """A merge with conflicts; *tree* has conflict markers where possible."""
 
     conflicts: tuple[Conflict, ...]
     tree: str = ""
@@ -52,7 +52,7 @@ Tried = Clean | Conflicted
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """One side of a file in conflict: *stage* is 1 for what was before, 2 for ours, 3 for theirs."""
+    """One side of a conflicting file: *stage* is 1 for the base, 2 for ours, 3 for theirs."""
 
     mode: str
     oid: str
@@ -62,7 +62,7 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class _ConflictOutput:
-    """One message: what sort it is of, and the files it is about."""
+    """One message: its kind and its files."""
 
     sort: str
     paths: tuple[str, ...]
@@ -70,14 +70,14 @@ class _ConflictOutput:
 
 
 def records(output: bytes) -> list[Tried]:
-    """Read the merges that `merge-tree --stdin --messages` has told whole."""
+    """Parse the complete records of `merge-tree --stdin --messages`."""
     reader = ConflictReader()
     reader.feed(output)
     return reader.found
 
 
 class ConflictReader:
-    """Reads what `merge-tree --stdin --messages` says as it comes; every byte is looked at once."""
+    """Parses `merge-tree --stdin --messages` incrementally, looking at every byte once."""
 
     def __init__(self) -> None:
         self.found: list[Tried] = []
@@ -88,7 +88,7 @@ class ConflictReader:
         next(self._words)
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes, wherever they were cut."""
+        """Take the next bytes."""
         before = len(self.found)
         first, *rest = chunk.split(b"\0")
         self._cut.append(first)
@@ -124,7 +124,7 @@ def _entry(word: str) -> IndexEntry:
 
 
 def _conflicts(entries: Sequence[IndexEntry], messages: Sequence[_ConflictOutput]) -> tuple[Conflict, ...]:
-    """Tell each file once, by the strongest of what git says of it; what it only lists is told by its entries."""
+    """Report each file once, by git's strongest message; a file without one by its index entries."""
     by_path: dict[str, list[IndexEntry]] = {}  # sought once for each message, and there may be 10,000 of both
     for entry in entries:
         by_path.setdefault(entry.path, []).append(entry)

@@ -1,4 +1,4 @@
-"""What lies at some paths of commits, many at once and bounded."""
+"""Read files of commits, many at once and bounded."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ MOST_ALL_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """An object: *data* is `None` where it is too large to be looked at."""
+    """An object; *data* is `None` if it is too large."""
 
     kind: str
     data: bytes | None
 
 
 async def contents(gitdir: Path, names: Sequence[bytes], *, limit: int) -> list[Content | None]:
-    """Read the objects that *names* like `commit:path` stand for, in their order; `None` is one that is not there."""
+    """Read the objects named by *names* like `commit:path`, in their order; `None` for a missing one."""
     if not names:
         return []
     # Asked for their sizes first: a file of gigabytes would have to pass through a pipe.
@@ -35,7 +35,7 @@ async def contents(gitdir: Path, names: Sequence[bytes], *, limit: int) -> list[
 
 
 def tree_names(data: bytes, digits: int) -> Iterator[str]:
-    """Give the names in a tree object."""
+    """Yield the names in a tree object."""
     at = 0
     while at < len(data):
         end = data.index(b"\0", at)

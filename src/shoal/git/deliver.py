@@ -1,4 +1,4 @@
-"""A branch of the user's and the working trees that are on it: both move on together, or neither is touched."""
+"""Advance a user's branch together with the working trees that have it checked out, or touch neither."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ PREFIX = "index-shoal-"
 
 @dataclass(frozen=True, slots=True)
 class HeldIndex:
-    """A copy of the index to work on; *keep* makes it the index."""
+    """A working copy of the index; *keep* replaces the index with it."""
 
     copy: Path
     keep: Callable[[], object]
@@ -51,7 +51,7 @@ def hold_index(gitdir: Path) -> Iterator[HeldIndex | None]:
 
 
 def _try_lock(mark: Path, lock: Path) -> bool:
-    """Make the lock, there with its mark or not at all where the file system has hard links."""
+    """Create the lock with its content atomically, where the file system has hard links."""
     try:
         os.link(mark, lock)
     except FileExistsError:
@@ -66,12 +66,12 @@ def _try_lock(mark: Path, lock: Path) -> bool:
 
 
 def own_index(gitdir: Path) -> Path:
-    """Name an index of ours beside the user's own."""
+    """Return the path of our index beside the user's own."""
     return gitdir / f"{PREFIX}{secrets.token_hex(4)}"
 
 
 def clear_stale_lock(gitdir: Path) -> None:
-    """Take away what one of us that was killed left; whoever calls holds the repository's lock."""
+    """Remove the lock that a killed Shoal left; the caller holds the repository's lock."""
     lock = gitdir / "index.lock"
     with contextlib.suppress(OSError):
         if lock.is_file() and lock.stat().st_size == len(MARK) and lock.read_bytes() == MARK:
@@ -94,7 +94,7 @@ UNDERWAY = {
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """A working tree of the user's, with the gitdir that is its own."""
+    """A working tree of the user, with its own gitdir."""
 
     tree: Path
     gitdir: Path
@@ -118,7 +118,7 @@ async def checkouts(repository: Repository, branch: str) -> list[Checkout]:
 
 
 def _is_of(checkout: Checkout) -> bool:
-    """Say whether the working tree is the gitdir's own: a bare repository has none, and some keep it elsewhere."""
+    """Return whether the working tree belongs to the gitdir: a bare repository has none, and some keep it elsewhere."""
     pointer = checkout.tree / ".git"
     place = pointer if pointer.is_dir() else checkout.tree / _text(pointer).removeprefix("gitdir: ")
     return place.resolve() == checkout.gitdir
@@ -137,7 +137,7 @@ def _text(file: Path) -> str:
 
 
 async def obstacle(repository: Repository, checkout: Checkout, old: str, new: str) -> str | None:
-    """Say what keeps the files of *checkout* from going from *old* to *new*, if anything does."""
+    """Return what prevents *checkout* from going from *old* to *new*, or `None`."""
     clear_stale_lock(checkout.gitdir)
     for name, what in UNDERWAY.items():
         if (checkout.gitdir / name).exists():
@@ -150,7 +150,7 @@ async def obstacle(repository: Repository, checkout: Checkout, old: str, new: st
 
 
 async def _find_covered(repository: Repository, checkout: Checkout, old: str, new: str) -> str | None:
-    """Name what lies where *new* has a file and *old* has none: what is ignored, git would overwrite without a word."""
+    """Return what exists where *new* adds a file: git would silently overwrite ignored files."""
     added = _entries((await git(repository.git, *_ADDED, old, new, limit=2**30)).stdout)
     lying = dict.fromkeys(place for path in added if (place := _lying(checkout.tree, path)) is not None)
     if not lying:
@@ -161,7 +161,7 @@ async def _find_covered(repository: Repository, checkout: Checkout, old: str, ne
 
 
 def _lying(tree: Path, path: str) -> str | None:
-    """Name what lies at *path*, or is no folder where *path* needs one."""
+    """Return what exists at *path*, or the file that stands where *path* needs a folder."""
     parts = path.split("/")
     for end in range(1, len(parts) + 1):
         place = "/".join(parts[:end])
@@ -175,7 +175,7 @@ def _lying(tree: Path, path: str) -> str | None:
 
 
 def _files(tree: Path, place: str) -> Iterator[str]:
-    """Go through all that is no folder at *place* and below."""
+    """Yield everything at *place* and below that is not a folder."""
     if (tree / place).is_symlink() or not (tree / place).is_dir():
         yield place
         return
@@ -193,7 +193,7 @@ async def is_half_delivered(repository: Repository, checkout: Checkout, old: str
 
 
 async def _alone(repository: Repository, checkout: Checkout, mine: str, other: str) -> set[str]:
-    """Name the files that are there and *mine* does not know, but *other* does."""
+    """Return the existing files that *other* has and *mine* does not."""
     done = await git(repository.git, *_ADDED, mine, other, limit=2**30)
     return {path for path in _entries(done.stdout) if os.path.lexists(checkout.tree / path)}
 
@@ -202,7 +202,7 @@ _ADDED = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter
 
 
 async def _is_begun(repository: Repository, checkout: Checkout, new: str, path: str) -> bool:
-    """Say whether the file is the beginning of what it becomes: then git was killed while it wrote it."""
+    """Return whether the file is a prefix of its new content: then git was killed while writing it."""
     try:
         file = os.open(checkout.tree / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -221,7 +221,7 @@ MAX_BEGUN_BYTES = 64 * 2**20
 async def advance_checkout(
     repository: Repository, checkout: Checkout, old: str, new: str, *, again: bool
 ) -> str | None:
-    """Bring index and files from *old* to *new*; say why not, if git refuses, and then nothing is changed.
+    """Move index and files from *old* to *new*; if git refuses, change nothing and return why.
 
     *again* goes on with what was cut off: each file is known to be as in one of the two.
     """
@@ -240,7 +240,7 @@ async def advance_checkout(
 
 
 async def _list_changed_files(repository: Repository, checkout: Checkout, tree: str | None = None) -> set[str]:
-    """Name the tracked files that have changes: staged or not, or against *tree* alone."""
+    """Return the tracked files with changes, staged or not, or those that differ from *tree*."""
     listing = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", "--ignore-submodules=all")
     if tree is None:
         done = await _git(repository, checkout, *listing)
@@ -252,7 +252,7 @@ async def _list_changed_files(repository: Repository, checkout: Checkout, tree: 
 
 
 async def _find_filter(repository: Repository, checkout: Checkout, old: str, new: str) -> str | None:
-    """Name a filter that a changed file would go through: it is a program of the user's, for the user to start."""
+    """Return a filter that a changed file would go through: only the user starts that program."""
     paths = (await list_touched_files(repository, old, [new]))[new]
     with _index(checkout) as index:
         await _git(repository, checkout, "read-tree", new, index=index)
@@ -271,7 +271,7 @@ NO_FILTER = ("unspecified", "unset")
 
 @contextlib.contextmanager
 def _index(checkout: Checkout) -> Iterator[Path]:
-    """Lend an index of ours beside the user's own."""
+    """Provide a temporary index beside the user's own."""
     place = own_index(checkout.gitdir)
     try:
         yield place

@@ -1,4 +1,4 @@
-"""What differs between two commits; by plumbing, which no configuration of the user's can turn into something else."""
+"""Differences between commits, by plumbing commands that user configuration cannot change."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,12 +22,12 @@ class ChangedFile:
     deleted: int | None
 
     def as_fields(self) -> dict[str, object]:
-        """Give the fields by their names."""
+        """Return the fields by their names."""
         return asdict(self)
 
 
 async def patch(gitdir: Path, base: str, commit: str, form: str = "--patch") -> bytes:
-    """Give the difference, whole; *form* is `--patch`, `--stat` or `--name-only`."""
+    """Return the difference, whole; *form* is `--patch`, `--stat` or `--name-only`."""
     whole = ("--binary", "--full-index") if form == "--patch" else ()
     done = await git(gitdir, "diff-tree", *SAFE, form, *whole, base, commit, limit=MOST_BYTES)
     if done.dropped:
@@ -42,7 +42,7 @@ async def patch_beginning(gitdir: Path, base: str, commit: str, most: int) -> by
 
 
 async def list_changed_paths(gitdir: Path, base: str, commit: str) -> tuple[str, ...]:
-    """Name the files that differ."""
+    """Return the paths that differ."""
     done = await git(gitdir, "diff-tree", *SAFE, "-z", "--no-renames", "--name-only", base, commit, limit=MOST_BYTES)
     if done.dropped:
         raise Broken("more files differ than can be looked at; look at them with git itself")
@@ -69,7 +69,7 @@ MOST_PAIRS = 20_000
 
 
 async def list_touched_files(repository: Repository, base: str, commits: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Name the files in which each of *commits* differs from *base*."""
+    """Return the paths in which each of *commits* differs from *base*."""
     asked = "".join(f"{commit} {base}\n" for commit in dict.fromkeys(commits))
     if not asked:
         return {}
@@ -90,7 +90,7 @@ async def list_touched_files(repository: Repository, base: str, commits: Sequenc
 
 
 def meeting(changed: Mapping[str, Iterable[str]]) -> tuple[list[tuple[str, str]], bool]:
-    """Name the pairs that touch a place together, and say whether these are all of them.
+    """Return the pairs that touch the same place, and whether these are all of them.
 
     A place is a file, or a file where another has a folder. Renames of whole folders can conflict without that.
     """
@@ -130,12 +130,12 @@ class FileOverlap:
 
 
 async def changes(gitdir: Path, base: str, commits: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Name the files that each branch changed since *base*; *commits* are by their branch."""
+    """Return the files that each branch changed since *base*; *commits* are by their branch."""
     return {branch: await list_changed_paths(gitdir, base, commit) for branch, commit in commits.items()}
 
 
 def overlaps(changed: Mapping[str, Sequence[str]]) -> tuple[FileOverlap, ...]:
-    """Name the files that more than one branch changed."""
+    """Return the files that more than one branch changed."""
     branches: dict[str, list[str]] = {}
     for branch, paths in changed.items():
         for path in paths:

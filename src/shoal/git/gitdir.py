@@ -40,7 +40,7 @@ def write_gitdir(
 
 
 def write_refs(target: Path | str, *, head: str, refs: Mapping[str, str]) -> None:
-    """Write HEAD and all refs of the gitdir at *target*, over those that it had; nothing else differs by session."""
+    """Write HEAD and all refs of the gitdir at *target*; nothing else differs between sessions."""
     place = os.fspath(target)
     _write(f"{place}/HEAD", f"{head}\n")
     if refs:
@@ -59,7 +59,7 @@ def _write(file: str, text: str) -> None:
 
 
 def config_text(repository: Repository, *, loose_stat: bool) -> str:
-    """Say the whole configuration of a gitdir of ours: the repository's own line endings, never its programs."""
+    """Return the configuration of our gitdirs: the repository's line endings, never its programs."""
     core = {
         "bare": "false",
         "logallrefupdates": "true",
@@ -80,7 +80,7 @@ def config_text(repository: Repository, *, loose_stat: bool) -> str:
 
 
 def user_config(identity: Identity) -> str:
-    """Say who commits, and nothing else."""
+    """Return a configuration with the committer's identity only."""
     return _section("user", _user(identity)) + _section("init", {"defaultBranch": "main"})
 
 
@@ -98,7 +98,7 @@ def _section(name: str, keys: Mapping[str, str]) -> str:
 
 
 def quote_path(path: Path, separator: str = "\n") -> str:
-    """Spell a path for a list of object folders, as git reads it back."""
+    """Quote a path for git's list of object folders."""
     text = str(path)
     if not text.startswith('"') and separator not in text and "\n" not in text:
         return text

@@ -1,4 +1,4 @@
-"""Taking a pack from a box into the user's repository: bounded, strict, checked aside, then a ref at once."""
+"""Import a pack from a session into the user's repository: bounded, checked in quarantine, then made a ref."""
 
 import asyncio
 import contextlib
@@ -33,14 +33,14 @@ KEEP = "shoal-import"
 
 @dataclass(frozen=True, slots=True)
 class ImportRefused:
-    """Why the pack was not taken; nothing of it is in the repository."""
+    """The reason why a pack was refused; nothing of it is in the repository."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedWork:
-    """The tip is whole in the repository's objects; no ref holds it yet, but no gc of the user's takes it."""
+    """An imported tip; no ref holds it yet, but it is protected from the user's gc."""
 
     tip: str
     paths: tuple[str, ...]
@@ -137,7 +137,7 @@ async def _check_and_take(
 
 @dataclass(frozen=True, slots=True)
 class _Aside:
-    """The quarantine: git sees in it what the pack brought, and behind that what the agent was lent."""
+    """The quarantine: the pack's objects, with the agent's base objects as alternates."""
 
     repository: Repository
     folder: Path
@@ -168,19 +168,19 @@ class _Aside:
 
 @contextlib.contextmanager
 def _quarantine(pack: Path) -> Iterator[Path]:
-    """Make a folder of objects beside *pack*, where no gc of the user's comes."""
+    """Make an object folder beside *pack*, out of reach of the user's gc."""
     with tempfile.TemporaryDirectory(prefix="import-", dir=pack.parent) as folder:
         yield Path(folder)
 
 
 def release(work: ImportedWork) -> None:
-    """Let the user's gc handle the objects of *work*: a ref holds them now, or nobody wants them."""
+    """Release the objects of *work* to the user's gc: a ref holds them now, or nobody needs them."""
     for keep in work.keeps:
         keep.unlink(missing_ok=True)
 
 
 def release_abandoned(repository: Repository) -> None:
-    """Let go of what an import held whose process is gone, and remove quarantines of older versions."""
+    """Release what the imports of dead processes held, and remove quarantines of older versions."""
     objects = repository.lenders[0]
     for keep in objects.glob("pack/*.keep"):
         with contextlib.suppress(OSError):
@@ -193,7 +193,7 @@ def release_abandoned(repository: Repository) -> None:
 
 
 def _identity(pid: int) -> list[str]:
-    """Name a process so that no later one has its name; nothing where there is none."""
+    """Return a unique name for a process; `None` if it does not exist."""
     try:
         started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
         return [str(pid), started, Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
@@ -237,7 +237,7 @@ async def _check_related(aside: _Aside, base: str, tip: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _PackedObject:
-    """One object that the pack brought."""
+    """One object of the pack."""
 
     name: str
     kind: str
@@ -246,7 +246,7 @@ class _PackedObject:
 
 @dataclass(frozen=True, slots=True)
 class _Brought:
-    """All objects that the pack brought, or so many that they were not all listed."""
+    """All objects of the pack, or too many to list."""
 
     objects: list[_PackedObject]
     is_cut: bool
@@ -274,7 +274,7 @@ def _too_large(brought: _Brought) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Which files differ between base and tip, and whether one of them may not."""
+    """The files that differ between base and tip, and whether one of them is forbidden."""
 
     paths: tuple[str, ...]
     refusal: str | None
@@ -293,7 +293,7 @@ async def _find_change(aside: _Aside, base: str, tip: str) -> _Change:
 
 
 async def _check_commits(aside: _Aside, commits: list[str]) -> str | None:
-    """Look at each commit by itself: what one added, a later one may have taken away again."""
+    """Check each commit by itself: a later one may have removed what an earlier one added."""
     raw = await aside.git(
         *("diff-tree", "--stdin", "-r", "-m", "--root", "--raw", "--no-renames"),
         stdin="".join(f"{commit}\n" for commit in commits).encode(),
@@ -313,7 +313,7 @@ def _check_entries(lines: list[str]) -> str | None:
 
 
 def _migrate(aside: Path, objects: Path) -> tuple[Path, ...]:
-    """Move packs, each held against a gc of the user's, and before its index, as git itself does."""
+    """Move packs, protected from the user's gc, each before its index, as git does."""
     keeps = []
     for path in sorted((aside / "pack").glob("*.pack")):
         (objects / "pack").mkdir(exist_ok=True)
@@ -341,7 +341,7 @@ def _move(path: Path, target: Path) -> None:
 
 
 def _first_error(stderr: bytes) -> str:
-    """Give the line that says which object is bad and why; git's last line only says that one is."""
+    """Return the line that names the bad object; git's last line only says that there is one."""
     lines = stderr.decode(errors="replace").splitlines()
     return next((line[:300] for line in lines if line.startswith("error")), _last_line(stderr))
 

@@ -1,4 +1,4 @@
-"""The lock of one repository across all processes: worktrees and bases are made and removed under it."""
+"""The lock of one repository across processes, for making and removing worktrees and bases."""
 
 import asyncio
 import contextlib

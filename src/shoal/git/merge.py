@@ -1,4 +1,4 @@
-"""Merging commits beside every checkout, in a gitdir of ours: no driver, filter or hook of anybody's is known there."""
+"""Merge commits in a gitdir of ours, without a checkout and without any driver, filter or hook."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ FRESH_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A commit that holds both sides; no ref holds it yet."""
+    """A merge commit that no ref holds yet."""
 
     commit: str
     resolved: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ Resolve = Callable[["MergeRepository", str, str, Conflicted], Awaitable[str | No
 
 
 async def merge_commits(repository: Repository, ours: str, theirs: str, message: str) -> Merged | Conflicted:
-    """Merge *theirs* into *ours*; a side that holds the other already is the answer itself."""
+    """Merge *theirs* into *ours*; a side that contains the other is the result."""
     return await combine_commits(repository, (ours, theirs), message)
 
 
@@ -85,7 +85,7 @@ async def combine_commits(
 
 
 async def try_pairs(repository: Repository, pairs: Sequence[tuple[str, str]]) -> list[Tried]:
-    """Say of each pair of commits whether they can be merged, by one process; nothing is left in the repository."""
+    """Try to merge each pair of commits with one process; nothing is left in the repository."""
     if not pairs:
         return []
     with _shadow(repository) as shadow:
@@ -98,7 +98,7 @@ async def try_pairs(repository: Repository, pairs: Sequence[tuple[str, str]]) ->
 
 @contextlib.asynccontextmanager
 async def workbench(repository: Repository) -> AsyncIterator["MergeRepository"]:
-    """Hold one git process that merges whatever it is asked to, commit after commit."""
+    """Open one git process that makes merges on request."""
     with _shadow(repository) as shadow, _fifo(shadow.parent / "asked") as (path, feed):
         asked = Command(
             argv=("git", *FLAGS, "-c", "core.fsync=none", *VERB),  # what is pretended need not last
@@ -113,7 +113,7 @@ async def workbench(repository: Repository) -> AsyncIterator["MergeRepository"]:
 
 
 class MergeRepository:
-    """A place to merge at, beside every checkout; made by `workbench`."""
+    """A gitdir to merge in, without a checkout; made by `workbench`."""
 
     def __init__(self, repository: Repository, shadow: Path, line: "_OutputLine") -> None:
         self.repository = repository
@@ -122,11 +122,11 @@ class MergeRepository:
 
     @property
     def gitdir(self) -> Path:
-        """The gitdir in which all that was made here can be seen."""
+        """The gitdir that has all objects made here."""
         return self._shadow
 
     async def try_merge(self, ours: str, theirs: str) -> Tried:
-        """Merge two commits; what comes of it is a tree, or conflicts."""
+        """Merge two commits into a tree, or conflicts."""
         if (answer := await self._line.answer(ours, theirs)) is not None:
             return answer
         # A git that brings nothing out before its end: then one process for each merge.
@@ -134,11 +134,11 @@ class MergeRepository:
         return records(done.stdout)[0]
 
     def commit(self, commit: Commit) -> str:
-        """Make *commit*; like all that is made here, only this bench knows it until it is published."""
+        """Make *commit*; only this bench has it until it is published."""
         return write_commit(commit, self.repository, self._shadow / "objects")
 
     async def publish(self, tip: str, known: Collection[str]) -> None:
-        """Bring what *tip* has and *known* commits have not into the repository, as one pack; no ref holds it yet."""
+        """Copy what *tip* has and *known* do not into the repository, as one pack; no ref holds it yet."""
         if tip in known:
             return
         wanted = "".join(f"{revision}\n" for revision in (tip, *(f"^{commit}" for commit in dict.fromkeys(known))))
@@ -153,22 +153,22 @@ class MergeRepository:
         await git(self._shadow, *asked, env=env, stdin=wanted.encode())
 
     async def holds(self, outer: str, inner: str) -> bool:
-        """Say whether *inner* is in the history of *outer*."""
+        """Return whether *inner* is an ancestor of *outer*."""
         done = await self.git("merge-base", "--is-ancestor", inner, outer, accept=(0, 1))
         return done.ok
 
     async def git(self, *args: str, stdin: bytes = b"", accept: tuple[int, ...] = (0,)) -> proc.Completed:
-        """Ask git something else, with all that this bench knows."""
+        """Run another git command with this bench's objects."""
         return await git(self._shadow, *args, stdin=stdin, accept=accept, limit=MOST_BYTES)
 
     async def tree(self, commit: str) -> str:
-        """Name the tree of *commit*."""
+        """Return the tree of *commit*."""
         done = await self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{tree}}")
         return done.stdout.decode().strip()
 
 
 class _OutputLine:
-    """The line to a process that answers each question before the next is asked."""
+    """A connection to a process that answers each request before the next."""
 
     def __init__(self, process: proc.Process, feed: int, said: "_MergeOutput") -> None:
         self._process = process
@@ -178,7 +178,7 @@ class _OutputLine:
         self._is_mute = False
 
     async def answer(self, ours: str, theirs: str) -> Tried | None:
-        """Ask, and wait for the answer; `None` when this git does not answer until it is over."""
+        """Send a request, and wait for the answer; `None` if this git answers only at its end."""
         if self._asked == 0:  # of no weight: a merge of many conflicts may take longer than a mute git is waited for
             try:
                 await self._ask(ours, ours, ANSWER_SECONDS)
@@ -196,7 +196,7 @@ class _OutputLine:
         return self._said.answers[position]
 
     async def _more(self) -> None:
-        """Wait until git has said more; raise if it ended instead."""
+        """Wait for more output of git; raise if it has ended."""
         async with asyncio.TaskGroup() as group:
             news, gone = group.create_task(self._said.news.wait()), group.create_task(self._process.wait())
             await asyncio.wait((news, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +209,7 @@ class _OutputLine:
 
 
 class _MergeOutput:
-    """What the process has said: its answers, in the order of the questions."""
+    """The process's answers, in the order of the requests."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
@@ -257,7 +257,7 @@ def _shadow(repository: Repository) -> Iterator[Path]:
 
 
 def _sweep(place: Path) -> None:
-    """Remove what killed processes left: a folder that nobody holds and that was not made just now."""
+    """Remove folders of killed processes: unlocked, and not made just now."""
     for folder in place.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -272,7 +272,7 @@ def _sweep(place: Path) -> None:
 
 @contextlib.contextmanager
 def _fifo(path: Path) -> Iterator[tuple[Path, int]]:
-    """Make a pipe with a name, and hold it open: its reader ends when this does."""
+    """Make a named pipe, and hold it open: its reader ends when this does."""
     os.mkfifo(path, 0o600)
     # For both ways, so that the child's opening need not wait for anybody.
     feed = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Moving refs of the user's repository: always whole names, always compare-and-swap."""
+"""Move refs of the user's repository, always by full name and compare-and-swap."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Move:
 
 
 async def move(repository: Repository, moves: Iterable[Move]) -> bool:
-    """Make all moves in one transaction; `False` when some ref was not where it was thought to be."""
+    """Make all moves in one transaction; `False` if some ref had another value than expected."""
     zero = "0" * repository.digits
     lines = [f"update {move.ref}\0{move.new or zero}\0{move.old or zero}\0" for move in moves]
     try:
@@ -34,7 +34,7 @@ async def move(repository: Repository, moves: Iterable[Move]) -> bool:
 
 
 async def refusal(repository: Repository, ref: str, commit: str) -> str | None:
-    """Say why git would not let *ref* go to *commit*, though it is where it is thought to be; nothing is moved."""
+    """Return why git refuses to move *ref* to *commit* although its value is as expected; nothing is moved."""
     zero = "0" * repository.digits
     lines = ("start", f"update {ref}", commit, await value(repository, ref) or zero, "prepare", "abort")
     asked = "".join(f"{line}\0" for line in lines).encode()
@@ -50,13 +50,13 @@ async def refusal(repository: Repository, ref: str, commit: str) -> str | None:
 
 
 async def alias(repository: Repository, ref: str) -> str | None:
-    """Say which ref *ref* is only another name of, if it is."""
+    """Return the ref that the symbolic ref *ref* points to, if it is one."""
     done = await git(repository.git, "symbolic-ref", "--quiet", ref, accept=(0, 1, 128))
     return done.stdout.decode(errors="surrogateescape").strip() or None if done.ok else None
 
 
 async def aliases(repository: Repository, ref: str) -> frozenset[str]:
-    """Name the branches that are only other names of *ref*, and itself."""
+    """Return *ref* and the symbolic refs that point to it."""
     done = await git(repository.git, "for-each-ref", "--format=%(refname)%00%(symref)", "refs/heads")
     lines = done.stdout.decode(errors="surrogateescape").split("\n")
     names = {ref}
@@ -67,13 +67,13 @@ async def aliases(repository: Repository, ref: str) -> frozenset[str]:
 
 
 async def value(repository: Repository, ref: str) -> str | None:
-    """Say what commit *ref* is at, or `None`."""
+    """Return the commit of *ref*, or `None`."""
     done = await git(repository.git, "rev-parse", "--verify", "--quiet", ref, accept=(0, 1, 128))
     return done.stdout.decode().strip() or None if done.ok else None
 
 
 async def list_refs(repository: Repository, prefix: str) -> dict[str, str]:
-    """Map the refs below *prefix* to what they are at."""
+    """Map the refs below *prefix* to their commits."""
     done = await git(repository.git, "for-each-ref", "--format=%(refname)%00%(objectname)", prefix)
     pairs = (line.partition("\0") for line in done.stdout.decode(errors="surrogateescape").split("\n"))
     return {name: commit for name, _, commit in pairs if name}
@@ -108,7 +108,7 @@ SHORT = 12
 
 
 async def pin(repository: Repository, run: str, commit: str) -> None:
-    """Hold *commit* for as long as *run* lives; to hold it again changes nothing."""
+    """Protect *commit* from gc while *run* lives; idempotent."""
     ref = f"{FOLDER}/{run}+{commit[:SHORT]}"
     if await value(repository, ref) is not None or await move(repository, [Move(ref, commit, ABSENT)]):
         return
@@ -117,7 +117,7 @@ async def pin(repository: Repository, run: str, commit: str) -> None:
 
 
 async def unpin(repository: Repository, run: str) -> None:
-    """Let go of all that *run* held."""
+    """Remove all pins of *run*."""
     await _drop(repository, {ref: commit for ref, commit in (await _pins(repository)).items() if _run(ref) == run})
 
 

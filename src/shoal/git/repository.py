@@ -1,4 +1,4 @@
-"""Looking at what the user pointed at: which repository it is, and whether we can work on it."""
+"""Inspect the folder given by the user: which repository it is, and whether it is usable."""
 
 import os
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ async def inspect(path: Path, environ: Mapping[str, str]) -> Repository:
 
 
 async def resolve(repository: Repository, ref: str | None) -> str:
-    """Turn what the user named as base (the checked-out commit by default) into one commit id."""
+    """Resolve the user's base (by default the checked-out commit) to a commit id."""
     name = "HEAD" if ref is None else ref
     if not name.strip() or name.startswith("-") or "\0" in name:
         raise BadInput(f"{name!r} does not name a commit; give --base a branch, a tag or a commit id")
@@ -71,7 +71,7 @@ async def resolve(repository: Repository, ref: str | None) -> str:
 
 
 async def has_commit(repository: Repository) -> bool:
-    """Say whether a commit is checked out, which a new repository has none of."""
+    """Return whether a commit is checked out; a new repository has none."""
     return await _commit(repository, "HEAD") is not None
 
 
@@ -224,7 +224,7 @@ async def own_gitdir(top: Path) -> Path:
 
 
 async def without_filters(repository: Repository) -> tuple[str, ...]:
-    """Give the words by which git knows no filter of the user's: it would be a program that runs."""
+    """Return options that disable the user's filters, which are programs."""
     done = await git(repository.git, "config", "--name-only", "--get-regexp", r"^filter\..*", accept=(0, 1))
     listed = done.stdout.decode(errors="surrogateescape")
     # An empty program is no program: git then takes the file as it is.

@@ -1,4 +1,4 @@
-"""The one way in which Shoal runs git on the host: nothing that anybody configured runs with it."""
+"""The only way Shoal runs git on the host: no configured program runs with it."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A folder that is no repository, as one: a hidden repository of ours holds one commit of its files."""
+"""Present a plain folder as a repository: a hidden repository holds one commit of its files."""
 
 import secrets
 import shutil
@@ -70,7 +70,7 @@ def repository_of_snapshot(folder: Path, hidden: Path) -> Repository:
 
 
 def is_hidden(repository: Repository) -> bool:
-    """Say whether *repository* is one of ours that stands for a plain folder."""
+    """Return whether *repository* is a hidden one that stands for a plain folder."""
     return repository.git.parent == repository.home / ".shoal"
 
 
@@ -78,7 +78,7 @@ CHANGES = ("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", "--i
 
 
 async def revert_paths(repository: Repository, base: str, commit: str, is_meant: Callable[[str], bool]) -> str:
-    """Make a commit like *commit*, but with the paths that are *meant* as on *base*; no ref holds it yet."""
+    """Make a commit like *commit*, with the paths that are *meant* as on *base*; no ref holds it yet."""
     entries = await _entries(repository, base, commit, is_meant)
     if not entries:
         return commit
@@ -92,7 +92,7 @@ async def revert_paths(repository: Repository, base: str, commit: str, is_meant:
 
 
 async def _entries(repository: Repository, base: str, commit: str, is_meant: Callable[[str], bool]) -> list[bytes]:
-    """Give the entries of *base* for an index: first those of no file, since a folder may be where one was."""
+    """Return index entries of *base*; deletions come first, because a folder may replace a file."""
     done = await git(repository.git, *CHANGES, base, commit, limit=MOST_BYTES)
     if done.dropped:
         raise Broken("it changes more files than can be looked at")

@@ -13,7 +13,7 @@ SHARES = 1024  # the weight of one ordinary process outside of any group
 
 
 def cgroup1(hierarchies: Hierarchies, files: Files, fleet_limits: ResourceLimits | None = None) -> Cgroups | None:
-    """Give the enforcer, or `None` where memory cannot be held by it."""
+    """Return the enforcer, or `None` if it cannot limit memory."""
     places = working(hierarchies.v1, DIALECT, files)
     return Cgroups(places, DIALECT, files, fleet_limits) if "memory" in places else None
 

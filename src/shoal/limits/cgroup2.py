@@ -13,7 +13,7 @@ PERIOD_US = 100_000
 
 
 def cgroup2(hierarchies: Hierarchies, files: Files, fleet_limits: ResourceLimits | None = None) -> Cgroups | None:
-    """Give the enforcer, or `None` where memory cannot be held by it."""
+    """Return the enforcer, or `None` if it cannot limit memory."""
     place = _place(hierarchies, files)
     places = working(dict.fromkeys(HELD, place), DIALECT, files) if place else {}
     return Cgroups(places, DIALECT, files, fleet_limits) if "memory" in places else None

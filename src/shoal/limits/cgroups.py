@@ -35,18 +35,18 @@ class Cgroups:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Say which controllers are missing."""
+        """Describe the missing controllers."""
         missing = [name for name in HELD if name not in self.holds]
         return tuple(f"{name} is not held: no {self.name} controller for it can be used here" for name in missing)
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Where all groups of this coordinator lie, in each hierarchy; not there while there are none."""
+        """The parent folder of this coordinator's groups in each hierarchy; missing while there are none."""
         return self._at(self._fleet).places
 
     @contextlib.contextmanager
     def group(self, name: str, limits: ResourceLimits) -> Iterator[KernelGroup]:
-        """Make a group in the fleet's; on leaving it is killed, seen empty and removed."""
+        """Make a group inside the fleet's; on leaving, kill its processes and remove it."""
         with self.hold_shared():
             try:
                 group = self._again(name, limits) or self._make_group(name, limits)
@@ -59,7 +59,7 @@ class Cgroups:
 
     @contextlib.contextmanager
     def hold_shared(self) -> Iterator[None]:
-        """Hold the fleet's group; who leaves last removes it."""
+        """Hold the fleet's group; the last one to leave removes it."""
         try:
             self._enter_fleet()
         except OSError as error:
@@ -71,7 +71,7 @@ class Cgroups:
             self._leave_fleet()
 
     def sweep(self) -> None:
-        """Remove the groups that dead coordinators left, with whoever is left in them: only ours ever joined."""
+        """Remove the groups that dead coordinators left, and kill the processes in them."""
         for fleet in {path.name for place in self._places.values() for path in self._files.groups(place)}:
             if is_orphan(fleet):
                 self._clear(fleet)
@@ -103,7 +103,7 @@ class Cgroups:
             self._remove(self._at(self._fleet))
 
     def _again(self, name: str, limits: ResourceLimits) -> KernelGroup | None:
-        """Take a group that nobody is in any more: to make and to remove four of them takes the kernel 1 ms."""
+        """Take an idle group: to make and remove four of them takes the kernel 1 ms."""
         idle = self._idle.get(limits)
         return idle.pop().reuse_as(name) if idle else None
 
@@ -121,7 +121,7 @@ class Cgroups:
         return group
 
     def _leave(self, group: KernelGroup, limits: ResourceLimits) -> None:
-        """Empty a group, and keep it for another agent with the same limits if it is as good as new."""
+        """Empty a group, and keep it for another agent with the same limits if it is reusable."""
         try:
             group.kill_all()
         except BaseException:
@@ -147,7 +147,7 @@ class Cgroups:
 
 
 def working(places: Mapping[str, Path], dialect: Dialect, files: Files) -> dict[str, Path]:
-    """Try each controller alone, and give those in whose place a group can be made, limited and removed."""
+    """Try each controller alone, and return those with which a group can be made, limited and removed."""
     return {name: place for name, place in places.items() if _works(name, place, dialect, files)}
 
 

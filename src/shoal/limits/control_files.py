@@ -1,4 +1,4 @@
-"""The one door to the kernel's control files: what is read and written, made and removed below a cgroup mount."""
+"""All access to the kernel's control files: reading, writing, making and removing groups below a cgroup mount."""
 
 import contextlib
 import os
@@ -11,14 +11,14 @@ SMALL_BYTES = 64 * 1024
 
 
 class Files:
-    """Control files as the kernel gives them: a folder comes with its files and goes with them."""
+    """The kernel's control files, which appear and disappear with their folder."""
 
     def make(self, folder: Path) -> None:
         """Make a group."""
         os.mkdir(folder, 0o755)  # noqa: PTH102 - half the time of Path.mkdir
 
     def remove(self, folder: Path) -> bool:
-        """Remove a group and say whether it is gone; one that somebody is in stays."""
+        """Remove a group and return whether it is gone; a group with processes stays."""
         try:
             os.rmdir(folder)  # noqa: PTH106
         except FileNotFoundError:
@@ -28,7 +28,7 @@ class Files:
         return True
 
     def write(self, file: str, value: str) -> None:
-        """Set a value, in a file that is there."""
+        """Write a value to an existing file."""
         fd = os.open(file, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
             os.write(fd, value.encode())
@@ -36,7 +36,7 @@ class Files:
             os.close(fd)
 
     def get(self, file: str | Path) -> str | None:
-        """Read a small file; `None` when it is not to be had."""
+        """Read a small file; `None` if it cannot be read."""
         try:
             fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -49,7 +49,7 @@ class Files:
             os.close(fd)
 
     def number(self, file: str, entry: str | None = None) -> int | None:
-        """Read a number that stands alone, or behind *entry* on a line of its own."""
+        """Read a number that is the whole file, or that follows *entry* on its line."""
         lines = (self.get(file) or "").splitlines()
         words = [line.removeprefix(f"{entry} ") for line in lines if entry is None or line.startswith(f"{entry} ")]
         with contextlib.suppress(ValueError, IndexError):
@@ -57,7 +57,7 @@ class Files:
         return None
 
     def pids(self, folder: Path) -> list[int]:
-        """Read who is in a group, however many they are."""
+        """Read the pids in a group, however many there are."""
         said = b""
         with contextlib.suppress(OSError):
             fd = os.open(f"{folder}/cgroup.procs", os.O_RDONLY | os.O_CLOEXEC)
@@ -69,11 +69,11 @@ class Files:
         return [int(word) for word in said.split()]
 
     def has_groups(self, folder: Path) -> bool:
-        """Say whether there is a group below one: a folder counts those that are in it."""
+        """Return whether a group has subgroups, by the folder's link count."""
         return os.stat(folder).st_nlink > 2  # noqa: PTH116
 
     def groups(self, folder: Path) -> list[Path]:
-        """List the groups below one."""
+        """List the direct subgroups."""
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
         return []
@@ -127,7 +127,7 @@ class LimitsHost:
 
 
 def _read_bytes(path: str) -> str:
-    """Read it as it is: to Python a carriage return in the name of somebody's folder would end the line."""
+    """Read the file without newline translation: a folder's name may contain a carriage return."""
     return Path(path).read_bytes().decode(errors="surrogateescape")
 
 
@@ -137,7 +137,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _groups(text: str) -> dict[str, str]:
-    """Give our path in the hierarchy of each controller; that of version 2 has no name."""
+    """Map each controller to our path in its hierarchy; version 2 has an empty name."""
     found = {}
     for line in _lines(text):
         _, names, path = line.split(":", 2)
@@ -155,7 +155,7 @@ def _mounts(text: str) -> Iterator[_Mount]:
 
 
 def _own(mount: _Mount, path: str) -> Path:
-    """Give our folder; a mount may show only a part of the hierarchy, and not even the part we are in."""
+    """Return our folder; a mount may show only part of the hierarchy, even without our own group."""
     below = PurePosixPath(path)
     if ".." in below.parts or not below.is_relative_to(mount.root):
         return mount.point

@@ -1,4 +1,4 @@
-"""How much disk an agent has used: walked by descriptors, following nothing, a few milliseconds at a time."""
+"""Measure an agent's disk use: walk by descriptors, follow no links, and yield every few milliseconds."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What was found; *unread* folders could not be looked into, *lost* entries were gone when we came to them."""
+    """The result of a walk; *unread* folders could not be opened, and *lost* entries had disappeared."""
 
     bytes: int = 0
     entries: int = 0
@@ -33,7 +33,7 @@ class _Identity:
 
 
 class Tally:
-    """Adds up, each file once however many names it has."""
+    """Adds up sizes, counting each file once however many links it has."""
 
     def __init__(self) -> None:
         self.unread = 0
@@ -54,13 +54,13 @@ class Tally:
         self._bytes += max(found.st_blocks * 512, FILE_BYTES)
 
     def total(self, *, is_whole: bool = False) -> Used:
-        """Give the sum."""
+        """Return the sum."""
         return Used(self._bytes, self._entries, self.unread, self.lost, is_whole)
 
 
 @dataclass(slots=True)
 class _Folder:
-    """A folder on the way down, with the names of those below it that are still to be seen."""
+    """A folder on the way down, with the subfolders that are still to be visited."""
 
     name: str
     identity: _Identity
@@ -74,7 +74,7 @@ def walk(root: Path, tally: Tally) -> Iterator[None]:
 
 
 def open_files(pids: Iterable[int], tally: Tally) -> Iterator[None]:
-    """Count the files that have no name any more but are held open by *pids*, and pause after each descriptor."""
+    """Count the deleted files that *pids* still hold open, and pause after each descriptor."""
     for pid in pids:
         for link in _links(pid):
             with contextlib.suppress(OSError):
@@ -85,7 +85,7 @@ def open_files(pids: Iterable[int], tally: Tally) -> Iterator[None]:
 
 
 class _Descent:
-    """Stands in one folder at a time, by its descriptor; the way back up is `..`, if it is still the way we came."""
+    """Opens one folder at a time; it goes back up by `..`, if that is still the parent."""
 
     def __init__(self, root: Path, tally: Tally) -> None:
         self._root = root
@@ -94,11 +94,11 @@ class _Descent:
         self._trail: list[_Folder] = []
 
     def close(self) -> None:
-        """Let the descriptor go."""
+        """Close the descriptor."""
         self._stand(-1)
 
     def steps(self) -> Iterator[None]:
-        """Go through everything."""
+        """Visit every entry."""
         if self._enter(str(self._root), None):
             yield from self._list_folder()
         while self._trail:
@@ -137,7 +137,7 @@ class _Descent:
                 yield
 
     def _go_up(self) -> Iterator[None]:
-        """Go up; where an agent has moved the folder under us, come down again from the root."""
+        """Go up; if the agent has moved the folder meanwhile, come down again from the root."""
         self._trail.pop()
         if not self._trail:
             return
@@ -159,7 +159,7 @@ class _Descent:
             yield
 
     def _open_folder(self, name: str, parent: int | None, identity: _Identity) -> int | None:
-        """Open a folder if it is the one we know."""
+        """Open a folder if it is still the same one."""
         with contextlib.suppress(OSError):
             fd = os.open(name, FOLDER, dir_fd=parent)
             if _identity(os.fstat(fd)) == identity:
@@ -209,7 +209,7 @@ async def measure_disk(
 
 
 def measure_in_slices(*folders: Path, pids: Iterable[int] = ()) -> Generator[Used, None, None]:
-    """Give the sum so far after each slice of 5 ms, and at last the whole."""
+    """Yield the sum so far after each slice of 5 ms, and the whole at the end."""
     tally = Tally()
     due = time.monotonic() + SLICE
     for _ in _steps(folders, pids, tally):

@@ -1,4 +1,4 @@
-"""The name of a fleet: whose it is can be told from it, and whether that coordinator still lives."""
+"""The name of a fleet, from which its coordinator is known, and whether that is still alive."""
 
 import os
 import re
@@ -30,7 +30,7 @@ class Fleet:
 
 
 def is_orphan(name: str) -> bool:
-    """Say whether a folder is a fleet's whose coordinator is dead; of other pid namespaces nothing can be known."""
+    """Return whether a folder is the fleet of a dead coordinator; `False` for other pid namespaces."""
     found = NAME.fullmatch(name)
     if found is None:
         return False
@@ -39,7 +39,7 @@ def is_orphan(name: str) -> bool:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Say when a process started, in ticks since the boot; `None` when there is none."""
+    """Return when a process started, in ticks since boot; `None` if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

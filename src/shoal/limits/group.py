@@ -1,4 +1,4 @@
-"""One group of the kernel's, in one hierarchy or in several: joined, looked at, and emptied."""
+"""One kernel control group, in one hierarchy or several."""
 
 import contextlib
 import errno
@@ -17,7 +17,7 @@ from shoal.model.limits import ResourceLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A value for one control file; what not every kernel has, or takes, is *optional*."""
+    """A value for one control file; *optional* if not every kernel supports it."""
 
     controller: str
     file: str
@@ -27,7 +27,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counter:
-    """A number that the kernel keeps: alone in its file, or behind *entry*."""
+    """A kernel counter: the whole file, or the number after *entry*."""
 
     controller: str
     file: str
@@ -36,7 +36,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """How an empty group becomes as good as a new one."""
+    """How an empty group is reset for reuse."""
 
     memory: Counter
     """What is still charged to it."""
@@ -46,7 +46,7 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """The words of one version."""
+    """The control files of one cgroup version."""
 
     name: str
     join: str
@@ -91,11 +91,11 @@ class KernelGroup:
         self._spent_before = 0.0
 
     def wrap(self, command: Command) -> Command:
-        """Make *command* join first."""
+        """Make *command* join the group first."""
         return before(command, JOIN, *(f"{place}/{self._dialect.join}" for place in self.places), "--")
 
     def breach(self) -> str | None:
-        """Say which limit was met, by the kernel's counters: the main process may have survived either."""
+        """Return the limit that was reached, by the kernel's counters: the main process may survive either."""
         if self._is_closed:
             return self._breach
         if self._read(self._dialect.oom_kills):
@@ -103,7 +103,7 @@ class KernelGroup:
         return "pids" if self._read(self._dialect.forks_refused) else None
 
     def usage(self) -> ResourceUsage:
-        """Say what was spent."""
+        """Return the usage."""
         if self._last is not None:
             return self._last
         return ResourceUsage(
@@ -114,13 +114,13 @@ class KernelGroup:
         )
 
     def cpu_seconds(self) -> float | None:
-        """Say the seconds of CPU so far."""
+        """Return the CPU seconds so far."""
         spent = self._read(self._dialect.cpu)
         return None if spent is None else spent * self._dialect.cpu_unit_seconds - self._spent_before
 
     @property
     def is_as_new(self) -> bool:
-        """Say whether another agent would find it as if it had been made for it, now that nobody is in it.
+        """Return whether the empty group can serve another agent like a new one.
 
         Memory can outlive who took it: files in memory stay charged to the group.
         """
@@ -139,18 +139,18 @@ class KernelGroup:
         return True
 
     def reuse_as(self, name: str) -> "KernelGroup":
-        """Give the same group under the name of another agent."""
+        """Return the same group under the name of another agent."""
         self._last = ResourceUsage()
         group = KernelGroup(name, self._folders, self._dialect, self._files)
         group._spent_before = group.cpu_seconds() or 0.0
         return group
 
     def pids(self) -> tuple[int, ...]:
-        """Give who is in it now."""
+        """Return its processes."""
         return tuple({pid for place in self.places for pid in self._files.pids(place)})
 
     def kill(self) -> None:
-        """Kill everybody."""
+        """Kill all processes in it."""
         self._close()
         self.finish()
         self._was_killed = True
@@ -161,12 +161,12 @@ class KernelGroup:
         kill_each(lambda: self._files.pids(self.places[0]))
 
     def end_rest(self) -> None:
-        """Kill whoever is left by a main process that has ended."""
+        """Kill the processes that outlived the main process."""
         if self._files.pids(self.places[0]):
             self.kill()
 
     def kill_all(self) -> None:
-        """Kill until nobody is left; raise `Broken` when somebody stays."""
+        """Kill until the group is empty; raise `Broken` if a process survives."""
         self._close()
         # Nobody is charged, not even who waits to be buried: said by one file instead of four.
         self._is_empty = self._dialect.renewal is not None and self._read(self._dialect.pids) == 0
@@ -182,7 +182,7 @@ class KernelGroup:
             pause = min(pause * 2, LONGEST)
 
     def write(self, setting: Setting) -> None:
-        """Set one value; a controller that is not here has nothing to be set."""
+        """Set one value; skip a controller that this host does not have."""
         folder = self._folders.get(setting.controller)
         if folder is None:
             return
@@ -193,7 +193,7 @@ class KernelGroup:
                 raise
 
     def has(self, setting: Setting) -> bool:
-        """Say whether a value is set."""
+        """Return whether a setting took effect."""
         folder = self._folders.get(setting.controller)
         return folder is not None and self._files.get(f"{folder}/{setting.file}") == setting.value
 
@@ -202,11 +202,11 @@ class KernelGroup:
         return None if folder is None else self._files.number(f"{folder}/{counter.file}", counter.entry)
 
     def finish(self) -> None:
-        """Keep what was spent, before what tells it goes."""
+        """Keep the usage before its counters disappear."""
         self._last = self.usage()
 
     def _close(self) -> None:
-        """Keep the verdict: what ends them (no more forks) would count as their own breach."""
+        """Keep the verdict: forbidding forks to end the group would count as its own breach."""
         if not self._is_closed:
             self._breach = self.breach()
             self._is_closed = True

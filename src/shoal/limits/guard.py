@@ -1,4 +1,4 @@
-"""A process that outlives us: whatever kills us, it ends everybody in our groups and in the namespaces we watch."""
+"""A process that outlives Shoal: when Shoal dies, it ends all processes in our groups and namespaces."""
 
 import contextlib
 import os
@@ -15,14 +15,14 @@ WATCHER = Path(__file__).with_name("watcher.py")
 
 
 class Guard:
-    """The watching process; *has_groups* says whether it also ends who is in a control group of ours."""
+    """The watching process; *has_groups* says whether it also ends the processes in our control groups."""
 
     def __init__(self, process: proc.Process, *, has_groups: bool) -> None:
         self._process = process
         self.has_groups = has_groups
 
     async def watch(self, namespace: Namespace) -> None:
-        """Have *namespace* ended with us, by its first process; a namespace that has ended is forgotten by itself."""
+        """End *namespace* when we die; one that has ended is dropped automatically."""
         if (began := namespace.began()) is not None:
             with contextlib.suppress(BrokenPipeError):  # somebody killed the guard: namespaces still die with us
                 await self._process.write(f"{namespace.pid} {began}\n".encode())

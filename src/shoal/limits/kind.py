@@ -22,7 +22,7 @@ class ResourceUsage:
     forks_refused: int | None = None
 
     def as_resources(self) -> dict[str, float]:
-        """Give what is known of memory and CPU, by the names of a report."""
+        """Return the known memory and CPU use under the names that a report has for them."""
         memory = {} if self.memory_peak_bytes is None else {"memory_peak_mb": round(self.memory_peak_bytes / 2**20, 1)}
         return memory if self.cpu_seconds is None else {**memory, "cpu_seconds": round(self.cpu_seconds, 3)}
 
@@ -35,28 +35,28 @@ class LimitGroup(Protocol):
         """The name it was asked for with."""
 
     def wrap(self, command: Command) -> Command:
-        """Make *command* join before it does anything else.
+        """Make *command* join the group before it does anything else.
 
         Wrap what a wall has wrapped already: the joining runs with that command's own environment.
         """
 
     def breach(self) -> str | None:
-        """Say `memory` or `pids` when that limit was ever met, and `None` as long as neither was."""
+        """Return `memory` or `pids` once that limit was reached, else `None`."""
 
     def usage(self) -> ResourceUsage:
-        """Say what was spent."""
+        """Return the usage."""
 
     def cpu_seconds(self) -> float | None:
-        """Say how many seconds of CPU it had so far, at little cost; `None` where a small step would not show."""
+        """Return the CPU seconds used so far, cheaply; `None` where the counter is too coarse."""
 
     def pids(self) -> tuple[int, ...]:
-        """Give the processes that are in it now."""
+        """Return its current processes."""
 
     def end_rest(self) -> None:
-        """Kill whoever is left by a main process that has ended, where that is known at once."""
+        """Kill the processes that outlived the main process, where those are known at once."""
 
     def kill(self) -> None:
-        """Kill everything in it; only with `polling` can somebody be missed who forks all the while."""
+        """Kill everything in it; only `polling` can miss a process that keeps forking."""
 
 
 class Enforcer(Protocol):
@@ -83,13 +83,13 @@ class Enforcer(Protocol):
         """The control groups that hold all agents of this coordinator; none where the kernel has no such groups."""
 
     def group(self, name: str, limits: ResourceLimits) -> AbstractContextManager[LimitGroup]:
-        """Make a group; on leaving it is killed, seen empty and removed.
+        """Make a group; on leaving, kill its processes and remove it.
 
         Raises `Broken` when it cannot be made, or when somebody in it does not die within seconds.
         """
 
     def hold_shared(self) -> AbstractContextManager[None]:
-        """Hold what all groups have in common, so that it is not made and removed for each of them."""
+        """Hold what all groups share, so that it is not made and removed for each of them."""
 
     def sweep(self) -> None:
-        """Remove the groups of coordinators that are dead, with whoever is left in them."""
+        """Remove the groups of dead coordinators, and kill the processes in them."""

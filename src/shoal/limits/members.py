@@ -1,4 +1,4 @@
-"""Signals to the members of a group, and to nobody who was given a member's number meanwhile."""
+"""Signal the members of a group by pidfd, so that no process with a reused pid is hit."""
 
 import contextlib
 import os
@@ -12,12 +12,12 @@ AT_ONCE = 64  # descriptors that are open at a time
 
 
 def kill_each(members: Callable[[], Iterable[int]]) -> None:
-    """Kill all that are *members* now; who is not one any more when we hold on to the number is spared."""
+    """Kill the current *members*; a process that is no longer one when its pidfd is open is spared."""
     signal_each(members, Namespace.kill)
 
 
 def signal_each(members: Callable[[], Iterable[int]], send: Callable[[Namespace], None]) -> None:
-    """Send something to all that are *members* now."""
+    """Signal the current *members*."""
     pids = list(members())
     for first in range(0, len(pids), AT_ONCE):
         with contextlib.ExitStack() as held:
@@ -29,7 +29,7 @@ def signal_each(members: Callable[[], Iterable[int]], send: Callable[[Namespace]
 
 
 def _hold_process(pid: int, held: contextlib.ExitStack) -> Namespace | None:
-    """Take hold of a process; to `proc`, whose door signals are, the members of a box are all such handles."""
+    """Open a pidfd for a process."""
     try:
         process = Namespace(pid, os.pidfd_open(pid), ours=True)
     except OSError:  # gone

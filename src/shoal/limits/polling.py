@@ -1,4 +1,4 @@
-"""Enforcement without the kernel's help: the processes of an agent are looked at, and ended by who looks."""
+"""Enforcement without kernel support: poll the agent's processes, and end them when they exceed a limit."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """One process: its threads, the memory it has in use (shared pages too), and its CPU with that of its dead."""
+    """One process: its threads, its memory (shared pages included), and its CPU with that of reaped children."""
 
     pid: int
     threads: int
@@ -28,7 +28,7 @@ class ProcessInfo:
 
 
 def descent(roots: Iterable[int]) -> Iterator[ProcessInfo]:
-    """Give *roots* and all below them, a process before its children."""
+    """Yield *roots* and all below them, a process before its children."""
     rest = list(roots)
     while rest:
         pid = rest.pop()
@@ -38,7 +38,7 @@ def descent(roots: Iterable[int]) -> Iterator[ProcessInfo]:
 
 
 def proportional_bytes(pid: int) -> int:
-    """Give the memory of a process with each shared page divided among its users; 0 when it is gone."""
+    """Return the proportional memory use of a process (PSS); 0 when it is gone."""
     with contextlib.suppress(OSError), Path(f"/proc/{pid}/smaps_rollup").open() as file:
         return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(("Pss:", "SwapPss:")))
     return 0
@@ -80,7 +80,7 @@ GAPS = (
 
 
 class Polling:
-    """Looks, and says what it saw."""
+    """Enforces limits by polling /proc."""
 
     name = "polling"
     holds = frozenset({"memory", "pids"})
@@ -90,7 +90,7 @@ class Polling:
 
     @contextlib.contextmanager
     def group(self, name: str, limits: ResourceLimits) -> Iterator["PolledGroup"]:
-        """Watch what is wrapped by the group; who started it has to end it."""
+        """Watch the commands that the group wraps; the caller ends them."""
         pids_fd = os.memfd_create(f"shoal-{name}", os.MFD_CLOEXEC)
         group = PolledGroup(name, limits, pids_fd)
         try:
@@ -100,15 +100,15 @@ class Polling:
             os.close(pids_fd)
 
     def hold_shared(self) -> contextlib.AbstractContextManager[None]:
-        """Have nothing in common to hold."""
+        """Do nothing: groups share nothing."""
         return contextlib.nullcontext()
 
     def sweep(self) -> None:
-        """Leave nothing to be swept."""
+        """Do nothing: there is nothing to clean up."""
 
 
 class PolledGroup:
-    """The processes below those that told their pid before they became the command."""
+    """The processes below those that reported their pid before they executed the command."""
 
     def __init__(self, name: str, limits: ResourceLimits, pids_fd: int) -> None:
         self.name = name
@@ -119,38 +119,38 @@ class PolledGroup:
         self._cpu = 0.0
 
     def wrap(self, command: Command) -> Command:
-        """Make *command* tell its pid, and cap the processes of the user where that binds."""
+        """Make *command* report its pid first, and cap the user's processes where the kernel applies that."""
         return before(command, TELL, f"/proc/{os.getpid()}/fd/{self._pids_fd}", _most_processes(self._limits.pids))
 
     def breach(self) -> str | None:
-        """Look, and say what was ever seen to be too much."""
+        """Take a reading, and return the first limit that was ever exceeded."""
         self._sample()
         return self._breach
 
     def usage(self) -> ResourceUsage:
-        """Say the most that was seen."""
+        """Return the highest usage seen."""
         now = self._sample()
         return ResourceUsage(
             memory_peak_bytes=self._peak, cpu_seconds=self._cpu, pids=sum(process.threads for process in now)
         )
 
     def cpu_seconds(self) -> float | None:
-        """Give nothing: /proc counts in ticks, in which much can be done."""
+        """Return `None`: /proc counts in ticks, which are too coarse."""
         return None
 
     def pids(self) -> tuple[int, ...]:
-        """Give the processes that there are now."""
+        """Return its current processes."""
         return tuple(process.pid for process in descent(self._roots()))
 
     def end_rest(self) -> None:
-        """Leave that to who watches over the process."""
+        """Do nothing: the process's watcher ends the rest."""
 
     def kill(self) -> None:
-        """Kill whom we see, children first; who forks faster than that is ended by its namespace or its keeper."""
+        """Kill all processes found, children first; a faster fork bomb ends with its namespace or keeper."""
         kill_each(lambda: self.pids()[::-1])
 
     def close(self) -> None:
-        """Look for the last time."""
+        """Take the last reading."""
         self._sample()
         self._pids_fd = None
 
@@ -163,7 +163,7 @@ class PolledGroup:
         return now
 
     def _enough(self, all_: Iterator[ProcessInfo]) -> Iterator[ProcessInfo]:
-        """Stop where it is known to be too many, so that a bomb does not hold us up."""
+        """Stop at a number that is too high anyway, so that a fork bomb does not hold us up."""
         most = self._limits.pids
         count = 0
         for process in all_:

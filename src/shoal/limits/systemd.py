@@ -44,7 +44,7 @@ class Systemd:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Say what the user's manager was not given."""
+        """Return what the user's manager cannot limit."""
         missing = [name for name in HELD if name not in self.holds]
         return (*(f"{name} is not held: systemd does not hand it to users here" for name in missing), NOT_FOR_ALL)
 
@@ -58,11 +58,11 @@ class Systemd:
             scope.kill_all()
 
     def hold_shared(self) -> contextlib.AbstractContextManager[None]:
-        """Have nothing in common to hold."""
+        """Do nothing: groups share nothing."""
         return contextlib.nullcontext()
 
     def sweep(self) -> None:
-        """Leave it to systemd, which collects what has ended."""
+        """Do nothing: systemd removes scopes that have ended."""
 
 
 class SystemdScope(KernelGroup):
@@ -79,12 +79,12 @@ class SystemdScope(KernelGroup):
         return replace(command, argv=(*self._start, *command.argv), env={**command.env, **_bus()})
 
     def breach(self) -> str | None:
-        """Say which limit was seen to be met."""
+        """Return the limit that was seen to be reached."""
         self._breach = self._breach or super().breach()
         return self._breach
 
     def usage(self) -> ResourceUsage:
-        """Say what was spent at the last look."""
+        """Return the usage at the last reading."""
         usage = super().usage()
         self._usage = usage if usage != ResourceUsage() else self._usage
         return self._usage
@@ -106,7 +106,7 @@ def properties(limits: ResourceLimits) -> Iterator[str]:
 
 
 def trial(mount: Path | None) -> Command | None:
-    """Give the command that finds out what a scope holds; `None` where no manager of this user can be running."""
+    """Return the command that tests what a scope can limit; `None` if no user manager can be running."""
     if mount is None or not PROGRAM.exists() or not (_runtime() / "systemd").exists():
         return None
     start = (*run(f"shoal-trial-{secrets.token_hex(4)}.scope"), *properties(PROBE), "--")
@@ -126,7 +126,7 @@ async def build(host: LimitsHost, _fleet: ResourceLimits | None) -> Systemd | No
 
 
 def systemd(said: str, files: Files) -> Systemd | None:
-    """Give the enforcer by what the trial said, or `None` where memory cannot be held by it."""
+    """Build the enforcer from the trial's output, or return `None` if it cannot limit memory."""
     own, *values = said.splitlines() or [""]
     wanted = {limit.file: limit.value for limit in DIALECT.limits(PROBE)}
     holds = {name for (name, file), value in zip(FILES.items(), values, strict=False) if wanted[file] == value}

@@ -23,7 +23,7 @@ AIDS = (("pids.max", b"0"), ("cgroup.kill", b"1"))
 
 
 def main(pid: int, folders: list[str]) -> None:
-    """Wait, then end whom we were watch_list of and clear each folder."""
+    """Wait, then end the watched processes and clear each folder."""
     for watched in wait(pid):
         send_kill(watched)
     end = time.monotonic() + SECONDS
@@ -32,7 +32,7 @@ def main(pid: int, folders: list[str]) -> None:
 
 
 def wait(pid: int) -> list[int]:
-    """Wait for the first of both, and give the processes to end: who was forked off *pid* holds our input open too."""
+    """Wait for either, and return the processes to end; children forked from *pid* hold our input open too."""
     os.set_blocking(0, False)
     watch_list = WatchList()
     ends = select.poll()
@@ -57,7 +57,7 @@ def wait(pid: int) -> list[int]:
 
 
 class WatchList:
-    """What was read from our input: *watched* are descriptors of the processes to end."""
+    """The input so far: *watched* are descriptors of the processes to end."""
 
     def __init__(self) -> None:
         self.watched: set[int] = set()
@@ -65,7 +65,7 @@ class WatchList:
         self._rest = b""
 
     def read(self) -> bool:
-        """Read what is there; `False` at the end of the input."""
+        """Read the available input; `False` at its end."""
         while True:
             try:
                 chunk = os.read(0, 65536)
@@ -78,7 +78,7 @@ class WatchList:
                 self._take(*map(int, line.split()))
 
     def fresh(self) -> list[int]:
-        """Give the descriptors that are new since the last time."""
+        """Return the descriptors added since the last call."""
         new, self._new = self._new, []
         return new
 
@@ -95,7 +95,7 @@ class WatchList:
 
 
 def began_at(pid: int) -> int | None:
-    """Say when a process began; `None` where it is gone."""
+    """Return when a process started; `None` if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
             return int(file.read().rpartition(b")")[2].split()[19])
@@ -112,7 +112,7 @@ def send_kill(pidfd: int) -> None:
 
 
 def clear_fleet(fleet: str) -> bool:
-    """Kill who is below *fleet* and remove what is empty; `False` while there is more to do."""
+    """Kill the processes below *fleet* and remove empty groups; `False` while there is more to do."""
     try:
         groups = [entry.path for entry in os.scandir(fleet) if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
@@ -137,7 +137,7 @@ def remove_group(group: str) -> bool:
 
 
 def write_control(file: str, value: bytes) -> None:
-    """Write to a control file, if there is such a one."""
+    """Write to a control file if it exists."""
     try:
         fd = os.open(file, os.O_WRONLY)
     except OSError:
@@ -151,7 +151,7 @@ def write_control(file: str, value: bytes) -> None:
 
 
 def kill(group: str) -> None:
-    """Kill who is in it, and nobody who was given the number of one that is gone."""
+    """Kill its processes by pidfd, so that no process with a reused pid is hit."""
     for pid in members(group):
         try:
             fd = os.pidfd_open(pid)
@@ -163,7 +163,7 @@ def kill(group: str) -> None:
 
 
 def members(group: str) -> list[int]:
-    """Read who is in it."""
+    """Read its pids."""
     try:
         with open(f"{group}/cgroup.procs", "rb") as file:  # noqa: PTH123
             return [int(word) for word in file.read().split()]

@@ -78,7 +78,7 @@ class AgentSpec:
     """For `python`: an `Agent` that the program made itself, in place of a mind."""
 
     def asking(self, model: str) -> "AgentSpec":
-        """Give the same agent with another model, whichever way it has one."""
+        """Return the same agent with another model, whichever way it has one."""
         if self.mind is not None:
             return replace(self, mind=replace(self.mind, model=model))
         return replace(self, model=model)

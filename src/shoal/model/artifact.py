@@ -98,7 +98,7 @@ def type_of(path: str) -> Type:
 
 
 def refusal(path: str) -> str | None:
-    """Say why *path* cannot be an artifact's, or `None`."""
+    """Return why *path* cannot be an artifact's, or `None`."""
     parts = path.split("/")
     if not path.strip() or path.endswith(("/", "/.")) or path == ".":
         return "the path must name a file, like plan.json"
@@ -116,7 +116,7 @@ def refusal(path: str) -> str | None:
 
 
 def fault(artifact: Artifact, content: bytes) -> str | None:
-    """Say why *content* is not what was declared, or `None`."""
+    """Return why *content* is not what was declared, or `None`."""
     if not content or (artifact.type is not Type.BINARY and not content.strip()):
         return "is empty"
     if artifact.type is Type.BINARY:

@@ -24,12 +24,12 @@ class ConflictRule(StrEnum):
 
     @property
     def is_favour(self) -> bool:
-        """Say whether one side simply wins."""
+        """Return whether one side simply wins."""
         return self in (ConflictRule.OURS, ConflictRule.THEIRS)
 
 
 def verification(command: str | Sequence[str], timeout: float | None = None) -> Passes:
-    """Give what has to exit with 0 on the work together; a text is the shell's."""
+    """Return what has to exit with 0 on the work together; a text is the shell's."""
     words = command if isinstance(command, str) else tuple(command)
     return Passes(type="verify", command=words, timeout=timeout)
 

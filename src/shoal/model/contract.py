@@ -24,12 +24,12 @@ class Checked:
 
     @property
     def is_trial(self) -> bool:
-        """Say whether it is no contract, but the command by which a selection compares."""
+        """Return whether it is no contract, but the command by which a selection compares."""
         return self.type == TRIAL
 
     @property
     def has_failed(self) -> bool:
-        """Say whether the work is not good because of it."""
+        """Return whether the work is not good because of it."""
         return not self.is_met and not self.is_warning
 
 
@@ -42,7 +42,7 @@ class Contract:
 
     @property
     def promise(self) -> str:
-        """Say what will be checked, as the end of "it counts when …"."""
+        """Return what will be checked, as the end of "it counts when …"."""
         raise NotImplementedError
 
     def fill_in(self, render: Render) -> Self:
@@ -80,12 +80,12 @@ class Passes(Contract):
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """Give what to run."""
+        """Return what to run."""
         return (*SHELL, self.command, "sh", *self.values) if isinstance(self.command, str) else self.command
 
     @property
     def words(self) -> str:
-        """Give it as a person would write it, places filled in."""
+        """Return it as a person would write it, places filled in."""
         return self.shown or (self.command if isinstance(self.command, str) else " ".join(self.command))
 
     @property
@@ -165,7 +165,7 @@ class AgentReview(Contract):
 
 
 def compliance(contracts: Sequence[Contract]) -> str:
-    """Say what will be checked, for the agent's system prompt; nothing where there is nothing to check."""
+    """Return what will be checked, for the agent's system prompt; nothing where there is nothing to check."""
     if not contracts:
         return ""
     lines = [f"- {contract.promise}{' (a warning only)' if contract.only_warns else ''}" for contract in contracts]
@@ -174,13 +174,13 @@ def compliance(contracts: Sequence[Contract]) -> str:
 
 
 def failure(checked: Iterable[Checked]) -> str | None:
-    """Say which contracts make the work fail, and why; `None` when none does."""
+    """Return which contracts make the work fail, and why; `None` when none does."""
     broken = [f"contract {result.type} is not met: {result.message}" for result in checked if result.has_failed]
     return "\n".join(broken) or None
 
 
 def warnings(checked: Iterable[Checked]) -> tuple[str, ...]:
-    """Say which contracts are not met and only warn, and whether a selection's command did not pass."""
+    """Return which contracts are not met and only warn, and whether a selection's command did not pass."""
     return tuple(_warning(result) for result in checked if result.is_warning and not result.is_met)
 
 

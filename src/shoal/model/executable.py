@@ -79,22 +79,22 @@ class ExecutableRules:
     excepted: tuple[str, ...] = ()
 
     def select(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Give those of *paths* that run code later by their names."""
+        """Return those of *paths* that run code later by their names."""
         rules = _compile_once((*ALWAYS, *self.add))
         return tuple(path for path in paths if _matches(rules, path) and not self.excepts(path))
 
     def excepts(self, path: str) -> bool:
-        """Say whether the user wants *path* to pass, whatever it has in it."""
+        """Return whether the user wants *path* to pass, whatever it has in it."""
         return bool(self.excepted) and _matches(_compile_once(self.excepted), path, otherwise=False)
 
 
 def instruction_paths(paths: Iterable[str]) -> tuple[str, ...]:
-    """Give those of *paths* that clients read as words of their user; they are named, and not held."""
+    """Return those of *paths* that clients read as words of their user; they are named, and not held."""
     return tuple(path for path in paths if len(path) <= LONGEST and _INSTRUCTIONS.search(fold_path(path)))
 
 
 def executable_paths(paths: Iterable[str], *, strict: bool = False) -> tuple[str, ...]:
-    """Give those of *paths* that run code later, as they are written; *strict* adds the optional ones.
+    """Return those of *paths* that run code later, as they are written; *strict* adds the optional ones.
 
     Paths are git's, from the top of the repository. What a name does not tell stays unseen: the target of a link
     that was there before, or a program that one of these files calls.
@@ -103,12 +103,12 @@ def executable_paths(paths: Iterable[str], *, strict: bool = False) -> tuple[str
 
 
 def is_read_by_clients(path: str) -> bool:
-    """Say whether a client that works there takes *path* for its settings, or for words of its user."""
+    """Return whether a client that works there takes *path* for its settings, or for words of its user."""
     return _CLIENTS.search(fold_path(path)) is not None
 
 
 def is_client_config(path: str) -> bool:
-    """Say whether a client that works there may run what *path* names, or send its login where that says."""
+    """Return whether a client that works there may run what *path* names, or send its login where that says."""
     return _SETTINGS.search(fold_path(path)) is not None
 
 
@@ -169,7 +169,7 @@ _PYPROJECT = (
 
 
 def is_manifest(path: str) -> bool:
-    """Say whether of the file at *path* only some parts count."""
+    """Return whether of the file at *path* only some parts count."""
     return _name(path) in MANIFESTS
 
 
@@ -272,6 +272,6 @@ def possible_repositories(paths: Iterable[str]) -> Iterator[str]:
 
 
 def is_repository(names: Iterable[str]) -> bool:
-    """Say whether git takes a folder with entries of these *names* for a repository."""
+    """Return whether git takes a folder with entries of these *names* for a repository."""
     parts = {fold_path(name) for name in names}
     return "head" in parts and ({"objects", "refs"} <= parts or "commondir" in parts)

@@ -20,7 +20,7 @@ class Finding:
     """Whether a run that asks for nothing special stands on it."""
 
     def as_fields(self) -> dict[str, object]:
-        """Give the finding for a JSON document."""
+        """Return the finding for a JSON document."""
         return {
             "area": self.area,
             "name": self.name,
@@ -43,6 +43,6 @@ class Diagnosis:
 
     @property
     def holds(self) -> bool:
-        """Say whether all that an ordinary run stands on was tried, and held."""
+        """Return whether all that an ordinary run stands on was tried, and held."""
         needed = [finding.held for finding in self.findings if finding.needed]
         return bool(needed) and all(held is True for held in needed)

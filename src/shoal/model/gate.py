@@ -37,7 +37,7 @@ class GateAnswer:
 
     @property
     def is_approved(self) -> bool:
-        """Say whether the run goes on."""
+        """Return whether the run goes on."""
         return self.verdict is GateVerdict.APPROVE
 
     @property

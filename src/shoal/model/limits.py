@@ -33,7 +33,7 @@ class Range:
     is_whole: bool = False
 
     def problem(self, value: object) -> str | None:
-        """Say what is wrong with *value*, or `None`."""
+        """Return what is wrong with *value*, or `None`."""
         kinds = (int,) if self.is_whole else (int, float)
         # Compared, never converted: 10**400 is no float, and NaN lies in no range.
         if isinstance(value, kinds) and not isinstance(value, bool) and self.lowest <= value <= self.highest:
@@ -141,7 +141,7 @@ class ResourceLimits:
 
     @classmethod
     def default(cls) -> "ResourceLimits":
-        """Give the limits of a run that names none: CPU is then a fair share instead of a quota."""
+        """Return the limits of a run that names none: CPU is then a fair share instead of a quota."""
         return _UNNAMED
 
     def most_of(self, breach: str | None) -> str:
@@ -182,7 +182,7 @@ class ResourceLimits:
 
     @property
     def is_exact(self) -> bool:
-        """Say whether the agent is to have a disk of its own."""
+        """Return whether the agent is to have a disk of its own."""
         return self.disk == "exact"
 
 

@@ -69,12 +69,12 @@ class Mask:
 
     @property
     def is_empty(self) -> bool:
-        """Say whether there is nothing to be masked."""
+        """Return whether there is nothing to be masked."""
         return not self._texts
 
     @property
     def has_long(self) -> bool:
-        """Say whether there is a secret that can be looked for in files."""
+        """Return whether there is a secret that can be looked for in files."""
         return bool(self._long)
 
     def names_in(self, content: bytes) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class MaskStream:
         return self._say(text, self._find_undecided(text))
 
     def close(self) -> bytes:
-        """Give what was held back; it was no secret after all."""
+        """Return what was held back; it was no secret after all."""
         return self._say(self._held, len(self._held))
 
     def _find_undecided(self, text: bytes) -> int:
@@ -186,7 +186,7 @@ def _is_maskable(value: str) -> bool:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Give the common spellings of *value*, and its lines too, since what is said is cut into lines later."""
+    """Yield the common spellings of *value*, and its lines too, since what is said is cut into lines later."""
     lines = (line.strip() for line in value.split("\n"))
     for piece in (value, *(line for line in lines if len(line) >= SHORTEST)):
         yield from (piece, _raw(piece).decode(errors="replace"), *_in_json(piece))
@@ -201,7 +201,7 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def _encode(value: str) -> Iterator[str]:
-    """Give spellings that are found in no other text, because *value* is long."""
+    """Yield spellings that are found in no other text, because *value* is long."""
     raw = _raw(value)
     yield from (raw.hex(), raw.hex().upper())
     yield from _inside_base64(raw)
@@ -212,7 +212,7 @@ def _encode(value: str) -> Iterator[str]:
 
 
 def _inside_base64(raw: bytes) -> Iterator[str]:
-    """Give what base64 makes of *raw* in the middle of other bytes: the characters that depend on nothing else."""
+    """Yield what base64 makes of *raw* in the middle of other bytes: the characters that depend on nothing else."""
     for shift in range(3):
         first, last = -(-shift * 8 // 6), (shift + len(raw)) * 8 // 6
         for encode in (base64.standard_b64encode, base64.urlsafe_b64encode):
@@ -236,7 +236,7 @@ def _in_base64(raw: bytes) -> Iterator[str]:
 
 
 def _raw(text: str) -> bytes:
-    """Give the bytes of *text*; a variable of the host may hold bytes that are no UTF-8."""
+    """Return the bytes of *text*; a variable of the host may hold bytes that are no UTF-8."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:

@@ -18,7 +18,7 @@ def draw_cycle(needs: Mapping[str, Collection[str]]) -> str | None:
 
 
 def cycles(needs: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
-    """Give circles of names that wait for each other, no name in two of them; the first name of each is its last."""
+    """Yield circles of names that wait for each other, no name in two of them; the first name of each is its last."""
     left = {name: list(wanted) for name, wanted in needs.items()}
     for _ in range(MOST_CYCLES):
         try:
@@ -85,7 +85,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Give the id as a short word that can be shown anywhere."""
+        """Return the id as a short word that can be shown anywhere."""
         dashed = re.sub(r"[^a-z0-9]+", "-", self.id[:LONGEST_ID].lower()).strip("-")
         return dashed[:40].rstrip("-") or str(self.index)
 
@@ -200,7 +200,7 @@ def _ids(matrix: Matrix, items: Sequence[object]) -> list[str]:
 
 
 def _usual_ids(items: Sequence[object]) -> Iterator[list[str]]:
-    """Give the ids that all items have of themselves: by a usual key, or as the texts that they are."""
+    """Yield the ids that all items have of themselves: by a usual key, or as the texts that they are."""
     for name in USUAL_IDS:
         ids = [_as_id(item[name]) for item in items if isinstance(item, Mapping) and name in item]
         if len(ids) == len(items) and None not in ids:

@@ -35,7 +35,7 @@ class MergeStatus(StrEnum):
 
     @property
     def needs_a_person(self) -> bool:
-        """Say whether somebody has to look at it."""
+        """Return whether somebody has to look at it."""
         return self in (MergeStatus.CONFLICTS, MergeStatus.HELD)
 
 
@@ -69,7 +69,7 @@ class Conflict:
     """The sessions, merged before, that it conflicts with."""
 
     def as_fields(self) -> dict[str, object]:
-        """Give the fields by their names."""
+        """Return the fields by their names."""
         return {
             "kind": self.kind.value,
             "paths": list(self.paths),
@@ -96,7 +96,7 @@ class MergeResult:
     """The session that resolved it, where one did."""
 
     def __getitem__(self, name: str) -> object:
-        """Give a field by its name."""
+        """Return a field by its name."""
         return self.as_fields()[name]
 
     def keys(self) -> Iterator[str]:
@@ -104,7 +104,7 @@ class MergeResult:
         return (field.name for field in fields(self))
 
     def as_fields(self) -> dict[str, object]:
-        """Give the fields by their names."""
+        """Return the fields by their names."""
         return {
             "session": self.session,
             "status": self.status.value,
@@ -144,7 +144,7 @@ class Delivery:
     """Whether it takes the work out of the branch."""
 
     def as_fields(self) -> dict[str, object]:
-        """Give the fields by their names."""
+        """Return the fields by their names."""
         return {
             "into": self.into,
             "status": self.status.value,
@@ -178,13 +178,13 @@ class MergeReport:
 
     @property
     def needs_a_person(self) -> bool:
-        """Say whether anything is left for somebody to look at."""
+        """Return whether anything is left for somebody to look at."""
         open_ends = (DeliveryStatus.LEFT, DeliveryStatus.WAITING)
         left = self.delivery is not None and self.delivery.status in open_ends
         return left or self.branch_fault is not None or any(result.status.needs_a_person for result in self.results)
 
     def __getitem__(self, session: str) -> MergeResult:
-        """Give the result of *session*."""
+        """Return the result of *session*."""
         return self.by_session[session]
 
     @property
@@ -193,7 +193,7 @@ class MergeReport:
         return {result.session: result for result in self.results}
 
     def as_fields(self) -> dict[str, object]:
-        """Give the fields by their names."""
+        """Return the fields by their names."""
         return {
             "run": self.run,
             "strategy": self.strategy.value,
@@ -217,7 +217,7 @@ class Clash:
     conflicts: tuple[Conflict, ...]
 
     def as_fields(self) -> dict[str, object]:
-        """Give the fields by their names."""
+        """Return the fields by their names."""
         return {"sessions": [self.one, self.other], "conflicts": [conflict.as_fields() for conflict in self.conflicts]}
 
 
@@ -241,7 +241,7 @@ class Preview:
         )
 
     def as_fields(self) -> dict[str, object]:
-        """Give the fields by their names."""
+        """Return the fields by their names."""
         return {
             "run": self.run,
             "sessions": list(self.sessions),

@@ -24,7 +24,7 @@ class NetworkPolicy:
     """What the report says about a session on it."""
 
     def is_within(self, other: "NetworkPolicy") -> bool:
-        """Say whether it reaches nothing that *other* does not reach."""
+        """Return whether it reaches nothing that *other* does not reach."""
         return other.shares_host or not self.shares_host
 
 

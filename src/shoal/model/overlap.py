@@ -20,7 +20,7 @@ class Overlap:
     """The step whose workers both are, where they did the same task: then it is no wonder."""
 
     def as_fields(self) -> dict[str, object]:
-        """Give the fields by their names."""
+        """Return the fields by their names."""
         return {
             "sessions": [self.one, self.other],
             "step": self.step,

@@ -52,7 +52,7 @@ class ToolRule:
         return cls(pattern, found["tool"], found["glob"])
 
     def covers(self, tool: str, argument: str) -> bool:
-        """Say whether this rule speaks of *tool* used with *argument*."""
+        """Return whether this rule speaks of *tool* used with *argument*."""
         return _fits(self.tool, tool) and (self.glob is None or _argument_fits(self.glob, argument))
 
 
@@ -98,7 +98,7 @@ class Permissions:
         return tuple(path for path in self.readable if path.startswith("/"))
 
     def in_session(self) -> Self:
-        """Give what a wall holds: the workspace is always readable; raise `BadInput` for what no wall could hold."""
+        """Return what a wall holds: the workspace is always readable; raise `BadInput` for what no wall could hold."""
         for path in self.readable:
             if not PurePosixPath(path).is_absolute() and os.path.normpath(path) != ".":
                 why = "an agent can read all of its workspace, by git if not by name"
@@ -156,7 +156,7 @@ class PermissionManager:
         return tuple(self._audit)
 
     def tool_allowed(self, tool: str, argument: str = "") -> Decision:
-        """Say whether *tool* may be used with *argument*; what is denied is denied, whatever else allows it."""
+        """Return whether *tool* may be used with *argument*; what is denied is denied, whatever else allows it."""
         subject = f"{tool}({argument})" if argument else tool
         if denied := _first(self._deny, tool, argument):
             return self._decide(False, denied.pattern, subject)
@@ -166,12 +166,12 @@ class PermissionManager:
         return self._decide(allowed is not None, allowed.pattern if allowed else NOT_LISTED, subject)
 
     def env_allowed(self, name: str) -> Decision:
-        """Say whether the variable *name* may be taken from the host."""
+        """Return whether the variable *name* may be taken from the host."""
         listed = name in (self.permissions.env or ())
         return self._decide(listed, name if listed else NOT_LISTED, f"env {name}")
 
     def host_allowed(self, host: str) -> Decision:
-        """Say whether *host* may be spoken to; `*.example.org` is every name below `example.org`."""
+        """Return whether *host* may be spoken to; `*.example.org` is every name below `example.org`."""
         name = host.lower().removesuffix(".")
         rule = next((rule for rule in self.permissions.hosts or () if _host_fits(rule.lower(), name)), None)
         return self._decide(rule is not None, rule or NOT_LISTED, f"host {host}")
@@ -181,7 +181,7 @@ class PermissionManager:
         return self._path_decided(path, self._real(path), write).allowed
 
     def validate_path(self, path: str | Path, write: bool = False) -> Path:
-        """Give the real path, or raise `AccessDenied`.
+        """Return the real path, or raise `AccessDenied`.
 
         The answer is about this moment: who can write there can change what the path leads to.
         """
@@ -252,7 +252,7 @@ def _host_fits(rule: str, host: str) -> bool:
 
 
 def _unwritable(path: str) -> str | None:
-    """Say why agents can never write *path*."""
+    """Return why agents can never write *path*."""
     named = PurePosixPath(path)
     if named.is_absolute():
         return "lies outside of the workspace, and agents write only in it"

@@ -31,7 +31,7 @@ class PlacedText:
 
     @property
     def masked(self) -> str:
-        """Give the text with `MASK` and `FILL` for each place, so that it is as long as before."""
+        """Return the text with `MASK` and `FILL` for each place, so that it is as long as before."""
         parts, at = [], 0
         for place in self.places:
             parts += [_without_masks(self.text[at : place.start]), MASK + FILL * (place.end - place.start - 1)]

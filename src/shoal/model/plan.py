@@ -28,7 +28,7 @@ class Variation:
 
 
 def variation(vary: Sequence[Variation], index: int) -> Variation:
-    """Give the worker's own: they are dealt out in turn, and begin again when there are more workers."""
+    """Return the worker's own: they are dealt out in turn, and begin again when there are more workers."""
     return vary[index % len(vary)] if vary else Variation()
 
 
@@ -70,7 +70,7 @@ class Stage:
 
     @property
     def has_texts(self) -> bool:
-        """Say whether anything of it can name what other stages came to."""
+        """Return whether anything of it can name what other stages came to."""
         return self.condition is not None or self.loop is not None or self.is_template
 
 
@@ -161,7 +161,7 @@ class Plan:
 
 
 def short(name: str) -> str:
-    """Give the name of a stage as it is known inside of its own pipeline."""
+    """Return the name of a stage as it is known inside of its own pipeline."""
     return name.rpartition(INNER)[2]
 
 

@@ -60,7 +60,7 @@ class ResolvedTask:
 
     @property
     def has_permissions(self) -> bool:
-        """Say whether anybody said what it may use and touch."""
+        """Return whether anybody said what it may use and touch."""
         return self.permissions is not None or self.agent.permissions is not None
 
     @property

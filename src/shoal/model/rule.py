@@ -33,15 +33,15 @@ class Rule:
 
     @classmethod
     def on_failure(cls, written: str) -> "Rule":
-        """Give the rule that a step's `on_failure` stands for, a quorum being spelt `quorum=2`."""
+        """Return the rule that a step's `on_failure` stands for, a quorum being spelt `quorum=2`."""
         return cls.of(FAILURE_RULES.get(written, written))
 
     def why_not(self, total: int) -> str | None:
-        """Say why *total* workers cannot do enough, whatever they do, or `None`."""
+        """Return why *total* workers cannot do enough, whatever they do, or `None`."""
         if total and self.count_required(total) > total:
             return f"a quorum of {self.wanted} needs more than {total} worker{'s' if total > 1 else ''}"
         return None
 
     def count_required(self, total: int) -> int:
-        """Say how many of *total* have to succeed."""
+        """Return how many of *total* have to succeed."""
         return {"race": min(1, total), "quorum": self.wanted}.get(self.pattern, total)

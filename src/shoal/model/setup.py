@@ -42,14 +42,14 @@ class Setup:
         return frozenset(_WORD.findall("\n".join(self.commands)))
 
     def within(self, network: Network) -> "Setup":
-        """Give them no more than the agent's own *network*."""
+        """Return them no more than the agent's own *network*."""
         if self.network is None or NETWORKS[self.network].is_within(NETWORKS[network]):
             return self
         return replace(self, network=network, is_confined=True)
 
     @property
     def is_each(self) -> bool:
-        """Say whether every workspace has a run of its own."""
+        """Return whether every workspace has a run of its own."""
         return bool(self.named & OWN_NAMES) if self.each is None else self.each
 
 

@@ -44,7 +44,7 @@ def fill_argv(argv: Sequence[str], render: Render) -> tuple[str, ...]:
 
 
 def parameterise(script: str, render: Render) -> tuple[str, tuple[str, ...]]:
-    """Give a shell's text with variables in its places, and the parameters that it takes their values from.
+    """Return a shell's text with variables in its places, and the parameters that it takes their values from.
 
     Raises `BadInput` for a place that is not certain to be read as one value, and for a value that no shell can hold.
     """
@@ -68,7 +68,7 @@ def parameterise(script: str, render: Render) -> tuple[str, tuple[str, ...]]:
 
 
 def write_out(script: str, render: Render) -> str:
-    """Give a shell's text with its values where the places are, for a person to read."""
+    """Return a shell's text with its values where the places are, for a person to read."""
     placed = find_places(script)
     return _apply_edits(placed.text, [(place.start, place.end, render(place.text)) for place in placed.places])
 

@@ -108,7 +108,7 @@ class CodePlace:
     """Whether it could only become an option, which runs a command."""
 
     def takes(self, text: str) -> bool:
-        """Say whether the place as it is written hands over one word of the inner shell's."""
+        """Return whether the place as it is written hands over one word of the inner shell's."""
         return self.is_word and _QUOTED_VALUE.search(text) is not None
 
 
@@ -259,7 +259,7 @@ def _operands(rest: Sequence[Word]) -> list[Word]:
 
 
 def _puts_into_shell(texts: Sequence[str]) -> bool:
-    """Say whether `xargs` writes what it reads into the script of a shell."""
+    """Return whether `xargs` writes what it reads into the script of a shell."""
     marks = [after for before, after in itertools.pairwise(texts) if before in ("-I", "--replace")]
     marks += [text[2:] for text in texts if text.startswith("-I") and len(text) > 2]
     at = script_index(list(texts))
@@ -287,7 +287,7 @@ def _first_argument(name: str, rest: Sequence[Word]) -> list[Word]:
 
 
 def _is_word(program: str, code: Word, start: int) -> bool:
-    """Say whether the place is an unquoted word of the inner shell's text."""
+    """Return whether the place is an unquoted word of the inner shell's text."""
     if code.text == STDIN or program not in AS_SHELL or start not in code.places:
         return False
     readings = read_shell_text(code.text.replace(EXPANSION, "x")).readings

@@ -91,7 +91,7 @@ class Quotes:
         self.at += 1
 
     def subscript(self, word: Word) -> str:
-        """Say why a place in *word* is refused, if it is in the subscript of an assignment."""
+        """Return why a place in *word* is refused, if it is in the subscript of an assignment."""
         del word
         return ""
 

@@ -78,7 +78,7 @@ class _Commands:
 
     @property
     def is_at_start(self) -> bool:
-        """Say whether the next word may be a command or an assignment."""
+        """Return whether the next word may be a command or an assignment."""
         return all(word.text in RESERVED or ASSIGNMENT.fullmatch(word.text) for word in self.words)
 
 

@@ -28,27 +28,27 @@ class Status(StrEnum):
 
     @property
     def is_good(self) -> bool:
-        """Say whether this counts as success."""
+        """Return whether this counts as success."""
         return self in (Status.SUCCEEDED, Status.NO_CHANGES)
 
     @property
     def is_interrupted(self) -> bool:
-        """Say whether it was killed with its Shoal."""
+        """Return whether it was killed with its Shoal."""
         return self in (Status.INTERRUPTED, Status.LOST)
 
     @property
     def is_ended(self) -> bool:
-        """Say whether nothing more will happen."""
+        """Return whether nothing more will happen."""
         return self not in (Status.PENDING, Status.RUNNING, Status.PAUSED)
 
     @property
     def is_usable(self) -> bool:
-        """Say whether other stages may build on a step that ended like this: it succeeded, at least in part."""
+        """Return whether other stages may build on a step that ended like this: it succeeded, at least in part."""
         return self in (Status.SUCCEEDED, Status.DEGRADED)
 
 
 def step_status(rule: Rule, workers: Sequence[Status]) -> Status:
-    """Say how a step ended whose workers ran by *rule*."""
+    """Return how a step ended whose workers ran by *rule*."""
     if not workers:  # a matrix of no items has nothing to do
         return Status.SUCCEEDED
     if all(status is Status.SKIPPED for status in workers):
@@ -62,21 +62,21 @@ def step_status(rule: Rule, workers: Sequence[Status]) -> Status:
 
 
 def single_status(worker: Status) -> Status:
-    """Say how a step ended that has one worker, and nothing to decide."""
+    """Return how a step ended that has one worker, and nothing to decide."""
     if worker.is_good:
         return Status.SUCCEEDED
     return worker if worker in (Status.CANCELLED, Status.SKIPPED) else Status.FAILED
 
 
 def group_status(stages: Collection[Status], *, are_met: bool) -> Status:
-    """Say how a group ended by the *stages* that count; *are_met* says whether all that had to succeed did."""
+    """Return how a group ended by the *stages* that count; *are_met* says whether all that had to succeed did."""
     if not are_met:
         return Status.FAILED
     return Status.DEGRADED if Status.DEGRADED in stages else Status.SUCCEEDED
 
 
 def run_status(stages: Collection[Status]) -> Status:
-    """Say how a run ended by the outer *stages* that count."""
+    """Return how a run ended by the outer *stages* that count."""
     found = set(stages)
     if found <= {Status.SUCCEEDED}:
         return Status.SUCCEEDED
@@ -86,7 +86,7 @@ def run_status(stages: Collection[Status]) -> Status:
 
 
 def share_status(good: int, total: int) -> Status:
-    """Say how something ended of which *good* of *total* parts succeeded, in no order and by no rule."""
+    """Return how something ended of which *good* of *total* parts succeeded, in no order and by no rule."""
     if good == total:
         return Status.SUCCEEDED
     return Status.DEGRADED if good else Status.FAILED

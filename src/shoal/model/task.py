@@ -170,7 +170,7 @@ class Task:
         return replace(made, params={**(made.params or {}), **params}) if params else made
 
     def with_inputs(self, more: Sequence[WorkerResult] | Mapping[str, object]) -> Self:
-        """Give it *more* inputs."""
+        """Return it *more* inputs."""
         if not more:
             return self
         if not isinstance(more, Mapping) and not isinstance(self.inputs, Mapping):
@@ -191,12 +191,12 @@ class Task:
 
     @property
     def promises(self) -> dict[str, object]:
-        """Say what it says of itself as a step of a file would."""
+        """Return what it says of itself as a step of a file would."""
         found = {name: getattr(self, name) for name in PROMISES if getattr(self, name)}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
 
     def as_fields(self) -> dict[str, object]:
-        """Give the fields that were said."""
+        """Return the fields that were said."""
         given = {parameter.name: getattr(self, parameter.name) for parameter in fields(self)}
         return {key: value for key, value in given.items() if value not in (None, (), "any", 0)}
 
@@ -235,7 +235,7 @@ def _as_tuple(name: str, value: object, items: tuple[type, ...]) -> tuple[object
 
 
 def _by_name(inputs: Mapping[str, object]) -> dict[str, WorkerResult | str]:
-    """Give each input a name of its own; several below one name are numbered."""
+    """Return each input a name of its own; several below one name are numbered."""
     found: dict[str, WorkerResult | str] = {}
     for name, value in inputs.items():
         if not isinstance(name, str) or not INPUT.fullmatch(name):

@@ -74,7 +74,7 @@ async def _run_settled(calls: Source[Call[T]], total: int | None, how: How[T]) -
 
 
 async def race(calls: Source[Call[T]], **options: Unpack[Options[T]]) -> T:
-    """Give the value of the first call that succeeds; the others are cancelled and have ended by then.
+    """Return the value of the first call that succeeds; the others are cancelled and have ended by then.
 
     Raises `AllFailed` with every cause, or `TimedOut` when the deadline passed first.
     """
@@ -97,7 +97,7 @@ async def race(calls: Source[Call[T]], **options: Unpack[Options[T]]) -> T:
 
 
 async def quorum(calls: Source[Call[T]], n: int, **options: Unpack[Options[T]]) -> list[T]:
-    """Give the values of the first *n* calls that succeed, in input order, and end the rest.
+    """Return the values of the first *n* calls that succeed, in input order, and end the rest.
 
     Raises `QuorumMissed` as soon as too many have failed, or `TimedOut` when the deadline passed first.
     """

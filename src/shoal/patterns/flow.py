@@ -136,7 +136,7 @@ class Flow(Generic[T]):
         return outcome
 
     def has_landed(self) -> bool:
-        """Say whether an outcome can be taken without waiting."""
+        """Return whether an outcome can be taken without waiting."""
         return bool(self._landed)
 
     async def wait_for_change(self) -> bool:

@@ -128,7 +128,7 @@ class Limiter:
             self.grant(first, new=True)
 
     def next_of(self, line: Line[Waiter]) -> Waiter | None:
-        """Give who is next in *line*, past those that were cancelled and have not run since."""
+        """Return who is next in *line*, past those that were cancelled and have not run since."""
         while line:
             first = line.first()
             if not first.granted.cancelled():
@@ -169,7 +169,7 @@ _of_the_process = Limiter(DEFAULT_MAX_CONCURRENT)
 
 
 def default_limiter() -> Limiter:
-    """Give the limiter of the nearest `use_limiter`, or the process's own."""
+    """Return the limiter of the nearest `use_limiter`, or the process's own."""
     return _limiter.get() or _of_the_process
 
 

@@ -53,24 +53,24 @@ class How(Generic[T]):
             object.__setattr__(self, "ends_at", asyncio.get_running_loop().time() + self.deadline)
 
     def seconds_left(self) -> float | None:
-        """Say how long the whole may still take."""
+        """Return how long the whole may still take."""
         return None if self.ends_at is None else self.ends_at - asyncio.get_running_loop().time()
 
     def is_late(self) -> bool:
-        """Say whether the deadline of the whole has passed."""
+        """Return whether the deadline of the whole has passed."""
         left = self.seconds_left()
         return left is not None and left <= 0
 
     def lateness(self) -> TimedOut:
-        """Give the error of what the deadline ended."""
+        """Return the error of what the deadline ended."""
         return TimedOut("the deadline", self.deadline or 0)
 
     def overtime(self) -> TimedOut:
-        """Give the error of a call that took too long itself."""
+        """Return the error of a call that took too long itself."""
         return TimedOut("the timeout", self.timeout or 0)
 
     def width(self) -> int:
-        """Say how many calls may be begun and not yet delivered."""
+        """Return how many calls may be begun and not yet delivered."""
         return self.limit or (self.limiter or default_limiter()).max_concurrent
 
     def slot(self) -> Slot:

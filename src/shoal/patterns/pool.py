@@ -205,7 +205,7 @@ class AgentPool(Generic[A]):
         return kept
 
     async def _by_name(self, name: str) -> PooledAgent[A]:
-        """Give the agent of that name, made once however many ask at the same time."""
+        """Return the agent of that name, made once however many ask at the same time."""
         if name not in self._named:
             if len(self._named) >= self._size:
                 raise BadInput(f"the pool has room for {self._size} agents, all of them named; give it a larger `size`")
@@ -297,7 +297,7 @@ class AgentPool(Generic[A]):
 
 
 def _wants_name(make: Callable[..., object], name: str | None) -> bool:
-    """Say whether *make* is to be told a name: where it needs one, or takes one and there is one."""
+    """Return whether *make* is to be told a name: where it needs one, or takes one and there is one."""
     try:
         first = next(iter(inspect.signature(make).parameters.values()), None)
     except (TypeError, ValueError):  # a builtin may have no signature

@@ -50,7 +50,7 @@ class Meter:
             self._trouble = error
 
     def now(self) -> Progress:
-        """Say how far it is."""
+        """Return how far it is."""
         done = sum(self._counts.values())
         elapsed = time.monotonic() - self._began
         rate = done / elapsed if elapsed > 0 else 0.0

@@ -28,7 +28,7 @@ class Retry:
     on_retry: Callable[[int, Exception], None] | None = None
 
     def wants(self, error: Exception) -> bool:
-        """Say whether *error* is worth another attempt."""
+        """Return whether *error* is worth another attempt."""
         return isinstance(error, (Refused, self.retry_on))
 
 

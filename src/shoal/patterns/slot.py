@@ -32,7 +32,7 @@ class Line(Generic[W]):
         return self._length
 
     def first(self) -> W:
-        """Give who is next, without taking it out."""
+        """Return who is next, without taking it out."""
         runs = self._runs[max(self._runs)]
         return next(iter(next(iter(runs.values()))))
 
@@ -89,7 +89,7 @@ class Loan:
             self.dissolve()
 
     def dissolve(self) -> bool:
-        """Give the slot back to its lender if it lies here, and say so."""
+        """Return the slot back to its lender if it lies here, and say so."""
         lies_here = self.attached and self.children == 0
         if lies_here:
             self._detach()
@@ -223,7 +223,7 @@ class Lending:
             self._loan.end()
 
     def pause(self) -> "Pause":
-        """Give the call a slot to go on with for a while; left by an error, it keeps it."""
+        """Return the call a slot to go on with for a while; left by an error, it keeps it."""
         return Pause(self)
 
     async def take_back(self) -> None:
@@ -260,5 +260,5 @@ def live_below(loan: Loan | None) -> None:
 
 
 def holds_slot() -> bool:
-    """Say whether the running call holds a slot."""
+    """Return whether the running call holds a slot."""
     return _slot.get() is not None

@@ -16,12 +16,12 @@ Source: TypeAlias = Iterable[Item] | AsyncIterable[Item]
 
 
 def size_of(items: Source[Item]) -> int | None:
-    """Say how many items there are, where that is known."""
+    """Return how many items there are, where that is known."""
     return len(items) if isinstance(items, Sized) else None
 
 
 async def each(items: Source[Item]) -> AsyncGenerator[Item, None]:
-    """Give the items of any iterable; an async generator is closed at the end."""
+    """Return the items of any iterable; an async generator is closed at the end."""
     if not isinstance(items, AsyncIterable):
         for item in items:
             yield item
@@ -46,7 +46,7 @@ def chunked(items: AsyncIterable[Item], size: int) -> AsyncGenerator[list[Item],
 @overload
 def chunked(items: Iterable[Item], size: int) -> Iterator[list[Item]]: ...
 def chunked(items: Source[Item], size: int) -> Iterator[list[Item]] | AsyncGenerator[list[Item], None]:
-    """Give the items in lists of *size*, the last one shorter; lazily, of an async iterable as an async one."""
+    """Yield the items in lists of *size*, the last one shorter; lazily, of an async iterable as an async one."""
     if size < 1:
         raise BadInput(f"a chunk has at least 1 item, not {size}")
     return _async_chunks(items, size) if isinstance(items, AsyncIterable) else _chunks(items, size)

@@ -45,7 +45,7 @@ class Shape(BaseModel):
 
 @lru_cache(maxsize=256)  # in a large document it is asked of every step
 def nearest_key(shape: type[Shape], name: str) -> str | None:
-    """Give the key of *shape* that an unknown *name* was probably to be, if one is near."""
+    """Return the key of *shape* that an unknown *name* was probably to be, if one is near."""
     known = _list_keys(shape)
     return None if name in known else close(name, known)
 

@@ -58,7 +58,7 @@ class _Place:
 
 
 def _sources(start: _Place, tree: Node) -> Iterator[_Place]:
-    """Give the steps whose work *start* hands on: it may be a gate, or a pipeline, which have none of their own."""
+    """Yield the steps whose work *start* hands on: it may be a gate, or a pipeline, which have none of their own."""
     pipelines = {text(find(pipeline, "name")): pipeline for pipeline in items(find(tree, "pipelines"))}
     seen: set[tuple[int, int]] = set()
     waiting = [start]
@@ -87,7 +87,7 @@ def _before(place: _Place) -> list[_Place]:
 
 
 def _last(pipeline: Node, outer: _Place) -> list[_Place]:
-    """Give the last steps of a pipeline: those that nobody inside of it needs."""
+    """Return the last steps of a pipeline: those that nobody inside of it needs."""
     found = [step for step in items(find(pipeline, "steps")) if isinstance(step, Fields)]
     steps = {label: step for step in found if (label := title(step)) is not None}
     needed = {need for step in steps.values() for need in _needs(step, steps)}
@@ -113,7 +113,7 @@ EXACT = 300
 
 
 def width(needs: Mapping[str, Collection[str]], workers: Mapping[str, int]) -> int:
-    """Say how many of *workers* can be at work at once, by what needs what; never too few.
+    """Return how many of *workers* can be at work at once, by what needs what; never too few.
 
     By Dilworth's theorem that many chains cover all of them, each worker once; and to cover by as few chains as can be
     is to match as many workers as can be with one that comes later in the same chain.
@@ -136,7 +136,7 @@ def _chains(order: Sequence[str], needs: Mapping[str, Collection[str]]) -> list[
 
 
 def earlier(order: Sequence[str], needs: Mapping[str, Collection[str]]) -> list[int]:
-    """Give for each step, as bits, all that must be over before it starts."""
+    """Return for each step, as bits, all that must be over before it starts."""
     place = {name: index for index, name in enumerate(order)}
     found: list[int] = []
     for name in order:
@@ -193,7 +193,7 @@ def _trace(start: int, later: int, before: int, came: Mapping[int, tuple[int, in
 
 
 def _list_dropped_pairs(path: Path) -> Iterator[tuple[int, int]]:
-    """Give the pairs that the path takes apart."""
+    """Yield the pairs that the path takes apart."""
     return ((after, before) for (_, before), (after, _) in itertools.pairwise(path))
 
 

@@ -19,7 +19,7 @@ _NAME = re.compile(PATTERN)
 
 
 def is_name(text: str) -> bool:
-    """Say whether *text* may be a name."""
+    """Return whether *text* may be a name."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -33,7 +33,7 @@ OWN_FILE = "shoal.yaml"
 
 
 def own_file(folder: Path) -> Path:
-    """Give the file for who works in *folder*: where it would lie in the folder itself, if there is none.
+    """Return the file for who works in *folder*: where it would lie in the folder itself, if there is none.
 
     Outside of a repository no other folder is looked at: what lies above may be anybody's.
     """

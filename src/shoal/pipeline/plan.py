@@ -156,7 +156,7 @@ def _inside(settling: Settling, pipeline: str, path: tuple[str | int, ...], oute
 
 
 def _agent_texts(*tasks: ResolvedTask) -> Iterator[str]:
-    """Give the texts of agents and personas that come with a step."""
+    """Yield the texts of agents and personas that come with a step."""
     for task in tasks:
         yield task.system_prompt
         yield from (text for name, text in task.env.items() if name not in task.secrets)
@@ -175,7 +175,7 @@ def _choose_pipeline(document: Document, pipeline: str | None) -> _Chosen:
 
 
 def _outermost(document: Document, found: Mapping[str, _Chosen]) -> _Chosen:
-    """Give the one that is no step of another: the rest is run by it, or by nobody."""
+    """Return the one that is no step of another: the rest is run by it, or by nobody."""
     inside = {step.pipeline for chosen in found.values() for step in chosen.steps}
     match [chosen for name, chosen in found.items() if name not in inside]:
         case [only] if len(found) == 1:

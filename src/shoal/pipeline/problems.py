@@ -68,14 +68,14 @@ def printable(text: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Say which known name was probably meant, or which there are."""
+    """Return which known name was probably meant, or which there are."""
     names = [printable(candidate) for candidate in itertools.islice(known, CANDIDATES)]
     near = close(name, names)
     return f"did you mean `{near}`?" if near else f"known: {', '.join(names) or 'none'}"
 
 
 def close(name: str, known: Iterable[str]) -> str | None:
-    """Give the known name that is nearest, if one is near."""
+    """Return the known name that is nearest, if one is near."""
     return next(iter(difflib.get_close_matches(name[:SHOWN].lower(), list(known), n=1)), None)
 
 

@@ -45,7 +45,7 @@ class Variables:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Say which of the host's variables each of them came from."""
+        """Return which of the host's variables each of them came from."""
         return {name: reserved.variable for name, reserved in self.taken.items()}
 
     def under(self, nearer: "Variables") -> "Variables":
@@ -77,7 +77,7 @@ def _offer(sub_agents: int) -> str:
 
 
 def _restrictions(permissions: Permissions | None) -> str:
-    """Say which tools are out of reach; what the wall holds needs no words."""
+    """Return which tools are out of reach; what the wall holds needs no words."""
     if permissions is None:
         return ""
     lines = []
@@ -185,7 +185,7 @@ class Settling:
         )
 
     def _siblings(self, path: Path) -> Sequence[StepShape]:
-        """Give all steps of the pipeline that the step at *path* is of."""
+        """Return all steps of the pipeline that the step at *path* is of."""
         shape = self.document.shape
         if path[0] == "steps" or shape.pipelines is None:
             return shape.steps or ()
@@ -260,7 +260,7 @@ class Settling:
         return Network(nearest) if nearest else None
 
     def setup(self, *nearest: Surroundings) -> Setup | None:
-        """Give the nearest set-up, of *nearest* or else of the whole run."""
+        """Return the nearest set-up, of *nearest* or else of the whole run."""
         every: tuple[Surroundings | RuntimeShape, ...] = (*nearest, self.document.shape.runtime)
         found = next((source.setup for source in every if source.setup is not None), None)
         timeout = next((source.setup_timeout for source in every if source.setup_timeout is not None), None)
@@ -326,7 +326,7 @@ class Settling:
 
 
 def asking(spec: AgentSpec, persona: PersonaShape) -> AgentSpec:
-    """Give the agent the model that its persona names."""
+    """Return the agent the model that its persona names."""
     return spec if persona.model is None else spec.asking(persona.model)
 
 
@@ -351,7 +351,7 @@ def _plain(shape: StepShape) -> AgentSpec:
 
 
 def _on_failure(shape: StepShape) -> str:
-    """Give the rule; of several tries one good one is enough to choose from, and a matrix may say it its own way."""
+    """Return the rule; of several tries one good one is enough to choose from, and a matrix may say it its own way."""
     if "on_failure" in shape.model_fields_set:
         return shape.on_failure
     if shape.select is not None:

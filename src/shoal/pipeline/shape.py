@@ -172,7 +172,7 @@ class LoopShape(Shape):
 
     @property
     def given(self) -> Loop:
-        """Give it as a value."""
+        """Return it as a value."""
         most = self.max or self.max_iterations or USUAL_ROUNDS
         return Loop(until=self.until, most=most, must_hold=self.on_exhausted == "fail")
 
@@ -242,7 +242,7 @@ class StepShape(Surroundings, Contracted):
 
     @property
     def has_agent(self) -> bool:
-        """Say whether it is work for an agent, and no command, gate or pipeline."""
+        """Return whether it is work for an agent, and no command, gate or pipeline."""
         is_command = self.command is not None or (self.exec is not None and self.exec.type == "command")
         return not is_command and self.gate is None and self.pipeline is None
 

@@ -104,7 +104,7 @@ class _Check:
                 yield self._problem(Text.of(scalar), place.origin, why)
 
     def _why_not_code(self, found: CodePlace | None, written: str) -> str | None:
-        """Say why the place cannot be a part of a program's code, or `None`."""
+        """Return why the place cannot be a part of a program's code, or `None`."""
         if found is None or found.takes(written) or self._is_ours(written):
             return None
         if found.program == "":
@@ -123,7 +123,7 @@ class _Check:
         return f"{what}; {_by_variable(written, READ_AS.get(found.program, AS_SHELL))}"
 
     def _is_ours(self, written: str, *others: str) -> bool:
-        """Say whether all that a place names is the author's, Shoal's or of *others*: nothing that an agent said."""
+        """Return whether all that a place names is the author's, Shoal's or of *others*: nothing that an agent said."""
         try:
             paths = [use.path.split(".") for use in uses(written)]
         except BadTemplate:

@@ -70,7 +70,7 @@ class PersonaSources:
         )
 
     def surroundings(self, setup: object, toolchains: object) -> tuple[Setup | None, tuple[ToolFolder, ...]]:
-        """Give what workspaces are set up with and which folders of programs all see: said here, else in the file."""
+        """Return what workspaces are set up with and which folders of programs all see: said here, else in the file."""
         given = {"setup": setup, "toolchains": toolchains}
         runtime = {key: value for key, value in given.items() if value is not None}
         written = [_parse({"runtime": runtime}, "coordinator", self.folder)] if runtime else []

@@ -73,7 +73,7 @@ def _position(mark: object) -> Position | None:
 
 
 def _hint(lines: list[str], at: Position, began: Position) -> str | None:
-    """Say what helps, told by the signs that stand there: what the parser says is for those who wrote it."""
+    """Return what helps, told by the signs that stand there: what the parser says is for those who wrote it."""
     sign, before = _sign(lines, at), _line(lines, at)[: at.column - 1]
     if sign == "\t":
         return "indent with spaces, not with tabs"

@@ -26,7 +26,7 @@ class Completed:
 
     @property
     def ok(self) -> bool:
-        """Say whether it ended by itself, with 0."""
+        """Return whether it exited with 0."""
         return self.exit.code == 0
 
 
@@ -60,7 +60,7 @@ def _split(stdout: Callable[[bytes], None], stderr: Callable[[bytes], None]) -> 
 
 
 class _Spool:
-    """Write the first *limit* bytes to a file, and tell when there are more."""
+    """Write the first *limit* bytes to a file, and report when there are more."""
 
     def __init__(self, target: BinaryIO, limit: int) -> None:
         self._target = target

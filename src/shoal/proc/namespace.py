@@ -1,4 +1,4 @@
-"""A pid namespace seen from outside: asked to stop, killed, and seen empty."""
+"""A pid namespace, controlled from outside."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ PARENT, FLAGS, BEGAN = 1, 6, 19  # fields of /proc/PID/stat, counted from the st
 
 
 class Namespace:
-    """The processes of one box, by the pidfd of their pid 1.
+    """The processes of one sandbox, by the pidfd of their pid 1.
 
     The kernel ends a namespace with its pid 1, and reports pid 1 as ended only when nobody else is left.
     """
@@ -24,7 +24,7 @@ class Namespace:
         self._ours = ours
 
     def began(self) -> int | None:
-        """Say when pid 1 began, in ticks since the boot; `None` once it has ended, or is not ours."""
+        """Return when pid 1 started, in ticks since boot; `None` once it has ended, or is not ours."""
         began = _field(self.pid, BEGAN)
         # Seen last: while it lives its number is nobody else's, so what was read is about it.
         return began if self._ours and not is_ended(self._pidfd) else None
@@ -44,7 +44,7 @@ class Namespace:
         self._send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a process that was paused go on."""
+        """Resume a paused process."""
         self._send(signal.SIGCONT)
 
     async def kill_all(self, timeout: float) -> bool:
@@ -63,7 +63,7 @@ class Namespace:
         return await pidfd_ended(self._pidfd, timeout)
 
     def close(self) -> None:
-        """Let the pidfd go."""
+        """Close the pidfd."""
         os.close(self._pidfd)
 
     def _send(self, signum: signal.Signals) -> None:
@@ -73,7 +73,7 @@ class Namespace:
 
 
 def adopt(pid: int, *, parent: int) -> Namespace | None:
-    """Take hold of the pid 1 that *parent* started; `None` when it is gone already."""
+    """Open the pid 1 that *parent* started; `None` if it is gone."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -84,7 +84,7 @@ def adopt(pid: int, *, parent: int) -> Namespace | None:
 
 
 def _is_over(pid: int) -> bool:
-    """Say whether a process of one thread is exiting and has no children."""
+    """Return whether a process of one thread is exiting and has no children."""
     with contextlib.suppress(OSError):
         threads = os.listdir(f"/proc/{pid}/task")
         return threads == [str(pid)] and bool((_field(pid, FLAGS) or 0) & PF_EXITING) and _children(pid) == []

@@ -1,10 +1,10 @@
-"""What of a stream is kept when there may be too much of it."""
+"""Bound what is kept of a stream."""
 
 from collections.abc import Callable
 
 
 class OutputBudget:
-    """Decide whether a line is still kept: at most *limit* bytes in all, the rest counted."""
+    """Keep at most *limit* bytes of lines in all, and count the rest."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit
@@ -34,7 +34,7 @@ class Head:
         self.dropped += max(0, len(chunk) - room)
 
     def content(self) -> bytes:
-        """Give what was kept."""
+        """Return what was kept."""
         return bytes(self._kept)
 
 
@@ -57,7 +57,7 @@ class Ends:
             self._trim()
 
     def content(self) -> bytes:
-        """Give head and tail, with a line between them where bytes are missing."""
+        """Return head and tail, with a line between them that counts the missing bytes."""
         self._trim()
         gap = b"\n[... %d bytes left out ...]\n" % self._passed if self._passed else b""
         return self._head.content() + gap + bytes(self._tail)
@@ -119,7 +119,7 @@ class Lines:
 
 
 class Passages(Lines):
-    """Emit whole lines that came together as one text: for who keeps them only, `yes` then costs a fiftieth."""
+    """Emit lines that arrive together as one text, which makes a flood of lines fifty times cheaper."""
 
     def _tell_all(self, lines: bytes) -> None:
         if len(lines) > self._cap:  # one of them may be too long

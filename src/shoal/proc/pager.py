@@ -1,4 +1,4 @@
-"""A person's own pager between us and their terminal: it has the terminal, and its keys, while it runs."""
+"""Show text in the user's pager."""
 
 import contextlib
 import signal

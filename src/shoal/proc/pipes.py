@@ -1,4 +1,4 @@
-"""The reading end of a pipe, drawn from in small bites and no faster than its rate."""
+"""Read pipes in small chunks, no faster than a given rate."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ LARGEST_PIPE = 2**20  # what an ordinary user may make of one
 
 @dataclass(frozen=True, slots=True)
 class Outlet:
-    """Where a tap's bytes go, and who hears of its end; *pour* may answer for how many seconds it wants no more."""
+    """Where a tap's bytes go, and its end; *pour* may return for how many seconds to pause."""
 
     pour: Callable[[bytes], float | None]
     closed: Callable[[], None]
@@ -24,7 +24,7 @@ class Outlet:
 
 
 class Tap:
-    """Read a pipe while it is readable; past its rate it rests, so that the writer blocks and the loop does not."""
+    """Read a pipe while it is readable; above its rate it pauses, so that the writer blocks, not the loop."""
 
     def __init__(self, fd: int, outlet: Outlet, rate_bytes: int) -> None:
         self._fd = fd
@@ -41,26 +41,26 @@ class Tap:
         self.closed = asyncio.Event()
 
     def open(self) -> None:
-        """Begin, or after a rest go on, to read."""
+        """Start or resume reading."""
         self._rest = None
         self._slice_ends = 0.0  # a timer may come a clock tick early, and a read of 0 bytes would look like the end
         self._loop.add_reader(self._fd, self._draw)
 
     def wake(self) -> None:
-        """End a rest: who wrote is gone, and its last words are wanted now."""
+        """End a pause: the writer is gone, and the rest is needed now."""
         if self._rest is not None and not self.closed.is_set():
             self._rest.cancel()
             self.open()
 
     def drain(self) -> None:
-        """Take what the pipe still holds and close it, whoever else may hold its other end."""
+        """Read what the pipe still holds and close it, even if its other end is still open."""
         left = LARGEST_PIPE
         while left > 0 and not self.closed.is_set() and (taken := self._read(min(PIPE, left))):
             left -= taken
         self.close()
 
     def close(self) -> None:
-        """Stop reading and close the descriptor; a second time does nothing."""
+        """Stop reading and close the descriptor; idempotent."""
         if self.closed.is_set():
             return
         self.closed.set()
@@ -83,7 +83,7 @@ class Tap:
             self._pause(now)
 
     def _pause(self, now: float) -> None:
-        """Rest until the next slice when this one's share is spent, and for as long as the sink wants no more."""
+        """Pause until the next slice when this slice's share is spent, or as long as the sink asks."""
         is_spent = min(self._left, self._time_left) <= 0
         until = max(self._slice_ends if is_spent else 0.0, now + self._unwanted if self._unwanted else 0.0)
         self._unwanted = 0.0
@@ -117,7 +117,7 @@ class Tap:
 
 
 class Feed:
-    """Write whole messages into a pipe, one after the other; a reader that has gone is `BrokenPipeError`."""
+    """Write whole messages into a pipe; raise `BrokenPipeError` if the reader is gone."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -127,14 +127,14 @@ class Feed:
         self._is_closed = False
 
     async def write(self, message: bytes) -> None:
-        """Write all of *message*; while the child does not read, this waits."""
+        """Write all of *message*; wait while the child does not read."""
         async with self._turn:
             rest = memoryview(message)
             while rest:
                 rest = rest[await self._some(rest[:PIPE]) :]
 
     def close(self) -> None:
-        """Let the child read the end of its input; a second time does nothing."""
+        """Close the child's input; idempotent."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,4 +1,4 @@
-"""A running process: watched, streamed, and ended with its whole group."""
+"""A running process, ended with its whole group."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ async def pidfd_ended(pidfd: int, timeout: float) -> bool:
 
 
 def is_ended(pidfd: int, timeout: float = 0.0) -> bool:
-    """Say whether the process has ended; a *timeout* above 0 blocks the thread."""
+    """Return whether the process has ended; a *timeout* above 0 blocks."""
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     return bool(poller.poll(timeout * 1000))
@@ -99,7 +99,7 @@ async def started(
 
 
 async def _spawn(command: Command) -> Child:
-    """Start *command*; where the machine has no process or descriptor to spare, wait for one, but not for ever."""
+    """Start *command*; if the machine is out of processes or descriptors, retry for a while."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -157,7 +157,7 @@ class Process:
         self._signal_group(signal.SIGKILL)
 
     def leave_running(self) -> None:
-        """Let the process outlive us: leaving `started` takes what it has written so far, and ends nothing."""
+        """Let the process outlive us: leaving `started` reads what it has written so far, and ends nothing."""
         self._is_left = True
         for tap in self._taps:
             tap.drain()
@@ -169,12 +169,12 @@ class Process:
         await self._feed.write(message)
 
     def close_input(self) -> None:
-        """Let the process read the end of its input."""
+        """Close the process's input."""
         if self._feed is not None:
             self._feed.close()
 
     async def report(self, name: str, timeout: float) -> bytes:
-        """Give what the child wrote on `Report(name)` until it closed it or exited, at most 64 KiB of it.
+        """Return what the child wrote on `Report(name)` until it closed it or exited, at most 64 KiB of it.
 
         Raises TimeoutError when neither has come in time.
         """
@@ -274,7 +274,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """What a child says on one of its report pipes."""
+    """A child's output on one of its report pipes."""
 
     tap: Tap
     said: Head

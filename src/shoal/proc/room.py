@@ -1,4 +1,4 @@
-"""The last of the host's disk: how much is free, how much must stay so, and how our own work ends before that."""
+"""The host's free disk space: how much must stay free, and how our own work ends before that."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ FLOOR_PART = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What is free on a disk, and how much of it must stay so; a disk that makes inodes as it needs them has no end."""
+    """The free space of a disk, and how much must stay free; disks with dynamic inodes have no inode limit."""
 
     free_bytes: int
     floor_bytes: int
@@ -36,7 +36,7 @@ class Room:
 
 
 def room(path: Path, *, coming_bytes: int = 0, part: float = 1.0) -> Room:
-    """Look what is free on the disk of *path*; *coming_bytes* were written already and have yet to arrive there.
+    """Read the free space on the disk of *path*; *coming_bytes* were written but have yet to arrive there.
 
     2 GiB and 100,000 inodes stay free, on a small disk 5 % of it: 5 % of a large one would be more than many people
     ever have free. *part* of that floor counts.
@@ -51,7 +51,7 @@ def room(path: Path, *, coming_bytes: int = 0, part: float = 1.0) -> Room:
 
 
 def free_floor(path: Path, *, coming_bytes: int = 0, part: float = 1.0) -> str | None:
-    """Say that the disk of *path* is too full for any agent to go on, or `None`."""
+    """Return that the disk of *path* is too full for agents to continue, or `None`."""
     disk = room(path, coming_bytes=coming_bytes, part=part)
     if disk.spare_bytes < 0:
         free, floor = max(0, disk.free_bytes) / 2**20, disk.floor_bytes / 2**20
@@ -68,13 +68,13 @@ OWN_PART = 0.5
 
 
 def pause(now: Room) -> float:
-    """Wait no longer than the fastest writer would need for half of what may still be taken."""
+    """Return a pause in which even the fastest writer fills at most half of the spare space."""
     least = min(now.spare_bytes / FASTEST_BYTES, now.spare_inodes / FASTEST_INODES)
     return min(LONGEST, max(SHORTEST, least))
 
 
 class DiskFull(Broken):
-    """Work of ours was ended before it could take the last of the host's disk."""
+    """Our own work was ended before it filled the host's disk."""
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""The start of a child: its descriptors, its arguments, and what is said when it cannot be had."""
+"""Start a child: its descriptors, its arguments, and the error if it cannot start."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ NOT_TO_BE_HAD = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.E
 
 
 class Stream(StrEnum):
-    """Which of a child's two outputs."""
+    """One of a child's two output streams."""
 
     STDOUT = "stdout"
     STDERR = "stderr"
@@ -73,7 +73,7 @@ def _spawn(command: Command, wiring: "_Wiring") -> Child:
 
 
 def _limit(pid: int, limits: ProcessLimits) -> None:
-    """Limit a child that has just become its program: it had no time yet to take anything."""
+    """Limit a child right after exec, before it could use anything."""
     wanted = ((resource.RLIMIT_DATA, limits.memory_bytes), (resource.RLIMIT_CPU, limits.cpu_seconds))
     for kind, most in wanted:
         if most is not None:
@@ -111,7 +111,7 @@ class _Wiring:
         self.stdin: int | None = None
 
     def argument(self, argument: Argument) -> str:
-        """Spell one argument as the child will see it."""
+        """Return one argument as the child will see it."""
         match argument:
             case Given(content):
                 return self._inherit(self._memfd(content))
@@ -123,7 +123,7 @@ class _Wiring:
                 return argument
 
     def input(self, stdin: bytes | Path | Live) -> int:
-        """Open what the child is to read."""
+        """Open the child's standard input."""
         if isinstance(stdin, bytes):
             return self.readable(stdin)
         if isinstance(stdin, Live):
@@ -187,7 +187,7 @@ WANTED = 65_536
 
 
 def raise_file_limit() -> int:
-    """Raise our own bound of open files as far as we may, and say how many sessions it carries."""
+    """Raise our limit of open files as far as allowed, and return how many sessions it is enough for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < WANTED:
         soft = min(hard, WANTED) if hard != resource.RLIM_INFINITY else WANTED

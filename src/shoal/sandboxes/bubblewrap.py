@@ -120,7 +120,7 @@ def environment(env: Mapping[str, str]) -> Environment:
 
 
 def capability_set(names: Iterable[str]) -> str:
-    """Spell a set of capabilities as /proc/self/status does."""
+    """Format a set of capabilities as /proc/self/status does."""
     unknown = sorted(set(names) - set(CAPABILITIES))
     if unknown:
         raise BadInput(f"no sandbox may have {', '.join(unknown)}")
@@ -213,7 +213,7 @@ class Bubblewrap:
         )
 
     def _shares(self) -> tuple[str, ...]:
-        """Lower the bounds before there is a namespace: it keeps those of the process that makes it."""
+        """Lower the limits before the namespace is made, which inherits them from its creator."""
         if self.prlimit is None:
             return ()
         return (str(self.prlimit), *(f"--{name}={most}:{most}" for name, most in user_shares().items()))

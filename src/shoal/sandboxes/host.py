@@ -1,4 +1,4 @@
-"""What this host offers to build a sandbox from, inspected once."""
+"""What this host offers for building sandboxes, inspected once."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ NO_LIBSECCOMP = "install it (`apt install libseccomp2` or `dnf install libseccom
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A symbolic link of the host's root, as it is."""
+    """A symbolic link in the host's root."""
 
     path: Path
     text: str
@@ -145,7 +145,7 @@ def host_root(top: Path) -> HostRoot:
 
 
 def _find_closed() -> tuple[Path, ...]:
-    """Find the files at the top of `/proc` that only their owner may read, if we are the owner."""
+    """Find the files in `/proc` that only their owner may read, if we are the owner."""
     names = (name for name in sorted(os.listdir("/proc")) if not name.isdigit() and name not in NEEDS_CAPABILITY)
     return tuple(path for path in (Path("/proc", name) for name in names) if _is_closed(path.lstat()))
 

@@ -22,7 +22,7 @@ MAX_ARGUMENT_BYTES = 130_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootLayers(Layers):
-    """Layers of root's: marked by attributes that only root's own mount sees, so they need no user namespace."""
+    """Overlay layers of root, marked by trusted attributes, so that they need no user namespace."""
 
 
 # The kernel counts these for each user, in all sandboxes together: an agent is refused more before the user is.
@@ -38,7 +38,7 @@ SHARED_KERNEL = (
 
 
 def user_shares() -> dict[str, int]:
-    """Give how much of what is counted for each user an agent may use, within what we may use ourselves."""
+    """Return an agent's share of each per-user limit, within our own."""
     hard = {name: resource.getrlimit(kind)[1] for name, kind in RESOURCES.items()}
     return {
         name: share if hard[name] == resource.RLIM_INFINITY else min(share, hard[name])
@@ -87,7 +87,7 @@ def ready_line(token: str) -> bytes:
 
 
 def nul_separated(words: tuple[str | Path, ...]) -> bytes:
-    """Spell *words* for a program that reads them from a descriptor, where a NUL inside one would begin another."""
+    """Encode *words* for a program that reads them NUL-separated; refuse a word with a NUL byte."""
     texts = [str(word) for word in words]
     whole = "\0".join(texts)
     if whole.count("\0") >= max(1, len(texts)):

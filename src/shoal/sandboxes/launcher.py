@@ -53,7 +53,7 @@ class LauncherError(Exception):
 
 
 def main(argv: list[str]) -> None:
-    """Do as the first word says."""
+    """Run the command that the first argument names."""
     mode, *rest = argv
     words = rest.index("--") if "--" in rest else len(rest)
     descriptors, command = [int(word) for word in rest[:words] if word.isdigit()], rest[words + 1 :]
@@ -82,11 +82,11 @@ class LaunchOrder:
         self.env = dict(value.split(b"=", 1) for value in self.all(b"env"))
 
     def all(self, key: bytes) -> list[bytes]:
-        """Give every value of *key*."""
+        """Return every value of *key*."""
         return [value for name, value in self.pairs if name == key]
 
     def single(self, key: bytes) -> bytes:
-        """Give the one value of *key*."""
+        """Return the one value of *key*."""
         (value,) = self.all(key)
         return value
 
@@ -101,7 +101,7 @@ def contents(fd: int) -> bytes:
 
 
 def keep(order: LaunchOrder, info: int, filter_fd: int | None, command: list[str]) -> None:
-    """Be the keeper: start the reaper, pass TERM on to it, and end as it ends."""
+    """Run as the keeper: start the reaper, forward TERM to it, and end as it ends."""
     program = contents(filter_fd) if filter_fd is not None else None
     for number in WATCHED:
         signal.signal(number, signal.SIG_DFL)  # under nohup a hang-up is ignored, and would never be seen
@@ -125,7 +125,7 @@ def keep(order: LaunchOrder, info: int, filter_fd: int | None, command: list[str
 
 
 def reap(order: LaunchOrder, program: bytes | None, command: list[str], keeper: int) -> None:
-    """Be the reaper: start the agent, and when it or the keeper is gone, end all that is left."""
+    """Run as the reaper: start the agent, and end all its descendants when it or the keeper is gone."""
     os.setsid()
     must(libc.prctl(SUBREAPER, 1, 0, 0, 0), "subreaper")
     must(libc.prctl(PDEATHSIG, signal.SIGTERM, 0, 0, 0), "death signal")
@@ -150,7 +150,7 @@ def reap(order: LaunchOrder, program: bytes | None, command: list[str], keeper: 
 
 
 def act(order: LaunchOrder, program: bytes | None, command: list[str], reaper: int) -> None:
-    """Be the agent: enter the sandbox, report that it holds, and become the command."""
+    """Run as the agent: enter the sandbox, report that it holds, and exec the command."""
     try:
         quietly(os.setpgid, 0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
@@ -169,7 +169,7 @@ def act(order: LaunchOrder, program: bytes | None, command: list[str], reaper: i
 
 
 def quietly(call: "Callable[[int, int], None]", pid: int, number: int) -> None:
-    """Make a call about a process that may be gone."""
+    """Call a function on a process that may be gone."""
     try:
         call(pid, number)
     except (PermissionError, ProcessLookupError):
@@ -193,7 +193,7 @@ def become(command: list[str], env: dict[bytes, bytes]) -> None:
 
 
 def candidates(program: bytes, search: bytes) -> list[bytes]:
-    """Say where *program* may be; os.execvpe imports a module here, which cannot be read in the sandbox."""
+    """Return where *program* may be; os.execvpe would import a module that the sandbox hides."""
     if b"/" in program:
         return [program]
     return [os.path.join(folder, program) for folder in search.split(b":")]  # noqa: PTH118
@@ -219,7 +219,7 @@ def reap_child(options: int) -> tuple[int, int] | None:
 
 
 def end_all() -> None:
-    """Kill every descendant; those that run for another user cannot be, and are left."""
+    """Kill every descendant; those of another user cannot be killed."""
     beyond: set[int] = set()
     while has_children() and (found := {pid: top for pid, top in descendants().items() if pid not in beyond}):
         # Stopped first: what is stopped cannot fork while we look for the others.
@@ -230,7 +230,7 @@ def end_all() -> None:
 
 
 def has_children() -> bool:
-    """Reap what has ended, and say whether any process is left: no children means no descendants."""
+    """Reap ended children, and return whether any process is left: no children means no descendants."""
     while found := reap_child(os.WNOHANG):
         if not found[0]:
             return True
@@ -238,7 +238,7 @@ def has_children() -> bool:
 
 
 def send_signal(pid: int, parent: int, number: int) -> bool:
-    """Send a signal, unless the pid has become another's meanwhile; `False` when we may not."""
+    """Send a signal unless the pid was reused; `False` if not permitted."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -256,7 +256,7 @@ def send_signal(pid: int, parent: int, number: int) -> bool:
 
 
 def descendants() -> dict[int, int]:
-    """Find all processes below us with their parents, the dead ones that wait for burial included."""
+    """Find all descendants with their parents, zombies included."""
     below: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (parent := parent_of(name)):
@@ -272,7 +272,7 @@ def descendants() -> dict[int, int]:
 
 
 def parent_of(pid: str) -> int:
-    """Read a process's parent; 0 when it is gone."""
+    """Read a process's parent; 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
             return int(file.read().rpartition(b")")[2].split()[1])
@@ -380,7 +380,7 @@ def check_sandbox(order: LaunchOrder) -> None:
 
 
 def opens(path: bytes) -> bool:
-    """Say whether a file or folder can be read."""
+    """Return whether a file or folder can be read."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:

@@ -47,7 +47,7 @@ def find(name: str, host: "SandboxHost") -> "Sandbox":
 
 
 def confines(name: str) -> bool:
-    """Say whether the kind called *name* keeps an agent from anything."""
+    """Return whether the kind called *name* keeps an agent from anything."""
     return _module(name).CONFINES
 
 

@@ -63,7 +63,7 @@ FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 
 
 class Strength(StrEnum):
-    """How much a filter allows: namespaces make up for what a filter cannot distinguish."""
+    """How strict a filter is: with namespaces it can allow more."""
 
     NAMESPACED = "namespaced"
     """In namespaces."""
@@ -112,7 +112,7 @@ def program(strength: Strength) -> bytes:
 
 
 def denials(strength: Strength) -> Iterator[Denial]:
-    """Name what is denied."""
+    """Yield the denied calls."""
     yield from (Denial(name, errno.EPERM) for name in FORBIDDEN)
     yield from (Denial(name, errno.ENOSYS) for name in UNKNOWN)
     for flag in CLONE_NEW:
@@ -132,7 +132,7 @@ def denials(strength: Strength) -> Iterator[Denial]:
 
 
 def _without_namespaces() -> Iterator[Denial]:
-    """Name what Landlock leaves open, and namespaces would shut."""
+    """Yield the calls that Landlock leaves open and namespaces would close."""
     yield from (Denial(name, errno.EPERM) for name in SHARED_OBJECTS)
     yield from (Denial(name, errno.EPERM, (ArgumentTest(at, NOT_EQUAL, 0),)) for name, at in OF_A_PROCESS.items())
     yield Denial("setpriority", errno.EPERM, (equals(0, PRIO_USER), ArgumentTest(1, EQUAL, 0)))

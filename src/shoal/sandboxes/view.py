@@ -93,7 +93,7 @@ class Bare:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What every sandbox has, and the directories that lead there; strings compare ten times as fast as paths."""
+    """What every sandbox has, and the parent directories; strings compare ten times as fast as paths."""
 
     placed: Mapping[str, Mount]
     leading: frozenset[str]

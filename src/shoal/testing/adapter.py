@@ -155,7 +155,7 @@ class AdapterContract:
 
 
 def _reaches(made: Invocation, text: str, file: Path) -> bool:
-    """Say whether *text* is handed over in any way, or the *file* that holds it is named."""
+    """Return whether *text* is handed over in any way, or the *file* that holds it is named."""
     words = [*made.argv, *made.env.values()]
     contents = [made.stdin, *made.home.values()]
     is_told = any(text in word for word in words) or any(text.encode() in content for content in contents)

@@ -35,7 +35,7 @@ SYNC_SECONDS = 600.0
 async def base_ready(
     repository: Repository, commit: str, bases: Path, *, budget: int = BUDGET_BYTES, on_gather: OnGather | None = None
 ) -> AsyncIterator[Base]:
-    """Hold the checkout of *commit*, made now if it is not there; while held, nobody removes it."""
+    """Hold the checkout of *commit*, making it if needed; while held, it is not removed."""
     name = f"{commit}-{settings_digest(repository)}"
     async with repository_locked(repository.git):
         folder = await _choose_folder(bases / name)
@@ -61,7 +61,7 @@ async def base_ready(
 
 
 async def _make(repository: Repository, commit: str, folder: Path) -> None:
-    """Build aside and rename into place, so that a base is whole or absent."""
+    """Build in a temporary folder and rename it, so that a base is complete or absent."""
     async with _building(folder) as aside:
         tree = aside / "tree"
         files = await check_out(repository, commit, tree=tree, index=aside / "index", shadow=aside / "git")
@@ -86,7 +86,7 @@ async def _building(folder: Path) -> AsyncIterator[Path]:
 
 
 async def _publish(aside: Path, folder: Path, *, files: int) -> None:
-    """Put a whole checkout into its place: its files reach the disk before its name does."""
+    """Move a complete checkout into place: its files reach the disk before its name."""
     await sync_files(aside)
     write_note(aside, aside / "tree", files=files)
     aside.rename(folder)
@@ -94,7 +94,7 @@ async def _publish(aside: Path, folder: Path, *, files: int) -> None:
 
 
 async def _choose_folder(folder: Path) -> Path:
-    """Name the place of a checkout that is intact or absent; what is damaged, or another user's, is moved away."""
+    """Return the path for a checkout; move away one that is damaged or belongs to another user."""
     for place in (folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, MAX_PLACES + 1))):
         if not os.path.lexists(place) or await asyncio.to_thread(is_intact, place):
             return place
@@ -115,7 +115,7 @@ async def discard(folder: Path) -> bool:
 
 
 def is_intact(folder: Path) -> bool:
-    """Say whether a checkout is as it was made, by the size and time of each of its files."""
+    """Return whether a checkout is unchanged, by the size and time of each file."""
     try:
         noted = json.loads((folder / "ready").read_bytes())
         return bool(noted["stamp"] == _scan(folder / "tree").stamp)
@@ -124,7 +124,7 @@ def is_intact(folder: Path) -> bool:
 
 
 async def sync_files(folder: Path) -> None:
-    """Write what lies in *folder* to the disk; a file system that cannot do so is as safe as it gets."""
+    """Sync *folder* to disk, where the file system supports it."""
     argv = ("sync", "-f", "--", str(folder))
     await proc.run(
         Command(argv=argv, cwd=Path("/"), env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}), timeout=SYNC_SECONDS
@@ -140,7 +140,7 @@ def _sync(path: Path) -> None:
 
 
 def write_note(folder: Path, tree: Path, *, files: int) -> None:
-    """Note that a base is whole, how large, and how to recognise it."""
+    """Record that a base is complete, its size, and how to recognise it."""
     scan = _scan(tree)
     note = folder / "ready"
     note.write_text(json.dumps({"files": files, "bytes": scan.bytes, "stamp": scan.stamp}))
@@ -154,7 +154,7 @@ def settings_digest(repository: Repository) -> str:
 
 
 def hold_base(folder: Path, mode: int = fcntl.LOCK_SH) -> int:
-    """Hold a base against being removed, by the returned descriptor."""
+    """Protect a base from removal while the returned descriptor is open."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, mode | fcntl.LOCK_NB)
@@ -165,7 +165,7 @@ def hold_base(folder: Path, mode: int = fcntl.LOCK_SH) -> int:
 
 
 def read_base_note(folder: Path) -> dict[str, int]:
-    """Read how large a base is; nothing where its note is damaged."""
+    """Read the size of a base; `None` if its note is damaged."""
     try:
         noted = json.loads((folder / "ready").read_bytes())
         return {"files": int(noted["files"]), "bytes": int(noted["bytes"])}
@@ -227,7 +227,7 @@ async def _evict_bases(folder: Path) -> int:
 
 
 async def sweep_bases(repository: Repository, bases: Path) -> list[Path]:
-    """Remove what a killed process left half made or half removed; name what cannot be removed."""
+    """Remove what killed processes left half made or half removed; return what cannot be removed."""
     async with repository_locked(repository.git):
         left = [*bases.glob("making-*"), *bases.glob("gone-*")]
         if left:
@@ -242,7 +242,7 @@ WHITEOUT = os.makedev(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """What a commit has otherwise than the base, and what it has no more."""
+    """The files of a commit that differ from the base, and those that it lacks."""
 
     changed: tuple[bytes, ...]
     gone: tuple[bytes, ...]
@@ -279,7 +279,7 @@ async def delta_ready(
 
 
 async def _make_delta(repository: Repository, commit: str, over: Base, folder: Path) -> None:
-    """Build aside and rename into place, so that a layer is whole or absent."""
+    """Build in a temporary folder and rename it, so that a layer is complete or absent."""
     async with _building(folder) as aside:
         tree, index, shadow = aside / "tree", aside / "index", aside / "git"
         shutil.copyfile(over.index, index)
@@ -306,7 +306,7 @@ async def _difference(shadow: Path, base: str, commit: str) -> _Difference:
 
 
 def _whiten(tree: Path, gone: tuple[bytes, ...], folders: set[bytes]) -> None:
-    """Hide what is gone: a folder as a whole where the commit has nothing in it any more."""
+    """Hide deleted paths: a whole folder if the commit has nothing left in it."""
     for top in {_topmost(path, folders) for path in gone}:
         place = os.fsencode(tree) + b"/" + top
         if os.path.lexists(place):

@@ -29,7 +29,7 @@ class Directory:
         return "directory"
 
     def as_unlinked(self) -> "Directory":
-        """Stay as it is: the host sees the files in any case."""
+        """Return itself: the host sees the files in any case."""
         return self
 
     @contextlib.asynccontextmanager

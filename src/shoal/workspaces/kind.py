@@ -24,7 +24,7 @@ class WorkspaceHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceOrder:
-    """A workspace that is wanted: at *path*, with everything private to it in the folder *box*."""
+    """A requested workspace at *path*, with its private files in the folder *box*."""
 
     repository: Repository
     base: Base
@@ -73,12 +73,12 @@ class Workspace:
 
     @property
     def is_visible(self) -> bool:
-        """Say whether a program on the host can read and write the files."""
+        """Return whether a program on the host can read and write the files."""
         return self.layers is None
 
     @property
     def is_overlay(self) -> bool:
-        """Say whether *changes* holds only what was changed."""
+        """Return whether *changes* holds only what was changed."""
         return self.changes != self.path
 
 
@@ -106,7 +106,7 @@ class Kind(Protocol):
         """Whether the work is handed on as a patch, because there may be no repository to have a branch in."""
 
     def as_unlinked(self) -> "Kind":
-        """Give the kind of a workspace that only sandboxes have to see."""
+        """Return the kind of a workspace that only sandboxes have to see."""
 
     def open(self, order: WorkspaceOrder) -> AbstractAsyncContextManager[Workspace]:
         """Make the workspace, and undo it on leaving unless it is to be kept."""

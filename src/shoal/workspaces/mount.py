@@ -1,4 +1,4 @@
-"""The one place that mounts: mount(2) and umount2(2) by ctypes, 0.4 ms instead of 3 ms by mount(8)."""
+"""All mounting: mount(2) and umount2(2) by ctypes, 0.4 ms instead of 3 ms by mount(8)."""
 
 import asyncio
 import ctypes
@@ -57,7 +57,7 @@ async def mount_image(image: Path, target: Path) -> None:
 
 
 async def unmount_image(target: Path) -> None:
-    """Take an image away; by a process, because 800 MB that are not written yet take half a second."""
+    """Unmount an image in a child process, because 800 MB of dirty pages take half a second."""
     try:
         await _run("umount", "--", str(target))
     finally:
@@ -65,7 +65,7 @@ async def unmount_image(target: Path) -> None:
 
 
 def unmount(target: Path) -> bool:
-    """Take away whatever is mounted at *target*, also while in use; `False` when nothing is."""
+    """Unmount *target*, even while in use; `False` if nothing is mounted there."""
     if _libc().umount2(os.fsencode(target), MNT_DETACH | UMOUNT_NOFOLLOW) == 0:
         return True
     code = ctypes.get_errno()
@@ -94,12 +94,12 @@ def list_mounts(folder: Path) -> list[Path]:
 
 
 def table_version() -> int:
-    """Give a number that differs when anybody has mounted or unmounted anything since it was asked for."""
+    """Return a number that changes whenever anything is mounted or unmounted."""
     return _watch(os.getpid()).version()
 
 
 class _MountWatch:
-    """Knows whether the table has changed without reading it: the kernel says so to who polls."""
+    """Detects changes of the mount table by polling its descriptor, without reading it."""
 
     def __init__(self) -> None:
         self._changes = select.poll()
@@ -123,7 +123,7 @@ async def _run(*argv: str) -> proc.Completed:
 
 @functools.cache
 def _thread(_pid: int) -> ThreadPoolExecutor:
-    """Give the one thread that waits for the kernel, a named border; a forked process has none of its parent's."""
+    """Return the thread that waits for unmounts; a forked process needs its own."""
     return ThreadPoolExecutor(1, thread_name_prefix="shoal-unmount")
 
 

@@ -40,7 +40,7 @@ SOON_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Packs of a store: together with those before it they have all that *commit* reaches."""
+    """Packs of a store; with those before them they have all that *commit* reaches."""
 
     commit: str
     packs: tuple[str, ...]
@@ -61,7 +61,7 @@ async def objects_ready(
     on_gather: OnGather | None = None,
     budget: int = BUDGET_BYTES,
 ) -> AsyncIterator[Path]:
-    """Hold the objects that *commit* reaches, gathered now if they are not there; while held, nobody removes them."""
+    """Hold the objects that *commit* reaches, gathering them if needed; while held, they are not removed."""
     folder = stores / f"{commit}{_suffix(repository)}"
     hold = _hold_store(folder)
     if hold is None:
@@ -88,7 +88,7 @@ def _suffix(repository: Repository) -> str:
 
 
 def _hold_store(folder: Path, mode: int = fcntl.LOCK_SH) -> int | None:
-    """Hold a whole store by the returned descriptor; `None` where there is none, or where it is in use otherwise."""
+    """Hold a complete store by the returned descriptor; `None` if there is none, or it is locked."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -105,7 +105,7 @@ def _hold_store(folder: Path, mode: int = fcntl.LOCK_SH) -> int | None:
 
 
 def _parts(folder: Path) -> tuple[Part, ...]:
-    """Read what a store has; nothing of one that is not whole, or whose note a power failure emptied."""
+    """Read the parts of a store; none if it is incomplete or its note was lost in a power failure."""
     try:
         noted = json.loads((folder / "ready").read_bytes())
         parts = tuple(Part(part["commit"], tuple(part["packs"]), part["bytes"]) for part in noted)
@@ -121,7 +121,7 @@ def _is_there(folder: Path, part: Part) -> bool:
 
 
 async def _clear(folder: Path) -> None:
-    """Make room for a store where a damaged one is."""
+    """Remove a damaged store."""
     if os.path.lexists(folder):
         aside = folder.with_name(f"gone-{secrets.token_hex(4)}")
         folder.rename(aside)
@@ -130,7 +130,7 @@ async def _clear(folder: Path) -> None:
 
 
 async def _make_store(repository: Repository, commit: str, folder: Path) -> None:
-    """Build aside and rename into place, so that a store is whole or absent."""
+    """Build in a temporary folder and rename it, so that a store is complete or absent."""
     aside = folder.with_name(f"making-{secrets.token_hex(4)}")
     objects = aside / "objects"
     try:
@@ -152,7 +152,7 @@ async def _make_store(repository: Repository, commit: str, folder: Path) -> None
 
 
 async def _extend_store(repository: Repository, commit: str, folder: Path, objects: Path) -> tuple[Part, ...]:
-    """Take over the packs of the nearest ancestor's store and add what is new; nothing where that cannot be."""
+    """Link the packs of the nearest ancestor's store and add the new objects, if possible."""
     found = await _nearest(repository, commit, folder)
     if found is None:
         return ()
@@ -171,7 +171,7 @@ async def _extend_store(repository: Repository, commit: str, folder: Path, objec
 
 
 async def _gather_parts(repository: Repository, commit: str, objects: Path) -> tuple[Part, ...]:
-    """Copy everything, in parts: a branch that forked from an older commit can take over the parts before it."""
+    """Copy everything, in parts, so that a branch from an older commit can reuse the earlier parts."""
     parts: list[Part] = []
     for end in (*await forks(repository, commit), commit):
         since = parts[-1].commit if parts else None
@@ -189,7 +189,7 @@ async def _pack_part(
 
 
 async def _nearest(repository: Repository, commit: str, folder: Path) -> tuple[Path, tuple[Part, ...]] | None:
-    """Find the store that has the most of what *commit* reaches, and how many of its parts have nothing else."""
+    """Find the store with the most of what *commit* reaches, and how many of its parts have nothing else."""
     suffix = _suffix(repository)
     stores = {path.parent.name.removesuffix(suffix): path.parent for path in folder.parent.glob(f"*{suffix}/ready")}
     stores = {name: store for name, store in stores.items() if len(name) == repository.digits}
@@ -205,7 +205,7 @@ async def _nearest(repository: Repository, commit: str, folder: Path) -> tuple[P
 
 
 def _lasting(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Leave out the last and smallest parts: what they have comes together in one."""
+    """Drop the last and smallest parts, to repack them as one."""
     number, folded = len(parts), 0
     while number > 1 and (number > LASTING_PACKS or parts[number - 1].bytes <= 2 * folded):
         number -= 1
@@ -258,7 +258,7 @@ async def _evict(stores: Path, budget: int) -> None:
 
 
 def _bytes(store: Path) -> float:
-    """Count what a store takes; what several share counts for each in part."""
+    """Return the size of a store; shared packs count in part for each."""
     seen = [path.stat() for path in (store / "objects" / "pack").iterdir()]
     return sum(file.st_blocks * 512 / file.st_nlink for file in seen)
 

@@ -110,7 +110,7 @@ def _can_host_mount(layers: Layers) -> bool:
 
 @contextlib.asynccontextmanager
 async def _hold_mount(workspace: Workspace) -> AsyncIterator[None]:
-    """Unmount it on leaving, unless it is to stay."""
+    """Unmount on leaving, unless the workspace stays."""
     try:
         yield
     finally:
@@ -120,13 +120,13 @@ async def _hold_mount(workspace: Workspace) -> AsyncIterator[None]:
 
 
 def unmount_overlay(path: Path) -> None:
-    """Unmount what had stayed."""
+    """Unmount a workspace that stayed."""
     _on_host["mounts"] -= 1
     unmount(path)
 
 
 def _rewrite(file: str, content: bytes) -> None:
-    """Write a file of the upper layer through its mount, which would not see what is done below it."""
+    """Write a file through the mount, which would not see changes made directly in the upper layer."""
     fd = os.open(file, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.write(fd, content)
@@ -142,7 +142,7 @@ def sealing(layers: Layers) -> Layers:
 
 
 def is_empty(upper: os.PathLike[str]) -> bool:
-    """Say whether the agent changed nothing: its layer, a folder of ours, has no entry.
+    """Return whether the agent changed nothing: its layer, a folder of ours, has no entry.
 
     A file `.git` is no change: it is our pointer where a wall cannot cover that path, and git never keeps one.
     """

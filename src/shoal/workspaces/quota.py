@@ -1,4 +1,4 @@
-"""A disk of its own for a session: a file system of a fixed size, so that the kernel itself says when it is full."""
+"""A session's own disk: a file system of fixed size, so that the kernel enforces the limit."""
 
 import contextlib
 import os
@@ -87,7 +87,7 @@ def _hold_bind(tree: Path, path: Path) -> Iterator[None]:
 
 
 def settle(disk: Path, free_bytes: int) -> None:
-    """Leave just *free_bytes* free, whatever lies there already; a file that is never written takes up the rest."""
+    """Leave just *free_bytes* free, by reserving the rest with an unwritten file."""
     spare = _free(disk) - min(free_bytes, _size(disk.parent), MAX_BYTES) // BLOCK_BYTES * BLOCK_BYTES
     if spare < 0:
         raise Broken(f"the disk at {disk} is {-spare} bytes too small for what the agent is to have")
@@ -97,13 +97,13 @@ def settle(disk: Path, free_bytes: int) -> None:
 
 
 def is_full(disk: Path, size_bytes: int) -> bool:
-    """Say whether next to nothing is left of the *size_bytes* that were free at first."""
+    """Return whether almost nothing is left of the *size_bytes* that were free at first."""
     there = os.statvfs(disk)
     return there.f_bavail * there.f_frsize < min(FULL_BYTES, size_bytes // FULL_PART) or there.f_favail == 0
 
 
 def unwritten_bytes(boxes: Path) -> int:
-    """Add up what agents have written to disks of their own, and the host's disk has yet to take."""
+    """Sum what agents wrote to their own disks that has yet to reach the host's disk."""
     place = os.fspath(boxes)
     try:
         names = os.listdir(place)

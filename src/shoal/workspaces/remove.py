@@ -1,4 +1,4 @@
-"""Removing what an agent wrote: following no link, at any depth, whatever the modes."""
+"""Remove what an agent wrote, at any depth and whatever the modes, without following links."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ GATHERING_SECONDS = 0.2
 
 
 class Trash:
-    """What nobody needs any more: moved away at once, removed while other work goes on.
+    """A trash folder: things are moved there at once, and removed in the background.
 
     On some disks each removed entry costs 0.2 ms, which a session should not wait for.
     """
@@ -27,7 +27,7 @@ class Trash:
         self.spares = Spares(folder)
 
     def throw(self, path: Path | str) -> None:
-        """Take *path* out of sight; what is not there needs nothing."""
+        """Move *path* to the trash, if it exists."""
         target = f"{self._folder}/{os.path.basename(path)}-{secrets.token_hex(4)}"  # noqa: PTH119
         try:
             os.rename(path, target)  # noqa: PTH104 - half the time of Path.rename
@@ -38,7 +38,7 @@ class Trash:
         self._thrown.set()
 
     async def empty(self) -> None:
-        """Remove all that lies here now, also what an earlier Shoal left."""
+        """Remove everything in the trash, also what an earlier Shoal left."""
         self._thrown.clear()
         there = list(self._folder.iterdir()) if self._folder.is_dir() else []
         left = [gone for path in there if (gone := claim_abandoned(path)) is not None]
@@ -48,7 +48,7 @@ class Trash:
                 await remove_all(*left)
 
     async def keep_empty(self) -> None:
-        """Remove what is thrown away, for ever."""
+        """Keep removing what is thrown away, until cancelled."""
         while True:
             await self._thrown.wait()
             await asyncio.sleep(GATHERING_SECONDS)  # one process removes what many sessions threw away
@@ -65,7 +65,7 @@ async def remove_all(*paths: Path) -> None:
 
 
 async def clear_privileges(*paths: Path) -> None:
-    """Take setuid and setgid bits from what an ended agent left: its owner may be root, and the files stay."""
+    """Clear setuid and setgid bits of an ended agent's files, which stay and may be owned by root."""
     there = [str(path) for path in paths if os.path.lexists(path)]
     chmod = ("-execdir", "chmod", "ug-s", "--", "{}", "+")
     if there and not await _run("find", "-P", *there, "-xdev", "-type", "f", "-perm", "/6000", *chmod):

@@ -1,4 +1,4 @@
-"""What set-up commands made, as layers: each made once, immutable, shared by all agents and by later runs."""
+"""The results of setup commands as layers: immutable, made once, shared by all agents and later runs."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ _failures: dict[tuple[Path, Hashable], tuple[float, str]] = {}
 async def hold_layer(
     setups: Path, key: str, make: Make, stop: asyncio.Event, *, held_to: Hashable = None, budget: int = BUDGET_BYTES
 ) -> AsyncIterator[Path | None]:
-    """Hold the layer of *key*, made now if it is not there; while held, nobody removes it.
+    """Hold the layer of *key*, making it if needed; while held, it is not removed.
 
     Gives `None` when *stop* is set before it is there. Who is *held_to* the same limits fails with who made it.
     """
@@ -53,13 +53,13 @@ async def hold_layer(
 
 
 def is_ready(setups: Path, key: str) -> bool:
-    """Say whether the layer of *key* is there."""
+    """Return whether the layer of *key* is there."""
     return (setups / key / "ready").exists()
 
 
 @contextlib.asynccontextmanager
 async def _hold_lock(folder: Path, stop: asyncio.Event, held_to: Hashable) -> AsyncIterator[bool]:
-    """Take the lock of one layer; where another's set-up fails meanwhile, that failure is ours too."""
+    """Lock one layer; if another process's setup of it fails meanwhile, fail with it."""
     began = time.monotonic()
     async with contextlib.AsyncExitStack() as stack:
         is_ours = False
@@ -74,7 +74,7 @@ async def _hold_lock(folder: Path, stop: asyncio.Event, held_to: Hashable) -> As
 
 
 async def _make(folder: Path, make: Make, held_to: Hashable) -> bool:
-    """Build aside and rename into place, so that a layer is whole or absent."""
+    """Build in a temporary folder and rename it, so that a layer is complete or absent."""
     aside = folder.with_name(f"making-{folder.name}")
     await remove_all(aside)  # what a killed process left; we hold the lock
     aside.mkdir(mode=0o700)
@@ -118,7 +118,7 @@ async def _evict(setups: Path, budget: int) -> None:
 
 
 def _list_by_use(setups: Path) -> Iterator[tuple[float, int, Path]]:
-    """Say when each layer was used last, and how large it is."""
+    """Yield when each layer was used last, and how large it is."""
     for path in setups.glob("*/ready"):
         with contextlib.suppress(FileNotFoundError, ValueError):  # another Shoal takes it away, or a crash cut it off
             yield path.stat().st_mtime, read_base_note(path.parent)["bytes"], path.parent
@@ -150,7 +150,7 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def copy_files(source: Path, target: Path, names: Iterable[str]) -> tuple[str, ...]:
-    """Copy the plain files of those *names* and tell which they were; links, and what lies behind one, are left.
+    """Copy the regular files called *names* and return which they were; skip links and what is behind one.
 
     What stands in the way at *target*, a file or a link, is replaced. Raises `BadInput` for more than is sensible.
     """
@@ -238,6 +238,6 @@ def content(folder: Path, name: str, most: int) -> bytes | None:
 
 
 def is_file(folder: Path, name: str) -> bool:
-    """Say whether a plain file is there, and no link leads to it."""
+    """Return whether there is a regular file that is not reached by a link."""
     with _open_file(folder, name) as fd:
         return fd is not None

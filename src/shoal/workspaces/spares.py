@@ -1,4 +1,4 @@
-"""Spares: private folders that nobody changed, kept while a run lives to serve its next sessions."""
+"""Unchanged session folders, kept while a run lives for its next sessions."""
 
 import contextlib
 import fcntl
@@ -35,7 +35,7 @@ class Spares:
         self._kept: defaultdict[Hashable, list[tuple[str, Contents]]] = defaultdict(list)
 
     def keep_spare(self, path: Path, use: Hashable, contents: Contents) -> bool:
-        """Put *path* away for the next one that has such a *use*; `False` where there are enough."""
+        """Keep *path* for the next session with the same *use*; `False` if there are enough."""
         if self._count >= MOST:
             return False
         with contextlib.suppress(OSError):
@@ -47,7 +47,7 @@ class Spares:
         return False
 
     def take(self, path: Path, use: Hashable) -> Contents | None:
-        """Make *path* of a spare, and say what was written into its files; `None` where there is none."""
+        """Turn a spare into *path*, and return what was written into its files; `None` if there is none."""
         while places := self._kept.get(use):
             self._count -= 1
             place, contents = places.pop()
@@ -57,7 +57,7 @@ class Spares:
         return None
 
     def close(self) -> None:
-        """Let all of them go: the trash is emptied of them, too."""
+        """Release all spares to the trash."""
         for place, _ in itertools.chain.from_iterable(self._kept.values()):
             if os.path.exists(f"{place}/{MOUNTED}"):  # noqa: PTH110
                 unmount_overlay(Path(place, MOUNTED))
@@ -74,7 +74,7 @@ class Spares:
 
 
 def claim_abandoned(path: Path) -> Path | None:
-    """Give what of *path*, an entry of the trash, can be removed; `None` for the spares of a run that lives.
+    """Return what of *path*, an entry of the trash, can be removed; `None` for the spares of a live run.
 
     A dead run's get another name under their lock: nobody can begin to use what is about to be removed.
     """
@@ -93,7 +93,7 @@ def claim_abandoned(path: Path) -> Path | None:
 
 
 def _make_locked_folder(folder: Path) -> tuple[Path, int]:
-    """Make a folder and lock it; who empties the trash may have taken it in the instant between."""
+    """Make a folder and lock it; retry if the trash was emptied in between."""
     while True:
         place = folder / f"{BEGINNING}{secrets.token_hex(4)}"
         place.mkdir(mode=0o700, parents=True)

@@ -37,12 +37,12 @@ class Worktree:
         return "worktree"
 
     def as_unlinked(self) -> "Worktree":
-        """Stay as it is: the host sees the files in any case."""
+        """Return itself: the host sees the files in any case."""
         return self
 
     @contextlib.asynccontextmanager
     async def open(self, order: WorkspaceOrder) -> AsyncIterator[Workspace]:
-        """Add a linked worktree, or take a warm one; only the adding is under the lock, not the checkout."""
+        """Add a linked worktree or reuse one; only the adding is under the lock, not the checkout."""
         admin = await self._link(order)
         workspace = Workspace(path=order.path, index=admin / "index", changes=order.path)
         workspace.can_recycle = order.base.files > POOLED_ABOVE_FILES and not order.has_own_disk
@@ -116,7 +116,7 @@ def _read_note(note: Path) -> Path | None:
 
 
 async def _write_pointer(pointer: Path, admin: Path) -> None:
-    """Write the pointer anew: whatever stands there, an agent may have put it."""
+    """Rewrite the pointer, which an agent may have replaced."""
     if pointer.is_symlink() or pointer.is_file():
         pointer.unlink()
     else:

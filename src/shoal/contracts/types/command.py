@@ -21,7 +21,7 @@ def build(keys: "ContractShape", schemas: Mapping[str, str]) -> Passes:
 
 
 async def check(contract: Passes, bench: Workbench) -> str | None:
-    """Say how the command failed, or `None`."""
+    """Return how the command failed, or `None`."""
     ran = await bench.run(contract.argv, contract.timeout)
     if ran.exit_code == 0 and ran.failure is None:
         return None

@@ -25,7 +25,7 @@ def build(keys: "ContractShape", schemas: Mapping[str, str]) -> JsonSchema:
 
 
 async def check(contract: JsonSchema, bench: Workbench) -> str | None:
-    """Say what does not fit the schema, or `None`."""
+    """Return what does not fit the schema, or `None`."""
     from shoal.contracts.json_schema import unfit  # it starts a process
 
     if contract.path is not None:

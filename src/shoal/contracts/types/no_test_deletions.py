@@ -20,7 +20,7 @@ def build(keys: "ContractShape", schemas: Mapping[str, str]) -> NoTestDeletions:
 
 
 async def check(contract: NoTestDeletions, bench: Workbench) -> str | None:
-    """Say which tests are lost, or `None`."""
+    """Return which tests are lost, or `None`."""
     from shoal.contracts.test_deletions import find_lost_tests  # it runs git, and compiles a large expression
 
     return await find_lost_tests(bench, contract.patterns)

@@ -111,7 +111,7 @@ def _key(name: str, field: FieldInfo) -> str:
 
 
 def _choices(validator: object) -> tuple[str, ...]:
-    """Give the names that a validator of `one_of` takes, or none where it is another one."""
+    """Return the names that a validator of `one_of` takes, or none where it is another one."""
     if not inspect.isfunction(validator) or validator.__qualname__ != "one_of.<locals>.check":
         return ()
     names: tuple[str, ...] = inspect.getclosurevars(validator).nonlocals["names"]
@@ -119,7 +119,7 @@ def _choices(validator: object) -> tuple[str, ...]:
 
 
 def _schema_of_input(validator: Callable[..., object], inner: JsonSchemaValue, *, declared: bool) -> JsonSchemaValue:
-    """Give what *validator* takes; *inner* is that, where it has *declared* it, else what its type takes."""
+    """Return what *validator* takes; *inner* is that, where it has *declared* it, else what its type takes."""
     name = _validator_name(validator)
     if name in TAKES:
         return TAKES[name](inner)

@@ -62,7 +62,7 @@ class ArtifactShape(Shape):
 
     @property
     def given(self) -> Artifact:
-        """Give it as a value."""
+        """Return it as a value."""
         kind = type_of(self.path) if self.type is None else Type(self.type)
         return Artifact(name=self.title, path=self.path, type=kind, required=self.required)
 
@@ -87,7 +87,7 @@ class InjectionShape(Shape):
 
     @property
     def given(self) -> Injection:
-        """Give it as a value."""
+        """Return it as a value."""
         return Injection(step=self.step, artifact=self.artifact, name=self.name)
 
 

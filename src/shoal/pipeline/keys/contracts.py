@@ -112,7 +112,7 @@ class ContractKeys(Shape):
 
     @property
     def only_warns(self) -> bool:
-        """Say whether work that does not meet it counts all the same."""
+        """Return whether work that does not meet it counts all the same."""
         return self.on_failure == "warn" or not self.must_pass
 
 
@@ -133,7 +133,7 @@ class Contracted(Shape):
     """What its work must satisfy to succeed, checked in this order."""
 
     def to_contracts(self, schemas: Mapping[str, str]) -> tuple[Contract, ...]:
-        """Give the contracts as values, however they were written."""
+        """Return the contracts as values, however they were written."""
         shapes: Sequence[ContractShape] = [self.contract] if self.contract else self.contracts or ()
         return tuple(load_type(shape.type).build(shape, schemas) for shape in shapes)
 

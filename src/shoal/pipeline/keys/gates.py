@@ -44,7 +44,7 @@ class GateShape(Shape):
 
     @property
     def given(self) -> Gate:
-        """Give it as a value; its message may still have places to be filled in."""
+        """Return it as a value; its message may still have places to be filled in."""
         return Gate(
             message=self.message,
             timeout=self.timeout,

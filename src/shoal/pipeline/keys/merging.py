@@ -88,7 +88,7 @@ class MergingShape(Shape):
     """Merge work that contains your secrets without asking you."""
 
     def to_merging(self, personas: Container[str]) -> Merging:
-        """Give it as a value; *personas* are those of the document."""
+        """Return it as a value; *personas* are those of the document."""
         is_persona = self.resolver in personas
         return Merging(
             strategy=Strategy(self.strategy or Strategy.REVIEW),
@@ -107,7 +107,7 @@ MergingField = Annotated[MergingShape, BeforeValidator(_expand_text, json_schema
 
 
 def merging(shape: MergingShape | None, personas: Container[str], *, auto_merge: bool) -> Merging | None:
-    """Say how work is brought back; `None` where nobody said anything and a person merges."""
+    """Return how work is brought back; `None` where nobody said anything and a person merges."""
     if shape is None:
         return Merging(strategy=Strategy.AUTO) if auto_merge else None
     if auto_merge and shape.strategy is None:
@@ -116,7 +116,7 @@ def merging(shape: MergingShape | None, personas: Container[str], *, auto_merge:
 
 
 def merging_places(tree: Node, name: str) -> dict[str, str]:
-    """Say where the keys of `merge` have their values, for what only turns out to be wrong in a repository."""
+    """Return where the keys of `merge` have their values, for what only turns out to be wrong in a repository."""
     merge = value_of(find(tree, "runtime"), "merge")
     if not isinstance(merge, Fields):
         return {}

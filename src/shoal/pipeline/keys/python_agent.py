@@ -64,7 +64,7 @@ class BudgetShape(Shape):
 
     @property
     def given(self) -> Budget:
-        """Give it as a value."""
+        """Return it as a value."""
         return Budget(turns=self.turns, tokens=self.tokens, dollars=self.dollars)
 
 

@@ -54,7 +54,7 @@ class SelectShape(Shape):
 
     @property
     def given(self) -> Select:
-        """Give it as a value."""
+        """Return it as a value."""
         return Select(
             by=tuple(self.by),
             command=self.command,

@@ -145,7 +145,7 @@ class StrategyShape(Shape):
     """Where an item lists the ids of the items that it needs."""
 
     def to_matrix(self, left: Mapping[str, Sequence[Artifact]]) -> Matrix:
-        """Give it as a value; *left* are the artifacts of earlier steps, by the names of those steps."""
+        """Return it as a value; *left* are the artifacts of earlier steps, by the names of those steps."""
         matrix = self.matrix or Matrix()
         most = self.max_parallel_dashed or self.max_parallel or self.max_concurrency
         return Matrix(
@@ -226,7 +226,7 @@ def _source_problems(strategy: Fields, needed: Mapping[str, Node], at: At) -> It
 
 
 def _artifact_paths(step: Node) -> dict[str, str]:
-    """Give the paths of the artifacts that *step* leaves, by their names."""
+    """Return the paths of the artifacts that *step* leaves, by their names."""
     each = [
         Fields(artifact.at, {OUTPUT: TreeEntry(artifact.at, Items(artifact.at, (artifact,), 1))}, 2)
         for artifact in items(find(step, OUTPUT))

@@ -76,7 +76,7 @@ class Evaluation:
                     raise BadTemplate(f"{type(node).__name__} is not part of templates")
 
     def value(self, node: nodes.Node, scope: Scope) -> object:
-        """Give what an expression comes to."""
+        """Return what an expression comes to."""
         found = self._value(node, scope)
         self._charge(1 + (len(found) // LETTERS if isinstance(found, str | list | tuple) else 0))
         return found
@@ -278,7 +278,7 @@ class Evaluation:
 
 
 def _bind(target: nodes.Node, value: object) -> dict[str, object]:
-    """Give the names of a loop their values: `for a in …`, `for a, b in …`."""
+    """Return the names of a loop their values: `for a in …`, `for a, b in …`."""
     if isinstance(target, nodes.Name):
         return {target.name: value}
     assert isinstance(target, nodes.Tuple)  # noqa: S101 - the parser knows no other target
@@ -293,7 +293,7 @@ def _bind(target: nodes.Node, value: object) -> dict[str, object]:
 
 
 def _loop(index: int, length: int, outer: object) -> dict[str, object]:
-    """Say where a loop is; what an outer `loop` says besides stays in reach."""
+    """Return where a loop is; what an outer `loop` says besides stays in reach."""
     above = dict(outer) if isinstance(outer, Mapping) else {}
     own = {"index": index + 1, "index0": index, "revindex": length - index, "revindex0": length - index - 1}
     return {**above, **own, "first": index == 0, "last": index == length - 1, "length": length}

@@ -44,7 +44,7 @@ def as_json(value: object, indent: int | None = None) -> str:
 
 
 def is_so(value: object) -> bool:
-    """Say whether data counts as true: `false`, `no` and `0` are words for it as well as values."""
+    """Return whether data counts as true: `false`, `no` and `0` are words for it as well as values."""
     if isinstance(value, str):
         return value.strip().lower() not in FALSE_WORDS
     return bool(value)
@@ -108,7 +108,7 @@ def replace_text(text: str, old: str, new: str) -> str:
 
 
 def list_items(value: object) -> list[object]:
-    """Give the items of a list, or the keys of a mapping."""
+    """Return the items of a list, or the keys of a mapping."""
     if isinstance(value, list | tuple | range | Mapping):
         return list(value)
     hint = "; use `.splitlines()` for its lines" if isinstance(value, str) else ""
@@ -240,7 +240,7 @@ TESTS: Mapping[str, Callable[[object], bool]] = {
 
 
 def pairs(value: object) -> list[object]:
-    """Give the keys of a mapping, each with its value."""
+    """Return the keys of a mapping, each with its value."""
     if not isinstance(value, Mapping):
         raise BadTemplate(f"{kind(value)} has no keys; only a mapping has")
     return [[name, item] for name, item in value.items()]

@@ -20,7 +20,7 @@ class UsedNames:
     by: str | None = None
 
     def why_not(self, path: str) -> str | None:
-        """Say why *path* cannot be had, or `None`."""
+        """Return why *path* cannot be had, or `None`."""
         root, _, rest = path.partition(".")
         if root != "input" or (self.is_text and not rest):
             return None
@@ -59,7 +59,7 @@ def _find_uses(handed: Input) -> UsedNames:
 
 
 def _inside(document: Document, step: Fields, seen: UsedNames) -> Iterator[tuple[Node, UsedNames]]:
-    """Give the steps of the pipeline that *step* is, and what they see."""
+    """Yield the steps of the pipeline that *step* is, and what they see."""
     wanted = text(find(step, "pipeline"))
     for pipeline in items(find(document.tree, "pipelines")) if wanted else ():
         if text(find(pipeline, "name")) == wanted and (steps := find(pipeline, "steps")) is not None:

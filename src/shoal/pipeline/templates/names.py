@@ -78,7 +78,7 @@ class _KnownNames:
         return _inner(self.step, self.tree)
 
     def why_not(self, use: "NameUse", where: Text) -> str | None:
-        """Say why the name cannot be had, or `None`."""
+        """Return why the name cannot be had, or `None`."""
         root, *rest = use.path.split(".")
         roots = self._roots(where)
         if root not in roots:
@@ -125,7 +125,7 @@ class _KnownNames:
         return None
 
     def _why_not_of_one(self, step: Fields, label: str) -> str | None:
-        """Say why no single worker speaks for *step*, or `None`."""
+        """Return why no single worker speaks for *step*, or `None`."""
         if value_of(step, "pipeline"):
             return f"step {key(label)} is a pipeline"
         if value_of(step, "gate"):
@@ -165,7 +165,7 @@ class _Before:
         self.bits = earlier(self.order, needs)
 
     def holds(self, label: str, later: str) -> bool:
-        """Say whether *label* has ended when *later* starts."""
+        """Return whether *label* has ended when *later* starts."""
         return not self.order or bool(self.bits[self.places[later]] >> self.places[label] & 1)
 
     def all(self, later: str) -> list[str]:
@@ -174,7 +174,7 @@ class _Before:
 
 
 def _inner(step: Fields, tree: Node) -> dict[str, Fields]:
-    """Give the steps of the pipeline that *step* is, which its `until` may name."""
+    """Return the steps of the pipeline that *step* is, which its `until` may name."""
     wanted = text(find(step, "pipeline"))
     for pipeline in items(find(tree, "pipelines")) if wanted else ():
         if text(find(pipeline, "name")) == wanted:

@@ -130,7 +130,7 @@ def parse_template(text: str) -> nodes.Template:
 
 
 def condition(text: str) -> nodes.Expr:
-    """Give the one expression that a condition is, with or without its braces."""
+    """Return the one expression that a condition is, with or without its braces."""
     body = parse_template(text.strip() if "{{" in text or "{%" in text else f"{{{{ {text} }}}}").body
     match body:
         case [nodes.Output(nodes=[nodes.Expr() as expression])] if not isinstance(expression, nodes.TemplateData):
@@ -149,7 +149,7 @@ def find_uses(tree: nodes.Node, text: str) -> tuple[NameUse, ...]:
 
 
 def path_of(node: nodes.Node) -> str | None:
-    """Give the dotted path that an expression is, if it is one."""
+    """Return the dotted path that an expression is, if it is one."""
     match node:
         case nodes.Name():
             return node.name

@@ -17,7 +17,7 @@ __all__ = ["BadTemplate", "is_plain", "is_true", "names", "render_template", "sy
 
 
 def names(text: str, *, is_condition: bool = False) -> frozenset[str]:
-    """Give the dotted paths that a template uses, like `steps.plan.output`; raise `BadTemplate` if it is none."""
+    """Return the dotted paths that a template uses, like `steps.plan.output`; raise `BadTemplate` if it is none."""
     return frozenset(use.path for use in uses(text, is_condition=is_condition))
 
 
@@ -32,7 +32,7 @@ def uses(text: str, *, is_condition: bool = False) -> "tuple[NameUse, ...]":
 
 
 def syntax_problem(text: str, *, is_condition: bool = False) -> str | None:
-    """Say what is wrong with the writing of a template, or `None`; whether its names are known is not asked."""
+    """Return what is wrong with the writing of a template, or `None`; whether its names are known is not asked."""
     try:
         uses(text, is_condition=is_condition)
     except BadTemplate as error:
@@ -52,7 +52,7 @@ def render_template(text: str, context: Mapping[str, object]) -> str:
 
 
 def is_true(condition: str | bool, context: Mapping[str, object]) -> bool:
-    """Say whether a condition holds: `x == 'y'` or `{{ x == 'y' }}`; empty, `false`, `0` and `no` are false."""
+    """Return whether a condition holds: `x == 'y'` or `{{ x == 'y' }}`; empty, `false`, `0` and `no` are false."""
     if isinstance(condition, bool):
         return condition
     from shoal.pipeline.templates import syntax
@@ -63,7 +63,7 @@ def is_true(condition: str | bool, context: Mapping[str, object]) -> bool:
 
 
 def is_plain(text: str) -> bool:
-    """Say whether a text is no template at all."""
+    """Return whether a text is no template at all."""
     return "{{" not in text and "{%" not in text
 
 

@@ -40,17 +40,17 @@ class Text:
 
     @classmethod
     def of(cls, node: Scalar, *, is_condition: bool = False, is_until: bool = False) -> "Text":
-        """Give the text that *node* is."""
+        """Return the text that *node* is."""
         return cls(str(node.value), node.at, is_condition, node.inside, is_until)
 
     def place(self, at: Position | None) -> Position:
-        """Give the place in the file of a place *at* in the text, or of the text where that cannot be told."""
+        """Return the place in the file of a place *at* in the text, or of the text where that cannot be told."""
         if at is None or self.inside is None:
             return self.at
         return Position(self.inside.line + at.line - 1, self.inside.column + at.column - 1)
 
     def uses(self) -> "tuple[NameUse, ...]":
-        """Give the names that it uses, none where it cannot be read."""
+        """Return the names that it uses, none where it cannot be read."""
         try:
             return uses(self.text, is_condition=self.is_condition)
         except BadTemplate:

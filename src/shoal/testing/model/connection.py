@@ -45,7 +45,7 @@ class Connection:
         self._writer = writer
 
     async def receive(self) -> Received | None:
-        """Give the next request, or `None` when the client has gone."""
+        """Return the next request, or `None` when the client has gone."""
         try:
             head = await self._reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError:
@@ -231,7 +231,7 @@ class TurnPlayer:
 
 
 def answer(turn: Spoken, request: Request) -> ModelAnswer:
-    """Say what *turn* is to the client that asks."""
+    """Return what *turn* is to the client that asks."""
     parts = turn if isinstance(turn, tuple) else (turn,)
     text = "\n".join(filter(None, (part.text if isinstance(part, Say) else part.say for part in parts)))
     calls = tuple(call(part, request.tools) for part in parts if isinstance(part, Use))

@@ -24,7 +24,7 @@ def part(whole: str, index: int) -> str:
 
 
 def whole(part: object) -> str:
-    """Give what the name of a part began with, without its prefix."""
+    """Return what the name of a part began with, without its prefix."""
     return str(part).rpartition("_")[2][:LENGTH]
 
 
@@ -161,7 +161,7 @@ def words(text: str) -> list[str]:
 
 
 def text_of(content: Any) -> str:  # noqa: ANN401
-    """Give the text of content that is one, a list of blocks, or a block."""
+    """Return the text of content that is one, a list of blocks, or a block."""
     match content:
         case str():
             return content

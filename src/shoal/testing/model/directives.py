@@ -29,7 +29,7 @@ class Directive:
     position: int
 
     def turns(self) -> tuple[Turn, ...]:
-        """Give the script that it stands for; a scenario that is not known or not right is refused with 400."""
+        """Return the script that it stands for; a scenario that is not known or not right is refused with 400."""
         try:
             return tuple(_with_pace(turn, self.keys) for turn in self._plain())
         except (ValueError, KeyError, TypeError) as error:
@@ -62,7 +62,7 @@ def _keys(written: str) -> Keys:
 
 
 def _with_pace(turn: Turn, keys: Keys) -> Turn:
-    """Give *turn* the pace and the usage that go with any scenario."""
+    """Return *turn* the pace and the usage that go with any scenario."""
     if not isinstance(turn, Say | Use):
         return turn
     if "in" in keys or "out" in keys:

@@ -95,7 +95,7 @@ def failure(fail: Fail) -> Iterator[Event]:
 
 
 def wants_json(body: Body) -> bool:
-    """Tell whether a request asks for JSON instead of words."""
+    """Return whether a request asks for JSON instead of words."""
     return (body.get("generationConfig") or {}).get("responseMimeType") == "application/json"
 
 

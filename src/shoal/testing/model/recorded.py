@@ -104,11 +104,11 @@ class RequestLog:
         self._answers.append(Answered(request, usage))
 
     def newest(self) -> list[Request]:
-        """Give the requests that are kept, oldest first."""
+        """Return the requests that are kept, oldest first."""
         return list(self._requests)
 
     def answers(self) -> list[Answered]:
-        """Give the answers that are kept, oldest first."""
+        """Return the answers that are kept, oldest first."""
         return list(self._answers)
 
 

@@ -33,7 +33,7 @@ class Player:
         self._attempts: OrderedDict[str, int] = OrderedDict()
 
     def turn(self, request: Request) -> Turn:
-        """Give what the model does now; a client without tools (for a title, say) is never told to use one."""
+        """Return what the model does now; a client without tools (for a title, say) is never told to use one."""
         turn = self._next_scripted(request)
         if request.tools or not uses_a_tool(turn):
             return turn
@@ -74,7 +74,7 @@ class Player:
 
 
 def _at(turns: Sequence[Turn], position: int) -> tuple[list[Turn], Turn | None]:
-    """Give the answer at *position*, and what goes wrong before it."""
+    """Return the answer at *position*, and what goes wrong before it."""
     before: list[Turn] = []
     for turn in turns:
         if not is_spoken(turn):
@@ -121,7 +121,7 @@ class _Spoken(Shape):
     usage: _Tokens | None = None
 
     def as_turn(self) -> Say | Use:
-        """Give the text or the tool that it names."""
+        """Return the text or the tool that it names."""
         usage = Usage(**self.usage.model_dump()) if self.usage else None
         if self.use is None:
             return Say(self.say or "", usage)
@@ -152,7 +152,7 @@ class _Item(_Spoken):
         return self
 
     def turn(self) -> Turn:
-        """Give the turn that it means."""
+        """Return the turn that it means."""
         turn = self._turn()
         if isinstance(turn, Hang | Garble | Delay) or not (self.delay or self.between):
             return turn

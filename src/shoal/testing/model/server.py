@@ -36,7 +36,7 @@ def protocol(path: str) -> str | None:
 
 
 def document(method: str, path: str, length: int) -> Body | None:
-    """Give what lies at an address that gives no answers."""
+    """Return what lies at an address that gives no answers."""
     plain = path.partition("?")[0]
     tokens = max(1, length // 4)
     if method == "GET":

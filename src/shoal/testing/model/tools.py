@@ -73,7 +73,7 @@ def _fit_call(kind: str, name: str, schema: Body | None, given: Mapping[str, obj
 
 
 def _arguments(kind: str, schema: Body, given: Mapping[str, object]) -> Arguments:
-    """Give each property that we know what it means, and each that is required."""
+    """Return each property that we know what it means, and each that is required."""
     required = _as_list(schema.get("required"))
     found: dict[str, object] = {}
     for name, shape in (schema.get("properties") or {}).items():
@@ -103,7 +103,7 @@ def _fill_value(name: str, shape: Body, kind: str) -> object:
 
 
 def _as_list(value: object) -> list[object]:
-    """Give a list as it is: a schema is what a client sends."""
+    """Return a list as it is: a schema is what a client sends."""
     return value if isinstance(value, list) else []
 
 

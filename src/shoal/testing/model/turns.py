@@ -90,14 +90,14 @@ Turn = Spoken | Fail | Hang | Cut | Garble | Delay
 
 
 def is_spoken(turn: Turn) -> bool:
-    """Tell whether the conversation is one answer longer after *turn*."""
+    """Return whether the conversation is one answer longer after *turn*."""
     if isinstance(turn, Delay):
         return is_spoken(turn.then)
     return isinstance(turn, Say | Use | tuple)
 
 
 def uses_a_tool(turn: Turn) -> bool:
-    """Tell whether *turn* is of use only to a client that has tools."""
+    """Return whether *turn* is of use only to a client that has tools."""
     match turn:
         case Use():
             return True
