@@ -38,6 +38,7 @@ NOT_PASSED = {
     "RunResumed": "recorded by the commands that resume; kills during recovery pass it",
     "SessionDiscarded": "recorded together with RunResumed, in one transaction",
     "AgentActed": "reported by real clients",
+    "ClientHeard": "reported by real clients",
     "Output": "printed by agents; a note that the next kill may lose together with its agent",
     "Waiting": "recorded when the host is short of something",
     "PermissionDecided": "recorded for agents that ask for permissions",
