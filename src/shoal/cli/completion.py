@@ -34,9 +34,10 @@ class Words:
 
 
 def command(shell: Annotated[Shell, typer.Argument(help="The shell that reads the script.")]) -> int:
-    """Print a script that completes commands, options, and names of runs and sessions.
+    """Print the completion script of a shell.
 
-    For bash: `eval "$(shoal completion bash)"` in `~/.bashrc`. For zsh: the same with `zsh` in `~/.zshrc`, after
+    It completes commands, options, and names of runs and sessions. For bash: `eval "$(shoal completion bash)"`
+    in `~/.bashrc`. For zsh: the same with `zsh` in `~/.zshrc`, after
     `compinit`. For fish: `shoal completion fish > ~/.config/fish/completions/shoal.fish`.
     """
     commands = list(_commands())

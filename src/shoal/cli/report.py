@@ -59,9 +59,10 @@ Form = Annotated[
 
 
 def command(run: Run = None, html: Html = None, form: Form = None, repo: Repo = HERE) -> int:
-    """Report a run for others to read: as a page, a pull request comment, test results or JSON; by default, the latest.
+    """Print or write a report of a run, for others to read.
 
-    What agents wrote appears as text only: it cannot become markup, a mention, a link or a script.
+    It is a page, a pull request comment, test results or JSON; by default, of the latest run. What agents wrote
+    appears as text only: it cannot become markup, a mention, a link or a script.
     """
     if html == STDOUT and form is not None:
         raise BadInput("--html - and --format both write to stdout; name a file for the page")
