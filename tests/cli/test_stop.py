@@ -4,14 +4,17 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 
+from shoal.limits.fleet import is_orphan
 from shoal.store.requests import user_name
-from tests.cli.conftest import SHOAL, Shoal
+from tests.cli.conftest import SHOAL, Shoal, environment
 from tests.cli.flows import CHEAP, written
 from tests.cli.test_approve import Waiting, started
 from tests.conftest import git
@@ -138,3 +141,39 @@ def test_what_is_not_alive_is_not_stopped(repo: Path, shoal: Shoal) -> None:
     assert (both.code, "--now ends a whole run" in both.err) == (2, True)
     assert (dead.code, "no run is alive; the latest, " in dead.err) == (2, True)
     assert (lost.code, lost.err) == (2, f"shoal: {session} is not alive any more: its Shoal was killed\n")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_more_than_two_interrupts_change_nothing(repo: Path, shoal: Shoal, sign: signal.Signals) -> None:
+    file = written(repo, THREE.format(rule="best_effort"), runtime="sandbox: bubblewrap", w=STUBBORN)
+    words: list[str | Path] = [SHOAL, "run", file, "--events"]
+    before = set(groups())
+    with subprocess.Popen(words, cwd=repo, env=environment(), stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stderr is not None
+        sessions(Waiting(process), 3)
+        process.send_signal(sign)
+        read_until(process.stderr, "stopping")
+        for _ in range(5):
+            process.send_signal(sign)
+        read_until(process.stderr, "killed")
+        for _ in range(3):
+            process.send_signal(sign)
+        process.communicate(timeout=60)
+    mounted = Path("/proc/self/mounts").read_text()
+    cleaned = shoal("clean")
+
+    assert (process.returncode, cleaned.code) == (130, 0)
+    assert set(groups()) <= before
+    assert str(repo) not in mounted
+    assert git(repo, "for-each-ref", "refs/shoal") == ""
+    branches = git(repo, "for-each-ref", "--format=%(refname)", "refs/heads/agent").split()
+    assert [git(repo, "show", f"{branch}:part.txt") for branch in branches] == ["part"] * 3
+
+
+def groups() -> list[str]:
+    """Name the control groups of this user's coordinators that are there now and whose coordinator is dead."""
+    return [path.name for path in Path("/sys/fs/cgroup").rglob("shoal-*") if is_orphan(path.name)]
+
+
+def read_until(lines: Iterable[str], word: str) -> None:
+    assert any(word in line for line in lines)

@@ -21,15 +21,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
-    """Counts the signals of the user: the first sets *stop*, the second cancels the run."""
+    """Counts the signals of the user: the first sets *stop*, the second cancels the run, and others change nothing."""
 
     def __init__(self, task: asyncio.Task[object] | None) -> None:
         self.stop = StopSignal()
         self._task = task
+        self._is_cancelled = False
 
     def request(self) -> None:
         """Handle one signal."""
-        if self.stop.is_set() and self._task is not None:
+        if self.stop.is_set() and self._task is not None and not self._is_cancelled:
+            self._is_cancelled = True  # once more would cut off what ends it: pins and control groups would stay
             self._task.cancel()
         elif not self.stop.is_set():
             self.stop.set()
@@ -64,6 +66,8 @@ def interruptible(deadline: float | None = None, on_hangup: Callable[[], None] |
             clock.cancel()
         for number in taken:
             loop.remove_signal_handler(number)
+            if interrupt.stop.is_set():  # one more on the way out would take the place of our exit code
+                signal.signal(number, signal.SIG_IGN)
 
 
 SELDOM = 50_000  # objects more than before; some megabytes
