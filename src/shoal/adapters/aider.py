@@ -38,7 +38,7 @@ class AiderReader:
     _error: str = ""
 
     def read(self, line: str) -> list[Activity]:
-        """Turn a line into what it tells."""
+        """Turn a line into activities."""
         match event(line):
             case {"event": str(name), "properties": dict(fields)}:
                 self._event(name, fields)

@@ -39,14 +39,14 @@ class ClaudeReader:
 
     @property
     def is_done(self) -> bool:
-        """Its turn has ended, and nothing is left that would begin another."""
+        """Whether its turn has ended and nothing would begin another."""
         if self._result is None or self._is_woken or self._behind:
             return False
         return not number(self._result.get("queued_turn_count"))
 
     @property
     def is_between_turns(self) -> bool:
-        """A turn has ended, and nothing goes on in the background."""
+        """Whether a turn has ended and nothing runs in the background."""
         return self.is_done
 
     def begin_turn(self) -> None:
@@ -60,7 +60,7 @@ class ClaudeReader:
 
     @property
     def usage(self) -> Mapping[str, float]:
-        """What all models together were asked, with what came from a cache."""
+        """The tokens of all models together, cached ones included."""
         match self._result:
             case {"modelUsage": dict(models), "total_cost_usd": cost}:
                 return {**_by_model(models), "cost_usd": number(cost)}
@@ -68,7 +68,7 @@ class ClaudeReader:
                 return _total(self._spent.values())
 
     def read(self, line: str) -> Iterable[Activity]:
-        """Turn one event into what it tells."""
+        """Turn one event into activities."""
         record = event(line) or {}
         match record:
             case {"type": "system", "subtype": str(kind)}:
@@ -90,7 +90,7 @@ class ClaudeReader:
                 return plain(line)
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Believe the result's own flag; a subtype `success` may be an error all the same."""
+        """Trust the result's own flag; a subtype `success` may still be an error."""
         result = self._result
         if result is None:
             return explain_failure(
@@ -143,14 +143,14 @@ class ClaudeReader:
                     yield Activity(act=Act.TOOL, tool=tool, text=argument(block.get("input")), call=call)
 
     def _count(self, message: Mapping[str, object]) -> None:
-        """Remember what a message cost, for a session that never comes to its result; each has several events."""
+        """Remember a message's usage, for a session without a result; each message has several events."""
         used, message_id = message.get("usage"), name(message.get("id"))
         if isinstance(used, dict) and (len(self._spent) < MOST_CALLS or message_id in self._spent):
             known = self._spent.get(message_id, {})
             self._spent[message_id] = {key: max(number(used.get(key)), known.get(key, 0)) for key in (*READ, WRITTEN)}
 
     def _stream(self, piece: Mapping[str, object], parent: str) -> None:
-        """Follow a message as it comes: only its last piece says how long it was, and no other event repeats that."""
+        """Follow a streamed message: only its last piece has its length."""
         match piece:
             case {"type": "message_start", "message": dict(message)} if len(self._streams) < MOST_CALLS:
                 self._streams[parent] = name(message.get("id"))
@@ -233,7 +233,7 @@ class Claude:
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Hand persona and rules over as what they are to Claude: more system prompt, and permissions."""
+        """Pass the persona as an appended system prompt, and rules as permissions."""
         spec = task.agent
         argv = [*(spec.command or (CLIENT.program,)), "-p", "--verbose"]
         argv += ["--input-format", "stream-json", "--output-format", "stream-json"]
@@ -258,7 +258,7 @@ class Claude:
         return True
 
     def message(self, text: str) -> bytes:
-        """Spell what a person says as one line of `stream-json`."""
+        """Format a message as one line of `stream-json`."""
         said = {"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": text}]}}
         return json.dumps(said).encode() + b"\n"
 

@@ -1,4 +1,4 @@
-"""What is known of an agent client before it runs: how it is installed, how old it may be, where its login lies."""
+"""An agent client before it runs: how it is installed, its oldest version, and where its login is."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A program that people have installed, and log in to."""
+    """A program that users install, and log in to."""
 
     program: str
     install: str
@@ -40,16 +40,16 @@ class Client:
     """Lines on stderr with this in them are a sign of life, and nothing else: they are not kept."""
 
     def version(self, output: str) -> Version | None:
-        """Find the version in what it says of itself."""
+        """Find the version in the output of `--version`."""
         found = _VERSION.search(output)
         return tuple(int(part or 0) for part in found.groups()) if found else None
 
     def is_too_old(self, version: Version | None) -> bool:
-        """Return whether we know that it is too old for us."""
+        """Return whether it is known to be too old."""
         return version is not None and version < self.oldest
 
     def pick_variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Take what it is given of the host's environment, and no more."""
+        """Return the variables of the host that it needs, and no others."""
         return {name: environ[name] for name in (*self.keys, *self.settings) if environ.get(name)}
 
 
@@ -58,7 +58,7 @@ OLDEST_MINOR = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterHost:
-    """Interpreters for programs of ours in a box, any that works and our own, and where the programs lie."""
+    """The Python interpreters and folders of our own programs in a sandbox."""
 
     python: Path
     own_python: Path
@@ -66,14 +66,14 @@ class AdapterHost:
 
 
 def this_host() -> AdapterHost:
-    """Look at the host we are on."""
+    """Inspect this host."""
     own = Path(sys.executable)
     python = usable_python(Path("/usr/bin/python3"), own)
     return AdapterHost(python=python, own_python=own, programs=Path(__file__).parent)
 
 
 def usable_python(system: Path, own: Path) -> Path:
-    """Prefer *system*, which every box shows, if the file it leads to is named for 3.9 or newer."""
+    """Prefer *system*, which every sandbox shows, if its real name is that of Python 3.9 or newer."""
     real = system.resolve()
     version = re.fullmatch(r"python3\.(\d+)", real.name)
     if real.is_file() and version and int(version[1]) >= OLDEST_MINOR:

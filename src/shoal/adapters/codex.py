@@ -51,11 +51,11 @@ class CodexReader:
 
     @property
     def usage(self) -> Mapping[str, float]:
-        """What its turns were told to cost; Codex knows no prices."""
+        """The tokens that it reported; Codex reports no prices."""
         return dict(self._spent)
 
     def read(self, line: str) -> Iterable[Activity]:
-        """Turn one event into what it tells."""
+        """Turn one event into activities."""
         record = event(line) or {}
         match record:
             case {"type": "thread.started", "thread_id": str(thread)}:
@@ -77,7 +77,7 @@ class CodexReader:
         return []
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Believe its last event: an error on the way is none if the turn was completed after it."""
+        """Trust its last event: an error before a completed turn does not count."""
         match self._end:
             case None:
                 why = describe_unfinished(self._trouble, last_line(errors))
@@ -195,7 +195,7 @@ class Codex:
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Hand the persona over as instructions of the developer's, in a settings file of its private home."""
+        """Pass the persona as developer instructions, in a settings file in its private home."""
         spec, rules = task.agent, tool_rules(task)
         argv = [*(spec.command or (CLIENT.program,)), "exec", "--json", "--sandbox", "danger-full-access"]
         argv += ["--skip-git-repo-check", *(("--model", spec.model) if spec.model else ()), *spec.args]
@@ -254,5 +254,5 @@ def _split_glob(rule: ToolRule, glob: str) -> list[str]:
 
 
 def _text(words: str) -> str:
-    """Write a text as TOML does, which is as JSON does but for one sign."""
+    """Quote a text for TOML, like JSON but for one character."""
     return json.dumps(words, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -17,10 +17,10 @@ class CommandAdapter:
     client: None = None
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Hand the prompt over on stdin."""
+        """Pass the prompt on stdin."""
         if not task.agent.command:
             raise BadInput(f"agent {task.agent.name!r} has no command; say what to run")
         return Invocation(argv=task.agent.command, stdin=task.prompt.encode())
 
     def reader(self) -> None:
-        """Take its output as plain words."""
+        """Return no reader: its output is plain text."""

@@ -1,4 +1,4 @@
-"""GitHub Copilot CLI, driven without a terminal: the prompt on stdin, the persona as the user's own instructions."""
+"""GitHub Copilot CLI without a terminal: the prompt on stdin, the persona as custom instructions."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ NO_LOGIN = "No authentication information found"
 
 @dataclass(slots=True)
 class CopilotReader:
-    """Reads one session; it tells no tokens, so *usage* stays empty."""
+    """Reads one session; Copilot reports no tokens, so *usage* stays empty."""
 
     session: str | None = None
     is_done: bool = False
@@ -32,7 +32,7 @@ class CopilotReader:
     _calls: Calls = field(default_factory=Calls)
 
     def read(self, line: str) -> list[Activity]:
-        """Turn a line into what it tells."""
+        """Turn a line into activities."""
         record = event(line)
         if record is None:
             return plain(line)
@@ -47,7 +47,7 @@ class CopilotReader:
         return plain(line)
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Believe its result, and that no error was the last thing it told."""
+        """Trust its result, unless its last event was an error."""
         if self._error is not None:
             return explain_failure(self._error, LOGIN)
         if NO_LOGIN in errors:
@@ -151,7 +151,7 @@ class Copilot:
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Hand the prompt over on stdin, which it takes where none is given by `-p`."""
+        """Pass the prompt on stdin, which it reads without `-p`."""
         persona = task.system_prompt.encode(errors="replace")
         return Invocation(
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task, place), *task.agent.args),

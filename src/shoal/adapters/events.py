@@ -1,4 +1,4 @@
-"""Lines of a client as events: parsed by key, whatever their order, and never trusted."""
+"""Parse a client's lines as events, by key and without trusting them."""
 
 import json
 from collections.abc import Mapping
@@ -24,19 +24,19 @@ def event(line: str) -> Mapping[str, object] | None:
 
 
 def plain(line: str) -> list[Activity]:
-    """Take a line that is no event for words."""
+    """Return a line that is not an event as text."""
     return [Activity(act=Act.SAID, text=line)] if line.strip() else []
 
 
 def words(value: object) -> str:
-    """Return a value as text: a text as it stands, and anything else as JSON."""
+    """Return a value as text: a string as it is, anything else as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def name(value: object) -> str:
-    """Return what a client calls something by, as much of it as is remembered."""
+    """Return a client's name for something, bounded."""
     return words(value)[:MAX_NAME_CHARS]
 
 
@@ -53,7 +53,7 @@ def number(value: object) -> float:
 
 
 def argument(values: object) -> str:
-    """Return of a tool's arguments the one that matters: a command or a path, else all of them."""
+    """Return the most telling argument of a tool: a command or a path, else all of them."""
     if not isinstance(values, dict):
         return words(values)
     for key in ("command", "cmd", "file_path", "filePath", "path", "absolute_path", "pattern", "url"):
@@ -67,7 +67,7 @@ MOST = 1000
 
 @dataclass(slots=True)
 class Calls:
-    """The tools of the calls that are under way, of so many at most."""
+    """The tools of the running calls, bounded."""
 
     _tools: dict[str, str] = field(default_factory=dict)
 

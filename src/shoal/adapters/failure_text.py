@@ -1,4 +1,4 @@
-"""Why a client failed, as one line that names what to do."""
+"""Explain a client's failure in one line that says what to do."""
 
 import json
 import re
@@ -10,7 +10,7 @@ _REFUSED = re.compile(MARKS, re.IGNORECASE)
 
 
 def explain_failure(why: str, login: str, *, is_login: bool = False) -> str:
-    """Put *why* on one line, and say how to log in where that is what it is about."""
+    """Put *why* on one line, and add how to log in if that is the cause."""
     line = " ".join(_clear(why).split())[:LONGEST]
     if is_login or _REFUSED.search(why):
         return f"the model's provider refused its login: {line}; {login}"
@@ -18,7 +18,7 @@ def explain_failure(why: str, login: str, *, is_login: bool = False) -> str:
 
 
 def _clear(why: str) -> str:
-    """Take the message out of an error that is JSON, or holds some."""
+    """Extract the message of an error that is or contains JSON."""
     begin, end = why.find("{"), why.rfind("}")
     if not 0 <= begin < end:
         return why
@@ -47,7 +47,7 @@ def _code(value: object) -> str:
 
 
 def describe_unfinished(*reasons: str) -> str:
-    """Say that it was not done, with the first of what it *told* that is not empty."""
+    """Say that it did not finish, with the first non-empty message in *told*."""
     reason = next((text for text in reasons if text.strip()), "")
     return f"it ended before it was done: {reason}" if reason else "it ended before it was done, and did not say why"
 

@@ -1,4 +1,4 @@
-"""A Python function as an agent, in a process of its own behind the wall."""
+"""A Python function as an agent, in its own sandboxed process."""
 
 import json
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Function:
     client: None = None
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Hand the function's source and the prompt over on stdin."""
+        """Pass the function's source and the prompt on stdin."""
         if task.agent.script is None:
             raise BadInput(f"agent {task.agent.name!r} has no function; give one from Python, as `agent=`")
         order = json.loads(task.agent.script)
@@ -32,4 +32,4 @@ class Function:
         return Invocation(argv=argv, stdin=stdin, needs=(self.program, *needs))
 
     def reader(self) -> None:
-        """Take its output as plain words."""
+        """Return no reader: its output is plain text."""

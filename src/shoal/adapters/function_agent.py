@@ -19,7 +19,7 @@ NAME = "__shoal_main__"
 
 
 def main() -> None:
-    """Call the function with the prompt, and with the workspace if it takes a second argument; print what it gives."""
+    """Call the function with the prompt, and the workspace if it takes a second argument; print its result."""
     order = json.load(sys.stdin.buffer)
     workspace = Path.cwd()
     sys.path[:0] = [str(workspace / folder) for folder in order["inside"]] + order["path"]

@@ -1,4 +1,4 @@
-"""Gemini CLI, driven without a terminal: the prompt on stdin, the persona as its memory, the rules as its policy."""
+"""Gemini CLI without a terminal: the prompt on stdin, the persona as its memory, the rules as its policy."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ MOST_CHARS = 2**16
 
 @dataclass(slots=True)
 class GeminiReader:
-    """Reads one session; words come in pieces, and are told as a whole when something else follows."""
+    """Reads one session; joins pieces of text until something else follows."""
 
     login: str
     session: str | None = None
@@ -34,7 +34,7 @@ class GeminiReader:
     _failure: str | None = None
 
     def read(self, line: str) -> list[Activity]:
-        """Turn a line into what it tells."""
+        """Turn a line into activities."""
         record = event(line)
         if record is None:
             return [*self._flush_text(), *plain(line)]
@@ -47,7 +47,7 @@ class GeminiReader:
         return plain(line)
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Believe its result, and nothing else; without one it did not come to its end."""
+        """Trust its result only; without one it did not finish."""
         if IGNORED_RULES in errors:
             return "its tool rules were not all taken: " + errors[errors.index(IGNORED_RULES) :].strip()
         if self.is_done:
@@ -169,7 +169,7 @@ def _block(tool: str, decision: str, priority: int, *, message: str, pattern: st
 
 
 def _quote_toml(text: str) -> str:
-    """Write a text as TOML does: as JSON, but for surrogates and one sign."""
+    """Quote a text for TOML: like JSON, but for surrogates and one character."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
 
 
@@ -210,7 +210,7 @@ class Gemini:
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Hand the prompt over on stdin; nobody is there to approve, so what no rule forbids is allowed."""
+        """Pass the prompt on stdin; nobody can approve, so what no rule forbids is allowed."""
         return Invocation(
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task), *task.agent.args),
             stdin=task.prompt.encode(errors="replace"),

@@ -41,21 +41,21 @@ class GooseReader:
 
     @property
     def is_done(self) -> bool:
-        """It told its end."""
+        """Whether it reported its end."""
         return self._is_done
 
     @property
     def session(self) -> str | None:
-        """The name that we gave its session, once it has one."""
+        """The name that we gave its session, once it exists."""
         return SESSION if self._has_begun else None
 
     @property
     def usage(self) -> Mapping[str, float]:
-        """What it was told that its model cost, with a price where it knows one."""
+        """The usage that it reported, with a price if it knows one."""
         return dict(self._spent)
 
     def read(self, line: str) -> Iterable[Activity]:
-        """Turn one event into what it tells."""
+        """Turn one event into activities."""
         record = event(line) or {}
         match record:
             case {"type": "message", "message": dict(message)}:
@@ -76,7 +76,7 @@ class GooseReader:
                 return [*self._flush_text(), *plain(line)]
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Look at who had the last word: after an error that it could not mend goose says so, completes and exits 0."""
+        """Look at its last message: after a fatal error goose reports it, completes and exits 0."""
         why = (
             (self._failure or self._own_words)
             if self._is_done
@@ -99,7 +99,7 @@ class GooseReader:
                     yield from (*self._flush_text(), *self._response(part))
 
     def _piece(self, text: str) -> Iterator[Activity]:
-        """Take a piece of what the model says, and tell whole lines."""
+        """Collect pieces of the model's text, and emit whole lines."""
         self._own_words = ""
         whole, newline, self._text = (self._text + text).rpartition("\n")
         if len(self._text) > MOST_CHARS:  # it may never end its line
@@ -112,7 +112,7 @@ class GooseReader:
         yield from (*self._flush_text(), Activity(act=Act.TROUBLE, text=text))
 
     def _flush_text(self) -> Iterator[Activity]:
-        """Tell the rest of what the model said, for something else comes now."""
+        """Emit the rest of the model's text before something else."""
         text, self._text = self._text, ""
         if text.strip():
             yield Activity(act=Act.SAID, text=text)
@@ -210,7 +210,7 @@ class Goose:
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Hand the persona over as more of its system prompt, and rules as its own permissions."""
+        """Pass the persona in its system prompt, and rules as its permissions."""
         spec, rules = task.agent, tool_rules(task)
         argv = [*(spec.command or (CLIENT.program,)), "run", "--name", SESSION, "--quiet"]
         argv += ["--resume"] if place.conversation is not None else []

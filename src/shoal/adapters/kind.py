@@ -1,4 +1,4 @@
-"""What every kind of agent offers."""
+"""What every kind of agent implements."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from shoal.model.resolved_task import ResolvedTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPaths:
-    """Where an agent will stand; the paths are the same inside its wall and outside."""
+    """The paths of a session, which are the same inside its sandbox and outside."""
 
     home: Path
     """Its private HOME; what an invocation lays there is there when it starts."""
@@ -40,7 +40,7 @@ NOWHERE = SessionPaths(home=Path("/nowhere/home"), inputs=Path("/nowhere/input")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """How an agent is started; *needs* are paths of the host that must be readable behind the wall."""
+    """How an agent is started; *needs* are host paths that must be readable in its sandbox."""
 
     argv: tuple[str, ...]
     stdin: bytes = field(repr=False)
@@ -54,32 +54,32 @@ class Invocation:
 
 
 class Reader(Protocol):
-    """Reads what one client says; made anew for each session, and its only state is what it has read."""
+    """Reads the output of one client; each session has its own."""
 
     def read(self, line: str) -> Iterable[Activity]:
-        """Turn one line of stdout into what it tells; a line that is none of the client's own events is `SAID`."""
+        """Turn one line of stdout into activities; a line that is not an event of the client is `SAID`."""
 
     @property
     def is_done(self) -> bool:
-        """Return whether the client has told its own end: what is still running of it then may be ended."""
+        """Return whether the client has reported its end: what still runs of it may then be ended."""
 
     @property
     def usage(self) -> Mapping[str, float]:
-        """What it spent: `input_tokens`, `output_tokens` and, where the client knows it, `cost_usd`."""
+        """Its usage: `input_tokens`, `output_tokens` and, if the client knows it, `cost_usd`."""
 
     @property
     def session(self) -> str | None:
-        """The client's own name for the conversation, by which it can go on with it."""
+        """The client's id of the conversation, by which it can resume it."""
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Say in one line why it failed, or nothing where it did what it was asked.
+        """Return in one line why it failed, or `None` if it did its task.
 
         An exit code alone is never believed, in either way; *errors* is the end of stderr.
         """
 
 
 class TurnReader(Reader, Protocol):
-    """A reader of a client that works in turns, between which it takes messages."""
+    """A reader of a client that takes messages between its turns."""
 
     @property
     def is_between_turns(self) -> bool:
@@ -91,13 +91,13 @@ class TurnReader(Reader, Protocol):
 
 @runtime_checkable
 class Conversational(Protocol):
-    """An adapter of agents that are spoken to on a standard input that stays open; their invocation is live."""
+    """An adapter of agents that take messages on an open standard input."""
 
     def takes_messages(self, task: ResolvedTask) -> bool:
         """Return whether the agent takes messages while it works on *task*."""
 
     def message(self, text: str) -> bytes:
-        """Spell a message as the agent reads it."""
+        """Format a message as the agent reads it."""
 
     def turn_reader(self) -> TurnReader:
         """Return a new reader of one session's output."""
@@ -108,15 +108,15 @@ class Adapter(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the name by which documents ask for it."""
+        """Return its name in pipeline files."""
 
     @property
     def default_network(self) -> Network:
-        """Return the network it is on where nobody says another."""
+        """Return its network by default."""
 
     @property
     def client(self) -> Client | None:
-        """Return what is known of the client that it drives, where it drives one."""
+        """Return the client that it drives, if it drives one."""
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Turn *task* into the command that works on it.

@@ -43,7 +43,7 @@ class OpencodeReader:
     _error: str | None = None
 
     def read(self, line: str) -> list[Activity]:
-        """Turn a line into what it tells."""
+        """Turn a line into activities."""
         record = event(line)
         if record is None or not isinstance(kind := record.get("type"), str):
             return plain(line)
@@ -164,7 +164,7 @@ class Opencode:
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Hand the prompt over on stdin, which it takes where no message is given."""
+        """Pass the prompt on stdin, which it reads without a message argument."""
         config: dict[str, object] = {"autoupdate": False, "share": "disabled", "snapshot": False}
         config["permission"] = permission(tool_rules(task))
         if task.system_prompt.strip():

@@ -1,4 +1,4 @@
-"""An in-process agent: it has no process of its own, only commands that its tools run behind the wall."""
+"""An in-process agent: only the commands of its tools run in the sandbox."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ SHELL = "/bin/sh"
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """The model is asked by this process; what is started in the box are its tools."""
+    """Calls the model from this process; only tools run in the sandbox."""
 
     name: str = "python"
     default_network: Network = Network.NONE
@@ -25,4 +25,4 @@ class Python:
         return Invocation(argv=(SHELL,), stdin=b"")
 
     def reader(self) -> None:
-        """Take its output as plain words."""
+        """Return no reader: its output is plain text."""

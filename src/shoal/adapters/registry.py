@@ -1,4 +1,4 @@
-"""Which kinds of agent there are: to add one is to write its file and its line here."""
+"""The kinds of agent by name: to add one, write its module and its line here."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -60,7 +60,7 @@ class Brought:
 
 
 def points() -> Mapping[str, EntryPoint]:
-    """Find the entry points of all packages that are installed, by their names."""
+    """Find the entry points of all installed packages, by name."""
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
@@ -74,7 +74,7 @@ def load_adapter(point: EntryPoint) -> Adapter:
 
 
 def assert_adapter(made: object) -> None:
-    """Raise TypeError where *made* has not the form of an adapter."""
+    """Raise TypeError if *made* does not implement `Adapter`."""
     for part, kind in PARTS.items():
         if not isinstance(getattr(made, part), kind):
             raise TypeError(f"its `{part}` is {getattr(made, part)!r}")
@@ -85,7 +85,7 @@ def assert_adapter(made: object) -> None:
 
 @contextmanager
 def blaming(name: str, package: str) -> Iterator[None]:
-    """Turn whatever another package raises into one line that names it."""
+    """Turn any error of another package into one line that names it."""
     try:
         yield
     except ShoalError:
@@ -151,7 +151,7 @@ def _find_speaker(spec: AgentSpec, host: AdapterHost) -> Adapter | None:
 
 
 def list_plugin_adapters() -> tuple[str, ...]:
-    """Name the adapters that other packages bring; ours cannot be replaced by one."""
+    """List the adapters of other packages; they cannot replace ours."""
     return tuple(sorted({*points()} - {*ADAPTERS}))
 
 

@@ -1,4 +1,4 @@
-"""A scripted agent: the same actions each time, for demonstrations and for tests."""
+"""A scripted agent with fixed actions, for demonstrations and tests."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ WAITING = {"shoal": "receive"}
 
 @dataclass(slots=True)
 class ScriptReader:
-    """Reads plain words, and when the script waits for a message."""
+    """Reads plain text, and notices when the script waits for a message."""
 
     is_between_turns: bool = False
     is_done: bool = False
@@ -28,7 +28,7 @@ class ScriptReader:
     session: None = None
 
     def read(self, line: str) -> Iterable[Activity]:
-        """Return every line but that which says that it waits."""
+        """Return every line but the one that marks a wait."""
         self.is_between_turns = event(line) == WAITING
         return () if self.is_between_turns else plain(line)
 
@@ -56,7 +56,7 @@ class Scripted:
     client: None = None
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Hand the script over on stdin, for an argument may not be longer than 128 KiB."""
+        """Pass the script on stdin, because an argument is limited to 128 KiB."""
         if task.agent.script is None:
             raise BadInput(f"agent {task.agent.name!r} has no script; list its actions")
         argv = (str(self.python), "-I", "-S", str(self.program))
@@ -65,14 +65,14 @@ class Scripted:
         return Invocation(argv=argv, stdin=script, needs=needs, is_live=is_live)
 
     def reader(self) -> None:
-        """Take its output as plain words."""
+        """Return no reader: its output is plain text."""
 
     def takes_messages(self, task: ResolvedTask) -> bool:
         """Take one for each `receive` of the script."""
         return any("receive" in action for action in json.loads(task.agent.script or "[]"))
 
     def message(self, text: str) -> bytes:
-        """Spell a message as one line."""
+        """Format a message as one line."""
         return json.dumps({"message": text}).encode() + b"\n"
 
     def turn_reader(self) -> ScriptReader:

@@ -24,7 +24,7 @@ class Denied(Exception):
 
 
 def main() -> None:
-    """Do every action, and stop at the first that fails."""
+    """Run the actions, and stop at the first that fails."""
     rules = Rules(os.environ.get("SHOAL_PERMISSIONS_FILE"))
     for action in json.loads(sys.stdin.buffer.readline()):
         try:
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def do(action: dict[str, object], rules: "Rules") -> None:
-    """Do one action, whose only other key than the verb is `ignore_failure`."""
+    """Run one action, whose only other key is `ignore_failure`."""
     is_quiet = action.pop("ignore_failure", False)
     ((verb, what),) = action.items()
     rules.check(verb, what)
@@ -81,7 +81,7 @@ def tool_use(verb: str, what: object) -> "tuple[str, str] | None":
 
 
 def place(path: str) -> str:
-    """Spell a path from the workspace's top, so that no roundabout way to it escapes a rule."""
+    """Return a path relative to the workspace, normalised so that no detour escapes a rule."""
     whole, top = os.path.abspath(path), os.getcwd()
     return os.path.relpath(whole, top) if whole.startswith(f"{top}/") else whole
 
@@ -146,7 +146,7 @@ def say(text: str) -> None:
 
 
 def receive(path: str) -> None:
-    """Say that we wait, take the next message, and make it the content of a file."""
+    """Announce the wait, then write the next message to a file."""
     say(json.dumps({"shoal": "receive"}))
     line = sys.stdin.buffer.readline()
     if not line:

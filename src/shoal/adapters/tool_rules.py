@@ -1,4 +1,4 @@
-"""The rules about tools that one task is held to."""
+"""The tool rules of a task."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def rules(patterns: Iterable[str] | None) -> tuple[ToolRule, ...]:
 
 
 def unheld(client: str, rule: ToolRule, why: str, remedy: str) -> Unavailable:
-    """Say that *client* cannot be held to *rule*: who asked for it must know before anything runs."""
+    """Return the error that *client* cannot enforce *rule*, which the user must know before anything runs."""
     return Unavailable(f"the tool rule {rule.pattern!r} for {client}", why, remedy)
 
 
@@ -34,7 +34,7 @@ def client_tool_names(client: str, rule: ToolRule, names: Mapping[str, tuple[str
 
 
 def alternatives(glob: str) -> Iterator[str]:
-    """Take a glob apart where it means two: `git:*` is `git`, alone and with anything after it."""
+    """Split a glob that has two meanings: `git:*` is `git` alone or followed by anything."""
     head, colon, tail = glob.rpartition(":*")
     if colon and not tail:
         yield from (head, f"{head} *")
@@ -48,7 +48,7 @@ def expression(glob: str, anything: str) -> str:
 
 
 def assert_together(client: str, listed: Iterable[ToolRule]) -> None:
-    """Refuse rules that tell writing a file from editing one, for a client that has one right for both."""
+    """Refuse rules that treat writing and editing differently, for a client that does not."""
     globs: dict[str, set[str | None]] = {"Write": set(), "Edit": set()}
     for rule in listed:
         globs.get(rule.tool, set()).add(rule.glob)
@@ -59,7 +59,7 @@ def assert_together(client: str, listed: Iterable[ToolRule]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRules:
-    """What may be used; *allow* is `None` where all is allowed that *deny* does not name."""
+    """The allowed tools; *allow* is `None` if everything is allowed that *deny* does not list."""
 
     allow: tuple[ToolRule, ...] | None
     deny: tuple[ToolRule, ...]

@@ -219,12 +219,12 @@ class Agent:
 
     @property
     def cost(self) -> Decimal | None:
-        """What it cost so far, in US dollars; `None` where the price of an answer is not known."""
+        """The cost so far in US dollars; `None` if the price of an answer is unknown."""
         return (self._usage.cost or Decimal(0)) if self._is_priced else None
 
     @contextlib.contextmanager
     def sharing(self, setup: AgentSetup) -> Iterator["Agent"]:
-        """Give a fork that spends from this agent's budget."""
+        """Return a fork that spends from this agent's budget."""
         fork = self._fork(setup)
         fork._carried = self._carried + self._usage
         try:
@@ -238,7 +238,7 @@ class Agent:
         return twin
 
     async def _width(self, max_parallel_runs: int) -> int:
-        """Take what makes no sense as 1, and say so."""
+        """Replace an invalid width by 1, with a warning."""
         if not isinstance(max_parallel_runs, int):
             raise BadInput(f"max_parallel_runs is {max_parallel_runs!r:.40}; give a whole number")
         if max_parallel_runs >= 1:

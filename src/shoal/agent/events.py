@@ -71,7 +71,7 @@ class TurnEnded(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(AgentEvent):
-    """Something was asked for that could not be had as it was said."""
+    """A requested setting could not be applied as given."""
 
     text: str
 

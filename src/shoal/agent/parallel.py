@@ -1,4 +1,4 @@
-"""Several prompts at once: each on a fork of its own, in a sliding window, and each with an outcome of its own."""
+"""Run several prompts at once, each on its own fork and with its own outcome, in a sliding window."""
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator
@@ -38,7 +38,7 @@ class Prompt:
     timeout: float | None = None
 
     def on(self, setup: AgentSetup) -> AgentSetup:
-        """Return the setup of the agent that answers it."""
+        """Return the setup of the agent that answers the prompt."""
         if self == Prompt(self.text, timeout=self.timeout):
             return setup  # shared, and with it the pydantic-ai agent
         settings: ModelSettings = {**setup.settings}
@@ -97,7 +97,7 @@ class Fanout:
             fork.cancel()
 
     async def outcomes(self, prompts: Prompts, width: int) -> AsyncGenerator[Outcome, None]:
-        """Return what each comes to, the first that is done first; *prompts* are taken as there is room for them."""
+        """Yield outcomes in the order of completion; take *prompts* as slots become free."""
         # Only workspaces weigh on this host: those share the limit of the process, talk with a model does not.
         limiter = None if self._workspace else Limiter(width)
         settled = stream(self._to_answer, _number_prompts(prompts), limit=width, limiter=limiter)

@@ -29,7 +29,7 @@ def _is_raised(trace: TracebackType | None) -> bool:
 
 
 def _is_of_a_signal(trace: TracebackType | None) -> bool:
-    """Return whether a handler of a signal raised it: then it is meant for the whole program."""
+    """Return whether a signal handler raised it: then it is for the whole program."""
     handlers = set(_handlers())
     return any(frame.tb_frame.f_code in handlers for frame in _frames(trace))
 

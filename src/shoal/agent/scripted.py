@@ -1,4 +1,4 @@
-"""A model that says what it is told to, for tests without a provider."""
+"""A scripted model, for tests without a provider."""
 
 import asyncio
 import inspect

@@ -66,7 +66,7 @@ class AgentSetup:
 
 
 def as_model(model: Model | str) -> Model:
-    """Find the model that is meant."""
+    """Find the model by its name, or return it as it is."""
     if not isinstance(model, Model | str):
         raise BadInput(f"{model!r:.60} is not a model; give a pydantic-ai model or its name")
     try:

@@ -1,4 +1,4 @@
-"""Handing events to whoever subscribed, so that a slow or failing subscriber harms nobody."""
+"""Deliver events to subscribers, so that a slow or failing one does no harm."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ class Subscription:
         self.is_active = False
 
     async def take(self, event: AgentEvent) -> None:
-        """Call the handler; an error of its own is counted and goes no further."""
+        """Call the handler; count its errors and suppress them."""
         if not self.is_active:
             return
         try:
@@ -56,7 +56,7 @@ class Post:
         self._boxes = [_Box(subscription) for subscription in subscriptions if subscription.is_active]
 
     def __bool__(self) -> bool:
-        """Return whether anybody listens."""
+        """Return whether there are subscribers."""
         return bool(self._boxes)
 
     def say(self, event: AgentEvent) -> None:
@@ -129,7 +129,7 @@ class Telling(AbstractCapability[None]):
         self.parent_id = parent_id
 
     def say(self, kind: Callable[..., AgentEvent], **facts: object) -> None:
-        """Tell the subscribers, if there are any."""
+        """Publish an event, if there are subscribers."""
         if self.is_heard:
             origin = {"run_id": self.run_id, "agent_id": self.agent_id, "parent_id": self.parent_id}
             self._post.say(kind(**origin, **facts))
@@ -137,7 +137,7 @@ class Telling(AbstractCapability[None]):
     async def after_model_request(
         self, ctx: RunContext[None], *, request_context: ModelRequestContext, response: ModelResponse
     ) -> ModelResponse:
-        """Tell of an answer of the model's."""
+        """Publish an answer of the model."""
         used = response.usage
         self.say(
             ModelReplied,
@@ -157,7 +157,7 @@ class Telling(AbstractCapability[None]):
         args: dict[str, Any],
         handler: Callable[[dict[str, Any]], Awaitable[object]],
     ) -> object:
-        """Tell of a tool's call and of its end."""
+        """Publish a tool call and its end."""
         which = {"tool": call.tool_name, "call_id": call.tool_call_id}
         self.say(ToolCalled, **which, arguments=event_text(call.args_as_json_str()))
         try:

@@ -1,4 +1,4 @@
-"""One turn: the model and its tools run until there is an answer, and what they did is told."""
+"""One turn: run the model and its tools until there is an answer, and publish events."""
 
 import contextlib
 import copy
@@ -237,7 +237,7 @@ class AgentTurn:
 
 
 def drop_unfinished(history: Sequence[ModelMessage]) -> list[ModelMessage]:
-    """Return the conversation without an answer that was cut off; raise `BadInput` where nothing is left to be said."""
+    """Return the conversation without a truncated answer; raise `BadInput` if nothing is left to continue."""
     found = list(history)
     while found and isinstance(last := found[-1], ModelResponse) and last.state == "interrupted":
         found.pop()

@@ -8,7 +8,7 @@ from shoal.model.permissions import PermissionManager
 
 
 class CommandOutcome(Protocol):
-    """How a command in a workspace ended, and the end of what it said."""
+    """How a command in a workspace ended, and the end of its output."""
 
     @property
     def exit_code(self) -> int | None: ...
@@ -45,7 +45,7 @@ class HasWorkspace(Protocol):
     """What gives a workspace: a session that was opened by a plain `with`."""
 
     def as_workspace(self) -> Workspace:
-        """Return what tools work in."""
+        """Return the workspace that tools use."""
         ...
 
 

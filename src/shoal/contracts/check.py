@@ -37,7 +37,7 @@ class CheckedType(Protocol):
     """What the module of a contract type defines for checking."""
 
     async def check(self, contract: Contract, bench: Workbench) -> str | None:
-        """Say in what the work does not meet *contract*, or `None`."""
+        """Return how the work fails to meet *contract*, or `None`."""
 
 
 async def _find_fault(contract: Contract, bench: Workbench) -> str | None:
@@ -47,7 +47,7 @@ async def _find_fault(contract: Contract, bench: Workbench) -> str | None:
 async def check_contracts(
     session: Session, result: WorkerResult, produced: Sequence[Produced], runner_for: RunnerFor
 ) -> WorkerResult:
-    """Check good work against the contracts of its step; work that does not meet them has failed, and says why."""
+    """Check good work against the contracts of its step; work that does not meet them fails, with the reason."""
     worker = session.worker
     if not result.status.is_good or not (worker.contracts or worker.trial):
         return result

@@ -1,4 +1,4 @@
-"""Which paths a pattern means: `*` stays in a folder, `**` goes through all of them."""
+"""Match paths: `*` stays in a folder, `**` crosses folders."""
 
 import asyncio
 from collections.abc import Collection, Iterable
@@ -26,13 +26,13 @@ async def fitting(paths: Iterable[str], patterns: Collection[str]) -> frozenset[
 
 
 def fits_any(path: str, patterns: Iterable[str]) -> bool:
-    """Return whether one of *patterns* means *path*."""
+    """Return whether one of *patterns* matches *path*."""
     parts = path.split("/")
     return any(_fits(parts, _split_pattern(pattern)) for pattern in patterns)
 
 
 def fits(path: str, pattern: str) -> bool:
-    """Say whether *pattern* means *path*; without a slash it is a name in any folder, ending in one it is a folder."""
+    """Return whether *pattern* matches *path*; without a slash by name alone, with a final one a folder."""
     return fits_any(path, (pattern,))
 
 
@@ -89,7 +89,7 @@ async def changes(gitdir: Path, base: str, commit: str) -> tuple[Change, ...]:
 
 
 async def patch(gitdir: Path, base: str, commit: str, limit: int) -> str:
-    """Return the difference as text, and say how much of it was left out."""
+    """Return the difference as text, with a note of how much was left out."""
     done = await git(gitdir, "diff-tree", *SAFE, "--patch", base, commit, limit=limit)
     cut = f"\n[{done.dropped} more bytes are left out]" if done.dropped else ""
     return done.stdout.decode(errors="replace") + cut

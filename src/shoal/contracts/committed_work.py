@@ -38,7 +38,7 @@ STOPPED = "it was stopped"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviewer:
-    """Who reviews: its persona's system prompt, agent and limits, and the adapter that starts it."""
+    """A reviewer: its task, and the adapter that starts it."""
 
     task: ResolvedTask
     adapter: Adapter
@@ -90,7 +90,7 @@ class CommittedBench:
     """What a command is run for, in the log."""
 
     def mask(self, text: str) -> str:
-        """Take out what came from the host's environment."""
+        """Mask secrets of the host's environment."""
         return self.context.mask.text(text)
 
     async def read(self, path: str, limit: int) -> bytes | None:
@@ -102,7 +102,7 @@ class CommittedBench:
         return await blob(self.context.repository.git, self.context.base.commit, path, limit)
 
     async def artifact(self, name: str, limit: int) -> bytes | None:
-        """Return the beginning of what was brought out."""
+        """Return the beginning of an exported artifact."""
         content = self.artifacts.get(name)
         return None if content is None else content[:limit]
 
@@ -113,7 +113,7 @@ class CommittedBench:
         return await changes(self.context.repository.git, self.context.base.commit, self.commit)
 
     async def patch(self, limit: int) -> str:
-        """Return the difference, and say how much of it was left out."""
+        """Return the difference, with a note of how much was left out."""
         if self.commit is None:
             return ""
         return await patch(self.context.repository.git, self.context.base.commit, self.commit, limit)

@@ -1,4 +1,4 @@
-"""JSON held against a schema by a process of its own, which can be ended: some documents keep a validator for ever."""
+"""Validate JSON against a schema in a child process, which can be ended: some documents never finish."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ REFERENCES = ('"$ref"', '"$dynamicRef"', '"$recursiveRef"')
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """What does not fit, as far as it could be told in time."""
+    """The faults that were found in time."""
 
     faults: tuple["Fault", ...] = ()
 

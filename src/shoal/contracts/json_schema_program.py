@@ -27,7 +27,7 @@ ALL_AT_ONCE = 64 * 1024
 
 
 def main(place: str, seconds: int, most: int, size: int) -> None:
-    """Answer, and let what is wrong come after whether anything is."""
+    """Report first whether the document is valid, then the faults."""
     signal.alarm(seconds)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     sys.path.insert(0, place)

@@ -16,12 +16,12 @@ def list_paths(paths: Sequence[str], masked: Callable[[str], str] = str) -> str:
 
 
 def quote_output(output: str) -> str:
-    """Quote the last lines of *output*, each below the other, so that none of them passes for ours."""
+    """Quote the last lines of *output*, so that none of them looks like ours."""
     lines = [line for line in output.splitlines() if line.strip()]
     return "".join(f"\n> {escape_text(line, LINE_CHARS)}" for line in lines[-LINES:])
 
 
 def escape_text(text: str, most: int) -> str:
-    """Escape what would move a cursor or turn text round, and cut it."""
+    """Escape control and bidirectional characters, and cut the text."""
     safe = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: most + 1])
     return safe if len(safe) <= most else f"{safe[:most]}…"

@@ -1,4 +1,4 @@
-"""A review by another agent: what it is asked, and what counts as its word."""
+"""A review by another agent: its prompt, and how its verdict is read."""
 
 import json
 import re
@@ -38,14 +38,14 @@ JSON object with a verdict."""
 
 @dataclass(frozen=True, slots=True)
 class ReviewVerdict:
-    """What a reviewer found."""
+    """A reviewer's verdict."""
 
     is_pass: bool
     reasons: tuple[str, ...]
 
 
 async def review(bench: Workbench, contract: AgentReview) -> str | None:
-    """Have the work reviewed, and say why it does not pass, or `None`; no clear word is no pass."""
+    """Have the work reviewed, and return why it does not pass, or `None`; an unclear verdict does not pass."""
     patch = await bench.patch(PATCH_BYTES)
     ran = await bench.review(contract, prompt(contract.criteria, patch))
     if ran.failure is not None or ran.exit_code != 0:
@@ -60,14 +60,14 @@ async def review(bench: Workbench, contract: AgentReview) -> str | None:
 
 
 def prompt(criteria: str, patch: str) -> str:
-    """Word what the reviewer is asked."""
+    """Write the reviewer's prompt."""
     # A token that the work cannot know, so that nothing in it can look like the end of it.
     token = f"----- {secrets.token_hex(8)} -----"
     return ASKED.format(criteria=criteria.strip(), token=token, patch=patch.rstrip("\n") or "There are no changes.")
 
 
 def verdict(output: str) -> ReviewVerdict | str:
-    """Read the verdict that *output* ends with, or say what is wrong with it."""
+    """Parse the verdict that *output* ends with, or return what is wrong with it."""
     text = output.rstrip().removesuffix(FENCE).rstrip()[-VERDICT_CHARS:]
     places = [found.start() for found in VERDICT.finditer(text)]
     if not places:
@@ -100,7 +100,7 @@ def _object(text: str, start: int) -> _JsonObject | None:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Refuse a key that is there twice: nobody knows which of them is meant."""
+    """Refuse a duplicate key, which is ambiguous."""
     made = dict(pairs)
     if len(made) < len(pairs):
         raise ValueError("a key is there twice")

@@ -1,4 +1,4 @@
-"""Whether tests were taken away: files by their names, and in those that are left, a count of their definitions."""
+"""Detect deleted tests: missing test files, and fewer test definitions in the others."""
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -37,7 +37,7 @@ MOST_BYTES = 4 * 2**20
 
 
 async def find_lost_tests(bench: Workbench, patterns: Sequence[str]) -> str | None:
-    """Return which tests the work takes away, or `None`; what cannot be counted counts as lost."""
+    """Return which tests the work deletes, or `None`; what cannot be counted counts as deleted."""
     changes = await bench.changes()
     tests = await fitting({path for change in changes for path in (change.old_path, change.path)}, patterns or USUAL)
     touched = [change for change in changes if change.old_path in tests or change.path in tests]

@@ -14,7 +14,7 @@ PLAIN = ("100644", "100755")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """How a command or a reviewer ended; *output* is the end of what it said, *failure* why it was cut off."""
+    """How a command or a reviewer ended; *output* is the end of its output, *failure* why it was cut off."""
 
     exit_code: int | None
     output: str
@@ -35,15 +35,15 @@ class Change:
 
     @property
     def is_deleted(self) -> bool:
-        """Return whether there is no plain file any more where there was one."""
+        """Return whether a regular file was there and is gone."""
         return self.old_mode in PLAIN and self.mode not in PLAIN
 
 
 class Workbench(Protocol):
-    """One worker's work, to be looked at; nothing that is done here changes it."""
+    """Read access to one worker's work; nothing here changes it."""
 
     def mask(self, text: str) -> str:
-        """Take secrets out of a text; asked before it is cut, or half of a secret could pass."""
+        """Mask secrets in a text; call it before cutting, or half of a secret could pass."""
 
     async def read(self, path: str, limit: int) -> bytes | None:
         """Return the beginning of a regular file of the work, or `None`."""
@@ -55,7 +55,7 @@ class Workbench(Protocol):
         """Return the beginning of an artifact that the worker left."""
 
     async def run(self, command: tuple[str, ...], timeout: float | None) -> Ran:
-        """Run *command* in the worker's sandbox, on the work; what it changes is thrown away."""
+        """Run *command* on the work in the worker's sandbox; its changes are discarded."""
 
     async def changes(self) -> tuple[Change, ...]:
         """List the files that the work changes."""
@@ -68,7 +68,7 @@ class Workbench(Protocol):
 
 
 async def read_file(bench: Workbench, path: str, limit: int) -> bytes | None:
-    """Read a file of the work; refuse a path that is none once its templates are filled in."""
+    """Read a file of the work; refuse a path that is invalid after its templates are filled in."""
     if why := refusal(path):
         raise BadInput(f"{show_file(bench, path)}: {why}")
     return await bench.read(path, limit)

@@ -1,4 +1,4 @@
-"""Live escapes: an attacker is run as an agent would be, and the host looks at what came of each try."""
+"""Live escapes: run an attacker like an agent, and check on the host what it achieved."""
 
 import contextlib
 import json
@@ -97,19 +97,19 @@ class Attacker:
         return self.network
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Run it with our own interpreter; its mark is in its command, so that the host finds what it leaves."""
+        """Run it with our own interpreter; the mark in its command lets the host find surviving processes."""
         python = Path(sys.executable).resolve()
         library = () if python.is_relative_to(SYSTEM) else (python, python.parent.parent / "lib")
         argv = (str(python), "-I", "-S", str(ATTACK), str(self.plan["mark"]))
         return Invocation(argv=argv, stdin=json.dumps(self.plan).encode(), needs=(ATTACK, *library))
 
     def reader(self) -> None:
-        """Take its output as plain words."""
+        """Return no reader: its output is plain text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackOutcome:
-    """What came of an attack: what the attacker said of each try, and what the host saw."""
+    """The outcome of an attack: the attacker's reports, and what the host saw."""
 
     reports: Mapping[str, "AttackReport"] = field(default_factory=dict)
     seen: Mapping[str, str] = field(default_factory=dict)
@@ -118,21 +118,21 @@ class AttackOutcome:
 
 @dataclass(frozen=True, slots=True)
 class AttackReport:
-    """What the attacker said of one try; *proof* is what it brought out."""
+    """The attacker's report of one try; *proof* is what it obtained."""
 
     proof: str
     said: str
 
 
 async def try_escapes(context: RunContext, folder: Path, *, needed: bool) -> tuple[Finding, ...]:
-    """Try every escape from the wall of *context*; *folder* is where the bait is laid."""
+    """Try every escape from the sandbox of *context*; *folder* is for the bait."""
     async with open_bait(folder, context.repository.git, context.environ) as bait:
         outcome = await run_attacker(context, bait, tuple(escape.key for escape in ESCAPES), Network.NONE)
     return tuple(_judge(escape, outcome, context.sandbox, needed=needed) for escape in ESCAPES)
 
 
 async def run_attacker(context: RunContext, bait: Bait, tries: tuple[str, ...], network: Network) -> AttackOutcome:
-    """Run the attacker in a session of *context*, bring in what it wrote as for any agent, and look."""
+    """Run the attacker in a session of *context*, import its work like an agent's, and inspect the host."""
     task = ResolvedTask(name="attack", prompt="", agent=AgentSpec(name="attacker", adapter="command"), network=network)
     attacker = Attacker(bait.plan(tries), network)
     worker = WorkerSpec(step=f"attack-{secrets.token_hex(2)}", index=0, count=1, task=task, adapter=attacker)
@@ -155,7 +155,7 @@ async def run_attacker(context: RunContext, bait: Bait, tries: tuple[str, ...], 
 
 
 async def _run_attack(context: RunContext, worker: WorkerSpec, said: "_AttackOutput") -> str | None:
-    """Run the attacker to its end and bring its work in; say why that failed."""
+    """Run the attacker to its end and import its work; return why that failed, or `None`."""
     async with open_session(context, worker) as session:
         command, policy = agent_command(session)
         said.given = command.env
@@ -184,7 +184,7 @@ def _judge(escape: Escape, outcome: AttackOutcome, sandbox: Sandbox, *, needed: 
 
 
 def _collect_proof(reports: Mapping[str, AttackReport], bait: Bait) -> dict[str, str]:
-    """Return which tries have proof: the secret itself, or the attacker's word where there is none."""
+    """Return the tries with proof: the secret itself, or the attacker's claim where no other proof exists."""
     reported = {key: report.proof for key, report in reports.items() if key in BY_WORD and report.proof}
     secrets = {key: BROUGHT[key] for key, report in reports.items() if key in BROUGHT and bait.secret in report.proof}
     return reported | secrets
@@ -193,19 +193,19 @@ def _collect_proof(reports: Mapping[str, AttackReport], bait: Bait) -> dict[str,
 def _find_leaks(
     reports: Mapping[str, AttackReport], environ: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return which of our own variables the attacker found in its environment, though they were not given to it."""
+    """Return which of our variables leaked into the attacker's environment."""
     own = set(reports["environment"].proof.split("\0")) if "environment" in reports else set()
     leaked = sorted(name for name, value in environ.items() if f"{name}={value}" in own and given.get(name) != value)
     return {"environment": f"ours were handed on: {', '.join(leaked)}"} if leaked else {}
 
 
 def _shorter(said: str) -> str:
-    """Say in a word what the C library says in a sentence."""
+    """Shorten error messages of the C library."""
     return ", ".join(dict.fromkeys(SHORTER.get(part, part) for part in said.split("; ")))
 
 
 class _AttackOutput:
-    """The attacker's words: reports on stdout, one on each line, and complaints on stderr.
+    """The attacker's output: reports on stdout, one per line, and errors on stderr.
 
     *given* are the variables that it was given.
     """
@@ -219,7 +219,7 @@ class _AttackOutput:
         self._heads[stream].feed(data)
 
     def reports(self) -> dict[str, AttackReport]:
-        """Read what was said; a line that is none of ours is passed over."""
+        """Parse the reports; skip lines that are none."""
         found = {}
         for line in self._heads[Stream.STDOUT].content().splitlines():
             with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -241,7 +241,7 @@ NO_SCOPE = "use Linux 6.12 or later, whose Landlock can shut them; or keep agent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walled:
-    """What was found about a wall; it *stood* if nothing but its known gaps was open."""
+    """The findings about a sandbox; it *stood* if nothing but its known gaps was open."""
 
     findings: tuple[Finding, ...]
     stood: bool
@@ -258,7 +258,7 @@ async def find_sandbox(name: str, environ: Mapping[str, str]) -> Sandbox | Unava
 async def check_sandbox(
     context: RunContext, name: str, sandbox: Sandbox | Unavailable, folder: Path, *, needed: bool
 ) -> Walled:
-    """Try to get out of *sandbox*, in sessions of *context* that stand behind it."""
+    """Try to escape from *sandbox*, in sessions of *context* that use it."""
     tried = "look at it from inside"
     if isinstance(sandbox, Unavailable):
         absent = Finding(
@@ -276,7 +276,7 @@ async def check_sandbox(
 
 
 async def check_host_network(context: RunContext, folder: Path) -> tuple[Finding, ...]:
-    """Try `network: host`: what it is asked for must work, and what it does not need must stay shut."""
+    """Try `network: host`: what it promises must work, and everything else must stay closed."""
     async with open_bait(folder, context.repository.git, context.environ) as bait:
         outcome = await run_attacker(context, bait, ("tcp", "abstract"), Network.HOST)
     is_reached, is_open = "tcp" in outcome.seen, "abstract" in outcome.seen

@@ -1,4 +1,4 @@
-"""What the host is made of: its kernel and git, and the room that it has."""
+"""Check the host: kernel, git, disk space and clients."""
 
 import asyncio
 import contextlib
@@ -37,12 +37,12 @@ MIB = 2**20
 
 
 async def surroundings() -> tuple[Finding, ...]:
-    """Look at kernel, git, the filter library and the control groups."""
+    """Check kernel, git, libseccomp and control groups."""
     return (_kernel(), await _git(), _libseccomp(), _cgroups())
 
 
 async def room(folder: Path, environ: Mapping[str, str]) -> tuple[Finding, ...]:
-    """Look at the disk that the state of *folder* lies on, and at how many agents this process can carry."""
+    """Check the disk that holds the state of *folder*, and how many agents this process can run."""
     place = await _state(folder, environ)
     return (_disk(place), _inodes(place), _files())
 
@@ -162,7 +162,7 @@ SHOWN = 60
 
 
 async def clients(search: str, home: Path) -> tuple[Finding, ...]:
-    """Ask all of them at once; none has to be there."""
+    """Ask all clients for their versions at once; none is required."""
     home.mkdir()
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_client(name, search, home)) for name in CLIENTS]

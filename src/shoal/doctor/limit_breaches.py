@@ -1,4 +1,4 @@
-"""One breach of each limit, all at once and beside a quiet neighbour: each has to end alone, with its limit named."""
+"""Exceed each limit once, all at once beside a quiet neighbour: each must end alone, with its limit named."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ OTHER = "report it: an agent that passes this limit here is not ended by it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A script that passes one limit and no other."""
+    """A script that exceeds one limit and no other."""
 
     name: str
     limits: Mapping[str, float]
@@ -88,7 +88,7 @@ class BreachEnd:
 
 
 async def breach_limits(context: RunContext) -> tuple[Finding, ...]:
-    """Pass every limit at once."""
+    """Exceed every limit, all at the same time."""
     over = asyncio.Event()
     try:
         async with asyncio.TaskGroup() as group:
@@ -110,7 +110,7 @@ async def breach_limits(context: RunContext) -> tuple[Finding, ...]:
 
 
 async def _try_breach(context: RunContext, breach: Breach, stop: asyncio.Event) -> BreachEnd:
-    """Run one script as a session would be, and say how it ended; what it wrote is thrown away."""
+    """Run one script like a session, and return how it ended; its work is discarded."""
     limits = ResourceLimits.of({"cpu_percent": None, **ROOMY, **breach.limits})
     agent = AgentSpec(name=breach.name, adapter="command", command=("/bin/sh", "-c", breach.script))
     task = ResolvedTask(name=breach.name, prompt="", agent=agent, limits=limits)
@@ -141,7 +141,7 @@ async def _run_breach(context: RunContext, worker: WorkerSpec, stop: asyncio.Eve
 
 
 def _enforcement(context: RunContext) -> tuple[Finding, ...]:
-    """Return what holds limits here, and what it does not hold or not exactly."""
+    """Report which enforcement works on this host, and its gaps."""
     enforcer = context.enforcer
     held = ", ".join(name for name in ("memory", "cpu", "pids") if name in enforcer.holds)
     is_exact = enforcer.name != "polling"
@@ -194,7 +194,7 @@ def _judge_cpu(ended: BreachEnd, free: BreachEnd, context: RunContext) -> Findin
 
 
 def is_throttled(ended: BreachEnd, free: BreachEnd) -> bool | None:
-    """Return whether one was held to its share; `None` where the machine had no more to give to anybody."""
+    """Return whether the CPU quota was enforced; `None` if the machine was too busy to tell."""
     if ended.ending is not Ending.TIME or not ended.percent or ended.percent > CPU_PERCENT + CPU_SLACK:
         return False
     return True if free.percent >= CPU_RATIO * ended.percent else None

@@ -17,7 +17,7 @@ SHORT = Path("/tmp")  # noqa: S108 - for sockets, whose paths may not be long; n
 
 @contextlib.asynccontextmanager
 async def scratch_folder() -> AsyncIterator[Path]:
-    """Hold a folder whose name says whose it is, so that it is known for an orphan when its owner was killed."""
+    """Make a folder named after its owner, so that it is recognised as an orphan if the owner was killed."""
     for place in {Path(tempfile.gettempdir()), SHORT}:
         await _swept(place)
     folder = Path(tempfile.mkdtemp(prefix=prefix())).resolve()
@@ -28,7 +28,7 @@ async def scratch_folder() -> AsyncIterator[Path]:
 
 
 def prefix() -> str:
-    """Begin the name of a folder of this process."""
+    """Return how the names of this process's folders begin."""
     return f"{Fleet.ours().name}{MARK}"
 
 

@@ -40,7 +40,7 @@ class Ear:
             self.socket.listen(BACKLOG)
 
     def is_reached(self) -> bool:
-        """Return whether somebody came."""
+        """Return whether anything connected."""
         with contextlib.suppress(BlockingIOError):
             if self._is_stream:
                 self.socket.accept()[0].close()
@@ -76,7 +76,7 @@ class Bait:
         return tuple(dict.fromkeys(place / f".{self.mark}" for place in places))
 
     def plan(self, tries: tuple[str, ...]) -> dict[str, object]:
-        """Tell the attacker where everything is, but not what the secret is."""
+        """Return the attacker's plan: where everything is, but not the secret."""
         return {
             "tries": tries,
             "mark": self.mark,
@@ -94,7 +94,7 @@ class Bait:
         }
 
     async def inspect(self) -> dict[str, str]:
-        """Say by the name of the try what the host saw of it, once the attacker's box has ended."""
+        """Return what the host saw of each try after the attacker's sandbox has ended."""
         found = dict(self._list_reached())
         written = [path for path in self.canaries if path.exists()]
         if readme(self.git) != self.readme:
@@ -141,7 +141,7 @@ class Bait:
 
 @contextlib.asynccontextmanager
 async def open_bait(folder: Path, git: Path, environ: Mapping[str, str]) -> AsyncIterator[Bait]:
-    """Lay everything out below *folder*; on leaving nothing of it, nor of what was done to it, is left."""
+    """Lay out all bait below *folder*, and remove it on leaving with whatever was done to it."""
     mark, secret = f"shoal-doctor-{secrets.token_hex(6)}", secrets.token_hex(12)
     folder.mkdir()
     (folder / "secret").write_text(secret)
@@ -173,7 +173,7 @@ async def open_bait(folder: Path, git: Path, environ: Mapping[str, str]) -> Asyn
 
 
 def fingerprint(git: Path) -> str:
-    """Digest what runs or decides something in a repository: its configuration and its hooks."""
+    """Digest a repository's configuration and hooks."""
     digest = hashlib.sha256()
     for path in (git / "config", git / "HEAD", *sorted((git / "hooks").glob("*"))):
         digest.update(str(path).encode() + (path.read_bytes() if path.is_file() else b""))
@@ -181,12 +181,12 @@ def fingerprint(git: Path) -> str:
 
 
 def readme(git: Path) -> bytes:
-    """Read the file of the user's checkout that is to be written."""
+    """Read the file of the checkout that the attacker tries to overwrite."""
     return (git.parent / README).read_bytes()
 
 
 async def wait_until_gone(mark: str) -> bool:
-    """Return whether nobody with *mark* in its command is left, or will be in a moment."""
+    """Wait briefly until no process has *mark* in its command; return whether none is left."""
     try:
         async with asyncio.timeout(PATIENCE):
             while running(mark):  # noqa: ASYNC110 - the end of a stranger is no event of ours
@@ -228,7 +228,7 @@ def _ears(folder: Path, mark: str, undo: contextlib.ExitStack) -> dict[str, tupl
 
 
 def _terminal(undo: contextlib.ExitStack) -> tuple[int, str] | None:
-    """Open a terminal that stands for the user's; `None` where none can be had."""
+    """Open a terminal that stands for the user's; `None` if none is available."""
     try:
         master, slave = os.openpty()
     except OSError:
@@ -240,7 +240,7 @@ def _terminal(undo: contextlib.ExitStack) -> tuple[int, str] | None:
 
 
 def _signals(undo: contextlib.ExitStack) -> list[int]:
-    """Listen for a signal that nobody else sends us, and that harms nobody."""
+    """Listen for a harmless signal that nothing else sends us."""
     signals: list[int] = []
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGURG, signals.append, signal.SIGURG)

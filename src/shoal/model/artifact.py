@@ -93,7 +93,7 @@ class Produced:
 
 
 def type_of(path: str) -> Type:
-    """Tell the type by the path's ending; what has no known one is text."""
+    """Return the type by the path's suffix; an unknown one is text."""
     return _TYPES.get(PurePosixPath(path).suffix.lower(), Type.TEXT)
 
 

@@ -1,4 +1,4 @@
-"""How a run's work is brought back by itself, where a file says so: in what form, verified by what, conflicts how."""
+"""How a run is merged automatically: strategy, verification and conflict rule."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class ConflictRule(StrEnum):
 
 
 def verification(command: str | Sequence[str], timeout: float | None = None) -> Passes:
-    """Return what has to exit with 0 on the work together; a text is the shell's."""
+    """Return the command that must exit with 0 on the merged work; a string is for the shell."""
     words = command if isinstance(command, str) else tuple(command)
     return Passes(type="verify", command=words, timeout=timeout)
 

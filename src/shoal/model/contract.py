@@ -15,7 +15,7 @@ MOST_SCHEMA = 8 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What came of one contract; *is_warning* says that it is told and does not make the work fail."""
+    """The outcome of one contract; *is_warning* if a failure is only reported."""
 
     type: str
     is_met: bool
@@ -85,7 +85,7 @@ class Passes(Contract):
 
     @property
     def words(self) -> str:
-        """Return it as a person would write it, places filled in."""
+        """Return it as a person would write it, with templates filled in."""
         return self.shown or (self.command if isinstance(self.command, str) else " ".join(self.command))
 
     @property

@@ -7,7 +7,7 @@ from shoal.model.status import Status
 
 
 class GateVerdict(StrEnum):
-    """What a person can say."""
+    """A person's answer."""
 
     APPROVE = "approve"
     REJECT = "reject"
@@ -29,7 +29,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateAnswer:
-    """What was said, by whom, and in which words; nobody said it where the time was over."""
+    """An answer, its author and its text; without an author if the time was over."""
 
     verdict: GateVerdict
     by: str = ""

@@ -97,7 +97,7 @@ class ResourceLimits:
         disk: str = "polled",
         **spelt: Unpack[Spelt],
     ) -> None:
-        """Raise `BadLimit` for what cannot be meant; *spelt* are limits by the seeds' names."""
+        """Raise `BadLimit` for an invalid limit; *spelt* are limits by the seeds' names."""
         values: dict[str, object] = {
             "memory_mb": memory_mb,
             "cpu_percent": cpu_percent,
@@ -141,7 +141,7 @@ class ResourceLimits:
 
     @classmethod
     def default(cls) -> "ResourceLimits":
-        """Return the limits of a run that names none: CPU is then a fair share instead of a quota."""
+        """Return the default limits: CPU is a fair share instead of a quota."""
         return _UNNAMED
 
     def most_of(self, breach: str | None) -> str:

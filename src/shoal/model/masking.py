@@ -27,7 +27,7 @@ _HTML_SAFE = str.maketrans({"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"})  # 
 
 @dataclass(frozen=True, slots=True)
 class _Needle(Generic[AnyStr]):
-    """One spelling of a secret, and what is to stand in its place."""
+    """One encoding of a secret, and its replacement."""
 
     form: AnyStr
     label: AnyStr
@@ -43,7 +43,7 @@ class _Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The secrets that are known; made by `Mask.of`, while `Mask()` knows none and changes nothing."""
+    """The known secrets; made by `Mask.of`. `Mask()` has none and changes nothing."""
 
     unmasked: tuple[str, ...] = ()
     """Names whose values are too short to be masked; a person has to be told of them."""
@@ -110,7 +110,7 @@ class MaskStream:
         return self._say(text, self._find_undecided(text))
 
     def close(self) -> bytes:
-        """Return what was held back; it was no secret after all."""
+        """Return the text that was held back, which is no secret after all."""
         return self._say(self._held, len(self._held))
 
     def _find_undecided(self, text: bytes) -> int:
@@ -128,7 +128,7 @@ class MaskStream:
 
 @dataclass(frozen=True, slots=True)
 class _Masked(Generic[AnyStr]):
-    """What is to be said, and up to where of the text that is final."""
+    """Masked text, and how much of the input is final."""
 
     text: AnyStr
     settled: int

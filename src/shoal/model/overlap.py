@@ -1,4 +1,4 @@
-"""Two sessions that changed the same files: known before anybody merges them."""
+"""Two sessions that changed the same files, reported before a merge."""
 
 from dataclasses import dataclass
 

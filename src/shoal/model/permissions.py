@@ -98,7 +98,7 @@ class Permissions:
         return tuple(path for path in self.readable if path.startswith("/"))
 
     def in_session(self) -> Self:
-        """Return what a wall holds: the workspace is always readable; raise `BadInput` for what no wall could hold."""
+        """Return what a sandbox enforces: the workspace is always readable; raise `BadInput` for what none can."""
         for path in self.readable:
             if not PurePosixPath(path).is_absolute() and os.path.normpath(path) != ".":
                 why = "an agent can read all of its workspace, by git if not by name"
@@ -110,7 +110,7 @@ class Permissions:
 
 
 def effective(*nearest_first: Permissions | None) -> Permissions | None:
-    """Let the nearest one win as a whole, and let every deny stand: no nearer one can undo it."""
+    """Return the nearest permissions, with the deny rules of all."""
     given = [permissions for permissions in nearest_first if permissions is not None]
     if not given:
         return None
@@ -131,7 +131,7 @@ class Decision:
 
 
 class PermissionManager:
-    """Answers for one session by what was permitted when it started; each answer is kept and told."""
+    """Decides for one session by the permissions at its start, and records each decision."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class PermissionManager:
         return tuple(self._audit)
 
     def tool_allowed(self, tool: str, argument: str = "") -> Decision:
-        """Return whether *tool* may be used with *argument*; what is denied is denied, whatever else allows it."""
+        """Return whether *tool* may be used with *argument*; deny rules win."""
         subject = f"{tool}({argument})" if argument else tool
         if denied := _first(self._deny, tool, argument):
             return self._decide(False, denied.pattern, subject)

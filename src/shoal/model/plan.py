@@ -28,7 +28,7 @@ class Variation:
 
 
 def variation(vary: Sequence[Variation], index: int) -> Variation:
-    """Return the worker's own: they are dealt out in turn, and begin again when there are more workers."""
+    """Return the worker's variation; they are assigned in turn and repeated."""
     return vary[index % len(vary)] if vary else Variation()
 
 
@@ -101,7 +101,7 @@ class Step(Stage):
 
     @property
     def reviewers(self) -> tuple[str, ...]:
-        """Name those who look at its work: for its contracts, and to choose."""
+        """Return the agents that look at its work: for its contracts, and to select."""
         reviews = [contract.reviewer for contract in self.contracts if isinstance(contract, AgentReview)]
         judge = self.select.judge if self.select else None
         return (*reviews, *(() if judge is None else (judge,)))
@@ -161,7 +161,7 @@ class Plan:
 
 
 def short(name: str) -> str:
-    """Return the name of a stage as it is known inside of its own pipeline."""
+    """Return the name of a stage inside its own pipeline."""
     return name.rpartition(INNER)[2]
 
 
@@ -175,7 +175,7 @@ def everything(stages: Sequence[Stage]) -> Iterator[Stage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """What one agent is to do, what it has to leave and to meet, and who reviews that."""
+    """An agent's task with its artifacts, contracts and reviewers."""
 
     task: ResolvedTask
     artifacts: tuple[Artifact, ...] = ()

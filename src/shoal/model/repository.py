@@ -1,4 +1,4 @@
-"""A repository as a value: all that has to be known of it before any agent starts."""
+"""A repository as a value: all that is needed before an agent starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

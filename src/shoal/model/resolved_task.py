@@ -60,7 +60,7 @@ class ResolvedTask:
 
     @property
     def has_permissions(self) -> bool:
-        """Return whether anybody said what it may use and touch."""
+        """Return whether it has permissions."""
         return self.permissions is not None or self.agent.permissions is not None
 
     @property

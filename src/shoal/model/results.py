@@ -1,4 +1,4 @@
-"""What came out: of one worker, of a step, of a run."""
+"""The results of a worker, a step and a run."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Purpose(StrEnum):
 
 
 def sum_usage(parts: Iterable[Usage]) -> dict[str, float]:
-    """Add up what several spent; nobody's spending is nothing at all, not zeros."""
+    """Add up usage; the sum of none is empty, not zeros."""
     total: dict[str, float] = {}
     for part in parts:
         for name, value in part.items():
@@ -35,7 +35,7 @@ def sum_usage(parts: Iterable[Usage]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerResult:
-    """How one session ended and what it left."""
+    """How one session ended, and its work."""
 
     index: int
     session: str
@@ -52,7 +52,7 @@ class WorkerResult:
     resources: Mapping[str, float] = field(default_factory=dict)
     """What its processes used of the machine: `memory_peak_mb` and `cpu_seconds`, as far as this host counts them."""
     client_session: str | None = None
-    """The client's own name for the conversation, by which it can go on with it."""
+    """The client's id of the conversation, by which it can resume it."""
     artifacts: Mapping[str, str] = field(default_factory=dict)
     limit: str | None = None
     error: str | None = None
@@ -142,7 +142,7 @@ class StepResult:
 
     @property
     def fail_count(self) -> int:
-        """Count the failed ones: who is still at work has not failed yet."""
+        """Count the failed ones; running ones have not failed yet."""
         ended = sum(result.status.is_ended for result in self.worker_results)
         return ended - self.success_count - self.cancelled_count - self.skipped_count
 
@@ -186,7 +186,7 @@ def exit_code(report: RunReport) -> int:
 
 
 class RunBroken(ShoalError):
-    """A run could not be finished after its agents had begun; its *report* says what came of them."""
+    """A run could not be finished after its agents had started; *report* has their results."""
 
     def __init__(self, report: RunReport, cause: Exception) -> None:
         super().__init__(report.error or str(cause))
@@ -195,7 +195,7 @@ class RunBroken(ShoalError):
 
 
 class AgentFailed(ShoalError):
-    """An agent that had to succeed did not; its *result* says how it ended and what is kept of its work."""
+    """A required agent failed; *result* says how it ended and what is kept of its work."""
 
     exit_code = ExitCode.FAILED
 

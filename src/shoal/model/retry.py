@@ -30,7 +30,7 @@ class Retry:
     longest_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        """Raise `BadRetry` for what cannot be meant."""
+        """Raise `BadRetry` for an invalid value."""
         if not _is_whole(self.max_attempts) or not 1 <= self.max_attempts <= MOST_ATTEMPTS:
             raise BadRetry("max_attempts", f"`max_attempts` must be a whole number from 1 to {MOST_ATTEMPTS}")
         for name in ("wait_seconds", "longest_seconds"):

@@ -37,7 +37,7 @@ class Rule:
         return cls.of(FAILURE_RULES.get(written, written))
 
     def why_not(self, total: int) -> str | None:
-        """Return why *total* workers cannot do enough, whatever they do, or `None`."""
+        """Return why *total* workers can never satisfy the rule, or `None`."""
         if total and self.count_required(total) > total:
             return f"a quorum of {self.wanted} needs more than {total} worker{'s' if total > 1 else ''}"
         return None

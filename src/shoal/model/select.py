@@ -39,7 +39,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectCandidate:
-    """What is known of one worker's result; `None` is what was not asked or could not be found out."""
+    """The criteria of one worker's result; `None` for those not asked for or not known."""
 
     index: int
     is_good: bool = True
@@ -96,7 +96,7 @@ def rank_results(
 
 
 def contenders(by: Collection[str], candidates: Sequence[SelectCandidate]) -> tuple[int, ...]:
-    """Return those who are best before a judge is asked: nobody else need be shown to one."""
+    """Return the best candidates before a judge is asked, who sees only those."""
     eligible = [candidate for candidate in candidates if _is_eligible(by, candidate)]
     best = min((_place(by, candidate) for candidate in eligible), default=())
     return tuple(sorted(candidate.index for candidate in eligible if _place(by, candidate) == best))
@@ -126,7 +126,7 @@ def parse_judgement(output: str, candidates: Collection[int]) -> list[int] | Non
 
 
 def _place(by: Collection[str], candidate: SelectCandidate) -> Place:
-    """Return what decides before a judge does, smaller being better."""
+    """Return the sort key that decides before a judge, smaller being better."""
     placed: dict[str, Callable[[SelectCandidate], Place]] = {
         "command": lambda candidate: (
             candidate.exit_code != 0,
@@ -195,7 +195,7 @@ def _why(by: Collection[str], tied: Sequence[int]) -> str:
 
 
 def _last_object(text: str) -> dict[str, object]:
-    """Return the JSON object that *text* ends with: one in its midst may be of the material that was judged."""
+    """Return the JSON object that *text* ends with: an earlier one may be quoted material."""
     text = text.rstrip().removesuffix("```").rstrip()
     decoder, at = json.JSONDecoder(), text.rfind("{")
     for _ in range(MOST_TRIES):

@@ -42,7 +42,7 @@ class Setup:
         return frozenset(_WORD.findall("\n".join(self.commands)))
 
     def within(self, network: Network) -> "Setup":
-        """Return them no more than the agent's own *network*."""
+        """Restrict the commands to the agent's own *network*."""
         if self.network is None or NETWORKS[self.network].is_within(NETWORKS[network]):
             return self
         return replace(self, network=network, is_confined=True)

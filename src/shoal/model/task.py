@@ -1,4 +1,4 @@
-"""What a program asks for: a prompt, and as much beside it as it wants to say."""
+"""A task as a program asks for it: a prompt and optional settings."""
 
 import difflib
 import json
@@ -73,7 +73,7 @@ NEAR = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One piece of work for one agent; what is left out, the coordinator decides.
+    """One piece of work for one agent; the coordinator fills in what is left out.
 
     *files* are paths of the repository to look at first, *context* is told with the prompt, *inputs* are results of
     earlier work, as a list or by names, and *params* are free values of yours: all reach the agent in its prompt, and
@@ -157,7 +157,7 @@ class Task:
 
     @classmethod
     def free(cls, given: Mapping[str, object]) -> Self:
-        """Read a task of which whatever is no field of a task is a parameter, and results among those are inputs."""
+        """Read a task whose unknown keys are parameters; results among those are inputs."""
         known = [parameter.name for parameter in fields(cls)]
         own = {key: value for key, value in given.items() if SPELLINGS.get(key, key) in known}
         free = {key: value for key, value in given.items() if key not in own}
@@ -170,7 +170,7 @@ class Task:
         return replace(made, params={**(made.params or {}), **params}) if params else made
 
     def with_inputs(self, more: Sequence[WorkerResult] | Mapping[str, object]) -> Self:
-        """Return it *more* inputs."""
+        """Return the task with *more* inputs."""
         if not more:
             return self
         if not isinstance(more, Mapping) and not isinstance(self.inputs, Mapping):
@@ -191,12 +191,12 @@ class Task:
 
     @property
     def promises(self) -> dict[str, object]:
-        """Return what it says of itself as a step of a file would."""
+        """Return its settings like those of a step in a file."""
         found = {name: getattr(self, name) for name in PROMISES if getattr(self, name)}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
 
     def as_fields(self) -> dict[str, object]:
-        """Return the fields that were said."""
+        """Return the fields that were given."""
         given = {parameter.name: getattr(self, parameter.name) for parameter in fields(self)}
         return {key: value for key, value in given.items() if value not in (None, (), "any", 0)}
 
@@ -235,7 +235,7 @@ def _as_tuple(name: str, value: object, items: tuple[type, ...]) -> tuple[object
 
 
 def _by_name(inputs: Mapping[str, object]) -> dict[str, WorkerResult | str]:
-    """Return each input a name of its own; several below one name are numbered."""
+    """Map each input to a unique name; number those that share one."""
     found: dict[str, WorkerResult | str] = {}
     for name, value in inputs.items():
         if not isinstance(name, str) or not INPUT.fullmatch(name):

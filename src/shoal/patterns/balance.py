@@ -24,7 +24,7 @@ async def balance(
     strategy: Strategy = "least_loaded",
     **options: Unpack[Options[T]],
 ) -> list[Outcome[T]]:
-    """Return each item to one of *agents* when its turn comes, and how each ended, in input order.
+    """Give each item to one of *agents*, and return their outcomes in input order.
 
     `least_loaded` takes the agent with the least work under way for its weight, `round_robin` lets them take turns in
     proportion to their weights. An agent is chosen anew for each attempt of a retry. *agents* may be a list, in which

@@ -45,7 +45,7 @@ async def timeout(call: Callable[[], Awaitable[T]], seconds: float) -> T:
 
 
 async def run_to_outcome(call: Call[T], how: How[T], index: int, started: Callable[[], None]) -> Outcome[T]:
-    """Run *call* as *how* says and tell how it ended; only a cancellation from outside passes through."""
+    """Run *call* by the options *how* and return its outcome; only a cancellation from outside propagates."""
     attempt = partial(_once, call, how, started)
     try:
         async with within(how.seconds_left(), how.lateness):
@@ -140,7 +140,7 @@ class Flow(Generic[T]):
         return bool(self._landed)
 
     async def wait_for_change(self) -> bool:
-        """Wait until a call has started or ended, or say that all are over; raise what the source raised."""
+        """Wait until a call has started or ended; return `False` when all are over. Raise what the source raised."""
         while not self._landed and not self.starts:
             if self._feeder.done() and not self._running:
                 if self._trouble is not None:

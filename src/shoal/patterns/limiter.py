@@ -128,7 +128,7 @@ class Limiter:
             self.grant(first, new=True)
 
     def next_of(self, line: Line[Waiter]) -> Waiter | None:
-        """Return who is next in *line*, past those that were cancelled and have not run since."""
+        """Return the next waiter in *line* that was not cancelled."""
         while line:
             first = line.first()
             if not first.granted.cancelled():

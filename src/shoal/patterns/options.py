@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Options(TypedDict, Generic[T], total=False):
-    """What every pattern takes by name; `How` says what each means and what it is by default."""
+    """The keyword arguments of every pattern; `How` documents them and their defaults."""
 
     limit: int | None
     timeout: float | None
@@ -62,11 +62,11 @@ class How(Generic[T]):
         return left is not None and left <= 0
 
     def lateness(self) -> TimedOut:
-        """Return the error of what the deadline ended."""
+        """Return the error of a call that the deadline ended."""
         return TimedOut("the deadline", self.deadline or 0)
 
     def overtime(self) -> TimedOut:
-        """Return the error of a call that took too long itself."""
+        """Return the error of a call that exceeded its own timeout."""
         return TimedOut("the timeout", self.timeout or 0)
 
     def width(self) -> int:

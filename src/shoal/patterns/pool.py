@@ -140,14 +140,14 @@ class AgentPool(Generic[A]):
                 self._give_back(kept, failed=failed)
 
     async def get_agent(self, name: str | None = None) -> A:
-        """Wait for an agent, to be given back with `release`; it comes without a slot, so prefer `agent()`.
+        """Wait for an agent, and return it with `release`; it has no slot, so prefer `agent()`.
 
         By a *name* it is the same agent each time, shared by all who ask for it, and stays until `cleanup`.
         """
         return (await self._take() if name is None else await self._by_name(name)).agent
 
     async def release(self, agent: A, *, failed: bool = False) -> None:
-        """Give back an agent that `get_agent` gave; a *failed* one is closed."""
+        """Return an agent of `get_agent` to the pool; close a *failed* one."""
         for kept in self._all - set(self._idle):
             if kept.name is not None and kept.ready.is_set() and kept.agent is agent:
                 return  # it stays with its name
@@ -205,7 +205,7 @@ class AgentPool(Generic[A]):
         return kept
 
     async def _by_name(self, name: str) -> PooledAgent[A]:
-        """Return the agent of that name, made once however many ask at the same time."""
+        """Return the agent of that name; concurrent requests share one."""
         if name not in self._named:
             if len(self._named) >= self._size:
                 raise BadInput(f"the pool has room for {self._size} agents, all of them named; give it a larger `size`")
@@ -297,7 +297,7 @@ class AgentPool(Generic[A]):
 
 
 def _wants_name(make: Callable[..., object], name: str | None) -> bool:
-    """Return whether *make* is to be told a name: where it needs one, or takes one and there is one."""
+    """Return whether *make* takes a name: if it requires one, or accepts one that is given."""
     try:
         first = next(iter(inspect.signature(make).parameters.values()), None)
     except (TypeError, ValueError):  # a builtin may have no signature

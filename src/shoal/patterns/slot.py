@@ -32,7 +32,7 @@ class Line(Generic[W]):
         return self._length
 
     def first(self) -> W:
-        """Return who is next, without taking it out."""
+        """Return the next waiter, without removing it."""
         runs = self._runs[max(self._runs)]
         return next(iter(next(iter(runs.values()))))
 
@@ -89,7 +89,7 @@ class Loan:
             self.dissolve()
 
     def dissolve(self) -> bool:
-        """Return the slot back to its lender if it lies here, and say so."""
+        """Return the slot to its lender if it is here, and whether it was."""
         lies_here = self.attached and self.children == 0
         if lies_here:
             self._detach()
@@ -223,7 +223,7 @@ class Lending:
             self._loan.end()
 
     def pause(self) -> "Pause":
-        """Return the call a slot to go on with for a while; left by an error, it keeps it."""
+        """Give the call a slot to continue for a while; after an error, it keeps it."""
         return Pause(self)
 
     async def take_back(self) -> None:

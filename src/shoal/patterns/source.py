@@ -16,7 +16,7 @@ Source: TypeAlias = Iterable[Item] | AsyncIterable[Item]
 
 
 def size_of(items: Source[Item]) -> int | None:
-    """Return how many items there are, where that is known."""
+    """Return the number of items, if it is known."""
     return len(items) if isinstance(items, Sized) else None
 
 

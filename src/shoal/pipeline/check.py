@@ -42,7 +42,7 @@ from shoal.pipeline.tree import (
 
 
 def loop_problems(step: Fields, tree: Node, at: Callable[[Position, str], Problem]) -> Iterator[Problem]:
-    """Find a loop of several workers of which nobody says whose work the next round builds on."""
+    """Find a loop with several workers that does not select the work for the next round."""
     if value_of(step, "loop") and has_several_workers(step, tree) and not value_of(step, "select"):
         what = "each round builds on the one before, and nobody says on which of its several workers"
         yield at(key_position(step, ["loop"]), f"`loop`: {what}; give it a `select`, or take `concurrency` out")
@@ -143,7 +143,7 @@ PROMPT_HINT = (
 
 
 def foreign_keys(adapter: str) -> tuple[str, ...]:
-    """Name the keys that make no sense with *adapter*."""
+    """Return the keys that *adapter* does not support."""
     return FOREIGN.get(adapter, CLIENT_FOREIGN if adapter in EVERY else ())
 
 

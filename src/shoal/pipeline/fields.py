@@ -24,7 +24,7 @@ OURS = "ours"
 
 
 class Shape(BaseModel):
-    """A mapping whose keys are all known; *later* are keys of the language that this version has not learnt."""
+    """A mapping with known keys; *later* are keys that this version does not support yet."""
 
     # Built when it is first used: a whole file asks for one shape, and each of its parts need not be built alone.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True, defer_build=True)
@@ -51,12 +51,12 @@ def nearest_key(shape: type[Shape], name: str) -> str | None:
 
 
 def wrong(sentence: str, kind: LiteralString = OURS) -> PydanticCustomError:
-    """Make an error whose whole text is *sentence*; of the kind `UNKNOWN_KEY`, it is told where the key stands."""
+    """Make an error whose whole text is *sentence*; the kind `UNKNOWN_KEY` is reported at the key."""
     return PydanticCustomError(kind, "{sentence}", {"sentence": sentence})
 
 
 def one_of(what: str, *names: str, later: tuple[str, ...] = ()) -> AfterValidator:
-    """Accept only *names*; those in *later* are known and not there yet."""
+    """Accept only *names*; those in *later* are not supported yet."""
 
     def check(value: str) -> str:
         if value in names:
@@ -105,7 +105,7 @@ NetworkName = Annotated[str, one_of("network", "none", "host")]
 
 
 def _without_echoes(shape: type[Shape], found: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leave out that a key is missing where it is only misspelt: that is told once, where it stands."""
+    """Drop a missing key that is only misspelt, which is reported at the misspelling."""
     own = [(error["type"], str(error["loc"][0])) for error in found if len(error["loc"]) == 1]
     misspelt = {nearest_key(shape, name) for kind, name in own if kind == "extra_forbidden"}
     return [

@@ -87,7 +87,7 @@ def _before(place: _Place) -> list[_Place]:
 
 
 def _last(pipeline: Node, outer: _Place) -> list[_Place]:
-    """Return the last steps of a pipeline: those that nobody inside of it needs."""
+    """Return the last steps of a pipeline: those that no other step of it needs."""
     found = [step for step in items(find(pipeline, "steps")) if isinstance(step, Fields)]
     steps = {label: step for step in found if (label := title(step)) is not None}
     needed = {need for step in steps.values() for need in _needs(step, steps)}
@@ -126,7 +126,7 @@ def width(needs: Mapping[str, Collection[str]], workers: Mapping[str, int]) -> i
 
 
 def _chains(order: Sequence[str], needs: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Put each step behind one that it needs, where nobody stands there yet: two of a chain never run together."""
+    """Chain each step to a free one that it needs: two steps of a chain never run together."""
     ends: dict[str, list[str]] = {}
     for name in order:
         last = next((need for need in needs.get(name, ()) if need in ends), None)
@@ -136,7 +136,7 @@ def _chains(order: Sequence[str], needs: Mapping[str, Collection[str]]) -> list[
 
 
 def earlier(order: Sequence[str], needs: Mapping[str, Collection[str]]) -> list[int]:
-    """Return for each step, as bits, all that must be over before it starts."""
+    """Return for each step, as bits, all that must end before it starts."""
     place = {name: index for index, name in enumerate(order)}
     found: list[int] = []
     for name in order:

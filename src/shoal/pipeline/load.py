@@ -1,4 +1,4 @@
-"""File or text to document: read, shape and meaning checked, everything wrong told at once."""
+"""Load a file or text as a document: check shape and meaning, and report all problems at once."""
 
 import itertools
 import os

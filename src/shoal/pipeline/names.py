@@ -33,7 +33,7 @@ OWN_FILE = "shoal.yaml"
 
 
 def own_file(folder: Path) -> Path:
-    """Return the file for who works in *folder*: where it would lie in the folder itself, if there is none.
+    """Return the file that applies in *folder*; if there is none, the path where it would be.
 
     Outside of a repository no other folder is looked at: what lies above may be anybody's.
     """
@@ -44,7 +44,7 @@ def own_file(folder: Path) -> Path:
 
 
 def _places(folder: Path) -> list[Path]:
-    """Name *folder* and those above it in the same repository, the nearest first."""
+    """Return *folder* and its parents in the same repository, the nearest first."""
     here = folder.resolve()
     above = [here, *here.parents]
     top = next((number for number, place in enumerate(above) if (place / ".git").exists()), 0)
@@ -56,7 +56,7 @@ OWN = ("command", "scripted", "python", *EVERY)
 
 @functools.cache  # a file may name thousands, and each look takes milliseconds
 def list_plugin_names() -> tuple[str, ...]:
-    """Name the adapters that other packages bring; they are those that were there when we first looked."""
+    """List the adapters of other packages, as of the first call."""
     return tuple(sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - {*OWN}))
 
 

@@ -84,7 +84,7 @@ def agent(document: Document, name: str, *, environ: Mapping[str, str]) -> Agent
 
 
 def resolver(document: Document, name: str, *, environ: Mapping[str, str]) -> ResolvedTask:
-    """Return who resolves conflicts: a persona of *document*, else an agent, for work that is not in it."""
+    """Return the resolver of conflicts: a persona of *document*, else an agent."""
     personas, agents = document.shape.personas, (*document.shape.agents, *CLIENTS)
     if name not in personas and name not in agents:
         raise UnknownName("persona or agent", name, (*personas, *agents))
@@ -175,7 +175,7 @@ def _choose_pipeline(document: Document, pipeline: str | None) -> _Chosen:
 
 
 def _outermost(document: Document, found: Mapping[str, _Chosen]) -> _Chosen:
-    """Return the one that is no step of another: the rest is run by it, or by nobody."""
+    """Return the only pipeline that is not a step of another."""
     inside = {step.pipeline for chosen in found.values() for step in chosen.steps}
     match [chosen for name, chosen in found.items() if name not in inside]:
         case [only] if len(found) == 1:

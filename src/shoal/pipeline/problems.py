@@ -22,7 +22,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing that is wrong; *at* is `None` where the whole file is meant."""
+    """A problem in a file; *at* is `None` if it is about the whole file."""
 
     name: str
     at: Position | None
@@ -68,14 +68,14 @@ def printable(text: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return which known name was probably meant, or which there are."""
+    """Return a hint: the nearest known name, or all of them."""
     names = [printable(candidate) for candidate in itertools.islice(known, CANDIDATES)]
     near = close(name, names)
     return f"did you mean `{near}`?" if near else f"known: {', '.join(names) or 'none'}"
 
 
 def close(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is nearest, if one is near."""
+    """Return the nearest known name, if one is near."""
     return next(iter(difflib.get_close_matches(name[:SHOWN].lower(), list(known), n=1)), None)
 
 

@@ -153,7 +153,7 @@ class Settling:
             self.refuse((*path, "vary", *(() if is_mapping else (rows[0],)), "temperature"), f"{what}; {known}")
 
     def contracts(self, shape: StepShape) -> tuple[Contract, ...]:
-        """Settle what its work must meet, and who reviews it."""
+        """Resolve its contracts and reviewers."""
         contracts = shape.to_contracts(self.document.schemas)
         for contract in contracts:
             if isinstance(contract, AgentReview):
@@ -170,7 +170,7 @@ class Settling:
         self.reviewers[name] = self.assignment(shape, (), own, spec)
 
     def resolver(self, how: Merging | None) -> None:
-        """Settle who resolves conflicts when the run has ended."""
+        """Resolve who resolves conflicts after the run."""
         if how is not None and how.resolver is not None:
             self._reviewer(how.resolver, how.resolver_persona, how.resolver_agent)
 
@@ -326,7 +326,7 @@ class Settling:
 
 
 def asking(spec: AgentSpec, persona: PersonaShape) -> AgentSpec:
-    """Return the agent the model that its persona names."""
+    """Return the agent with the model of its persona."""
     return spec if persona.model is None else spec.asking(persona.model)
 
 

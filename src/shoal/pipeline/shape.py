@@ -172,7 +172,7 @@ class LoopShape(Shape):
 
     @property
     def given(self) -> Loop:
-        """Return it as a value."""
+        """Build the value."""
         most = self.max or self.max_iterations or USUAL_ROUNDS
         return Loop(until=self.until, most=most, must_hold=self.on_exhausted == "fail")
 

@@ -1,4 +1,4 @@
-"""A program's task by the rules of a file: its persona, what it promises, and who reviews it."""
+"""Resolve a program's task by the rules of a file: its persona, contracts and reviewers."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -70,7 +70,7 @@ class PersonaSources:
         )
 
     def surroundings(self, setup: object, toolchains: object) -> tuple[Setup | None, tuple[ToolFolder, ...]]:
-        """Return what workspaces are set up with and which folders of programs all see: said here, else in the file."""
+        """Return the setup and toolchains: as given, else those of the file."""
         given = {"setup": setup, "toolchains": toolchains}
         runtime = {key: value for key, value in given.items() if value is not None}
         written = [_parse({"runtime": runtime}, "coordinator", self.folder)] if runtime else []

@@ -1,4 +1,4 @@
-"""What kinds of value the keys of a pipeline file take, each wrong one told in a sentence."""
+"""The value types of a pipeline file's keys, with a message for each wrong value."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -99,7 +99,7 @@ def name_lines(env: Mapping[str, object]) -> Iterator[InitErrorDetails]:
 
 
 def _value_lines(env: Mapping[str, object]) -> Iterator[InitErrorDetails]:
-    """Find what else is wrong, which nobody will look for behind a wrong name."""
+    """Find further problems of a line with a wrong name."""
     for name, value in env.items():
         try:
             _variable(value)

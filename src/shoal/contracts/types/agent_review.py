@@ -27,7 +27,7 @@ def build(keys: "ContractShape", schemas: Mapping[str, str]) -> AgentReview:
 
 
 async def check(contract: AgentReview, bench: Workbench) -> str | None:
-    """Return why the reviewer does not pass the work, or `None`."""
+    """Return why the reviewer rejects the work, or `None`."""
     from shoal.contracts.review import review  # it compiles expressions
 
     return await review(bench, contract)

@@ -43,10 +43,10 @@ def schema() -> JsonSchemaValue:
 
 
 class Generator(GenerateJsonSchema):
-    """Pydantic's generator, told what it cannot know."""
+    """Pydantic's generator, with schemas for our validators."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
-        """Leave titles to the mappings: that of a key would only say the key again."""
+        """Omit titles of keys, which would only repeat the key."""
         return False
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
@@ -135,7 +135,7 @@ def _validator_name(validator: Callable[..., object]) -> str:
 
 
 def _referring(node: object) -> object:
-    """Put a reference wherever a schema that has a name of its own stands in full."""
+    """Replace inlined named schemas by references."""
     if isinstance(node, list):
         return [_referring(value) for value in node]
     if not isinstance(node, dict):

@@ -1,4 +1,4 @@
-"""The shapes of `output_artifacts:` and `inject_artifacts:`, each wrong item told at its own place."""
+"""The shapes of `output_artifacts:` and `inject_artifacts:`; each wrong item is reported at its position."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -62,7 +62,7 @@ class ArtifactShape(Shape):
 
     @property
     def given(self) -> Artifact:
-        """Return it as a value."""
+        """Build the value."""
         kind = type_of(self.path) if self.type is None else Type(self.type)
         return Artifact(name=self.title, path=self.path, type=kind, required=self.required)
 
@@ -87,7 +87,7 @@ class InjectionShape(Shape):
 
     @property
     def given(self) -> Injection:
-        """Return it as a value."""
+        """Build the value."""
         return Injection(step=self.step, artifact=self.artifact, name=self.name)
 
 

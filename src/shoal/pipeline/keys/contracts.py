@@ -133,7 +133,7 @@ class Contracted(Shape):
     """What its work must satisfy to succeed, checked in this order."""
 
     def to_contracts(self, schemas: Mapping[str, str]) -> tuple[Contract, ...]:
-        """Return the contracts as values, however they were written."""
+        """Build the contracts from any spelling."""
         shapes: Sequence[ContractShape] = [self.contract] if self.contract else self.contracts or ()
         return tuple(load_type(shape.type).build(shape, schemas) for shape in shapes)
 

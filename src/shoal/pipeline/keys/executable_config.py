@@ -36,5 +36,5 @@ class ExecutableConfigShape(Shape):
     """Files and folders of the table that need no permission to merge."""
 
     def to_rules(self) -> ExecutableRules:
-        """Return them as a value."""
+        """Build the rules."""
         return ExecutableRules(add=tuple(self.add), excepted=tuple(self.excepted))

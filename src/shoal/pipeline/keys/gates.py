@@ -1,4 +1,4 @@
-"""The key `gate`: a step that asks a person, and what cannot be said of such a step."""
+"""The key `gate`: a step that asks a person, and the keys that it excludes."""
 
 from collections.abc import Iterator
 from typing import Annotated, Self
@@ -44,7 +44,7 @@ class GateShape(Shape):
 
     @property
     def given(self) -> Gate:
-        """Return it as a value; its message may still have places to be filled in."""
+        """Build the gate; its message may contain templates."""
         return Gate(
             message=self.message,
             timeout=self.timeout,

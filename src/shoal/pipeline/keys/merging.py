@@ -1,4 +1,4 @@
-"""The keys `runtime.merge` and `runtime.auto_merge`: how a run's work is brought back, and what cannot be meant."""
+"""The keys `runtime.merge` and `runtime.auto_merge`, and their contradictions."""
 
 import re
 from collections.abc import Container, Iterator
@@ -88,7 +88,7 @@ class MergingShape(Shape):
     """Merge work that contains your secrets without asking you."""
 
     def to_merging(self, personas: Container[str]) -> Merging:
-        """Return it as a value; *personas* are those of the document."""
+        """Build the value; *personas* are those of the document."""
         is_persona = self.resolver in personas
         return Merging(
             strategy=Strategy(self.strategy or Strategy.REVIEW),
@@ -107,7 +107,7 @@ MergingField = Annotated[MergingShape, BeforeValidator(_expand_text, json_schema
 
 
 def merging(shape: MergingShape | None, personas: Container[str], *, auto_merge: bool) -> Merging | None:
-    """Return how work is brought back; `None` where nobody said anything and a person merges."""
+    """Return how work is merged; `None` if no key says so and the user merges."""
     if shape is None:
         return Merging(strategy=Strategy.AUTO) if auto_merge else None
     if auto_merge and shape.strategy is None:
@@ -128,7 +128,7 @@ def merging_places(tree: Node, name: str) -> dict[str, str]:
 
 
 def merging_problems(tree: Node, name: str) -> Iterator[Problem]:
-    """Find what the document *name* says of merging that makes no sense together."""
+    """Find contradictions about merging in the document *name*."""
     runtime = find(tree, "runtime")
     merge = value_of(runtime, "merge")
     if runtime is None or merge is None:
@@ -140,7 +140,7 @@ def merging_problems(tree: Node, name: str) -> Iterator[Problem]:
 
 
 def _contradiction(runtime: Node, merge: Node, name: str) -> Iterator[Problem]:
-    """`auto_merge` is short for a strategy: it may not say another one."""
+    """Refuse an `auto_merge` that contradicts the strategy."""
     short = value_of(runtime, "auto_merge")
     strategy = text(merge) if isinstance(merge, Scalar) else text(value_of(merge, "strategy"))
     if not isinstance(short, Scalar) or strategy not in STRATEGIES:

@@ -1,4 +1,4 @@
-"""The shape of `permissions:`, each wrong item told at its own place."""
+"""The shape of `permissions:`; each wrong item is reported at its position."""
 
 from typing import Annotated
 

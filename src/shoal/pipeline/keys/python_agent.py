@@ -64,7 +64,7 @@ class BudgetShape(Shape):
 
     @property
     def given(self) -> Budget:
-        """Return it as a value."""
+        """Build the value."""
         return Budget(turns=self.turns, tokens=self.tokens, dollars=self.dollars)
 
 

@@ -54,7 +54,7 @@ class SelectShape(Shape):
 
     @property
     def given(self) -> Select:
-        """Return it as a value."""
+        """Build the value."""
         return Select(
             by=tuple(self.by),
             command=self.command,

@@ -32,7 +32,7 @@ class SetupShape(Shape):
     """Run them in every workspace; default: only if they use a variable that differs, like `SHOAL_PORT`."""
 
     def to_setup(self, timeout: float | None) -> Setup:
-        """Return it as a value; *timeout* is what somebody said beside it."""
+        """Build the setup; *timeout* is given beside it."""
         return Setup(
             commands=tuple(self.run),
             network=Network(self.network) if self.network else None,

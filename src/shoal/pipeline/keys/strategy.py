@@ -145,7 +145,7 @@ class StrategyShape(Shape):
     """Where an item lists the ids of the items that it needs."""
 
     def to_matrix(self, left: Mapping[str, Sequence[Artifact]]) -> Matrix:
-        """Return it as a value; *left* are the artifacts of earlier steps, by the names of those steps."""
+        """Build the matrix; *left* are the artifacts of earlier steps, by step name."""
         matrix = self.matrix or Matrix()
         most = self.max_parallel_dashed or self.max_parallel or self.max_concurrency
         return Matrix(

@@ -51,7 +51,7 @@ class VariationShape(Shape):
 
     @property
     def given(self) -> Variation:
-        """Return it as a value."""
+        """Build the value."""
         return Variation(model=self.model, temperature=self.temperature, prompt=self.prompt, env=self.env)
 
 

@@ -1,4 +1,4 @@
-"""What a parsed template comes to with given data.
+"""Evaluate a parsed template with given data.
 
 Nothing of a template is ever compiled or run as Python: this walks the tree that Jinja's parser made, reaches nothing
 but data, and counts every step, so that no template can get out of it or keep it busy.
@@ -52,7 +52,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class UnknownValue(BadTemplate):
-    """A name, a key or an item that is not there."""
+    """A name, key or item that does not exist."""
 
 
 class Evaluation:
@@ -76,7 +76,7 @@ class Evaluation:
                     raise BadTemplate(f"{type(node).__name__} is not part of templates")
 
     def value(self, node: nodes.Node, scope: Scope) -> object:
-        """Return what an expression comes to."""
+        """Evaluate an expression."""
         found = self._value(node, scope)
         self._charge(1 + (len(found) // LETTERS if isinstance(found, str | list | tuple) else 0))
         return found
@@ -278,7 +278,7 @@ class Evaluation:
 
 
 def _bind(target: nodes.Node, value: object) -> dict[str, object]:
-    """Return the names of a loop their values: `for a in …`, `for a, b in …`."""
+    """Bind the names of a loop: `for a in …`, `for a, b in …`."""
     if isinstance(target, nodes.Name):
         return {target.name: value}
     assert isinstance(target, nodes.Tuple)  # noqa: S101 - the parser knows no other target

@@ -1,4 +1,4 @@
-"""What a template may do with data: turn it into text, ask of it, and apply a few words to it.
+"""What a template can do with data: format it, test it, and apply filters.
 
 Data are mappings, lists, texts, numbers, true, false and nothing; whatever else is handed in is refused.
 """
@@ -17,7 +17,7 @@ FALSE_WORDS = frozenset({"", "false", "0", "no"})
 
 
 class BadTemplate(BadInput):
-    """A template that cannot be used, or not with this data; *at* is the place inside of it, where it is known."""
+    """An invalid template, or one that does not fit its data; *at* is the position in it, if known."""
 
     def __init__(self, sentence: str, at: Position | None = None) -> None:
         super().__init__(sentence)
@@ -67,7 +67,7 @@ def weight(value: object, most: int, *, letters: int = 1) -> int:
 
 
 def kind(value: object) -> str:
-    """Name the kind of a value for a sentence."""
+    """Return the kind of a value, for a message."""
     match value:
         case None:
             return "nothing"

@@ -1,4 +1,4 @@
-"""What the texts of a pipeline take from its input, and nobody gave."""
+"""Find the inputs that a pipeline's texts use and that were not given."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -163,7 +163,7 @@ def path_of(node: nodes.Node) -> str | None:
 
 
 def _assert_known(node: nodes.Node) -> None:
-    """Refuse what is no part of our templates, here and below."""
+    """Refuse unsupported syntax, here and below."""
     if type(node) not in _PARTS:
         tag = f"`{{% {_TAGS[type(node)]} %}}`" if type(node) in _TAGS else key(_source_of(node))
         raise _refuse(node, f"{tag} is not part of templates; there are `{{{{ … }}}}`, `{{% if %}}` and `{{% for %}}`")

@@ -32,7 +32,7 @@ def uses(text: str, *, is_condition: bool = False) -> "tuple[NameUse, ...]":
 
 
 def syntax_problem(text: str, *, is_condition: bool = False) -> str | None:
-    """Return what is wrong with the writing of a template, or `None`; whether its names are known is not asked."""
+    """Return a template's syntax error, or `None`; unknown names are not checked."""
     try:
         uses(text, is_condition=is_condition)
     except BadTemplate as error:
