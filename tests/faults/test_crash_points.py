@@ -38,6 +38,7 @@ NOT_PASSED = {
     "RunResumed": "recorded by the commands that resume; kills during recovery pass it",
     "SessionDiscarded": "recorded together with RunResumed, in one transaction",
     "AgentActed": "reported by real clients",
+    "AgentMessaged": "recorded for `shoal send`",
     "ClientHeard": "reported by real clients",
     "Output": "printed by agents; a note that the next kill may lose together with its agent",
     "Waiting": "recorded when the host is short of something",
@@ -48,6 +49,7 @@ NOT_PASSED = {
 }
 """Kinds of events that the scenario does not record, and why no kill is placed around them."""
 GIT_NOT_PASSED = {
+    "bundle": "for an export, which writes beside its target and renames",
     "worktree": "for the strategy `worktree`",
     "commit-tree": "for merges with commits of their own, and snapshots",
     "hash-object": "for snapshots of plain folders, and resolved conflicts",
