@@ -273,7 +273,6 @@ PUBLIC_NAMES = {
     "runs/patterns.py: settled",
     "testing/model/server.py: received",
     "model/merge.py: one",
-    "model/overlap.py: one",
     "agent/sandboxed.py: sandboxed_tools",
 }
 """Names that users' programs or recorded events rely on."""

@@ -28,7 +28,7 @@ from shoal.model.events import (
     StepStarted,
     Waiting,
 )
-from shoal.model.overlap import Overlap
+from shoal.model.merge import Overlap
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.store.progress import RunProgress

@@ -10,8 +10,16 @@ from shoal.cli.render.merge import merge_lines
 from shoal.cli.render.overlaps import overlap_lines
 from shoal.cli.render.report import Closing, report_lines
 from shoal.model.events import Recorded
-from shoal.model.merge import Conflict, ConflictKind, Delivery, DeliveryRecorded, DeliveryStatus, MergeReport, Strategy
-from shoal.model.overlap import Overlap
+from shoal.model.merge import (
+    Conflict,
+    ConflictKind,
+    Delivery,
+    DeliveryRecorded,
+    DeliveryStatus,
+    MergeReport,
+    Overlap,
+    Strategy,
+)
 from shoal.model.results import Purpose, RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
 from shoal.store.fold import fold

@@ -20,7 +20,7 @@ from shoal.cli.render.page import AgentDiff, PageContent, page
 from shoal.cli.render.timeline import read_lane
 from shoal.model.activity import Act
 from shoal.model.events import AgentActed, AgentEnded, AgentStarted, Recorded
-from shoal.model.overlap import Overlap
+from shoal.model.merge import Overlap
 from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
 from tests.cli.conftest import Shoal, shoal_in

@@ -7,7 +7,7 @@ from shoal.model.agent import AgentSpec
 from shoal.model.plan import Plan
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
-from shoal.model.rule import Rule
+from shoal.model.status import Rule
 from shoal.model.task import Task
 from shoal.pipeline.adhoc import adhoc
 from shoal.pipeline.keys.duration import BadDuration, seconds

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shoal import AgentCoordinator
 from shoal.git.difference import meeting
 from shoal.model.events import OverlapSeen, Recorded
-from shoal.model.overlap import Overlap
+from shoal.model.merge import Overlap
 from shoal.runs import overlaps
 from shoal.runs.overlaps import Places
 

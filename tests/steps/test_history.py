@@ -16,8 +16,7 @@ from shoal.model.events import (
 )
 from shoal.model.gate import GateVerdict
 from shoal.model.results import WorkerResult
-from shoal.model.rule import Rule
-from shoal.model.status import Status
+from shoal.model.status import Rule, Status
 from shoal.steps.history import AttemptKey, History, Visit, is_decided, read_history
 
 

@@ -12,9 +12,9 @@ from shoal.model.merge import (
     MergeReport,
     MergeResult,
     MergeStatus,
+    Overlap,
     Strategy,
 )
-from shoal.model.overlap import Overlap
 from shoal.model.status import Status
 from shoal.store.codec import decode, encode
 from shoal.store.fold import fold, report

@@ -13,7 +13,7 @@ from shoal.model.agent import AgentSpec
 from shoal.model.plan import PipelineGroup, Plan, Role, Stage, Step
 from shoal.model.policy import Network
 from shoal.model.retry import Retry
-from shoal.model.rule import Rule
+from shoal.model.status import Rule
 from shoal.model.task import Task
 from shoal.pipeline.adhoc import adhoc
 from shoal.pipeline.keys.duration import BadDuration, seconds

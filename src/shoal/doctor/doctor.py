@@ -8,8 +8,7 @@ from pathlib import Path
 from shoal.doctor.escapes import check_host_network, check_sandbox, find_sandbox
 from shoal.doctor.host import clients, room, surroundings
 from shoal.doctor.limit_breaches import breach_limits
-from shoal.doctor.scratch import scratch_folder
-from shoal.doctor.targets import README
+from shoal.doctor.targets import README, scratch_folder
 from shoal.errors import ShoalError, Unavailable, first_of
 from shoal.git.snapshot import scratch_repository
 from shoal.model.finding import Diagnosis, Finding

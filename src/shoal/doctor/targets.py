@@ -1,4 +1,4 @@
-"""Targets on the host for an attacker to reach, which record whether they were reached."""
+"""Targets on the host for an attacker, which record whether they were reached, and the scratch folder for them."""
 
 import asyncio
 import contextlib
@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import proc
-from shoal.doctor.scratch import SHORT, prefix
+from shoal.errors import Broken
+from shoal.limits.fleet import Fleet, is_orphan
 from shoal.limits.members import kill_each
 from shoal.model.command import Command
 from shoal.proc.process import is_ended
 from shoal.workspaces.mount import list_mounts, unmount
+from shoal.workspaces.remove import remove_all
 
 IDLE = "while :; do sleep 9; done"
 PATIENCE = 1.0
@@ -246,3 +248,38 @@ def _signals(undo: contextlib.ExitStack) -> list[int]:
     loop.add_signal_handler(signal.SIGURG, signals.append, signal.SIGURG)
     undo.callback(loop.remove_signal_handler, signal.SIGURG)
     return signals
+
+
+MARK = "-doctor-"
+SHORT = Path("/tmp")  # noqa: S108 - for sockets, whose paths may not be long; names in it cannot be guessed
+
+
+@contextlib.asynccontextmanager
+async def scratch_folder() -> AsyncIterator[Path]:
+    """Make a folder named after its owner, so that it is recognised as an orphan if the owner was killed."""
+    for place in {Path(tempfile.gettempdir()), SHORT}:
+        await _swept(place)
+    folder = Path(tempfile.mkdtemp(prefix=prefix())).resolve()
+    try:
+        yield folder
+    finally:
+        await _clear(folder)
+
+
+def prefix() -> str:
+    """Return how the names of this process's folders begin."""
+    return f"{Fleet.ours().name}{MARK}"
+
+
+async def _swept(place: Path) -> None:
+    for folder in place.glob(f"shoal-*{MARK}*"):
+        owner, _, _ = folder.name.partition(MARK)
+        if is_orphan(owner) and folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
+            with contextlib.suppress(Broken):  # the next one tries again; nothing here depends on it
+                await _clear(folder)
+
+
+async def _clear(folder: Path) -> None:
+    for mount in list_mounts(folder.resolve()):
+        unmount(mount)
+    await remove_all(folder)

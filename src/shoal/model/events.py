@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from shoal.model.activity import Act
 from shoal.model.gate import GateVerdict
-from shoal.model.merge import DeliveryIntended, DeliveryRecorded, MergeIntended, MergeRecorded, MergeReport
-from shoal.model.overlap import Overlap
+from shoal.model.merge import DeliveryIntended, DeliveryRecorded, MergeIntended, MergeRecorded, MergeReport, Overlap
 from shoal.model.results import Purpose, WorkerResult
 from shoal.model.select import RankedRow
 from shoal.model.setup import SetupRecord

@@ -11,9 +11,9 @@ from shoal.model.gate import Gate
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix
 from shoal.model.resolved_task import ResolvedTask
-from shoal.model.rule import Rule
 from shoal.model.select import Select
 from shoal.model.setup import ToolFolder
+from shoal.model.status import Rule
 from shoal.model.task import Task
 
 

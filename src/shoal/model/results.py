@@ -7,8 +7,7 @@ from types import MappingProxyType
 
 from shoal.errors import ExitCode, ShoalError
 from shoal.model.contract import Checked
-from shoal.model.merge import MergeReport
-from shoal.model.overlap import Overlap
+from shoal.model.merge import MergeReport, Overlap
 from shoal.model.select import RankedRow
 from shoal.model.status import Status
 

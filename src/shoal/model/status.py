@@ -1,9 +1,11 @@
-"""The ways in which sessions, steps and runs end, and which status of a whole follows from those of its parts."""
+"""How sessions, steps and runs end, and how the status of a whole follows from those of its parts."""
 
+import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
-from shoal.model.rule import Rule
+from shoal.errors import BadInput, UnknownName
 
 
 class Status(StrEnum):
@@ -45,6 +47,48 @@ class Status(StrEnum):
     def is_usable(self) -> bool:
         """Return whether other stages may build on a step that ended like this: it succeeded, at least in part."""
         return self in (Status.SUCCEEDED, Status.DEGRADED)
+
+
+PATTERNS = ("settled", "gather", "race", "quorum=N")
+MOST_WANTED = 999_999
+FAILURE_RULES = {"fail_fast": "gather", "best_effort": "settled", "any": "race"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`settled`: all go on to their end; `gather`: the first failure stops the rest; `race`: the first success does.
+
+    `quorum`: *wanted* successes do, and so does their becoming impossible.
+    """
+
+    pattern: str = "settled"
+    wanted: int = 0
+
+    @classmethod
+    def of(cls, written: str) -> "Rule":
+        """Read `settled`, `gather`, `race` or `quorum=2`."""
+        if found := re.fullmatch(r"quorum=(\d{1,6})", written):
+            if int(found[1]) < 1:
+                raise BadInput("`quorum` must be at least 1")
+            return cls("quorum", int(found[1]))
+        if written not in PATTERNS[:-1]:
+            raise UnknownName("pattern", written, PATTERNS)
+        return cls(written)
+
+    @classmethod
+    def on_failure(cls, written: str) -> "Rule":
+        """Return the rule that a step's `on_failure` stands for, a quorum being spelt `quorum=2`."""
+        return cls.of(FAILURE_RULES.get(written, written))
+
+    def why_not(self, total: int) -> str | None:
+        """Return why *total* workers can never satisfy the rule, or `None`."""
+        if total and self.count_required(total) > total:
+            return f"a quorum of {self.wanted} needs more than {total} worker{'s' if total > 1 else ''}"
+        return None
+
+    def count_required(self, total: int) -> int:
+        """Return how many of *total* have to succeed."""
+        return {"race": min(1, total), "quorum": self.wanted}.get(self.pattern, total)
 
 
 def step_status(rule: Rule, workers: Sequence[Status]) -> Status:

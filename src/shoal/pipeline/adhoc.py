@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from shoal.errors import BadInput
 from shoal.model.plan import Plan, Step
 from shoal.model.resolved_task import ResolvedTask
-from shoal.model.rule import Rule
+from shoal.model.status import Rule
 from shoal.model.task import Task
 from shoal.pipeline.names import LONGEST, slug
 

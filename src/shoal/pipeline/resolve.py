@@ -13,8 +13,8 @@ from shoal.model.permissions import Permissions, effective
 from shoal.model.plan import Step
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
-from shoal.model.rule import Rule
 from shoal.model.setup import Setup
+from shoal.model.status import Rule
 from shoal.pipeline.keys.python_agent import canonical_replies
 from shoal.pipeline.load import Document
 from shoal.pipeline.problems import Position, Problem, key

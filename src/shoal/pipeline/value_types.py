@@ -12,7 +12,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from shoal.errors import UnknownName
 from shoal.model.limits import BadLimit, ResourceLimits
 from shoal.model.retry import KEYS, BadRetry, Retry
-from shoal.model.rule import FAILURE_RULES, MOST_WANTED
+from shoal.model.status import FAILURE_RULES, MOST_WANTED
 from shoal.pipeline.fields import OURS, UNKNOWN_KEY, one_of, wrong
 from shoal.pipeline.problems import key, nearest, show_value
 from shoal.sandboxes.registry import KINDS

@@ -14,8 +14,7 @@ from shoal.git.conflicts import Conflicted, Tried
 from shoal.git.difference import list_touched_files
 from shoal.git.merge import try_pairs
 from shoal.model.events import OverlapSeen, Recorded, SessionEnded, StepEnded
-from shoal.model.merge import Conflict
-from shoal.model.overlap import Overlap
+from shoal.model.merge import Conflict, Overlap
 from shoal.model.plan import Plan, Step, everything
 from shoal.model.results import Purpose, WorkerResult
 from shoal.sessions.context import RunContext

@@ -14,8 +14,7 @@ from shoal.model.limits import ResourceLimits
 from shoal.model.network import NETWORKS
 from shoal.model.plan import Approval, Plan, Stage, Step, everything
 from shoal.model.results import RunBroken, RunReport, StepResult, exit_code
-from shoal.model.rule import Rule
-from shoal.model.status import Status, run_status, step_status
+from shoal.model.status import Rule, Status, run_status, step_status
 from shoal.proc.spawn import raise_file_limit
 from shoal.runs.auto_merge import auto_merge
 from shoal.runs.context import OpenRun, open_run

@@ -19,8 +19,7 @@ from shoal.model.events import (
 )
 from shoal.model.gate import GateAnswer
 from shoal.model.results import Usage, WorkerResult, sum_usage
-from shoal.model.rule import Rule
-from shoal.model.status import Status
+from shoal.model.status import Rule, Status
 
 FINISHED = (Status.SUCCEEDED, Status.NO_CHANGES, Status.FAILED, Status.TIMED_OUT, Status.OVER_LIMIT)
 """How a session ends by itself; any other ending is an interruption, after which it starts again."""

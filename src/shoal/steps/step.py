@@ -9,8 +9,7 @@ from shoal.model.matrix import Cell
 from shoal.model.plan import Stage, Step, everything
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import StepResult, WorkerResult
-from shoal.model.rule import Rule
-from shoal.model.status import Status, step_status
+from shoal.model.status import Rule, Status, step_status
 from shoal.sessions.artifacts import read_back, store_artifacts
 from shoal.sessions.context import RunContext
 from shoal.sessions.worker import WorkerSpec

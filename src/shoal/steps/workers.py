@@ -13,9 +13,8 @@ from shoal.model.matrix import Cell, Matrix, expand_matrix, from_items
 from shoal.model.plan import Step, Variation, short, variation
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
-from shoal.model.rule import Rule
 from shoal.model.shell import SHELL, fill_argv
-from shoal.model.status import Status
+from shoal.model.status import Rule, Status
 from shoal.patterns import Call, Err, Limiter, gather, quorum, race, settled
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.worker import WorkerSpec

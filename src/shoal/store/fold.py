@@ -21,8 +21,15 @@ from shoal.model.events import (
     Waiting,
 )
 from shoal.model.gate import GateAnswer
-from shoal.model.merge import Delivery, DeliveryRecorded, DeliveryStatus, MergeIntended, MergeRecorded, MergeReport
-from shoal.model.overlap import Overlap
+from shoal.model.merge import (
+    Delivery,
+    DeliveryRecorded,
+    DeliveryStatus,
+    MergeIntended,
+    MergeRecorded,
+    MergeReport,
+    Overlap,
+)
 from shoal.model.results import RunReport, StepResult, WorkerResult, sum_usage
 from shoal.model.status import Status
 from shoal.store.state import GateState, RunState, SessionState, State, StepState

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from shoal.model.events import StepEnded
 from shoal.model.gate import GateAnswer, GateVerdict
-from shoal.model.merge import Delivery, MergeReport
-from shoal.model.overlap import Overlap
+from shoal.model.merge import Delivery, MergeReport, Overlap
 from shoal.model.results import Purpose, WorkerResult
 from shoal.model.status import Status
 

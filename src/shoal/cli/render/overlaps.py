@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from shoal.cli.output import Paint, escape
 from shoal.cli.render.columns import columns, count, heading, join_cells, some
-from shoal.model.overlap import Overlap
+from shoal.model.merge import Overlap
 
 INDENT = "  "
 NAMED = 3

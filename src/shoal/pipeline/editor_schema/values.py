@@ -7,7 +7,7 @@ from pydantic.json_schema import JsonSchemaValue
 from shoal.model.agent import TOOLS
 from shoal.model.limits import DISK, RANGES, SPELLINGS, ResourceLimits
 from shoal.model.retry import LONGEST_WAIT, MOST_ATTEMPTS, POLICIES
-from shoal.model.rule import FAILURE_RULES, MOST_WANTED
+from shoal.model.status import FAILURE_RULES, MOST_WANTED
 from shoal.pipeline.keys.duration import LONGEST
 from shoal.pipeline.names import OWN, list_plugin_names
 
