@@ -123,6 +123,7 @@ def make_request(plan: Plan, folder: Path, base: str | None = None, *, approve_a
         sandbox=plan.sandbox,
         cleanup=plan.cleanup_on_complete,
         keep_database=plan.keep_database,
+        checkpoint_seconds=plan.checkpoint_seconds,
         fleet=plan.fleet_limits,
         approve_all=approve_all,
         on_gather=lambda commits: output.print_err(trouble.gathering(commits)),

@@ -166,6 +166,17 @@ class AgentMessaged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointKept:
+    """The files of an agent that works were kept on a ref of ours."""
+
+    run: str
+    step: str
+    session: str
+    number: int
+    commit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEnded:
     """The agent's main process ended."""
 
@@ -330,6 +341,7 @@ Event = (
     | Output
     | AgentActed
     | AgentMessaged
+    | CheckpointKept
     | AgentEnded
     | Imported
     | SessionEnded

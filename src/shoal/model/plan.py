@@ -16,6 +16,8 @@ from shoal.model.setup import ToolFolder
 from shoal.model.status import Rule
 from shoal.model.task import Task
 
+CHECKPOINT_SECONDS = 300.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variation:
@@ -134,6 +136,8 @@ class Plan:
     sandbox: str = "bubblewrap"
     cleanup_on_complete: bool = True
     keep_database: bool = False
+    checkpoint_seconds: float | None = CHECKPOINT_SECONDS
+    """How often the files of an agent are kept while it works; `None` means never."""
     fleet_limits: ResourceLimits | None = None
     toolchains: tuple[ToolFolder, ...] = ()
     """Folders of programs that every box of the run shows."""

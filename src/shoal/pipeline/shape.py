@@ -11,6 +11,7 @@ from shoal.model.plan import Loop
 from shoal.model.retry import Retry
 from shoal.pipeline.fields import Argv, Duration, NetworkName, Shape, one_of
 from shoal.pipeline.keys.artifacts import InjectArtifacts, OutputArtifacts
+from shoal.pipeline.keys.checkpoints import CheckpointsField, CheckpointsShape
 from shoal.pipeline.keys.contracts import Contracted, Words
 from shoal.pipeline.keys.executable_config import ExecutableConfigShape
 from shoal.pipeline.keys.gates import GateField
@@ -72,6 +73,8 @@ class RuntimeShape(Shape):
     """Remove a workspace once its work is on a branch; otherwise it stays until `shoal clean`."""
     keep_database: bool = False
     """Keep each agent's database with its results, as the artifact `database`."""
+    checkpoints: CheckpointsField = Field(default_factory=CheckpointsShape)
+    """Keep each agent's files while it works: `{minutes: 5}`, a duration like `90s`, or `false` for never."""
     sandbox: SandboxName = "bubblewrap"
     """The sandbox of each agent; Shoal never falls back to a weaker one by itself."""
     network: NetworkName | None = None

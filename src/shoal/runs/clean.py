@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 
 from shoal import proc
@@ -21,9 +20,11 @@ from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.runs.context import open_run
+from shoal.runs.leftover import Leftover, Sort
 from shoal.runs.merged_branches import Target, find_merged, remove_merged
 from shoal.runs.recovery import Recovery, RecoveryFailure
 from shoal.runs.request import RunRequest
+from shoal.sessions.checkpoints import FOLDER, drop_checkpoints, list_checkpoints
 from shoal.sessions.host_probe import TRIAL
 from shoal.sessions.open_session import prune
 from shoal.store.adopt import adopt_lost
@@ -46,43 +47,6 @@ DU_SECONDS = 600.0
 TRIAL_SECONDS = 60.0  # longer than any probe of the host takes
 
 
-class Sort(StrEnum):
-    """What kind of thing was found."""
-
-    KILLED = "killed run"
-    LEFTOVER = "leftover"
-    POOL = "warm worktree"
-    BASE = "base checkout"
-    OBJECTS = "object store"
-    SETUP = "set-up"
-    RAW = "raw files"
-    OPENED = "opened worktree"
-    CONVERSATION = "conversation"
-    LOG = "log"
-    RESULT = "patch"
-    ARTIFACTS = "artifact"
-    BRANCH = "merged branch"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
-    """One thing on disk; what no ref holds, or what a person opened, goes only by force."""
-
-    sort: Sort
-    path: Path
-    size_bytes: int = 0
-
-    @property
-    def needs_force(self) -> bool:
-        """Say whether removing it could lose work."""
-        return self.sort in (Sort.RAW, Sort.OPENED)
-
-    @property
-    def is_record(self) -> bool:
-        """Say whether it is what a session left to be read: that goes by its age, and only when asked for."""
-        return self.sort in (Sort.LOG, Sort.RESULT, Sort.ARTIFACTS)
-
-
 async def leftovers(repository: Repository, paths: StatePaths, older_than: float | None = None) -> list[Leftover]:
     """Look at everything, at logs and patches only if they are so many seconds old; nothing is changed."""
     # Listed before the ledger is read: what a new run makes from now on is not in the list, and what is in the
@@ -90,7 +54,8 @@ async def leftovers(repository: Repository, paths: StatePaths, older_than: float
     entries = [*_children(paths.boxes), *sorted(paths.workspaces.glob("*/*/worker_*"))]
     noted = [] if older_than is None else _records(paths, time.time() - older_than)
     found = [*_list_killed(paths), *await _classify(repository, paths, entries), *_list_caches(paths)]
-    sizes = await _sizes(finding.path for finding in found if finding.sort is not Sort.KILLED)
+    found += await _list_checkpoints(repository, paths)
+    sizes = await _sizes(finding.path for finding in found if finding.sort not in (Sort.KILLED, Sort.CHECKPOINTS))
     sized = [replace(finding, size_bytes=sizes.get(finding.path, 0)) for finding in found]
     return [*sized, *await _filter_needed(repository, paths, noted)]
 
@@ -118,6 +83,17 @@ def _list_caches(paths: StatePaths) -> Iterator[Leftover]:
     kept = [path for path in _children(paths.conversations) if not is_locked(paths.run_lock(path.name))]
     yield from (Leftover(sort=Sort.CONVERSATION, path=path) for path in kept)
     yield from (Leftover(sort=Sort.OPENED, path=path) for path in _children(paths.root / "open"))
+
+
+async def _list_checkpoints(repository: Repository, paths: StatePaths) -> list[Leftover]:
+    """List the sessions with checkpoints that no run needs; they stay where the raw files of their session do."""
+    sessions = {checkpoint.session for checkpoint in await list_checkpoints(repository)}
+    if not sessions:  # else the whole history would be read for nothing
+        return []
+    claims, busy = _claims(paths), {path.stem for path in _locks(paths)}
+    boxes = {name: paths.box(name) for name in sorted(sessions)}
+    free = [name for name, box in boxes.items() if not box.exists() and not _is_of(box, claims, busy)]
+    return [Leftover(sort=Sort.CHECKPOINTS, path=Path(FOLDER, name)) for name in free]
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +341,8 @@ async def _remove(broom: Broom, finding: Leftover) -> bool:
             await remove_all(finding.path)
         case Sort.BRANCH:
             return broom.target is not None and await remove_merged(broom.repository, broom.target, str(finding.path))
+        case Sort.CHECKPOINTS:
+            await drop_checkpoints(broom.repository, finding.path.name)
         case Sort.KILLED:
             return False
     return True

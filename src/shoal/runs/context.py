@@ -134,6 +134,7 @@ async def _open_context(request: RunRequest, plan: Plan, on_rebuilt: OnRebuilt) 
                 grace=request.grace,
                 cleanup=request.cleanup,
                 keeps_database=request.keep_database,
+                checkpoint_seconds=request.checkpoint_seconds,
                 is_guarded=guard.has_groups and not sandbox.confines,
                 guard=guard,
                 bounds=request.bounds,

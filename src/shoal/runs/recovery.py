@@ -16,6 +16,7 @@ from shoal.model.policy import Layers
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.runs.survivors import end_survivors, sweep_trials
+from shoal.sessions.checkpoints import is_restored, restore_checkpoint
 from shoal.sessions.context import RunContext
 from shoal.sessions.conversations import Attempt, keep_conversation, last_heard
 from shoal.sessions.executable_config import flag_changes
@@ -228,7 +229,7 @@ async def _reconcile_session(context: RunContext, step: str, session: SessionSta
     work = await _salvage(context, session, box, path, folder)
     for place in list_mounts(box):
         unmount(place)
-    result = work.on(replace(_result(session, work.failure, heard), workspace=str(path)), box)
+    result = work.on(replace(_result(session, work, heard), workspace=str(path)), box)
     if work.must_stay:
         await clear_privileges(box, path)
     else:
@@ -244,15 +245,17 @@ async def _reconcile_session(context: RunContext, step: str, session: SessionSta
     return result
 
 
-def _result(session: SessionState, failure: str | None, heard: ClientHeard | None) -> WorkerResult:
+def _result(session: SessionState, work: KeptWork, heard: ClientHeard | None) -> WorkerResult:
     """Say how the session ended; one that had ended before is what it was, and its work is there now."""
+    failure = work.failure
     if session.result is None:
+        restored = filter(is_restored, work.notes)
         return WorkerResult(
             index=session.index,
             session=session.session,
             status=Status.INTERRUPTED,
             purpose=session.purpose,
-            error=failure or "Shoal was killed while this agent worked",
+            error=failure or "; ".join(("Shoal was killed while this agent worked", *restored)),
             attempts=session.attempt,
             usage=heard.usage if heard else {},
             client_session=heard.client_session or None if heard else None,
@@ -313,6 +316,9 @@ async def _salvage(
                 return await _seal(context, session, session_dir, path, known)
             if not is_held:
                 await _branch_dropped(context, session, here)
+                last = await restore_checkpoint(context.repository, session.session, session.branch)
+                if last is not None:
+                    return replace(await _describe_ref(context, session, last.commit), notes=(last.note,))
             return known
     except Unavailable:
         raise

@@ -11,6 +11,7 @@ from shoal.errors import BadInput, ExitCode, Unavailable, UnknownName
 from shoal.git.closure import OnGather
 from shoal.model.events import SessionDiscarded
 from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
+from shoal.model.plan import CHECKPOINT_SECONDS
 from shoal.model.task import AgentLike
 from shoal.store.ledger import Listener
 from shoal.store.writer import OnBlocked
@@ -61,6 +62,8 @@ class RunRequest:
     sandbox: str = "bubblewrap"
     cleanup: bool = True
     keep_database: bool = False
+    checkpoint_seconds: float | None = CHECKPOINT_SECONDS
+    """How often the files of an agent are kept while it works; `None` means never."""
     fleet: ResourceLimits | None = None
     grace: float = 5.0
     approve_all: bool = False

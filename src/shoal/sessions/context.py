@@ -1,5 +1,6 @@
 """The run context: repository, state, sandbox, kind of workspace and base, decided before any agent starts."""
 
+import asyncio
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,10 @@ class RunContext:
     cleanup: bool = True
     keeps_database: bool = False
     """Whether an agent's own database is kept beside its results."""
+    checkpoint_seconds: float | None = None
+    """How often the files of an agent are kept while it works; `None` means never."""
+    checkpoint_turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1), repr=False)
+    """Held while one is made, so that agents that work feel little of it."""
     is_guarded: bool = False
     """Whether a process watches that ends all groups of this run when we are killed, and nothing else is needed."""
     guard: Guard | None = field(default=None, repr=False)

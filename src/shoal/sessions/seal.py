@@ -61,6 +61,8 @@ class SealRequest:
     message: str
     has_history: bool
     join: str = ""
+    known_tree: str = ""
+    """The files that are kept already: where they are the same, there is nothing to seal."""
     scratch_files: tuple[str, ...] = ()
     """What is no work where nobody tracks it, as git's ignore patterns."""
 
@@ -136,6 +138,7 @@ def _command(
         "BASE": context.base.commit,
         "AGENT_GIT": str(directory.git) if request.has_history else "",
         "JOIN": request.join,
+        "KNOWN_TREE": request.known_tree,
         "MAX_KIB": str(MAX_BLOB_BYTES // 1024),
         "MAX_ALLOC": str(MAX_WALK_BYTES),
         **_bounds(context.bounds),

@@ -1,6 +1,6 @@
 # Runs in the second, short box of a session: turns the files an ended agent left into one commit and a thin pack.
 # stdout: lines of facts, the line `pack`, the pack. Nothing of the agent's own configuration is read.
-# Given: WS CHANGES BASE AGENT_GIT JOIN MAX_KIB MAX_ALLOC MEMORY_KIB RULES_CPU ADD_CPU, HISTORY_* and UNPACKED for the text
+# Given: WS CHANGES BASE AGENT_GIT JOIN KNOWN_TREE MAX_KIB MAX_ALLOC MEMORY_KIB RULES_CPU ADD_CPU, HISTORY_* and UNPACKED for the text
 # HISTORY, the text PLAIN, and GIT_DIR, GIT_WORK_TREE, GIT_INDEX_FILE of a fresh gitdir.
 set -u
 STATE=.shoal
@@ -243,6 +243,7 @@ else
 fi
 if [ $changed = yes ] || [ -n "$JOIN" ]; then
   tree=$(git write-tree) || die "git could not write the tree"
+  [ "$tree" != "$KNOWN_TREE" ] || { say none; exit 0; }
   tip=$(git commit-tree "$tree" -p "$parent" ${JOIN:+-p "$JOIN"} -F "$GIT_DIR/message") || die "git could not commit"
 fi
 

@@ -20,6 +20,7 @@ from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.sessions.agent_process import AgentEnd, Ending, run_process
 from shoal.sessions.artifacts import Collected, collect_artifacts, store_artifacts
+from shoal.sessions.checkpoints import drop_checkpoints, keep_checkpoints
 from shoal.sessions.client_settings import restore_client_settings
 from shoal.sessions.context import RunContext
 from shoal.sessions.conversations import Attempt, continue_conversation, drop_conversation, keep_stopped
@@ -86,9 +87,20 @@ async def _session(
     result = await _record(context, worker, mask_result(result, context.mask))
     if worker.adapter.client is not None and result.status is not Status.CANCELLED:
         drop_conversation(Attempt.of(context.run, worker).folder(context.paths))
+    await _drop_checkpoints(context, worker, result)
     if on_result is not None:
         on_result(result)
     return result
+
+
+async def _drop_checkpoints(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> None:
+    """Let go of what was kept while the agent worked, and before it was interrupted: its work is held now."""
+    is_held = result.raw is None and (result.commit is not None or result.status is Status.NO_CHANGES)
+    has_any = context.checkpoint_seconds is not None and result.duration_seconds >= context.checkpoint_seconds
+    if is_held and (has_any or worker.continues is not None):
+        sessions = (worker.session, worker.continues)
+        with contextlib.suppress(*FAULTS):  # `shoal clean` removes them, too
+            await drop_checkpoints(context.repository, *(session for session in sessions if session))
 
 
 async def _work(session: Session) -> WorkerResult:
@@ -97,7 +109,8 @@ async def _work(session: Session) -> WorkerResult:
     workspace.keep = True  # from here on the files stay, until a ref holds them
     run_agent = runner_for(worker)
     try:
-        ended = await (continue_conversation(session, run_agent) if worker.conversation else run_agent(session))
+        async with keep_checkpoints(session):
+            ended = await (continue_conversation(session, run_agent) if worker.conversation else run_agent(session))
         ended = await keep_stopped(session, ended)
     except (BadInput, Unavailable):
         workspace.keep = False  # the agent never ran

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from shoal.model.events import (
+    CheckpointKept,
     GateAnswered,
     GateOpened,
     MergeEnded,
@@ -177,6 +178,8 @@ class Fold:
                 self._session_ended(event, recorded)
             case SessionDiscarded(run=run, step=step, session=name) if (run, step, name) in self._sessions:
                 self._sessions[run, step, name] = replace(self._sessions[run, step, name], is_discarded=True)
+            case CheckpointKept(run=run, step=step, session=name, number=number) if (run, step, name) in self._sessions:
+                self._sessions[run, step, name] = replace(self._sessions[run, step, name], checkpoint=number)
             case RequestTaken(run=run, kind="pause" | "continue" as kind, refusal=""):
                 self._pause(run, Status.PAUSED if kind == "pause" else Status.RUNNING, recorded.at)
             case GateOpened() as event:

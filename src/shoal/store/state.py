@@ -35,6 +35,8 @@ class SessionState:
     adapter: str = ""
     takes_messages: bool = False
     purpose: Purpose = Purpose.WORK
+    checkpoint: int = 0
+    """The number of its last checkpoint."""
     is_discarded: bool = False
     """Whether its work is done again, so that its result does not count any more."""
 
