@@ -43,7 +43,7 @@ def export_command(run: Run = None, target: Target = None, json: Json = False, r
 
 
 def import_command(file: Archive, json: Json = False, repo: Repo = HERE) -> int:
-    """Take a run from an archive file.
+    """Import a run from an archive file.
 
     `status`, `logs`, `diff` and `merge` work on it then. Branches whose names are taken go to `refs/shoal/import`. An
     imported run cannot be resumed.

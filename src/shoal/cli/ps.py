@@ -40,7 +40,7 @@ class Running:
 
 
 def command(json: Json = False) -> int:
-    """List the agents that run now, in all repositories of yours."""
+    """List the running agents of all your repositories."""
     found = [running for paths in list_repositories(os.environ) for running in _list_safely(paths)]
     now = time.time()
     lines = list(_lines(found, now, output.paint())) if found else ["no agents run now"]

@@ -24,7 +24,7 @@ from shoal.store.state import RunState
 LATEST = 20
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=0, help="List the latest N; 0 lists all.")]
 NONE_YET = "no runs yet; start one with `shoal run`"
-All = Annotated[bool, typer.Option("--all", help="List the runs of all repositories of yours.")]
+All = Annotated[bool, typer.Option("--all", help="List the runs of all your repositories.")]
 NAME = 32  # so that a row fits 80 columns
 
 
