@@ -14,7 +14,7 @@ CLIENT = Client(
     program="the command of an `acp` agent",
     install="the package of the agent that `command` names",
     login="log in to it, or hand it a key by `env: {NAME: {from: NAME}}`",
-    conversations=(".",),  # nobody knows where: all of its home
+    conversations=(".",),  # the folder is unknown: all of its home
     knows=("model", "system prompt", "tool rules", "usage", "cost", "denials"),
     needs_login=False,
 )
@@ -50,7 +50,7 @@ KNOWN = {
 
 @dataclass(frozen=True, slots=True)
 class Acp:
-    """Start the agent's own command and leave its stdin open: who speaks with it there is the engine."""
+    """Start the agent's own command with an open stdin, on which the session speaks with it."""
 
     name: str = "acp"
     default_network: Network = Network.HOST
@@ -68,7 +68,7 @@ class Acp:
         return Invocation(argv=(*spec.command, *spec.args), stdin=b"", env=agent.env, home=home, is_live=True)
 
     def reader(self) -> None:
-        """Leave its words to who speaks with it."""
+        """Return no reader: the session reads the protocol."""
 
 
 def describe_agent(command: tuple[str, ...]) -> Known:

@@ -140,7 +140,7 @@ QUIET = (
     "--no-fancy-input",
     "--no-detect-urls",
     "--no-suggest-shell-commands",
-    "--no-auto-commits",  # sealing commits; a message by a model would cost, and not be told
+    "--no-auto-commits",  # sealing commits; a commit message by a model would cost unreported tokens
 )
 PROMPT = ".aider.prompt.md"
 MODEL_SETTINGS = ".aider.temperature.yml"

@@ -226,7 +226,7 @@ WRITERS = ("Write", "MultiEdit", "NotebookEdit")
 
 @dataclass(frozen=True, slots=True)
 class Claude:
-    """Run `claude -p` with its messages on stdin; it asks nobody, for it stands behind Shoal's wall."""
+    """Run `claude -p` with its messages on stdin; it asks for no permissions, because it is sandboxed."""
 
     name: str = "claude"
     default_network: Network = Network.HOST
@@ -237,7 +237,7 @@ class Claude:
         spec = task.agent
         argv = [*(spec.command or (CLIENT.program,)), "-p", "--verbose"]
         argv += ["--input-format", "stream-json", "--output-format", "stream-json"]
-        argv.append("--include-partial-messages")  # each piece is a sign of life of a model that is slow
+        argv.append("--include-partial-messages")  # each piece shows that a slow model is alive
         if spec.model:
             argv += ["--model", spec.model]
         if task.system_prompt.strip():
@@ -245,7 +245,7 @@ class Claude:
         if place.conversation is not None:
             argv += ["--resume", place.conversation]
         argv += [*_permissions(tool_rules(task)), *spec.args]
-        # as root it refuses to run without asking, unless it is told that something else holds it
+        # as root it refuses to skip permissions unless it is told that it is sandboxed
         env = {**QUIET, "CLAUDE_CODE_MAX_RETRIES": MOST_RETRIES, "IS_SANDBOX": "1"}
         return Invocation(argv=tuple(argv), stdin=self.message(task.prompt), env=env, is_live=True)
 

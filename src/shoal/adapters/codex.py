@@ -113,7 +113,7 @@ class CodexReader:
                 yield from self._call(call, what, item, is_over=is_over)
 
     def _call(self, call: str, what: str, item: Mapping[str, object], *, is_over: bool) -> Iterator[Activity]:
-        """Tell a tool call by its beginning and its end, also where only one of them was told us."""
+        """Report a tool call's start and end, even if Codex reports only one of them."""
         if call not in self._open:
             yield Activity(act=Act.TOOL, tool=_tool(what, item), text=_argument(item), call=call)
         if is_over:
@@ -188,7 +188,7 @@ INSTEAD = "leave the rule out, or hold it by `writable` and `network`"
 
 @dataclass(frozen=True, slots=True)
 class Codex:
-    """Run `codex exec` with the prompt on stdin; its own sandbox is off, for it stands behind Shoal's wall."""
+    """Run `codex exec` with the prompt on stdin; its own sandbox is off, because it is sandboxed by Shoal."""
 
     name: str = "codex"
     default_network: Network = Network.HOST

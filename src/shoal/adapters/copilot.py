@@ -144,7 +144,7 @@ _STEM = re.compile(r"[\w./+-]+(?: [\w./+-]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Copilot:
-    """Run `copilot` for one turn; nobody is there to approve, so what no rule forbids is allowed."""
+    """Run `copilot` for one turn; nobody can approve, so what no rule forbids is allowed."""
 
     name: str = "copilot"
     default_network: Network = Network.HOST

@@ -54,7 +54,7 @@ class Brought:
             return self.made.invocation(task, place)
 
     def reader(self) -> Reader | None:
-        """Ask it for who reads."""
+        """Ask it for a reader."""
         with blaming(self.name, self.package):
             return self.made.reader()
 

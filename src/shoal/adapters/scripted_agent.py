@@ -58,7 +58,7 @@ class Rules:
             self.deny, self.allow = permissions["deny"], permissions["allowed_tools"]
 
     def check(self, verb: str, what: object) -> None:
-        """Raise `Denied` for an action that is not allowed; words, pauses and endings are nobody's tools."""
+        """Raise `Denied` for an action that is not allowed; `say`, `sleep`, `fail` and `exit` need no permission."""
         use = tool_use(verb, what)
         if use is None:
             return

@@ -15,7 +15,7 @@ FILE_TOOLS = frozenset({"Read", "Write", "Edit"})
 
 
 def rules(patterns: Iterable[str] | None) -> tuple[ToolRule, ...]:
-    """Read the patterns of a list; none where nobody gave one."""
+    """Read the patterns of a list, if it is given."""
     return tuple(ToolRule.of(pattern) for pattern in patterns or ())
 
 

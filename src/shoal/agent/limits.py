@@ -44,7 +44,7 @@ class AgentLimits:
         )
 
     def assert_can_be_held(self, model: Model) -> None:
-        """Raise `Unavailable` where a bound in dollars has no meaning, for nobody knows what *model* costs."""
+        """Raise `Unavailable` for a limit in dollars if the price of *model* is unknown."""
         if self.dollars is not None and not _is_priced(model):
             why = f"no price is known for {model.model_name!r}"
             raise Unavailable("a limit in dollars", why, "limit tokens instead, or name a model with a known price")

@@ -176,7 +176,7 @@ class _Hands:
         return done
 
     async def _run(self, *words: str, timeout: float, stdin: bytes | None = None) -> CommandOutcome:
-        """Run a shell in the workspace; what no command line can hold is the model's mistake, and told to it."""
+        """Run a shell in the workspace; report an impossible command line to the model as its mistake."""
         if any("\0" in word or not _is_text(word) for word in words):
             raise ToolFailed("the input contains a NUL byte or an incomplete character; remove it")
         if any(len(word.encode()) > WORD_BYTES for word in words):

@@ -40,13 +40,13 @@ class Subscription:
             done = self._handler(event)
             if inspect.isawaitable(done):
                 await done
-        except Exception:  # whatever it is, it is the subscriber's own
+        except Exception:  # any error is the subscriber's own
             self.errors += 1
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            self.errors += 1  # nobody cancelled us: it raised that itself
+            self.errors += 1  # we were not cancelled: the handler raised it itself
 
 
 class Post:

@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).with_name("json_schema_program.py")
 SECONDS = 5
 FAULT_BYTES = 2**20
 MOST_FAULTS = 5
-MOST_BYTES = 8 * MOST_FAULTS * FAULT_BYTES  # escaped, a sign has six bytes at most
+MOST_BYTES = 8 * MOST_FAULTS * FAULT_BYTES  # escaped, a character has six bytes at most
 REFERENCES = ('"$ref"', '"$dynamicRef"', '"$recursiveRef"')
 
 

@@ -79,7 +79,7 @@ def read_environment(plan: Plan, said: list[str]) -> str:
 def send_signals(plan: Plan, said: list[str]) -> str:
     """Kill a process of the host's, and signal the one that started us."""
     attempt(said, lambda: os.kill(plan["decoy"], signal.SIGKILL))
-    attempt(said, lambda: os.kill(plan["coordinator"], signal.SIGURG))  # ignored by who does not wait for it
+    attempt(said, lambda: os.kill(plan["coordinator"], signal.SIGURG))  # ignored by a process that does not wait for it
     return ""
 
 

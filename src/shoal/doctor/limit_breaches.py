@@ -65,7 +65,7 @@ SPINNER = Breach(
     script="while :; do :; done",
     tried=f"spin where {CPU_PERCENT} % are allowed",
 )
-# On a busy machine nobody gets much: only beside one that is not held can be told who was.
+# On a busy machine no process gets much: throttling shows only beside an unlimited one.
 FREE = Breach(name="free", limits={"time_seconds": 1.2}, script=SPINNER.script, tried="spin without a quota")
 ALL = (*BREACHES, SPINNER, FREE)
 NEIGHBOUR = Breach(name="neighbour", limits={}, script="sleep 30", tried="work beside all of these")

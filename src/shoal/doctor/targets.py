@@ -31,7 +31,7 @@ README = "README.md"
 
 
 class Ear:
-    """A listening socket that records whether anybody connected or sent to it."""
+    """A listening socket that records whether anything connected or sent to it."""
 
     def __init__(self, family: int, kind: int, address: str | tuple[str, int]) -> None:
         self.socket = socket.socket(family, kind)

@@ -82,7 +82,7 @@ class ConflictReader:
     def __init__(self) -> None:
         self.found: list[Tried] = []
         self.pending_bytes = 0
-        """How much has come of the merge that is not told whole yet."""
+        """The size of the incomplete record so far."""
         self._cut: list[bytes] = []  # the parts of a word whose end has not come yet
         self._words = self._take_words()
         next(self._words)

@@ -85,7 +85,7 @@ async def take(
 async def take_history(
     repository: Repository, pack: Path, tips: tuple[str, ...], *, bounds: WorkBounds = WORK_BOUNDS
 ) -> ImportedWork | ImportRefused:
-    """Check a *pack* that somebody else made, with the whole history of *tips*, and move its objects as `take` does."""
+    """Check a foreign *pack* with the whole history of *tips*, and move its objects like `take`."""
     if not all(re.fullmatch(rf"[0-9a-f]{{{repository.digits}}}", tip) for tip in tips):
         return ImportRefused("a tip is no object name of this repository's format")
     try:

@@ -274,7 +274,7 @@ def _sweep(place: Path) -> None:
 def _fifo(path: Path) -> Iterator[tuple[Path, int]]:
     """Make a named pipe, and hold it open: its reader ends when this does."""
     os.mkfifo(path, 0o600)
-    # For both ways, so that the child's opening need not wait for anybody.
+    # Opened for both ways, so that the child's open does not block.
     feed = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         yield path, feed

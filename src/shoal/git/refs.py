@@ -112,7 +112,7 @@ async def pin(repository: Repository, run: str, commit: str) -> None:
     ref = f"{FOLDER}/{run}+{commit[:SHORT]}"
     if await value(repository, ref) is not None or await move(repository, [Move(ref, commit, ABSENT)]):
         return
-    if await value(repository, ref) is None:  # else somebody was quicker
+    if await value(repository, ref) is None:  # else another process was quicker
         raise Broken(f"commit {commit} is no longer in the repository, or {ref} cannot be created")
 
 

@@ -136,7 +136,7 @@ async def _facts(path: Path, environ: Mapping[str, str]) -> tuple[Path, Path, st
 
 
 async def _refuse_foreign_state(home: Path) -> None:
-    """A `.shoal` that came with the repository was written by somebody else: its ledger could name any folder."""
+    """Refuse a `.shoal` that came with the repository: its ledger could name any folder."""
     place = home / STATE
     if place.is_symlink():
         raise BadInput(f"{place} is a link, and Shoal keeps its own state there; remove it")

@@ -60,7 +60,7 @@ DIALECT = Dialect(
     ),
     ending=(
         Setting(controller="pids", file="pids.max", value="0"),  # then no fork can outrun the signals
-        Setting(controller="cpu", file="cpu.cfs_quota_us", value="-1"),  # who is throttled dies slowly
+        Setting(controller="cpu", file="cpu.cfs_quota_us", value="-1"),  # a throttled process dies slowly
     ),
     oom_kills=Counter(controller="memory", file="memory.oom_control", entry="oom_kill"),
     forks_refused=Counter(controller="pids", file="pids.events", entry="max"),

@@ -62,7 +62,7 @@ DIALECT = Dialect(
     limits=_limits,
     fleet=tuple(Setting(controller=name, file="cgroup.subtree_control", value=f"+{name}") for name in HELD),
     ending=(
-        Setting(controller="cpu", file="cpu.max", value="max"),  # who is throttled dies slowly
+        Setting(controller="cpu", file="cpu.max", value="max"),  # a throttled process dies slowly
         Setting(controller="memory", file="cgroup.kill", value="1", optional=True),
     ),
     oom_kills=Counter(controller="memory", file="memory.events", entry="oom_kill"),

@@ -88,7 +88,7 @@ class Cgroups:
             return
         fleet = self._at(self._fleet)
         for place in fleet.places:
-            with contextlib.suppress(FileExistsError):  # somebody could not be ended, and is in it still
+            with contextlib.suppress(FileExistsError):  # it still has a process that could not be killed
                 self._files.make(place)
         bounds = self._dialect.limits(self._fleet_limits) if self._fleet_limits else ()
         for setting in (*self._dialect.fleet, *bounds):

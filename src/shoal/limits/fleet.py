@@ -11,7 +11,7 @@ NAME = re.compile(r"shoal-(\d+)-(\d+)-(\d+)-[0-9a-f]{4}")
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All groups of one coordinator. Pids are told apart by their namespace and start, so none is taken for another."""
+    """All groups of one coordinator; its name has the pid, pid namespace and start time, and so is unique."""
 
     namespace: int
     pid: int

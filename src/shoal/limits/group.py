@@ -127,7 +127,7 @@ class KernelGroup:
         renewal = self._dialect.renewal
         if renewal is None or self._was_killed or not self._is_closed or self._breach is not None:
             return False
-        # Who has ended and was buried by nobody counts still; a group that somebody made below would stay.
+        # Zombies still count; a subgroup that the agent made would stay.
         if not self._is_empty or (self._read(renewal.memory) or 0) > LEFT_BYTES:
             return False
         if any(self._files.has_groups(place) for place in self.places):
@@ -168,7 +168,7 @@ class KernelGroup:
     def kill_all(self) -> None:
         """Kill until the group is empty; raise `Broken` if a process survives."""
         self._close()
-        # Nobody is charged, not even who waits to be buried: said by one file instead of four.
+        # No process is charged, zombies included: one file says so instead of four.
         self._is_empty = self._dialect.renewal is not None and self._read(self._dialect.pids) == 0
         if self._is_empty:
             return

@@ -24,7 +24,7 @@ class Guard:
     async def watch(self, namespace: Namespace) -> None:
         """End *namespace* when we die; one that has ended is dropped automatically."""
         if (began := namespace.began()) is not None:
-            with contextlib.suppress(BrokenPipeError):  # somebody killed the guard: namespaces still die with us
+            with contextlib.suppress(BrokenPipeError):  # the guard was killed: namespaces still die with us
                 await self._process.write(f"{namespace.pid} {began}\n".encode())
 
 

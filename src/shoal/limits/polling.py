@@ -63,13 +63,13 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-# $1 is where the pid is told, $2 the most processes of this user. dash says -p for them, bash -u.
+# $1 is where the pid is reported, $2 the most processes of this user. dash says -p for them, bash -u.
 TELL = """echo $$ >> "$1" || exit 125
 [ "$2" = - ] || ulimit -p "$2" 2>/dev/null || ulimit -u "$2" || exit 125
 shift 2; exec "$@\""""
 
 SLACK = 4  # the cap is one for the whole user, so it leaves room for other agents
-LEAST_ROOM = 4096  # who runs into the cap would keep the others from forking too
+LEAST_ROOM = 4096  # a process at the cap would keep the others from forking too
 GAPS = (
     "memory is looked at from time to time: an agent can pass its limit between two looks",
     "memory in tmpfs, shm and memfd that no process has mapped is not counted",

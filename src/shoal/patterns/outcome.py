@@ -25,7 +25,7 @@ class Err:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """It was cancelled, by itself or by somebody outside of the pattern: that is not a failure."""
+    """It was cancelled, by itself or from outside the pattern; that is not a failure."""
 
     index: int = field(default=0, compare=False)
 

@@ -211,7 +211,7 @@ class AgentPool(Generic[A]):
                 raise BadInput(f"the pool has room for {self._size} agents, all of them named; give it a larger `size`")
             with Lending() as lending:
                 await self._places.acquire()
-                if name in self._named:  # somebody else was quicker
+                if name in self._named:  # another caller was quicker
                     self._places.release()
                 else:
                     self._named[name] = await self._begin_named(name, lending)

@@ -34,7 +34,7 @@ class Retry:
 
 async def again(call: Callable[[], Awaitable[T]], retry: Retry) -> T:
     """Run *call* until it succeeds or its attempts are used up; the last error is raised itself."""
-    from stamina import retry_context  # 0.1 s to import: only who retries pays
+    from stamina import retry_context  # 0.1 s to import: only retries pay for it
 
     logging.getLogger("stamina").addHandler(_QUIET)
     failed: Exception | None = None

@@ -65,7 +65,7 @@ def _sources(start: _Place, tree: Node) -> Iterator[_Place]:
     while waiting:
         place = waiting.pop()
         mark = id(place.step), 0 if place.outer is None else id(place.outer.step)
-        if mark in seen:  # steps may wait for each other, and pipelines contain each other: that is told elsewhere
+        if mark in seen:  # cycles of steps and pipelines are reported elsewhere
             continue
         seen.add(mark)
         inner = pipelines.get(text(value_of(place.step, "pipeline")) or "")

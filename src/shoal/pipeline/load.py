@@ -157,7 +157,7 @@ def _read(path: Path, most: int) -> bytes:
 
 
 def _unwaiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # to open a fifo that nobody writes to would wait for ever
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a fifo without a writer would block forever
 
 
 def _reason(error: OSError | ValueError) -> str:

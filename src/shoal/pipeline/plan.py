@@ -145,7 +145,7 @@ def _stage(settling: Settling, shape: StepShape, path: tuple[str | int, ...], ou
 
 def _inside(settling: Settling, pipeline: str, path: tuple[str | int, ...], outer: str) -> tuple[Stage, ...]:
     """Settle the pipeline that the step at *path* is, unless that would take for ever."""
-    if len(outer) > LONGEST_NAME or settling.inside > MOST_INSIDE:  # both are told already
+    if len(outer) > LONGEST_NAME or settling.inside > MOST_INSIDE:  # both are reported already
         return ()
     inner = {chosen.name: chosen for chosen in _pipelines(settling.document)}[pipeline]
     settling.inside += len(inner.steps)

@@ -44,7 +44,7 @@ class BadDocument(BadInput):
 
 
 def show_value(value: object) -> str:
-    """Show a value of the user's on one line, short and without control signs."""
+    """Show a user's value on one line, short and without control characters."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):

@@ -251,23 +251,23 @@ class StepShape(Surroundings, Contracted):
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """Return the plain command, however it was spelt; a text is for the shell."""
+        """Return the command from any spelling; a string is for the shell."""
         written = self.command if self.command is not None else self.exec.source if self.exec else ""
         return ("/bin/sh", "-c", written) if isinstance(written, str) else tuple(written)
 
     @property
     def title(self) -> str:
-        """Return the step's name, however it was spelt."""
+        """Return the step's name from any spelling."""
         return self.name or self.id or ""
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Return the steps that must end well first, however they were spelt."""
+        """Return the step's dependencies from any spelling."""
         return tuple(dict.fromkeys(self.needs or self.dependencies or self.depends_on or ()))
 
     @property
     def words(self) -> str:
-        """Return the prompt, however it was spelt."""
+        """Return the prompt from any spelling."""
         if self.prompt is not None or not self.has_agent:
             return self.prompt or ""
         return self.exec.source if self.exec else ""

@@ -127,7 +127,7 @@ class _Check:
         try:
             paths = [use.path.split(".") for use in uses(written)]
         except BadTemplate:
-            return True  # that is told by itself
+            return True  # that is reported separately
         return all(path[0] in others or self._is_our_path(*path) for path in paths)
 
     def _is_our_path(self, root: str, *rest: str) -> bool:

@@ -73,7 +73,7 @@ def _position(mark: object) -> Position | None:
 
 
 def _hint(lines: list[str], at: Position, began: Position) -> str | None:
-    """Return what helps, told by the signs that stand there: what the parser says is for those who wrote it."""
+    """Return a remedy, by the characters at the position: the parser's own message is not for users."""
     sign, before = _sign(lines, at), _line(lines, at)[: at.column - 1]
     if sign == "\t":
         return "indent with spaces, not with tabs"
@@ -109,7 +109,7 @@ def _line(lines: list[str], at: Position) -> str:
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 50
 MAX_ALIASES = 100
-MAX_NODES = 100_000  # with aliases spelt out: nine levels of nine aliases are 81 uses and 387 million nodes
+MAX_NODES = 100_000  # with aliases expanded: nine levels of nine aliases are 81 uses and 387 million nodes
 
 UNREADABLE = "what comes next cannot be read as YAML; write it in another way"
 

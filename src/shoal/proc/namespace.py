@@ -26,7 +26,7 @@ class Namespace:
     def began(self) -> int | None:
         """Return when pid 1 started, in ticks since boot; `None` once it has ended, or is not ours."""
         began = _field(self.pid, BEGAN)
-        # Seen last: while it lives its number is nobody else's, so what was read is about it.
+        # Checked last: while it lives its pid is not reused, so what was read is about it.
         return began if self._ours and not is_ended(self._pidfd) else None
 
     def ask_to_stop(self) -> None:
@@ -48,7 +48,7 @@ class Namespace:
         self._send(signal.SIGCONT)
 
     async def kill_all(self, timeout: float) -> bool:
-        """Kill pid 1 and see that nobody is left; `False` when somebody still is after *timeout*.
+        """Kill pid 1 and wait until no process is left; `False` if one is after *timeout*.
 
         Pid 1 is killed in every case: an agent can trace it and make it anything. Once it is exiting it runs nothing
         more, and without children it was alone; to wait for its whole end would cost 10-15 ms more, which the kernel

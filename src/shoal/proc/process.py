@@ -163,7 +163,7 @@ class Process:
             tap.drain()
 
     async def write(self, message: bytes) -> None:
-        """Write to a `Live` standard input; raise BrokenPipeError once nobody will read it."""
+        """Write to a `Live` standard input; raise BrokenPipeError once its reader is gone."""
         if self._feed is None:
             raise BrokenPipeError("this process was started without a live standard input")
         await self._feed.write(message)

@@ -67,7 +67,7 @@ class AdapterContract:
         assert self.adapter.name.isidentifier() or self.adapter.name.replace("-", "_").isidentifier()
 
     def test_its_client_can_be_installed_and_logged_in_to(self) -> None:
-        """Who lacks it is told in one line what to run."""
+        """Without the client, one line says what to run."""
         if (client := self.adapter.client) is not None:
             assert client.program
             assert "\n" not in client.install + client.login
@@ -105,7 +105,7 @@ class AdapterContract:
             assert _reaches(self._make_invocation(), PERSONA, PLACE.system_prompt_file)
 
     def test_a_model_is_named_where_one_is_asked_for(self) -> None:
-        """It reaches the client, and is not there where nobody asks."""
+        """It reaches the client, and is absent unless requested."""
         if self.takes_model:
             asked = self._make_invocation(spec=replace(self.spec, model="model-of-mine"))
             assert _reaches(asked, "model-of-mine", Path("/nowhere"))
@@ -138,7 +138,7 @@ class AdapterContract:
             assert reader.verdict(None, "")
 
     def test_its_own_end_is_success(self) -> None:
-        """Who has told its own end has done its work, and may be slow to leave."""
+        """A client that reported its end has done its work, and may exit slowly."""
         reader = self.adapter.reader()
         if reader is not None and self.ending:
             for line in self.ending:

@@ -66,7 +66,7 @@ class Workspace:
     """Whether a file `.git` of ours lies in it."""
     keep: bool = False
     stays: bool = False
-    """Whether it stays mounted: nobody changed anything, and another session will have it."""
+    """Whether it stays mounted for another session, because nothing was changed."""
     can_recycle: bool = False
     recycled: Path | None = None
     """The index of the files as they are after recycling: then the workspace goes back to the warm pool."""

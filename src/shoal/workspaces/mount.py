@@ -61,7 +61,7 @@ async def unmount_image(target: Path) -> None:
     try:
         await _run("umount", "--", str(target))
     finally:
-        unmount(target)  # where somebody holds it still
+        unmount(target)  # in case it is still in use
 
 
 def unmount(target: Path) -> bool:
@@ -79,7 +79,7 @@ async def unmount_tree(target: Path) -> None:
     try:
         await asyncio.get_running_loop().run_in_executor(_thread(os.getpid()), unmount, target)
     except asyncio.CancelledError:
-        unmount(target)  # whatever the thread has done by now, nothing stays mounted
+        unmount(target)  # nothing stays mounted, however far the thread got
         raise
 
 

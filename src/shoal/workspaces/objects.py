@@ -265,7 +265,7 @@ def _bytes(store: Path) -> float:
 
 async def evict_store(store: Path) -> None:
     """Remove a store, unless it is in use."""
-    with contextlib.suppress(Broken):  # somebody is making one, which may build on this
+    with contextlib.suppress(Broken):  # another process is making one, which may build on this
         async with repository_locked(store.parent, seconds=0):
             await _remove(store)
 
@@ -287,6 +287,6 @@ async def sweep_stores(stores: Path) -> None:
     """Remove what a killed process left half made or half removed."""
     left = [*stores.glob("making-*"), *stores.glob("gone-*")]
     if left:
-        with contextlib.suppress(Broken):  # somebody is making one now: what lies there may be theirs
+        with contextlib.suppress(Broken):  # another process is making one now: the folder may be its own
             async with repository_locked(stores, seconds=0):
                 await remove_all(*left)

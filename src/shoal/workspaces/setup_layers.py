@@ -64,7 +64,7 @@ async def _hold_lock(folder: Path, stop: asyncio.Event, held_to: Hashable) -> As
     async with contextlib.AsyncExitStack() as stack:
         is_ours = False
         while not is_ours and not stop.is_set():
-            with contextlib.suppress(Broken):  # somebody makes it: their own time limit ends this wait
+            with contextlib.suppress(Broken):  # another process is making it: its time limit ends this wait
                 await stack.enter_async_context(hold_lock(_lock(folder), timeout=WAIT_SECONDS))
                 is_ours = True
         when, why = _failures.get((folder, held_to), (0.0, ""))

@@ -74,7 +74,7 @@ def select_problems(step: Node, at: Callable[[Position, str], Problem]) -> Itera
     by = find(select, "by")
     named = {text(by)} if isinstance(by, Scalar) else {text(item) for item in items(by)}
     if not named & set(CRITERIA):
-        return  # what is wrong with it is told elsewhere
+        return  # its problems are reported elsewhere
     if "command" in named and not value_of(select, "command"):
         yield at(select.at, "`command` is missing; say what to run on each result, or select by something else")
     if "agent" in named and not value_of(select, "agent") and not value_of(select, "persona"):

@@ -69,7 +69,7 @@ def _is_opened_by(real: Path, shut: Path) -> bool:
 
 
 def _secrets(real: Path, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Name the credentials that *real* is, lies in, or holds: of this user, or of anybody whose home it is."""
+    """Return the credentials that *real* is, is inside, or contains: this user's, or those of any home."""
     for secret in (home / name for home in _homes(environ) for name in SECRETS):
         if real.is_relative_to(secret) or (secret.is_relative_to(real) and os.path.lexists(secret)):
             yield secret

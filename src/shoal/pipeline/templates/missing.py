@@ -20,7 +20,7 @@ class UsedNames:
     by: str | None = None
 
     def why_not(self, path: str) -> str | None:
-        """Return why *path* cannot be had, or `None`."""
+        """Return why *path* is not available, or `None`."""
         root, _, rest = path.partition(".")
         if root != "input" or (self.is_text and not rest):
             return None

@@ -78,7 +78,7 @@ class _KnownNames:
         return _inner(self.step, self.tree)
 
     def why_not(self, use: "NameUse", where: Text) -> str | None:
-        """Return why the name cannot be had, or `None`."""
+        """Return why the name is not available, or `None`."""
         root, *rest = use.path.split(".")
         roots = self._roots(where)
         if root not in roots:
@@ -159,7 +159,7 @@ class _Before:
         }
         try:
             self.order = tuple(graphlib.TopologicalSorter(needs).static_order())
-        except graphlib.CycleError:  # that is told, and nothing else can be said before it is mended
+        except graphlib.CycleError:  # the cycle is reported, and must be fixed first
             self.order = ()
         self.places = {label: place for place, label in enumerate(self.order)}
         self.bits = earlier(self.order, needs)

@@ -44,7 +44,7 @@ class Text:
         return cls(str(node.value), node.at, is_condition, node.inside, is_until)
 
     def place(self, at: Position | None) -> Position:
-        """Return the place in the file of a place *at* in the text, or of the text where that cannot be told."""
+        """Return the position in the file of *at* in the text, or of the text if that is unknown."""
         if at is None or self.inside is None:
             return self.at
         return Position(self.inside.line + at.line - 1, self.inside.column + at.column - 1)
@@ -73,7 +73,7 @@ def texts(step: Node) -> Iterator[Text]:
 
 
 def persona_texts(step: Node, tree: Node, files: Mapping[str, str]) -> Iterator[Text]:
-    """Go through the system prompts of all who work on *step*, review it or choose; *files* has what files hold."""
+    """Yield the system prompts of all agents of *step*, its reviewers and judge; *files* are the contents of files."""
     for holder in (step, find(step, "select"), find(step, "contract"), *items(find(step, "contracts"))):
         label = text(find(holder, "persona")) or ""
         persona = find(tree, "personas", label)

@@ -146,7 +146,7 @@ def _decompress(content: bytes, encoding: str) -> bytes:
         return content
     if encoding not in ("gzip", "deflate"):
         raise BadRequest(415, f"content-encoding {encoding} is not read")
-    unpacking = zlib.decompressobj(wbits=47)  # either of the two, told by its head
+    unpacking = zlib.decompressobj(wbits=47)  # gzip or zlib, detected from the header
     try:
         unpacked = unpacking.decompress(content, MOST_BODY)
     except zlib.error:
@@ -161,7 +161,7 @@ CHARACTERS_OF_A_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class TurnPlayer:
-    """A request that is being answered; *answered* is told what the answer reports, before its end is sent."""
+    """A request that is being answered; *answered* gets the answer's report before its end is sent."""
 
     request: Request
     wire: WireFormat
