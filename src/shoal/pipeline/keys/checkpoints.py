@@ -22,8 +22,8 @@ class CheckpointsShape(Shape):
 
 
 def _as_mapping(value: object) -> object:
-    if isinstance(value, bool):
-        return {} if value else None
+    if value is None or isinstance(value, bool):
+        return None if value is False else {}
     if not isinstance(value, int | float | str):
         return value
     try:
