@@ -141,3 +141,10 @@ def test_seed_002s_processes_run_at_once_without_interference(repo: Path) -> Non
     branches = git(repo, "for-each-ref", "--format=%(refname)", "refs/heads/agent").splitlines()
     assert sorted(git(repo, "show", f"{branch}:same.txt") for branch in branches) == ["0", "1", "2", "3"]
     assert_nothing_left(repo)
+
+
+def test_secrets_come_from_the_given_environment(repo: Path) -> None:
+    IsolatedAgentSession("fix", repo, secrets=["GIVEN_KEY"], environ={"GIVEN_KEY": "value", "PATH": "/usr/bin"})
+
+    with pytest.raises(BadInput, match="GIVEN_KEY"):
+        IsolatedAgentSession("fix", repo, secrets=["GIVEN_KEY"])
