@@ -1,12 +1,19 @@
 """`shoal pause`, `continue` and `set`: a run starts no agents for a while, or more or fewer of them at once."""
 
 import json
+import os
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from shoal.store.requests import user_name
 from tests.cli.conftest import SHOAL, Shoal
 from tests.cli.flows import written
 from tests.cli.test_approve import Event, Waiting, started
+from tests.conftest import git
 
 STEPS = ("s0", "s1", "s2")
 THREE = (
@@ -103,3 +110,84 @@ def test_fewer_agents_run_at_once_when_those_that_run_have_finished(repo: Path, 
 
     assert first == "SessionEnded"
     assert later == ["SessionEnded", "SessionStarted", "SessionEnded"]
+
+
+TICK = "echo part > part.txt; while :; do echo tick >> {ticks}; sleep 0.02; done"
+
+
+def ticking(repo: Path, sandbox: str, ticks: str) -> str:
+    steps = "steps: [{name: s0, agent: w, prompt: x}, {name: s1, agent: w, prompt: x}]"
+    return written(repo, steps, runtime=f"sandbox: {sandbox}", w=TICK.format(ticks=ticks))
+
+
+def freeze(shoal: Shoal) -> bool:
+    """Freeze the run, or see that a host without control groups says that it cannot be."""
+    said = shoal("pause", "--freeze")
+    if said.code == 2 and os.geteuid() != 0:
+        assert "agents cannot be frozen here" in said.err
+        shoal("stop")
+        return False
+    assert (said.code, "no agent runs until" in said.out) == (0, True), said.err
+    return True
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for what another process does."""
+    end = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_frozen_agents_stand_still_until_they_are_continued(repo: Path, shoal: Shoal) -> None:
+    ticks = repo / "ticks"
+    with started(repo, SHOAL, "run", ticking(repo, "none", str(ticks)), "--events") as run:
+        for _ in range(2):
+            run.until("AgentStarted")
+        wait_until(ticks.exists)
+        if not freeze(shoal):
+            return
+        before, shown = ticks.read_text(), json.loads(shoal("ps", "--json").out)
+        still = ticks.read_text()
+        continued = shoal("continue")
+        wait_until(lambda: ticks.read_text() != still)
+        shoal("stop")
+        assert run.process.wait(timeout=60) == 130
+
+    assert continued.code == 0
+    assert still == before
+    assert {row["state"] for row in shown if row["repository"] == str(repo)} == {"frozen"}
+
+
+def test_a_frozen_session_and_its_run_can_be_stopped(repo: Path, shoal: Shoal) -> None:
+    with started(repo, SHOAL, "run", ticking(repo, "bubblewrap", "/tmp/ticks"), "--events") as run:
+        sessions = [run.until("AgentStarted")["session"] for _ in range(2)]
+        if not freeze(shoal):
+            return
+        assert shoal("stop", sessions[0]).code == 0
+        ended = run.until("SessionEnded")
+        run.process.send_signal(signal.SIGINT)
+        assert run.process.wait(timeout=60) == 130
+
+    assert (ended["session"], ended["result"]["status"]) == (sessions[0], "cancelled")
+    branches = git(repo, "for-each-ref", "--format=%(refname)", "refs/heads/agent").split()
+    assert [git(repo, "show", f"{branch}:part.txt") for branch in branches] == ["part"] * 2
+
+
+@pytest.mark.parametrize("sandbox", ["none", "bubblewrap"])
+def test_a_kill_leaves_no_frozen_processes(repo: Path, shoal: Shoal, sandbox: str) -> None:
+    with started(repo, SHOAL, "run", ticking(repo, sandbox, "/tmp/ticks-of-nobody"), "--events") as run:
+        pids = [run.until("AgentStarted")["pid"] for _ in range(2)]
+        if not freeze(shoal):
+            return
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(timeout=60)
+        wait_until(lambda: all(map(is_gone, pids)))
+    assert shoal("clean").code == 0
+    branches = git(repo, "for-each-ref", "--format=%(refname)", "refs/heads/agent").split()
+
+    assert [git(repo, "show", f"{branch}:part.txt") for branch in branches] == ["part"] * 2

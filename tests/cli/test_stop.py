@@ -102,6 +102,7 @@ def test_a_run_is_stopped_as_by_ctrl_c(repo: Path, shoal: Shoal) -> None:
         "session": None,
         "kind": "stop",
         "now": False,
+        "freeze": False,
         "at_once": None,
         "message": None,
         "by": user_name(),

@@ -234,6 +234,7 @@ class Lax:
     """Enforcement that promises everything and looks away."""
 
     name = "lax"
+    can_freeze = False
     holds = holds_fleet = frozenset({"memory", "cpu", "pids"})
     gaps: tuple[str, ...] = ()
     version: str = "1"

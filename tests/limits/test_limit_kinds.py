@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import Broken
+from shoal.limits.cgroup1 import DIALECT as DIALECT1
+from shoal.limits.cgroup2 import DIALECT as DIALECT2
 from shoal.limits.cgroup2 import cgroup2
 from shoal.limits.choose import choose
 from shoal.limits.control_files import Files, LimitsHost, find_hierarchies
 from shoal.limits.fleet import Fleet, is_orphan, start_ticks
+from shoal.limits.group import Dialect, KernelGroup
 from shoal.limits.kind import Enforcer, ResourceUsage
 from shoal.limits.systemd import Systemd, systemd, trial
 from shoal.model.command import Given, ReportPipe
@@ -232,3 +235,21 @@ def test_hierarchies_are_found_from_what_the_kernel_says() -> None:
     }
     assert found.v2 == Path("/sys/fs/cgroup/unified/user.slice")
     assert find_hierarchies("", "").v2 is None
+
+
+@pytest.mark.parametrize(
+    ("dialect", "file", "frozen", "thawed"),
+    [(DIALECT1, "freezer.state", "FROZEN", "THAWED"), (DIALECT2, "cgroup.freeze", "1", "0")],
+)
+def test_a_group_is_frozen_and_thawed_before_its_end(
+    tmp_path: Path, dialect: Dialect, file: str, frozen: str, thawed: str
+) -> None:
+    for name in (file, "cgroup.procs"):
+        (tmp_path / name).touch()
+    group = KernelGroup("x", {"memory": tmp_path, "freezer": tmp_path}, dialect, Files())
+    seen = []
+    for act in (group.thaw, group.freeze, group.thaw, group.freeze, group.kill, group.freeze):
+        act()
+        seen.append((tmp_path / file).read_text())
+
+    assert seen == ["", frozen, thawed, frozen, thawed, thawed]

@@ -117,3 +117,22 @@ async def test_an_agent_of_the_program_gets_a_message_as_its_next_prompt(repo: P
     assert result.output == "first, heard\nsecond, heard\nthird, heard\n"
     delivered = [event for event in heard.events if isinstance(event, AgentMessaged)]
     assert [(event.text, event.is_delivered) for event in delivered] == [("second", True), ("third", True)]
+
+
+async def test_an_agent_of_the_program_cannot_be_frozen(repo: Path) -> None:
+    heard, release = Listener(), asyncio.Event()
+
+    async def answer(text: str, step: int) -> str:
+        await release.wait()
+        return "done"
+
+    coordinator = AgentCoordinator(repo, agent=Agent(ScriptedModel(answer)), listen=heard.hear)
+    async with asyncio.timeout(60), coordinator, asyncio.TaskGroup() as group:
+        work = group.create_task(coordinator.run_agents(["wait"]))
+        await heard.until(SessionStarted, 1)
+        with pytest.raises(BadInput, match="cannot be frozen"):
+            coordinator.pause(freeze=True)
+        release.set()
+        await work
+
+    assert heard.count(RequestTaken) == 0

@@ -40,6 +40,7 @@ Addressee = Annotated[
 ]
 Text = Annotated[str, typer.Argument(metavar="TEXT|-", help="The message; `-` reads it from stdin.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until the agent gets it; exit with 1 if it never does.")]
+Freeze = Annotated[bool, typer.Option("--freeze", help="Let the agents that run stand still, too.")]
 Now = Annotated[bool, typer.Option("--now", help="End a run at once, as the second Ctrl-C does.")]
 
 
@@ -97,15 +98,16 @@ def _await_delivery(place: RepositoryState, request: ControlRequest) -> int:
         time.sleep(POLL_SECONDS)
 
 
-def pause_command(run: LiveRun = None, json: Json = False, repo: Repo = HERE) -> int:
+def pause_command(run: LiveRun = None, freeze: Freeze = False, json: Json = False, repo: Repo = HERE) -> int:
     """Start no more agents until `shoal continue`.
 
-    Running agents go on.
+    Those that run go on; with --freeze they stand still, too, and their time limits do not run meanwhile.
     """
     place = asyncio.run(find_place(repo))
     target = _find_live_run(place.state(), run).run
-    request = ControlRequest(kind=RequestKind.PAUSE, run=target, by=user_name())
-    return _ask(place, request, f"paused {target}: no agent starts until `{program()} continue {target}`", json=json)
+    request = ControlRequest(kind=RequestKind.PAUSE, run=target, is_frozen=freeze, by=user_name())
+    what = "no agent runs" if freeze else "no agent starts"
+    return _ask(place, request, f"paused {target}: {what} until `{program()} continue {target}`", json=json)
 
 
 def continue_command(run: LiveRun = None, json: Json = False, repo: Repo = HERE) -> int:
@@ -227,6 +229,7 @@ def _document(request: ControlRequest, *, is_taken: bool) -> dict[str, object]:
         "session": request.session or None,
         "kind": request.kind,
         "now": request.is_now,
+        "freeze": request.is_frozen,
         "at_once": request.value or None,
         "message": request.message or None,
         "by": request.by,

@@ -36,7 +36,7 @@ class Running:
     @property
     def state(self) -> str:
         """Say how far it is."""
-        return "starting" if self.pid is None else "running"
+        return "starting" if self.pid is None else "frozen" if self.run.is_frozen else "running"
 
 
 def command(json: Json = False) -> int:

@@ -132,7 +132,8 @@ def request_line(event: RequestTaken) -> str:
         case "send":
             return f"message  for {escape(event.session)} by {by}: {beginning(event.message, LINE)}"
         case "pause":
-            return f"paused   no agent starts until `{program()} continue`, asked for by {by}"
+            what = "runs" if event.is_frozen else "starts"
+            return f"paused   no agent {what} until `{program()} continue`, asked for by {by}"
         case "set":
             return f"setting  {count(event.value, 'agent')} at once, asked for by {by}"
         case _:

@@ -62,6 +62,8 @@ DIALECT = Dialect(
         Setting(controller="pids", file="pids.max", value="0"),  # then no fork can outrun the signals
         Setting(controller="cpu", file="cpu.cfs_quota_us", value="-1"),  # a throttled process dies slowly
     ),
+    freeze=Setting(controller="freezer", file="freezer.state", value="FROZEN"),
+    thaw=Setting(controller="freezer", file="freezer.state", value="THAWED"),
     oom_kills=Counter(controller="memory", file="memory.oom_control", entry="oom_kill"),
     forks_refused=Counter(controller="pids", file="pids.events", entry="max"),
     memory_peak=Counter(controller="memory", file="memory.max_usage_in_bytes"),

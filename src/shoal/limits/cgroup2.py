@@ -65,6 +65,8 @@ DIALECT = Dialect(
         Setting(controller="cpu", file="cpu.max", value="max"),  # a throttled process dies slowly
         Setting(controller="memory", file="cgroup.kill", value="1", optional=True),
     ),
+    freeze=Setting(controller="memory", file="cgroup.freeze", value="1"),
+    thaw=Setting(controller="memory", file="cgroup.freeze", value="0"),
     oom_kills=Counter(controller="memory", file="memory.events", entry="oom_kill"),
     forks_refused=Counter(controller="pids", file="pids.events", entry="max"),
     memory_peak=Counter(controller="memory", file="memory.peak"),

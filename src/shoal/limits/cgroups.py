@@ -40,6 +40,11 @@ class Cgroups:
         return tuple(f"{name} is not held: no {self.name} controller for it can be used here" for name in missing)
 
     @property
+    def can_freeze(self) -> bool:
+        """Say whether groups can be frozen."""
+        return self._dialect.freeze.controller in self._places
+
+    @property
     def folders(self) -> tuple[Path, ...]:
         """The parent folder of this coordinator's groups in each hierarchy; missing while there are none."""
         return self._at(self._fleet).places

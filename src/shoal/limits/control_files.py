@@ -79,7 +79,7 @@ class Files:
         return []
 
 
-CONTROLLERS = ("memory", "cpu", "cpuacct", "pids")
+CONTROLLERS = ("memory", "cpu", "cpuacct", "pids", "freezer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

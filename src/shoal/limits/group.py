@@ -56,6 +56,8 @@ class Dialect:
     fleet: tuple[Setting, ...]
     ending: tuple[Setting, ...]
     """What makes the end of everybody quick and sure."""
+    freeze: Setting
+    thaw: Setting
     oom_kills: Counter
     forks_refused: Counter
     memory_peak: Counter
@@ -86,6 +88,7 @@ class KernelGroup:
         self._is_closed = False
         self._was_killed = False
         self._is_empty = False
+        self._is_frozen = False
         self._breach: str | None = None
         self._last: ResourceUsage | None = None
         self._spent_before = 0.0
@@ -149,6 +152,19 @@ class KernelGroup:
         """Return its processes."""
         return tuple({pid for place in self.places for pid in self._files.pids(place)})
 
+    def freeze(self) -> None:
+        """Let nothing in it run until `thaw`."""
+        if not self._is_closed:
+            self._is_frozen = True
+            self.write(self._dialect.freeze)
+
+    def thaw(self) -> None:
+        """Let what was frozen run again."""
+        if self._is_frozen:
+            self._is_frozen = False
+            with contextlib.suppress(FileNotFoundError):  # the group is gone, and so are they
+                self.write(self._dialect.thaw)
+
     def kill(self) -> None:
         """Kill all processes in it."""
         self._close()
@@ -159,6 +175,9 @@ class KernelGroup:
                 self.write(setting)
         # Who is on the way in is not in all places yet, and runs nothing of the agent's; leaving looks at each.
         kill_each(lambda: self._files.pids(self.places[0]))
+        with contextlib.suppress(OSError):  # by version 1, what is frozen dies when it is thawed
+            self.write(self._dialect.thaw)
+        self._is_frozen = False
 
     def end_rest(self) -> None:
         """Kill the processes that outlived the main process."""

@@ -52,6 +52,12 @@ class LimitGroup(Protocol):
     def pids(self) -> tuple[int, ...]:
         """Return its current processes."""
 
+    def freeze(self) -> None:
+        """Let nobody in it run until `thaw`; raises `OSError`, also where the enforcer cannot do that."""
+
+    def thaw(self) -> None:
+        """Let those who were frozen go on; otherwise it does nothing."""
+
     def end_rest(self) -> None:
         """Kill the processes that outlived the main process, where those are known at once."""
 
@@ -81,6 +87,10 @@ class Enforcer(Protocol):
     @property
     def folders(self) -> tuple[Path, ...]:
         """The control groups that hold all agents of this coordinator; none where the kernel has no such groups."""
+
+    @property
+    def can_freeze(self) -> bool:
+        """Say whether groups can be frozen."""
 
     def group(self, name: str, limits: ResourceLimits) -> AbstractContextManager[LimitGroup]:
         """Make a group; on leaving, kill its processes and remove it.

@@ -1,6 +1,7 @@
 """Enforcement without kernel support: poll the agent's processes, and end them when they exceed a limit."""
 
 import contextlib
+import errno
 import os
 import resource
 from collections.abc import Iterable, Iterator
@@ -87,6 +88,7 @@ class Polling:
     holds_fleet: frozenset[str] = frozenset()
     gaps = GAPS
     folders: tuple[Path, ...] = ()
+    can_freeze = False
 
     @contextlib.contextmanager
     def group(self, name: str, limits: ResourceLimits) -> Iterator["PolledGroup"]:
@@ -141,6 +143,13 @@ class PolledGroup:
     def pids(self) -> tuple[int, ...]:
         """Return its current processes."""
         return tuple(process.pid for process in descent(self._roots()))
+
+    def freeze(self) -> None:
+        """Refuse: processes that were stopped by signals could be started again by others of the agent's."""
+        raise OSError(errno.ENOTSUP, "there is no freezer")
+
+    def thaw(self) -> None:
+        """Have nobody to thaw."""
 
     def end_rest(self) -> None:
         """Do nothing: the process's watcher ends the rest."""

@@ -36,6 +36,7 @@ class Systemd:
     name = "systemd"
     holds_fleet: frozenset[str] = frozenset()
     folders: tuple[Path, ...] = ()
+    can_freeze = True
 
     def __init__(self, scopes: Path, holds: frozenset[str], files: Files) -> None:
         self.holds = holds

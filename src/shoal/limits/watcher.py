@@ -20,6 +20,8 @@ SECONDS = 10.0
 PAUSE = 0.005
 # For version 1 and version 2: no fork can outrun the signals, and the kernel kills all at once.
 AIDS = (("pids.max", b"0"), ("cgroup.kill", b"1"))
+# By version 1, what is frozen dies when it is thawed.
+THAWS = (("freezer.state", b"THAWED"), ("cgroup.freeze", b"0"))
 
 
 def main(pid: int, folders: list[str]) -> None:
@@ -122,6 +124,8 @@ def clear_fleet(fleet: str) -> bool:
             for file, value in AIDS:
                 write_control(f"{group}/{file}", value)
             kill(group)
+            for file, value in THAWS:
+                write_control(f"{group}/{file}", value)
     return not os.path.exists(fleet)  # noqa: PTH110
 
 

@@ -304,6 +304,8 @@ class RequestTaken:
     session: str = ""
     """The only session that is meant; empty where the whole run is."""
     is_now: bool = False
+    is_frozen: bool = False
+    """Whether a pause holds for the agents that run, too."""
     value: int = 0
     """How many agents may run at once, where that is asked for."""
     message: str = ""

@@ -52,10 +52,21 @@ class RunControl:
             by=requester(request),
             session=request.session,
             is_now=request.is_now,
+            is_frozen=request.is_frozen,
             value=request.value,
             message=self.runner.context.mask.text(request.message),
             refusal=refusal,
         )
+
+    def _describe_unfreezable(self) -> str | None:
+        """Say why agents that run cannot be frozen; `None` where they can."""
+        enforcer = self.runner.context.enforcer
+        if not enforcer.can_freeze:
+            return f"agents cannot be frozen here: {enforcer.name} has no freezer; pause without --freeze"
+        own = [name for name, worker in self.runner.active.items() if not worker.is_program]
+        if own:
+            return f"{own[0]} works in Shoal's own process, which cannot be frozen; pause without --freeze"
+        return None
 
     def _is_new(self, request: ControlRequest) -> bool:
         return is_control(request) and request.id not in self._taken
@@ -70,6 +81,8 @@ class RunControl:
                 return str(NoMessages(request.session, self.runner.active[request.session].task.agent.adapter))
             case RequestKind.SEND if not self.runner.has_open_inbox(request.session):
                 return f"the agent of {request.session} has done its last turn, and takes no more messages"
+            case RequestKind.PAUSE if request.is_frozen:
+                return self._describe_unfreezable()
             case RequestKind.SET if request.value > (most := raise_file_limit()):
                 return f"this host's limit of open files allows {most} agents at once"
             case _:
@@ -83,7 +96,7 @@ class RunControl:
             case RequestKind.SEND:
                 self.runner.send_message(request.session, AgentMessage(text=request.message, by=by, request=request.id))
             case RequestKind.PAUSE:
-                self.runner.pause()
+                self.runner.pause(is_frozen=request.is_frozen)
             case RequestKind.CONTINUE:
                 self.runner.resume()
             case RequestKind.STOP if request.session:

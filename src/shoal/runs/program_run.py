@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -116,28 +116,27 @@ class ProgramRun:
         """Say *text* to the agent of *session* after the turn that it is at; raise `BadInput` where it cannot hear."""
         if not text.strip() or len(text) > MAX_SENT_CHARS:
             raise BadInput(f"a message has 1 to {MAX_SENT_CHARS} characters, not {len(text.strip())}")
-        self._ask(RequestKind.SEND, session=session, message=text)
+        self._ask(ControlRequest(kind=RequestKind.SEND, run="", session=session, message=text))
 
-    def pause(self) -> None:
-        """Start no agents until `continue_run`; those that run go on."""
-        self._ask(RequestKind.PAUSE)
+    def pause(self, *, freeze: bool = False) -> None:
+        """Start no agents until `continue_run`; those that run go on, or with *freeze* stand still."""
+        self._ask(ControlRequest(kind=RequestKind.PAUSE, run="", is_frozen=freeze))
 
     def continue_run(self) -> None:
         """Start agents again."""
-        self._ask(RequestKind.CONTINUE)
+        self._ask(ControlRequest(kind=RequestKind.CONTINUE, run=""))
 
     def set_max_concurrent(self, number: int) -> None:
         """Change how many agents run at once; where there are too many, they finish first."""
         if number < 1:
             raise BadInput(f"max_concurrent must be at least 1, not {number}")
-        self._ask(RequestKind.SET, value=number)
+        self._ask(ControlRequest(kind=RequestKind.SET, run="", value=number))
 
-    def _ask(self, kind: RequestKind, *, value: int = 0, session: str = "", message: str = "") -> None:
+    def _ask(self, request: ControlRequest) -> None:
         if self._task_run is None or self._task_run.control is None:
             raise BadInput("the coordinator is not open, so nothing of it runs")
         run = self._task_run.runner.context.run
-        request = ControlRequest(kind=kind, run=run, value=value, session=session, message=message, by=THE_PROGRAM)
-        self._task_run.control.apply(request)
+        self._task_run.control.apply(replace(request, run=run, by=THE_PROGRAM))
 
     @property
     def report(self) -> RunReport:

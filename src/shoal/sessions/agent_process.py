@@ -24,6 +24,7 @@ from shoal.sessions.client_output import ClientOutput
 from shoal.sessions.credentials import Laid, furnish, return_logins
 from shoal.sessions.limit_watch import SessionBounds, wait_for_breach
 from shoal.sessions.output_log import OutputLog
+from shoal.sessions.pace import WorkClock
 from shoal.sessions.policy import agent_command, note_decision, note_grants, session_bounds
 from shoal.sessions.sandboxed import SandboxedProcess, open_sandboxed
 from shoal.sessions.worker import Session, WorkerSpec
@@ -96,15 +97,18 @@ async def watch_process(
                 short = group.create_task(tenant.ended.wait())
                 shown = {ending: group.create_task(_wait_for_signal(sign)) for ending, sign in endings.items()}
                 every: list[asyncio.Task[Any]] = [done, stopped, short, *shown.values()]
-                began = time.monotonic()
+                began, worked_from = time.monotonic(), bounds.clock.now()
                 # Most of what is short has ended before its first look is due, and is never looked at.
                 first = bounds.pace.seconds if seconds is None else min(seconds, bounds.pace.seconds)
                 early, _ = await asyncio.wait(every, timeout=first, return_when=asyncio.FIRST_COMPLETED)
                 over = None
-                if not early and first != seconds:
+                left = None if seconds is None else seconds - (bounds.clock.now() - worked_from)
+                if not early and (left is None or left > 0):
                     every.append(over := group.create_task(wait_for_breach(bounds, began, tenant)))
-                    rest = None if seconds is None else seconds - first
-                    await asyncio.wait(every, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+                    late = () if left is None else (group.create_task(bounds.clock.sleep(left)),)
+                    every += late
+                    await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
+                bounds.group.thaw()  # what is frozen neither hears that it has to end, nor dies
                 sign = next((ending for ending, task in shown.items() if task.done()), None)
                 if tenant.ended.is_set():
                     done.cancel()
@@ -149,7 +153,9 @@ LONGEST_LOOK = 5.0
 MOST_PIDS = 256
 
 
-async def wait_for_stall(hearing: ClientOutput, group: LimitGroup, seconds: float) -> None:
+async def wait_for_stall(
+    hearing: ClientOutput, group: LimitGroup, seconds: float, clock: WorkClock | None = None
+) -> None:
     """Return when the client has shown no life for *seconds*.
 
     A wait that it told us of is no stall, and neither is a tool call: what that may take is bounded by the timeout.
@@ -158,6 +164,8 @@ async def wait_for_stall(hearing: ClientOutput, group: LimitGroup, seconds: floa
     pause = min(LONGEST_LOOK, seconds / LOOKS)
     while True:
         await asyncio.sleep(pause)
+        if clock is not None and clock.is_paused:
+            watch.alive_at = time.monotonic()
         if watch.is_dead_since(seconds):
             return
 
@@ -242,9 +250,10 @@ async def run_process(session: Session, talk: Talk | None = None) -> AgentEnd:
                 gone=group.end_rest,
                 guard=context.guard,
             ) as box:
-                endings = _list_endings(worker, output, group, is_talk=talk is not None) if output else {}
+                endings = _list_endings(worker, output, group, bounds.clock, is_talk=talk is not None) if output else {}
                 watch = talk.watch if talk else watch_process
-                seen = await watch(box, bounds, worker.seconds, session.stop, context.grace, endings)
+                with session.control.hold_group(group):
+                    seen = await watch(box, bounds, worker.seconds, session.stop, context.grace, endings)
         resources = group.usage().as_resources()  # the group may serve another agent once it is left
     exit_ = seen.exit
     await _return_logins(session, logins)
@@ -299,12 +308,12 @@ async def _return_logins(session: Session, logins: Mapping[str, Laid]) -> None:
 
 
 def _list_endings(
-    worker: WorkerSpec, output: ClientOutput, group: LimitGroup, *, is_talk: bool
+    worker: WorkerSpec, output: ClientOutput, group: LimitGroup, clock: WorkClock, *, is_talk: bool
 ) -> dict[Ending, Awaitable[object]]:
     """Give what else ends a client: it has reported its own end and lingers, or it shows no sign of life."""
     if worker.adapter.client is None:  # a script may wait for a message for as long as it likes
         return {}
-    endings: dict[Ending, Awaitable[object]] = {Ending.STALL: wait_for_stall(output, group, _patience(worker))}
+    endings: dict[Ending, Awaitable[object]] = {Ending.STALL: wait_for_stall(output, group, _patience(worker), clock)}
     return endings if is_talk else {Ending.DONE: _wait_for_exit(output), **endings}
 
 

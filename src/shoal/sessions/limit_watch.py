@@ -17,7 +17,7 @@ from shoal.proc.room import Room, free_floor, room
 from shoal.sessions.context import RunContext
 from shoal.sessions.disk_floor import Floor, Tenant
 from shoal.sessions.disk_use import Allowance, DiskUse
-from shoal.sessions.pace import Pace
+from shoal.sessions.pace import Pace, WorkClock
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.sessions.session_dir import SYSTEM_PATH
 from shoal.workspaces.quota import is_full, unwritten_bytes
@@ -49,6 +49,8 @@ class SessionBounds:
     full_seconds: float = FULL_SECONDS
     unread: Callable[[], Awaitable[int]] | None = None
     """Counts what lies in those folders though we may not read it, where that can be done."""
+    clock: WorkClock = field(default_factory=WorkClock)
+    """Counts the agent's time, but for that in which it is frozen."""
     pace: Pace = field(default_factory=Pace)
     floor: Floor = field(default_factory=Floor)
     at_start: Room | None = None

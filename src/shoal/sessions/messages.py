@@ -1,11 +1,15 @@
 """Messages for an agent that works: each is handed over once and in order, between two of its turns."""
 
 import asyncio
+import contextlib
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from shoal.limits.kind import LimitGroup
 from shoal.model.events import AgentMessaged
 from shoal.sessions.context import RunContext
+from shoal.sessions.pace import WorkClock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +59,48 @@ class Inbox:
 
 @dataclass(slots=True)
 class SessionControl:
-    """What others ask of one session: to stop, and to take messages."""
+    """What others ask of one session: to stop, to stand still, and to take messages."""
 
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     stopped_by: str | None = None
     """The person who stopped this session alone."""
     inbox: Inbox = field(default_factory=Inbox)
+    clock: WorkClock = field(default_factory=WorkClock)
+    _groups: list[LimitGroup] = field(default_factory=list)
+
+    def freeze(self) -> None:
+        """Let the agent stand still until `thaw`; raises `OSError` where its group cannot be frozen."""
+        self.clock.pause()
+        for group in self._groups:
+            group.freeze()
+
+    def thaw(self) -> None:
+        """Let the agent go on."""
+        for group in self._groups:
+            group.thaw()
+        self.clock.resume()
+
+    def ask_to_stop(self) -> None:
+        """Stop the session; who is frozen could not hear that."""
+        self.thaw()
+        self.stop.set()
+
+    @contextlib.contextmanager
+    def hold_group(self, group: LimitGroup) -> Iterator[None]:
+        """Freeze and thaw *group* with the session, which is thawed when the body is left."""
+        self._groups.append(group)
+        try:
+            if self.clock.is_paused:
+                group.freeze()
+            yield
+        finally:
+            self._groups.remove(group)
+            group.thaw()
 
     def stop_for(self, person: str) -> None:
         """Stop the session because *person* asked for it."""
         self.stopped_by = person
-        self.stop.set()
+        self.ask_to_stop()
 
 
 def note_message(context: RunContext, session: str, message: AgentMessage, *, is_delivered: bool = True) -> None:

@@ -1,5 +1,6 @@
 """How often each session is looked at: seldom enough that all looks together leave the loop to other work."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
@@ -39,3 +40,46 @@ class Pace:
         yield
         cost = min(time.perf_counter() - began, DEAREST_SECONDS)
         self._cost += (cost - self._cost) * WEIGHT
+
+
+class WorkClock:
+    """Counts the seconds in which an agent could work: while it is frozen, they do not pass."""
+
+    def __init__(self) -> None:
+        self._paused_at: float | None = None
+        self._lost = 0.0
+        self._turned = asyncio.Event()
+
+    @property
+    def is_paused(self) -> bool:
+        """Return whether the clock stands."""
+        return self._paused_at is not None
+
+    def now(self) -> float:
+        """Return the seconds, from an arbitrary start."""
+        return (time.monotonic() if self._paused_at is None else self._paused_at) - self._lost
+
+    def pause(self) -> None:
+        """Let no seconds pass until `resume`."""
+        if self._paused_at is None:
+            self._paused_at = time.monotonic()
+            self._turn()
+
+    def resume(self) -> None:
+        """Let seconds pass again."""
+        if self._paused_at is not None:
+            self._lost += time.monotonic() - self._paused_at
+            self._paused_at = None
+            self._turn()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until so many seconds have passed."""
+        end = self.now() + seconds
+        while self.is_paused or self.now() < end:
+            turned = self._turned
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(turned.wait(), None if self.is_paused else end - self.now())
+
+    def _turn(self) -> None:
+        self._turned.set()
+        self._turned = asyncio.Event()

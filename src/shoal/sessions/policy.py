@@ -282,6 +282,7 @@ def session_bounds(session: Session, group: LimitGroup) -> SessionBounds:
         pace=context.pace,
         floor=context.floor,
         at_start=room(directory.box),
+        clock=session.control.clock,
         unread=counter(context, folders),
     )
 

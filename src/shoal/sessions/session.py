@@ -60,7 +60,7 @@ async def run_session(
             try:
                 await asyncio.wait((body,))
             except asyncio.CancelledError:
-                control.stop.set()
+                control.ask_to_stop()
                 await asyncio.wait((body,))
                 raise
     except BaseExceptionGroup as errors:

@@ -11,6 +11,7 @@ from shoal.errors import FAULTS, Refused
 from shoal.executors.kind import Executor
 from shoal.executors.local import LocalExecutor
 from shoal.git.refs import pin
+from shoal.model.events import Waiting
 from shoal.model.repository import Base
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult, sum_usage
@@ -167,12 +168,26 @@ class WorkerRunner:
         if self.has_open_inbox(session):
             self._controls[session].inbox.put(message)
 
-    def pause(self) -> None:
-        """Start no session until `resume`; those that run go on."""
+    def pause(self, *, is_frozen: bool = False) -> None:
+        """Start no session until `resume`; those that run go on, or stand still where that is asked for."""
         self._may_start.clear()
+        if not is_frozen:
+            return
+        try:
+            for control in self._controls.values():
+                control.freeze()
+        except OSError as error:
+            self._thaw()
+            why = f"paused; the agents that run could not be frozen: {error.strerror}"
+            self.context.ledger.post(Waiting(run=self.context.run, reason=why))
+
+    def _thaw(self) -> None:
+        for control in self._controls.values():
+            control.thaw()
 
     def resume(self) -> None:
-        """Start sessions again."""
+        """Start sessions again, and let those that stand still go on."""
+        self._thaw()
         self._may_start.set()
 
     def stop_all(self, by: str) -> None:

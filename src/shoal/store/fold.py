@@ -180,8 +180,8 @@ class Fold:
                 self._sessions[run, step, name] = replace(self._sessions[run, step, name], is_discarded=True)
             case CheckpointKept(run=run, step=step, session=name, number=number) if (run, step, name) in self._sessions:
                 self._sessions[run, step, name] = replace(self._sessions[run, step, name], checkpoint=number)
-            case RequestTaken(run=run, kind="pause" | "continue" as kind, refusal=""):
-                self._pause(run, Status.PAUSED if kind == "pause" else Status.RUNNING, recorded.at)
+            case RequestTaken(kind="pause" | "continue", refusal="") as event:
+                self._pause(event, recorded.at)
             case GateOpened() as event:
                 self._gate_opened(event, recorded)
             case GateAnswered() as event:
@@ -233,10 +233,13 @@ class Fold:
             status=Status.RUNNING,
         )
 
-    def _pause(self, run: str, status: Status, at: float) -> None:
-        known = self._run(run, at)
+    def _pause(self, event: RequestTaken, at: float) -> None:
+        known = self._run(event.run, at)
         if not known.status.is_ended:
-            self._runs[run] = replace(known, status=status)
+            status = Status.PAUSED if event.kind == "pause" else Status.RUNNING
+            # a second pause does not thaw what the first froze
+            is_frozen = event.kind == "pause" and (event.is_frozen or known.is_frozen)
+            self._runs[event.run] = replace(known, status=status, is_frozen=is_frozen)
 
     def _step_started(self, event: StepStarted, recorded: Recorded) -> None:
         step = self._step(event.run, event.step, recorded.at)

@@ -94,6 +94,8 @@ class RunState:
     """Why no agent starts for now: what the machine is short of."""
     started_at: float = 0.0
     duration_seconds: float = 0.0
+    is_frozen: bool = False
+    """Whether the agents of a paused run stand still."""
     error: str | None = None
     exit_code: int | None = None
     stages: tuple[str, ...] = ()

@@ -130,7 +130,7 @@ class AcpConversation:
         """Speak with the agent in *box* until the first thing that ends it; told to stop, it is asked before."""
         cuts = {Ending.STOP: self._end_turn_on(Ending.STOP, stop.wait, grace)}
         if seconds is not None:
-            cuts[Ending.TIME] = self._end_turn_on(Ending.TIME, partial(asyncio.sleep, seconds), grace)
+            cuts[Ending.TIME] = self._end_turn_on(Ending.TIME, partial(bounds.clock.sleep, seconds), grace)
         every = {**cuts, **signs, Ending.DONE: self._wait_for_exit()}
         try:
             async with asyncio.TaskGroup() as group:
