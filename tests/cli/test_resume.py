@@ -320,3 +320,21 @@ def test_of_two_resumes_at_the_same_moment_one_wins(scene: Scene) -> None:
         refusals = ("is still running (process", "was resumed by another process")
         assert any(text in line for line in said for text in refusals), said
     assert scene.starts() == Counter({"only-0": 2})
+
+
+@pytest.mark.parametrize("words", [("resume",), ("retry", "--from", "last")])
+def test_it_continues_in_the_background_where_that_is_asked(scene: Scene, shoal: Shoal, words: tuple[str, ...]) -> None:
+    scene.write(
+        "steps: [{name: first, agent: work, prompt: 'true'}, {name: last, agent: work, needs: [first], prompt: 'true'}]"
+    )
+    scene.block("last-0")
+    scene.interrupt("blocked last-0")
+    scene.unblock()
+    started, known = scene.report(*words, "--detach")
+    waited = shoal("wait", known["run"])
+    nothing = shoal("resume", "--detach", "--json")
+
+    assert (started, waited.code) == (0, 0)
+    assert Path(known["output"]).read_text() != ""
+    assert scene.starts() == Counter({"first-0": 1, "last-0": 2})
+    assert (nothing.code, "nothing was interrupted" in nothing.err) == (0, True)

@@ -137,6 +137,22 @@ def test_a_killed_run_is_shown_as_interrupted(repo: Path, shoal: Shoal, dashboar
     assert shoal("clean").code == 0
 
 
+def test_a_killed_run_is_resumed_from_the_page(repo: Path, shoal: Shoal, dashboard: Dashboard, tmp_path: Path) -> None:
+    wait = f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
+    known = json.loads(
+        shoal("run", "--detach", "--json", "--task", "x", "--sandbox", "none", "--command", f"sh -c '{wait}'").out
+    )
+    dashboard.wait_for(lambda card: card.get("running") == 1)
+    os.kill(known["pid"], signal.SIGKILL)
+    dashboard.wait_for(lambda card: card.get("ended") is True)
+    (tmp_path / "go").touch()
+    status, answer = dashboard.act("repo", action="resume", run=known["run"])
+    card = dashboard.wait_for(lambda card: card.get("status") == "succeeded")
+
+    assert (status, answer["code"], answer["document"]["run"]) == (200, 0, known["run"])
+    assert card["run"] == known["run"]
+
+
 def test_several_repositories_are_shown_at_once(repo: Path, tmp_path: Path) -> None:
     other = make_repo(tmp_path / "other" / "repo")
     with serving(repo, str(repo), str(other), str(repo)) as dashboard:

@@ -16,7 +16,7 @@ from shoal.cli.output import escape, program
 from shoal.cli.run_output import RunOutput
 from shoal.errors import BadInput, ShoalError
 from shoal.model.command import Argument, Command, ReportPipe
-from shoal.model.events import Recorded, RunStarted
+from shoal.model.events import Recorded, RunResumed, RunStarted
 from shoal.model.plan import Plan
 from shoal.model.results import RunReport
 from shoal.proc import Stream, started
@@ -108,7 +108,7 @@ class ApartOutput:
 
     def on_event(self, recorded: Recorded) -> None:
         """Show one event; at the first one, tell the process that started us where the run is."""
-        if self._run is None and isinstance(recorded.event, RunStarted):
+        if self._run is None and isinstance(recorded.event, RunStarted | RunResumed):
             self._run = recorded.event.run
             if self._is_let_go:
                 self._redirect()
@@ -141,4 +141,4 @@ def _assert_open(descriptor: int) -> None:
     try:
         os.set_inheritable(descriptor, False)
     except OSError:
-        raise BadInput("--report-start is for `shoal run --detach` itself; leave it out") from None
+        raise BadInput("--report-start is for --detach itself; leave it out") from None

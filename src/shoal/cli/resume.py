@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -9,12 +10,12 @@ from typing import Annotated
 import typer
 
 from shoal.cli import output
+from shoal.cli.detach import follow_apart, start_detached
 from shoal.cli.follow import follow_run
 from shoal.cli.options import HERE, Repo, Run
 from shoal.cli.planning import RunOverrides, Work, make_plan
 from shoal.cli.repository import find_place
-from shoal.cli.run import EventLines, Json, Yes, choose_display
-from shoal.errors import BadInput
+from shoal.cli.run import Detach, EventLines, Json, ReportStart, Yes, assert_one_output, choose_display
 from shoal.model.plan import Plan
 from shoal.runs.resume import ResumableRun, find_resumable, is_complete, with_discarded
 from shoal.store.lookup import find_run
@@ -35,12 +36,17 @@ def command(
     yes: Yes = False,
     json: Json = False,
     events: EventLines = False,
+    detach: Detach = False,
+    report_start: ReportStart = None,
     repo: Repo = HERE,
 ) -> int:
     """Continue an interrupted run; finished agents are kept.
 
     It uses the plan recorded at the start, so you can change or delete the file.
     """
+    assert_one_output(json=json, events=events, detach=detach)
+    if detach and report_start is None:
+        return start_detached(sys.argv[1:], b"", repo, json=json)
     place = asyncio.run(find_place(repo))
     found = find_run(place.state(), run)
     changed = None if file is None else plan_of(file, repo)
@@ -48,7 +54,8 @@ def command(
     if is_complete(found) and changed is None:
         output.print_out(f"{found.run} has ended ({found.status.value}); nothing was interrupted")
         return 0 if found.status.is_good else 1
-    return follow_resumed(with_discarded(resumable, (), is_fresh=fresh), yes=yes, json=json, events=events)
+    resumed = with_discarded(resumable, (), is_fresh=fresh)
+    return follow_resumed(resumed, yes=yes, json=json, events=events, report_start=report_start)
 
 
 def plan_of(file: Path, folder: Path) -> Plan:
@@ -56,9 +63,11 @@ def plan_of(file: Path, folder: Path) -> Plan:
     return make_plan(Work(folder, str(file)), RunOverrides(), os.environ)
 
 
-def follow_resumed(resumable: ResumableRun, *, yes: bool, json: bool, events: bool) -> int:
+def follow_resumed(resumable: ResumableRun, *, yes: bool, json: bool, events: bool, report_start: int | None) -> int:
     """Continue *resumable* to its end and return the exit code."""
-    if json and events:
-        raise BadInput("both --json and --events; choose one")
     request = replace(resumable.request, approve_all=yes or resumable.request.approve_all)
-    return asyncio.run(follow_run(resumable.plan, request, choose_display(resumable.plan, json=json, events=events)))
+    plan, is_apart = resumable.plan, report_start is not None
+    display = choose_display(plan, json=json and not is_apart, events=events, is_live=not is_apart)
+    if is_apart:
+        return asyncio.run(follow_apart(plan, request, display, None, report_start))
+    return asyncio.run(follow_run(plan, request, display))

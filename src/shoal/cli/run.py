@@ -129,7 +129,7 @@ def command(
 
     Example: `shoal run --task "fix the login test" --command "my-agent --batch"`. Options override the file.
     """
-    _assert_one_output(json=json, events=events, detach=detach, dry_run=dry_run)
+    assert_one_output(json=json, events=events, detach=detach, dry_run=dry_run)
     if detach and report_start is None:
         return start_detached(sys.argv[1:], b"" if tasks != STDIN else read_source(STDIN, "stdin"), repo, json=json)
     only, every = one_or_several(agent or [], agents)
@@ -146,7 +146,8 @@ def command(
     return asyncio.run(follow_apart(plan, request, face, until, report_start))
 
 
-def _assert_one_output(*, json: bool, events: bool, detach: bool, dry_run: bool) -> None:
+def assert_one_output(*, json: bool, events: bool, detach: bool, dry_run: bool = False) -> None:
+    """Refuse options that print different things to the same place."""
     if json and events:
         raise BadInput("both --json and --events; choose one")
     if detach and (events or dry_run):
