@@ -1,5 +1,5 @@
 # Everything a fresh clone needs; python3, git and make are enough to start.
-.PHONY: setup clients demo test test-fast test-clients test-browser test-deep test-user test-rights check bench clean
+.PHONY: setup clients demo test test-fast test-clients test-browser test-kills test-deep test-user test-rights check bench clean
 
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-p scripts.no_skips)
 # more workers than two processors: most tests wait for processes to start and to end
@@ -37,6 +37,10 @@ test-clients: setup
 test-browser: setup
 	@sh scripts/browser
 	$(PYTEST) -m browser tests/dashboard
+
+# hundreds of runs that are killed and resumed: at every crash point, and at random; an hour and more
+test-kills: setup
+	$(PYTEST) $(AT_ONCE) -m kills tests/faults
 
 # the long ones, those that measure time alone; then, as root, once more as a user without any rights, in a copy of this tree
 test-deep: setup clients

@@ -81,8 +81,8 @@ def lose_files(repo: Path, session: str) -> None:
     shutil.rmtree(repo / ".shoal/workspaces", ignore_errors=True)
 
 
-@pytest.mark.parametrize("strategy", ["overlay", "worktree"])
-@pytest.mark.parametrize("sandbox", ["bubblewrap", "none"])
+@pytest.mark.parametrize("strategy", ["overlay", pytest.param("worktree", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("sandbox", ["bubblewrap", pytest.param("none", marks=pytest.mark.deep)])
 def test_an_agent_whose_files_are_gone_goes_on_from_its_last_checkpoint(
     repo: Path, shoal: Shoal, strategy: str, sandbox: str
 ) -> None:

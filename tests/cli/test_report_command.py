@@ -258,6 +258,7 @@ def example(word: str) -> RunReport:
 
 
 @settings(max_examples=40, deadline=None)
+@pytest.mark.deep
 @given(WORDS)
 def test_no_word_of_an_agent_becomes_markdown(word: str) -> None:
     parser = MarkdownIt("commonmark").enable("table").enable("strikethrough")
@@ -273,6 +274,7 @@ def test_no_word_of_an_agent_becomes_markdown(word: str) -> None:
 
 
 @settings(max_examples=40, deadline=None)
+@pytest.mark.deep
 @given(WORDS)
 def test_no_word_of_an_agent_breaks_the_xml(word: str) -> None:
     root = ElementTree.fromstring(junit(example(word), 0.0))
@@ -283,6 +285,7 @@ def test_no_word_of_an_agent_breaks_the_xml(word: str) -> None:
 
 
 @settings(max_examples=40, deadline=None)
+@pytest.mark.deep
 @given(WORDS)
 def test_no_word_of_an_agent_becomes_html(word: str) -> None:
     def write(text: str) -> str:

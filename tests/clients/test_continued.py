@@ -49,7 +49,7 @@ def resumed(here: Scene, *words: str) -> dict[str, Any]:
 
 
 @each
-@pytest.mark.parametrize("with_signal", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("with_signal", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.deep)])
 def test_a_client_that_was_cut_off_goes_on_in_its_conversation(scene: MakeScene, real: Real, with_signal: int) -> None:
     here = scene(real)
     cut_off(here, with_signal)

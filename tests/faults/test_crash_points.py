@@ -32,7 +32,7 @@ FEW = (
     "after git update-ref refs/heads/main",
     "before RunEnded",
 )
-"""The points that every test run kills at; `make test-deep` takes all."""
+"""One in four of these is killed at by every test run, all by `make test-deep`, and every point by `make test-kills`."""
 
 NOT_PASSED = {
     "RunResumed": "recorded by the commands that resume; kills during recovery pass it",
@@ -102,7 +102,9 @@ def assert_as_undisturbed(scene: Scene, before: Untouched, code: int, expected: 
     assert (scene.starts() - expected.starts).total() <= scene.running_at_kills
 
 
-@pytest.mark.parametrize("point", FEW)
+@pytest.mark.parametrize(
+    "point", [*FEW[::4], *(pytest.param(point, marks=pytest.mark.deep) for point in FEW if point not in FEW[::4])]
+)
 def test_a_run_killed_at_a_point_ends_as_if_nothing_had_happened(
     tmp_path: Path, undisturbed: Undisturb, point: str
 ) -> None:
@@ -117,6 +119,7 @@ def test_a_run_killed_at_a_point_ends_as_if_nothing_had_happened(
     assert_as_undisturbed(scene, before, code, expected)
 
 
+@pytest.mark.deep
 def test_a_run_killed_five_times_while_it_is_resumed_ends_as_if_nothing_had_happened(
     tmp_path: Path, undisturbed: Undisturb
 ) -> None:
@@ -132,7 +135,7 @@ def test_a_run_killed_five_times_while_it_is_resumed_ends_as_if_nothing_had_happ
     assert_as_undisturbed(scene, before, code, expected)
 
 
-@pytest.mark.deep
+@pytest.mark.kills
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_every_point_of_a_run(tmp_path: Path, undisturbed: Undisturb, shard: int) -> None:
@@ -154,7 +157,7 @@ def test_every_point_of_a_run(tmp_path: Path, undisturbed: Undisturb, shard: int
 AFTERWARDS = (("merge", "--undo", "--yes"), ("clean",))
 
 
-@pytest.mark.deep
+@pytest.mark.kills
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("words", AFTERWARDS, ids=lambda words: str(words[0]))
 def test_every_point_of_undo_and_clean(tmp_path: Path, words: tuple[str, ...]) -> None:

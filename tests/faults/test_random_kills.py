@@ -37,12 +37,13 @@ def kill_at_random(folder: Path, shape: str, seed: int, kills: int) -> None:
     assert (scene.starts() - expected.starts()).total() <= scene.running_at_kills
 
 
-@pytest.mark.parametrize("shape", ["ad-hoc", "matrix"])
+@pytest.mark.deep
+@pytest.mark.parametrize("shape", STEPS)
 def test_a_run_that_dies_at_random_ends_as_if_it_had_not(tmp_path: Path, shape: str) -> None:
     kill_at_random(tmp_path, shape, seed=1, kills=2)
 
 
-@pytest.mark.deep
+@pytest.mark.kills
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("shape", STEPS)
