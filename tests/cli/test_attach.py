@@ -39,7 +39,8 @@ def test_it_shows_the_run_to_its_end_and_exits_as_it_does(repo: Path, shoal: Sho
             assert third.stdout is not None
             lines = [other.stdout.readline() for _ in range(2)]
             (repo / "go").touch()
-            out, _ = other.communicate(timeout=60)
+            out = other.stdout.read()  # `communicate` would lose what `readline` has read ahead
+            other.wait(60)
             events = [json.loads(line)["event"] for line in third.stdout]
         assert run.process.wait(timeout=60) == 1
     shown = "".join(lines) + out

@@ -89,4 +89,4 @@ if os.geteuid() == 0:  # only root may mount
             filler.unlink()
             read_until(process, "continuing")
             assert process.wait(60) == 0
-        assert json.loads(shoal(small, "status", "--json").stdout)["waits_for"] == ""
+        assert json.loads(shoal(small, "status", "--json").stdout).get("waits_for", "") == ""

@@ -75,11 +75,8 @@ def _is_left(worker: WorkerResult) -> bool:
 def status_document(run: RunState, report: RunReport) -> dict[str, object]:
     """Give the *report* of *run* as a document, with what it waits for and where its work was delivered."""
     deliveries = [delivery.as_fields() for delivery in run.deliveries.values()]
-    return run_document(report) | {
-        "waiting": waiting_document(run),
-        "waits_for": "" if run.status.is_ended else run.waits_for,
-        "deliveries": deliveries,
-    }
+    waits = {} if run.status.is_ended else {"waits_for": run.waits_for}
+    return run_document(report) | {"waiting": waiting_document(run), **waits, "deliveries": deliveries}
 
 
 def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:

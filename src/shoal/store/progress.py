@@ -325,7 +325,7 @@ class RunTail:
         self.is_over = False
 
     def read(self) -> Iterator[Recorded]:
-        """Yield what is new: the run's events, then those of each session that had not ended."""
+        """Yield what is new: the run's events, those of each session that had not ended, and the run's end last."""
         # Asked first: a run's last event is recorded before its lock goes.
         is_alive = is_locked(self._paths.run_lock(self._run))
         events = list(read_events(self._paths, self._run, self._seen))
@@ -336,11 +336,13 @@ class RunTail:
                 self._has_ended_logs or event.session not in ended
             ):
                 self._logs[event.session] = 0
-            yield recorded
+            if not isinstance(event, RunEnded):
+                yield recorded
         for session in tuple(self._logs):
             yield from self._read_log(session)
             if session in ended:
                 del self._logs[session]
+        yield from (recorded for recorded in events if isinstance(recorded.event, RunEnded))
         self.is_over = not is_alive
 
     def _read_log(self, session: str) -> Iterator[Recorded]:

@@ -9,6 +9,7 @@
 An adapter is pure: it runs nothing, reads nothing and remembers nothing. What a client says is never trusted.
 """
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -159,8 +160,8 @@ def _reaches(made: Invocation, text: str, file: Path) -> bool:
     words = [*made.argv, *made.env.values()]
     contents = [made.stdin, *made.home.values()]
     is_told = any(text in word for word in words) or any(text.encode() in content for content in contents)
-    escaped = text.replace("\n", "\\n").encode()
-    is_escaped = any(escaped in content for content in contents)
+    escaped = (text.replace("\n", "\\n").encode(), json.dumps(text)[1:-1].encode())
+    is_escaped = any(form in content for content in contents for form in escaped)
     is_named = any(str(file) in word for word in words) or any(str(file).encode() in content for content in contents)
     return is_told or is_escaped or is_named
 
