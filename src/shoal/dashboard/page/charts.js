@@ -1,4 +1,4 @@
-// What is drawn: the plan as a graph, time as bars, overlaps as a matrix, resources as lines.
+// What is drawn: the plan as a graph, time as bars, overlaps as a matrix.
 import {html, useState, useEffect, useRef, clean, seconds, tone, words, get} from "./ui.js";
 
 const WIDE = 190, HIGH = 58;
@@ -122,23 +122,4 @@ function byFile(pairs) {
   const files = new Map();
   for (const pair of pairs) for (const path of pair.paths) files.set(path, new Set([...(files.get(path) ?? []), ...pair.sessions]));
   return [...files].sort((one, other) => other[1].size - one[1].size).slice(0, 100);
-}
-
-export function Plot({place, row}) {
-  const box = useRef(null), [samples, setSamples] = useState([]);
-  useEffect(() => {
-    get(`/api/resources/${encodeURIComponent(place.site)}/${encodeURIComponent(row.session)}`).then(setSamples, () => {});
-  }, [row.session, row.ended, Math.floor(row.version / 10)]);
-  useEffect(() => {
-    if (samples.length < 2 || !box.current) return undefined;
-    const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name);
-    const axis = {stroke: colour("--dim"), grid: {stroke: colour("--line")}};
-    const plots = [["CPU %", "cpu_percent", "--live"], ["memory MB", "memory_mb", "--good"], ["disk MB", "disk_mb", "--warn"]]
-      .filter(([, name]) => samples.some((sample) => sample[name] !== undefined))
-      .map(([label, name, shade]) => new window.uPlot({width: Math.max(240, box.current.clientWidth), height: 120, legend: {show: true}, cursor: {y: false},
-        axes: [{...axis}, {...axis, size: 56}], series: [{}, {label, stroke: colour(shade), fill: `${colour(shade)}22`, width: 1.5}]},
-        [samples.map((sample) => sample.at), samples.map((sample) => sample[name] ?? null)], box.current));
-    return () => plots.forEach((plot) => plot.destroy());
-  }, [samples]);
-  return samples.length < 2 ? null : html`<div><h3>Resources</h3><div class="plots" ref=${box}></div></div>`;
 }

@@ -1,6 +1,5 @@
 // One agent: what it says and does, what it changed, and what it used; with a message or a stop for it.
 import {html, useState, useEffect, useRef, clean, seconds, Status, Usage, Act, useLoad, get} from "./ui.js";
-import {Plot} from "./charts.js";
 
 const VIEWS = ["log", "diff", "details"];
 const MAX_EVENTS = 3000;
@@ -120,7 +119,6 @@ function Details({place, row}) {
   return html`<div class="details"><table><caption class="hidden">Facts</caption><tbody>${facts.filter(([, value]) => value !== null && value !== "").map(([name, value]) => html`
       <tr><th scope="row">${name}</th><td>${clean(value)}</td></tr>`)}</tbody></table>
     ${row.prompt && html`<h3>Task</h3><p class="prompt whole">${clean(row.prompt)}</p>`}
-    <${Plot} place=${place} row=${row} />
     ${row.contracts.length > 0 && html`<h3>Contracts</h3><ul>${row.contracts.map((check) => html`
       <li class=${check.passed ? "good" : check.warning ? "warn" : "bad"}>${check.type}: ${clean(check.message)}</li>`)}</ul>`}
     ${row.artifacts.length > 0 && html`<h3>Artifacts</h3><ul>${row.artifacts.map((name) => html`
