@@ -32,6 +32,6 @@ def test_what_the_branch_does_not_hold_stays_and_what_it_holds_is_told(repo: Pat
 
     (worker,) = json.loads(shoal("status", "--json").out)["steps"][0]["worker_results"]
     assert (worker["status"], worker["files_changed"], worker["unkept"]) == ("interrupted", 2, [".shoal"])
-    assert "what runs on your machine: .claude/settings.json" in shoal("status").out
+    assert "can run code on your machine: .claude/settings.json" in shoal("status").out
     assert git(repo, "show", f"{worker['branch']}:a.txt") == "a"
     assert [path.read_text() for path in (repo / ".shoal").rglob("unkept")] == ["b\n"]

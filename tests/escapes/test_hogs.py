@@ -151,7 +151,7 @@ async def test_past_its_cap_the_log_keeps_the_start_and_says_how_much_is_missing
     assert (outputs[-1].text, outputs[0].text[:16]) == ("", "0123456\n0123456\n")
     assert database_bytes(scene, attack.result) < 2 * 2**20
     told = await asyncio.to_thread(scene.shoal, "logs", "attack")
-    assert f"{outputs[-1].dropped} bytes of output not kept here" in told.out.replace(",", "")
+    assert f"{outputs[-1].dropped} bytes of output not kept" in told.out.replace(",", "")
     assert stream or attack.result.output.endswith("0123456\n0123456\n")
 
 

@@ -113,7 +113,7 @@ async def test_no_socket_of_the_hosts_is_reached(scene: Scene, listeners: Listen
     else:  # a gap, and a named one
         assert set(facts["abstract"].values()) == {"EPERM"}
         assert set(facts["pathnames"].values()) == {"done"}
-        assert any("the host's own sockets (docker, ssh-agent) can be reached" in note for note in attack.report.notes)
+        assert any("the host's sockets (docker, ssh-agent) can be reached" in note for note in attack.report.notes)
 
 
 NETWORK = r"""
