@@ -181,7 +181,8 @@ def _own_tasks_left() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft == resource.RLIM_INFINITY or os.geteuid() == 0:
         return sys.maxsize
-    return soft - sum(_threads(entry.path) for entry in os.scandir("/proc") if entry.name.isdigit())
+    with os.scandir("/proc") as entries:
+        return soft - sum(_threads(entry.path) for entry in entries if entry.name.isdigit())
 
 
 def _threads(process: str) -> int:
