@@ -134,7 +134,8 @@ def host(who: Person) -> SandboxHost:
     found = inspect_host(SEARCH, device_nodes())
     if who.uid != os.geteuid():
         # Ours may lie in a folder that is closed to others, and what is done for root is not needed.
-        found = replace(found, python=PYTHON, root=replace(found.root, devices=(), closed=()))
+        launcher = who.made("launcher.py", found.launcher.read_text())
+        found = replace(found, python=PYTHON, launcher=launcher, root=replace(found.root, devices=(), closed=()))
     results = {}
     for name, command in trials(found).items():
         done = ran(command, who)

@@ -11,8 +11,8 @@ import pytest
 
 from shoal.model.command import Command
 from shoal.model.policy import Policy
+from shoal.sandboxes.host import LAUNCHER
 from shoal.sandboxes.kind import Sandbox
-from shoal.sandboxes.launch import LAUNCHER
 from tests.sandboxes.sandbox_runs import SEARCH, TOKEN, Person, boxed, has_ended, python, ran, started
 
 DAEMON = r"""

@@ -18,8 +18,8 @@ from shoal.model.command import Command
 from shoal.model.policy import Network, Policy
 from shoal.sandboxes import seccomp
 from shoal.sandboxes.bubblewrap import Bubblewrap
+from shoal.sandboxes.host import LAUNCHER
 from shoal.sandboxes.landlock import Landlock
-from shoal.sandboxes.launch import LAUNCHER
 from shoal.sandboxes.seccomp import ArgumentTest, Denial, Strength
 from tests.sandboxes.sandbox_runs import SEARCH, TOKEN, Person, Ran, facts, python, ran
 

@@ -42,6 +42,11 @@ def test_an_unknown_name_is_reported_with_the_nearest() -> None:
         ("bubblewrap", tried(bubblewrap=Trial(code=0)), "trial"),
         ("bubblewrap", tried(), "not been tried"),
         ("landlock", tried(abi=Trial(code=0, stdout=b"0\n"), landlock=OK), "has none"),
+        (
+            "landlock",
+            tried(abi=Trial(code=2, stderr=b"can't open file"), landlock=REFUSED),
+            "launcher failed.*open file",
+        ),
         ("landlock", tried(abi=Trial(code=0, stdout=b"2\n"), landlock=OK), "has version 2, but at least 3 is required"),
         ("landlock", tried(abi=Trial(code=0, stdout=b"7\n"), landlock=REFUSED), "No permissions"),
         ("landlock", replace(tried(), filters=None), "libseccomp2"),

@@ -26,6 +26,7 @@ ETC = (
 ETC_PATTERN = "java-*"
 RESOLVER = "resolv.conf"
 SMALL_BYTES = 2**17
+LAUNCHER = Path(__file__).with_name("launcher.py")
 NEEDS_CAPABILITY = ("kcore", "kmsg")
 NO_LIBSECCOMP = "install it (`apt install libseccomp2` or `dnf install libseccomp`)"
 
@@ -88,6 +89,7 @@ class SandboxHost:
     unshare: Path | None
     prlimit: Path | None
     python: Path
+    launcher: Path = LAUNCHER
     filters: Mapping[Strength, bytes] | None = field(repr=False)
     tried: Mapping[str, Trial] = field(default_factory=dict)
 

@@ -99,7 +99,10 @@ def trials(host: SandboxHost) -> Mapping[str, Command]:
 def build(host: SandboxHost) -> Landlock:
     """Build it from what was found; raise `Unavailable` where it does not work."""
     filters = host.require_filters("landlock")
-    abi = _abi(host.tried.get("abi"))
+    trial = host.tried.get("abi")
+    if trial and trial.code:
+        raise Unavailable("the landlock sandbox", f"its launcher failed with {trial.complaint!r}", NO_LANDLOCK)
+    abi = _abi(trial)
     if abi < OLDEST_ABI:
         why = f"this kernel has version {abi}, but at least {OLDEST_ABI} is required" if abi else "this kernel has none"
         raise Unavailable("the landlock sandbox", why, NO_LANDLOCK)

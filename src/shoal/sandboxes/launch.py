@@ -9,14 +9,12 @@ from shoal.model.policy import Policy
 from shoal.sandboxes.host import SandboxHost
 from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, nul_separated
 
-LAUNCHER = Path(__file__).with_name("launcher.py")
-
 Lists = Mapping[str, Iterable[str | Path]]
 
 
 def launcher_argv(host: SandboxHost) -> tuple[str, ...]:
     """Return the beginning of the launcher's command."""
-    return (str(host.python), "-I", "-S", str(LAUNCHER))
+    return (str(host.python), "-I", "-S", str(host.launcher))
 
 
 def launch_command(words: tuple[str, ...], command: Command, policy: Policy, lists: Lists, *more: Argument) -> Command:
