@@ -18,6 +18,8 @@ from shoal.agent.scripted import Step
 from shoal.errors import BadInput
 from shoal.model.limits import BadLimit
 from shoal.model.merge import DeliveryStatus
+from shoal.store.paths import StatePaths
+from shoal.store.reader import read_samples
 from tests.conftest import git
 
 OBEY = {"adapter": "command", "command": ["sh", "-c", 'eval "$(head -n 1)"']}
@@ -43,7 +45,11 @@ def test_what_a_session_used_is_in_its_result(repo: Path) -> None:
     assert session.result is not None
     assert session.result.resources["cpu_seconds"] > 1.5
     assert session.result.resources["memory_peak_mb"] > 75
-    assert agent.resources.keys() == {"memory_peak_mb", "cpu_seconds"}
+    assert agent.resources.keys() == {"memory_peak_mb", "memory_average_mb", "cpu_seconds", "disk_mb"}
+    samples = [taken.sample for taken in read_samples(StatePaths.of(repo), agent.session)]
+    assert len(samples) >= 2
+    assert 40 < agent.resources["memory_average_mb"] <= agent.resources["memory_peak_mb"]
+    assert samples[-1].cpu_seconds == agent.resources["cpu_seconds"]
 
 
 def test_what_a_session_has_is_known_when_it_is_made(repo: Path) -> None:

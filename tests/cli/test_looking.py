@@ -52,6 +52,7 @@ def test_logs_show_what_the_agent_said(ran: Shoal) -> None:
     assert [json.loads(line)["event"] for line in ran("logs", "one", "--json").out.splitlines()] == [
         "AgentStarted",
         "Output",
+        "ResourcesSampled",
         "AgentEnded",
     ]
 

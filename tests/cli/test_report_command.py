@@ -17,12 +17,15 @@ from markdown_it import MarkdownIt
 from shoal.cli.render.junit import junit
 from shoal.cli.render.markdown import markdown
 from shoal.cli.render.page import AgentDiff, PageContent, page
+from shoal.cli.render.plots import cpu_points, disk_points, memory_points, plot_svg
 from shoal.cli.render.timeline import read_lane
 from shoal.model.activity import Act
 from shoal.model.events import AgentActed, AgentEnded, AgentStarted, Recorded
 from shoal.model.merge import Overlap
+from shoal.model.resources import ResourceSample
 from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
+from shoal.store.reader import SampleAt
 from tests.cli.conftest import Shoal, shoal_in
 from tests.conftest import git, make_repo
 
@@ -39,10 +42,10 @@ steps:
 """
 ALLOWED = {"html", "head", "body", "header", "main", "footer", "title", "style", "meta", "h1", "h2", "p", "span"} | {
     *("div", "table", "thead", "tbody", "tfoot", "tr", "th", "td", "br", "pre", "ul", "li", "details", "summary"),
-    *("svg", "text", "line", "rect"),
+    *("svg", "text", "line", "rect", "polyline", "polygon"),
 }
 ATTRIBUTES = {"class", "lang", "charset", "content", "http-equiv", "name", "viewbox", "role", "aria-label"} | {
-    *("x", "y", "x1", "x2", "y1", "y2", "width", "height", "text-anchor"),
+    *("x", "y", "x1", "x2", "y1", "y2", "width", "height", "text-anchor", "points"),
 }
 
 
@@ -90,6 +93,7 @@ def test_the_page_shows_agents_and_their_diffs_as_text(reports: Shoal, tmp_path:
     assert "default-src 'none'; style-src 'unsafe-inline'" in text
     assert "prefers-color-scheme:dark" in text
     assert seen.tags.count("details") == 2, "the diff of each agent that changed something"
+    assert "peak " in seen.said, "what each agent used of the machine"
     assert f"+{NASTY}" in seen.said
     assert f"it exited with 1: {NASTY}" in seen.said
     assert "dependency 'bad' failed" in seen.said
@@ -210,6 +214,17 @@ def test_the_timeline_shows_queue_calls_and_waits() -> None:
     assert [(tick.kind, tick.text) for tick in lane.ticks] == [
         *(("call", "Bash: pytest"), ("wait", "429"), ("bad", "failed")),
     ]
+
+
+def test_resources_are_plotted_over_time() -> None:
+    samples = [SampleAt(10.0 + at, ResourceSample(memory_mb=50.0 * at, cpu_seconds=0.5 * at)) for at in range(3)]
+
+    assert memory_points(samples) == [(10.0, 0.0), (11.0, 50.0), (12.0, 100.0)]
+    assert cpu_points(samples) == [(11.0, 50.0), (12.0, 50.0)]
+    assert disk_points(samples) == []
+    drawn = "".join(plot_svg(memory_points(samples), "MB"))
+    assert 'points="0.0,40.0 110.0,21.0 220.0,2.0"' in drawn
+    assert "<title>up to 100 MB in 2.0 s</title>" in drawn
 
 
 WORDS = st.one_of(

@@ -40,6 +40,7 @@ NOT_PASSED = {
     "AgentActed": "reported by real clients",
     "AgentMessaged": "recorded for `shoal send`",
     "ClientHeard": "reported by real clients",
+    "ResourcesSampled": "a look at an agent; a note that the next kill may lose",
     "CheckpointKept": "recorded of agents that work for minutes",
     "Output": "printed by agents; a note that the next kill may lose together with its agent",
     "Waiting": "recorded when the host is short of something",

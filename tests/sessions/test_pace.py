@@ -2,8 +2,12 @@
 
 import contextlib
 import time
+from typing import cast
 
+from shoal.limits.kind import LimitGroup, ResourceUsage
+from shoal.model.resources import ResourceSample
 from shoal.sessions.pace import LONGEST_SECONDS, SHORTEST_SECONDS, Pace
+from shoal.sessions.resource_meter import ResourceMeter
 
 
 def test_few_are_looked_at_often_and_many_seldom() -> None:
@@ -27,3 +31,30 @@ def test_one_dear_look_does_not_blind_the_others() -> None:
         time.sleep(0.2)
 
     assert pace.seconds == SHORTEST_SECONDS
+
+
+class SteadyGroup:
+    """Has 100 MB, and one second of CPU in all."""
+
+    def usage(self) -> ResourceUsage:
+        return ResourceUsage(memory_bytes=100 * 2**20, memory_peak_bytes=120 * 2**20, cpu_seconds=1.0)
+
+
+def test_samples_of_a_session_become_fewer_as_it_works_and_its_sums_stay_right() -> None:
+    meter, samples = ResourceMeter(), list[ResourceSample]()
+    began = time.monotonic()
+    for day in range(2):
+        with meter.hold(cast(LimitGroup, SteadyGroup())):
+            for second in range(0, 24 * 3600, 2):
+                meter.look(began + day * 24 * 3600 + second, 1, samples.append)
+    meter.note_disk(5 * 2**20)
+    meter.finish(samples.append)
+
+    assert 500 < len(samples) < 1200
+    assert samples[-1] == ResourceSample(cpu_seconds=2.0, disk_mb=5.0)
+    assert meter.resources == {
+        "memory_peak_mb": 120.0,
+        "memory_average_mb": 100.0,
+        "cpu_seconds": 2.0,
+        "disk_mb": 5.0,
+    }

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import Broken
-from shoal.model.events import Output, StepStarted
+from shoal.model.events import Output, ResourcesSampled, StepStarted
+from shoal.model.resources import ResourceSample
 from shoal.store import reader
 from shoal.store.ledger import open_ledger
 from shoal.store.paths import StatePaths
@@ -41,6 +42,18 @@ async def test_reading_makes_no_files_even_at_rest_and_in_odd_folders(tmp_path: 
 
     assert len(list(reader.read_events(paths))) == len(list(reader.read_session(paths, "s"))) == 1
     assert everything(tmp_path) == before
+
+
+async def test_samples_are_read_apart_from_the_rest_of_a_log_and_thinned_evenly(tmp_path: Path) -> None:
+    paths = StatePaths.of(tmp_path)
+    async with open_ledger(store_at(paths)) as ledger:
+        for number in range(101):
+            ledger.note(Output(run="r", session="s", stream="out", text="x"))
+            sample = ResourceSample(memory_mb=float(number))
+            ledger.note(ResourcesSampled(run="r", session="s", sample=sample))
+
+    assert [taken.sample.memory_mb for taken in reader.read_samples(paths, "s")] == list(range(101))
+    assert [taken.sample.memory_mb for taken in reader.read_samples(paths, "s", most=11)] == [*range(0, 101, 11), 100]
 
 
 def test_a_damaged_database_is_broken_and_left_alone(tmp_path: Path) -> None:

@@ -108,6 +108,8 @@ def test_the_log_of_a_session_is_its_own_and_goes_on_after_it_was_closed(reopen:
     assert [entry.event for entry in reopen().read_session("s")] == [output("a"), output("b")]
     assert [entry.event for entry in reopen().read_session("t")] == [output("x", "t")]
     assert list(reopen().read_session("s", after=last)) == []
+    assert list(reopen().read_session("s", kind="Output")) == list(reopen().read_session("s"))
+    assert list(reopen().read_session("s", kind="AgentActed")) == []
     assert list(reopen().read_events()) == []
 
 

@@ -18,7 +18,7 @@ from shoal.cli.output import escape
 from shoal.cli.render.junit import junit
 from shoal.cli.render.markdown import markdown
 from shoal.cli.render.page import AgentDiff, PageContent, page
-from shoal.cli.render.timeline import Lane, read_lane
+from shoal.cli.render.timeline import MAX_LANES, Lane, read_lane
 from shoal.cli.repository import RepositoryState, find_place
 from shoal.cli.status import status_document
 from shoal.errors import BadInput, Broken, GitFailed
@@ -28,12 +28,13 @@ from shoal.model.results import WorkerResult
 from shoal.store.documents import text
 from shoal.store.fold import report
 from shoal.store.lookup import find_run
-from shoal.store.reader import read_events, read_session
+from shoal.store.reader import read_events, read_samples, read_session
 from shoal.store.state import RunState
 
 DIFF_BYTES = 128 * 1024
 ALL_DIFF_BYTES = 4 * 2**20
 STDOUT = "-"
+PLOT_POINTS = 100
 
 
 class Format(StrEnum):
@@ -131,7 +132,13 @@ async def _content(place: RepositoryState, run: RunState) -> PageContent:
     current = report(run, now)
     workers = [worker for step in current.steps for worker in step.worker_results if worker.branch]
     diffs = {session: diff async for session, diff in _diffs(place, run, workers)}
-    return PageContent(report=current, started_at=run.started_at, lanes=tuple(_lanes(place, run, now)), diffs=diffs)
+    samples = {
+        worker.session: read_samples(place.paths, worker.session, PLOT_POINTS)
+        for step in current.steps
+        for worker in step.worker_results[:MAX_LANES]
+    }
+    lanes = tuple(_lanes(place, run, now))
+    return PageContent(report=current, started_at=run.started_at, lanes=lanes, diffs=diffs, samples=samples)
 
 
 @dataclass(frozen=True, slots=True)

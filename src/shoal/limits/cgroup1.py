@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from shoal.limits.cgroups import Cgroups, working
 from shoal.limits.control_files import Files, Hierarchies, LimitsHost
-from shoal.limits.group import Counter, Dialect, Renewal, Setting
+from shoal.limits.group import Counter, Dialect, Setting
 from shoal.model.limits import ResourceLimits
 
 PERIOD_US = 100_000
@@ -66,12 +66,10 @@ DIALECT = Dialect(
     thaw=Setting(controller="freezer", file="freezer.state", value="THAWED"),
     oom_kills=Counter(controller="memory", file="memory.oom_control", entry="oom_kill"),
     forks_refused=Counter(controller="pids", file="pids.events", entry="max"),
+    memory=Counter(controller="memory", file="memory.usage_in_bytes"),
     memory_peak=Counter(controller="memory", file="memory.max_usage_in_bytes"),
     pids=Counter(controller="pids", file="pids.current"),
     cpu=Counter(controller="cpuacct", file="cpuacct.usage"),
     cpu_unit_seconds=1e-9,
-    renewal=Renewal(
-        memory=Counter(controller="memory", file="memory.usage_in_bytes"),
-        peak=Setting(controller="memory", file="memory.max_usage_in_bytes", value="0"),
-    ),
+    renewal=Setting(controller="memory", file="memory.max_usage_in_bytes", value="0"),
 )

@@ -69,6 +69,7 @@ DIALECT = Dialect(
     thaw=Setting(controller="memory", file="cgroup.freeze", value="0"),
     oom_kills=Counter(controller="memory", file="memory.events", entry="oom_kill"),
     forks_refused=Counter(controller="pids", file="pids.events", entry="max"),
+    memory=Counter(controller="memory", file="memory.current"),
     memory_peak=Counter(controller="memory", file="memory.peak"),
     pids=Counter(controller="pids", file="pids.current"),
     cpu=Counter(controller="cpu", file="cpu.stat", entry="usage_usec"),

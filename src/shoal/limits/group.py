@@ -35,16 +35,6 @@ class Counter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renewal:
-    """How an empty group is reset for reuse."""
-
-    memory: Counter
-    """What is still charged to it."""
-    peak: Setting
-    """What lets the highest use be counted anew."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """The control files of one cgroup version."""
 
@@ -60,12 +50,13 @@ class Dialect:
     thaw: Setting
     oom_kills: Counter
     forks_refused: Counter
+    memory: Counter
     memory_peak: Counter
     pids: Counter
     cpu: Counter
     cpu_unit_seconds: float
-    renewal: Renewal | None = None
-    """`None` where a used group shows the next one what the last one did."""
+    renewal: Setting | None = None
+    """What lets the highest use be counted anew; `None` where a used group shows the next one what the last one did."""
 
 
 EMPTY_SECONDS = 10.0
@@ -110,6 +101,7 @@ class KernelGroup:
         if self._last is not None:
             return self._last
         return ResourceUsage(
+            memory_bytes=self._read(self._dialect.memory),
             memory_peak_bytes=self._read(self._dialect.memory_peak),
             cpu_seconds=self.cpu_seconds(),
             pids=self._read(self._dialect.pids),
@@ -131,12 +123,12 @@ class KernelGroup:
         if renewal is None or self._was_killed or not self._is_closed or self._breach is not None:
             return False
         # Zombies still count; a subgroup that the agent made would stay.
-        if not self._is_empty or (self._read(renewal.memory) or 0) > LEFT_BYTES:
+        if not self._is_empty or (self._read(self._dialect.memory) or 0) > LEFT_BYTES:
             return False
         if any(self._files.has_groups(place) for place in self.places):
             return False
         try:
-            self.write(renewal.peak)
+            self.write(renewal)
         except OSError:
             return False
         return True

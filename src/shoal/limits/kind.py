@@ -16,15 +16,11 @@ class ResourceUsage:
     *forks_refused* counts the processes that it could not start: one that grows from look to look is a bomb.
     """
 
+    memory_bytes: int | None = None
     memory_peak_bytes: int | None = None
     cpu_seconds: float | None = None
     pids: int | None = None
     forks_refused: int | None = None
-
-    def as_resources(self) -> dict[str, float]:
-        """Return the known memory and CPU use under the names that a report has for them."""
-        memory = {} if self.memory_peak_bytes is None else {"memory_peak_mb": round(self.memory_peak_bytes / 2**20, 1)}
-        return memory if self.cpu_seconds is None else {**memory, "cpu_seconds": round(self.cpu_seconds, 3)}
 
 
 class LimitGroup(Protocol):

@@ -117,6 +117,7 @@ class PolledGroup:
         self._limits = limits
         self._pids_fd: int | None = pids_fd
         self._breach: str | None = None
+        self._used = 0
         self._peak = 0
         self._cpu = 0.0
 
@@ -133,7 +134,10 @@ class PolledGroup:
         """Return the highest usage seen."""
         now = self._sample()
         return ResourceUsage(
-            memory_peak_bytes=self._peak, cpu_seconds=self._cpu, pids=sum(process.threads for process in now)
+            memory_bytes=self._used,
+            memory_peak_bytes=self._peak,
+            cpu_seconds=self._cpu,
+            pids=sum(process.threads for process in now),
         )
 
     def cpu_seconds(self) -> float | None:
@@ -189,7 +193,7 @@ class PolledGroup:
             used = sum(proportional_bytes(process.pid) for process in now)
             if used > most:
                 self._breach = self._breach or "memory"
-        self._peak = max(self._peak, used)
+        self._used, self._peak = used, max(self._peak, used)
 
     def _roots(self) -> list[int]:
         if self._pids_fd is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from shoal.model.activity import Act
 from shoal.model.gate import GateVerdict
 from shoal.model.merge import DeliveryIntended, DeliveryRecorded, MergeIntended, MergeRecorded, MergeReport, Overlap
+from shoal.model.resources import ResourceSample
 from shoal.model.results import Purpose, WorkerResult
 from shoal.model.select import RankedRow
 from shoal.model.setup import SetupRecord
@@ -126,6 +127,15 @@ class ClientHeard:
     session: str
     client_session: str
     usage: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcesSampled:
+    """What a session uses of the machine; recorded every second at first, and less often in time."""
+
+    run: str
+    session: str
+    sample: ResourceSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +350,7 @@ Event = (
     | SessionStarted
     | AgentStarted
     | ClientHeard
+    | ResourcesSampled
     | Output
     | AgentActed
     | AgentMessaged

@@ -49,7 +49,8 @@ class WorkerResult:
     duration_seconds: float = 0.0
     usage: Mapping[str, float] = field(default_factory=dict)
     resources: Mapping[str, float] = field(default_factory=dict)
-    """What its processes used of the machine: `memory_peak_mb` and `cpu_seconds`, as far as this host counts them."""
+    """What its processes used of the machine, as far as this host counts it: `memory_peak_mb`, `memory_average_mb`,
+    `cpu_seconds` and `disk_mb`, the most that it had on its disk."""
     client_session: str | None = None
     """The client's id of the conversation, by which it can resume it."""
     artifacts: Mapping[str, str] = field(default_factory=dict)

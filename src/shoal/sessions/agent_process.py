@@ -233,7 +233,8 @@ async def run_process(session: Session, talk: Talk | None = None) -> AgentEnd:
     logins = _write_client_files(session)
     reader = talk or worker.adapter.reader()
     output = None if reader is None else _client_output(session, reader)
-    with context.enforcer.group(session.id, worker.limits) as group:
+    meter = session.control.meter
+    with context.enforcer.group(session.id, worker.limits) as group, meter.hold(group):
         bounds = session_bounds(session, group)
 
         def on_start(pid: int) -> None:
@@ -254,13 +255,13 @@ async def run_process(session: Session, talk: Talk | None = None) -> AgentEnd:
                 watch = talk.watch if talk else watch_process
                 with session.control.hold_group(group):
                     seen = await watch(box, bounds, worker.seconds, session.stop, context.grace, endings)
-        resources = group.usage().as_resources()  # the group may serve another agent once it is left
+    meter.finish(bounds.record)
     exit_ = seen.exit
     await _return_logins(session, logins)
     context.ledger.note(AgentEnded(run=context.run, session=session.id, exit_code=exit_.code, signal=exit_.signal))
     limit = seen.limit or bounds.find_reached_limit(failed=exit_.code != 0 and seen.ending is not Ending.DONE)
     ending = Ending.LIMIT if limit and seen.ending is Ending.BY_ITSELF else seen.ending
-    ended = AgentEnd(ending=ending, exit=exit_, log=session.log, limit=limit, resources=resources)
+    ended = AgentEnd(ending=ending, exit=exit_, log=session.log, limit=limit, resources=meter.resources)
     if reader is None or output is None:
         return ended
     ended = _apply_client_verdict(worker, ended, reader, seen)

@@ -104,6 +104,8 @@ class DiskUse:
         self._unstill = 0
         self._not_before = 0.0
         self.entries = 0
+        self.bytes = 0
+        """What the last walk found."""
 
     @property
     def is_doubtful(self) -> bool:
@@ -113,7 +115,7 @@ class DiskUse:
     async def is_over(self) -> bool:
         """Count, and say whether it is more than the session may have."""
         used = await self._walk(REST)
-        self.entries = used.entries
+        self.entries, self.bytes = used.entries, used.bytes
         if used.bytes > self._allowed.most_bytes:
             return True
         self._lost_walks = self._lost_walks + 1 if used.lost else 0

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.adapters.command import CommandAdapter as CommandAdapter
@@ -55,8 +55,11 @@ class OpenSession:
         self.result: WorkerResult | None = None
         self._began = time.monotonic()
         self._limit: str | None = None
-        self.resources: dict[str, float] = {}
+
+    @property
+    def resources(self) -> dict[str, float]:
         """What its commands used of the machine so far: the highest memory, and all CPU together."""
+        return self._session.control.meter.resources
 
     @property
     def limits(self) -> ResourceLimits:
@@ -72,7 +75,8 @@ class OpenSession:
             raise BadInput("the command is empty; give a program")
         session, context = self._session.with_new_log(), self._session.context
         sandboxed_command, policy = agent_command(session, argv)
-        with context.enforcer.group(f"{session.id}-{secrets.token_hex(2)}", self.limits) as group:
+        name = f"{session.id}-{secrets.token_hex(2)}"
+        with context.enforcer.group(name, self.limits) as group, session.control.meter.hold(group):
             bounds = session_bounds(session, group)
             async with open_sandboxed(
                 context.sandbox,
@@ -85,7 +89,6 @@ class OpenSession:
             ) as process:
                 seconds = _least(timeout, self.limits.time_seconds)
                 seen = await watch_process(process, bounds, seconds, asyncio.Event(), context.grace)
-            self._count(group.usage().as_resources())
         exit_, timed_out = seen.exit, seen.ending is Ending.TIME
         limit = "time" if timed_out else seen.limit or bounds.find_reached_limit(failed=exit_.code != 0)
         session.log.close()
@@ -98,11 +101,6 @@ class OpenSession:
             timed_out=timed_out,
             limit=limit,
         )
-
-    def _count(self, used: Mapping[str, float]) -> None:
-        for name, number in used.items():
-            before = self.resources.get(name, 0.0)
-            self.resources[name] = max(before, number) if name == "memory_peak_mb" else round(before + number, 3)
 
     def _record_decision(self, decision: Decision) -> None:
         if self.result is None:  # once it is closed, so is its log
@@ -122,7 +120,7 @@ class OpenSession:
             workspace=str(self.workspace),
             base=context.base.commit,
             limit=self._limit,
-            resources=dict(self.resources),
+            resources=self.resources,
             duration_seconds=round(time.monotonic() - self._began, 3),
         )
         result = await add_patch(context, work, work.on(result, session.directory.box))

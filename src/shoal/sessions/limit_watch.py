@@ -18,6 +18,7 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.disk_floor import Floor, Tenant
 from shoal.sessions.disk_use import Allowance, DiskUse
 from shoal.sessions.pace import Pace, WorkClock
+from shoal.sessions.resource_meter import Record, ResourceMeter
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.sessions.session_dir import SYSTEM_PATH
 from shoal.workspaces.quota import is_full, unwritten_bytes
@@ -53,6 +54,9 @@ class SessionBounds:
     """Counts the agent's time, but for that in which it is frozen."""
     pace: Pace = field(default_factory=Pace)
     floor: Floor = field(default_factory=Floor)
+    meter: ResourceMeter = field(default_factory=ResourceMeter)
+    record: Record = lambda sample: None
+    """Records a sample of what the session uses."""
     at_start: Room | None = None
     """What the host's disk had free before the agent could write."""
 
@@ -87,7 +91,8 @@ async def wait_for_breach(bounds: SessionBounds, since: float, tenant: Tenant | 
     with bounds.pace.watching():
         while True:
             with bounds.pace.look():
-                breach = await watch.look(time.monotonic())
+                bounds.meter.look(now := time.monotonic(), bounds.pace.watched, bounds.record)
+                breach = await watch.look(now)
             if breach is not None:
                 return breach
             await asyncio.sleep(bounds.pace.seconds)
@@ -149,6 +154,7 @@ class _LimitWatch:
             return False
         is_over = await self._use.is_over()
         self._tenant.entries = self._use.entries
+        bounds.meter.note_disk(max(0, self._use.bytes - bounds.given_bytes))
         return is_over
 
 

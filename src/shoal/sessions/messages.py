@@ -10,6 +10,7 @@ from shoal.limits.kind import LimitGroup
 from shoal.model.events import AgentMessaged
 from shoal.sessions.context import RunContext
 from shoal.sessions.pace import WorkClock
+from shoal.sessions.resource_meter import ResourceMeter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class SessionControl:
     """The person who stopped this session alone."""
     inbox: Inbox = field(default_factory=Inbox)
     clock: WorkClock = field(default_factory=WorkClock)
+    meter: ResourceMeter = field(default_factory=ResourceMeter)
     _groups: list[LimitGroup] = field(default_factory=list)
 
     def freeze(self) -> None:

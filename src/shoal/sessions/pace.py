@@ -16,22 +16,22 @@ class Pace:
     """The common rhythm of all sessions of a run: their number, and what a look at one of them has cost of late."""
 
     def __init__(self) -> None:
-        self._watched = 0
+        self.watched = 0
         self._cost = 0.0
 
     @property
     def seconds(self) -> float:
         """How long to wait before the next look at a session."""
-        return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, self._watched * self._cost / SHARE))
+        return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, self.watched * self._cost / SHARE))
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Count one more session."""
-        self._watched += 1
+        self.watched += 1
         try:
             yield
         finally:
-            self._watched -= 1
+            self.watched -= 1
 
     @contextlib.contextmanager
     def look(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from shoal.adapters.kind import Adapter
@@ -15,12 +16,13 @@ from shoal.errors import BadInput, Unavailable
 from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES
 from shoal.limits.kind import LimitGroup
 from shoal.model.command import Command, Live
-from shoal.model.events import PermissionDecided
+from shoal.model.events import PermissionDecided, ResourcesSampled
 from shoal.model.network import NETWORKS
 from shoal.model.permissions import NO_RULE, NOT_LISTED, Decision, Permissions
 from shoal.model.plan import Plan
 from shoal.model.policy import Bind, Network, Policy
 from shoal.model.resolved_task import ResolvedTask
+from shoal.model.resources import ResourceSample
 from shoal.model.setup import with_aliases
 from shoal.proc.room import room
 from shoal.sessions.clients import find_installed_name
@@ -283,8 +285,15 @@ def session_bounds(session: Session, group: LimitGroup) -> SessionBounds:
         floor=context.floor,
         at_start=room(directory.box),
         clock=session.control.clock,
+        meter=session.control.meter,
+        record=partial(_note_sample, session),
         unread=counter(context, folders),
     )
+
+
+def _note_sample(session: Session, sample: ResourceSample) -> None:
+    """Record in the log of the session what it uses."""
+    session.context.ledger.note(ResourcesSampled(run=session.context.run, session=session.id, sample=sample))
 
 
 def note_grants(session: Session) -> None:

@@ -63,8 +63,8 @@ class Store(Protocol):
     def read_unended(self, run: str) -> Iterator[Recorded]:
         """Read the starts of those sessions of *run* that have no end, in order."""
 
-    def read_session(self, session: str, after: int = 0) -> Iterator[Recorded]:
-        """Read the log of *session* in order, with numbers above *after*."""
+    def read_session(self, session: str, after: int = 0, kind: str | None = None) -> Iterator[Recorded]:
+        """Read the log of *session* in order, with numbers above *after*, or of it only the events of one *kind*."""
 
     def list_runs(self) -> list[str]:
         """List the ids of all runs, newest first."""

@@ -18,6 +18,7 @@ from shoal.model.events import (
     Output,
     OverlapSeen,
     Recorded,
+    ResourcesSampled,
     RunEnded,
     RunResumed,
     RunStarted,
@@ -28,6 +29,7 @@ from shoal.model.events import (
     Waiting,
 )
 from shoal.model.merge import MergeIntended
+from shoal.model.resources import ResourceSample
 from shoal.model.results import WorkerResult, sum_usage
 from shoal.model.status import Status
 from shoal.store.lock import is_locked
@@ -58,6 +60,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
+SessionEvent = AgentStarted | AgentEnded | Output | AgentActed | ClientHeard | ResourcesSampled
 WAITING = (Phase.RATE_LIMIT, Phase.RETRYING)
 
 
@@ -80,6 +83,8 @@ class AgentProgress:
     usage: dict[str, float] = field(default_factory=dict)
     edited: set[str] = field(default_factory=set)
     """The files that it says it edited."""
+    sample: ResourceSample | None = None
+    """What it used of the machine when that was looked at last."""
     result: WorkerResult | None = None
     ended_at: float = 0.0
     overlaps: bool = False
@@ -105,7 +110,7 @@ class AgentProgress:
             return self.result.duration_seconds
         return max(0.0, (self.ended_at or now) - self.started_at)
 
-    def take(self, event: AgentStarted | AgentEnded | Output | AgentActed | ClientHeard, at: float) -> None:
+    def take(self, event: SessionEvent, at: float) -> None:
         """Add one event of its log, which may be read after its end was."""
         match event:
             case AgentStarted():
@@ -114,6 +119,8 @@ class AgentProgress:
                 self._enter(Phase.SEALING)
             case ClientHeard(usage=usage) if self.phase is not Phase.VERIFYING:
                 self.usage = dict(usage) or self.usage
+            case ResourcesSampled(sample=sample):
+                self.sample = sample
             case Output():
                 self._hear(event)
             case AgentActed():
@@ -246,7 +253,7 @@ class RunProgress:
     def take(self, recorded: Recorded) -> None:
         """Add one event of the run, or of the log of one of its sessions."""
         match recorded.event:
-            case AgentStarted() | AgentEnded() | Output() | AgentActed() | ClientHeard() as event:
+            case AgentStarted() | AgentEnded() | Output() | AgentActed() | ClientHeard() | ResourcesSampled() as event:
                 if (agent := self._sessions.get(event.session)) is not None:
                     agent.take(event, recorded.at)
             case SessionStarted() as event:

@@ -1,12 +1,17 @@
 """Reading the store of a repository, which anybody may do at any time."""
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from shoal.model.events import Recorded
+from shoal.model.events import Recorded, ResourcesSampled
+from shoal.model.resources import ResourceSample
 from shoal.store.kind import Store
 from shoal.store.paths import StatePaths
 from shoal.store.rebuild import OnRebuilt
 from shoal.store.sqlite import SqliteStore
+
+MAX_SAMPLES = 300
 
 
 def store_at(paths: StatePaths, on_rebuilt: OnRebuilt | None = None) -> Store:
@@ -30,6 +35,26 @@ def read_unended(paths: StatePaths, run: str) -> Iterator[Recorded]:
 def read_session(paths: StatePaths, session: str, after: int = 0) -> Iterator[Recorded]:
     """Read what was noted for *session*, in order."""
     return store_at(paths).read_session(session, after)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleAt:
+    """A sample of what a session used, and when it was taken, in seconds since the epoch."""
+
+    at: float
+    sample: ResourceSample
+
+
+def read_samples(paths: StatePaths, session: str, most: int = MAX_SAMPLES) -> list[SampleAt]:
+    """Read what *session* used over time, in order; of more than *most* samples the evenly spaced ones and the last."""
+    found = [
+        SampleAt(recorded.at, recorded.event.sample)
+        for recorded in store_at(paths).read_session(session, kind=ResourcesSampled.__name__)
+        if isinstance(recorded.event, ResourcesSampled)
+    ]
+    if len(found) <= most:
+        return found
+    return [*found[: -1 : math.ceil(len(found) / max(1, most - 1))], found[-1]]
 
 
 def list_runs(paths: StatePaths) -> list[str]:

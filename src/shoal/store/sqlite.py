@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -18,6 +18,8 @@ from shoal.store.rebuild import OnRebuilt, rebuild
 
 PAGE_ROWS = 1000
 _Row = tuple[int, float, str, str]
+_Only = Mapping[str, str | None]
+"""Columns and what is in them; `None` for anything."""
 _UNENDED = (
     "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'SessionStarted' AND session NOT IN"
     " (SELECT session FROM events WHERE run = ? AND kind = 'SessionEnded' AND session IS NOT NULL) ORDER BY seq"
@@ -58,7 +60,7 @@ class SqliteStore:
 
     def read_events(self, run: str | None = None, after: int = 0) -> Iterator[Recorded]:
         """Read the ledger in order, of one *run* or of all, with numbers above *after*."""
-        return _read_events(self.paths.ledger, run, after, self.paths.sessions)
+        return _read_events(self.paths.ledger, {"run": run}, after, self.paths.sessions)
 
     def read_unended(self, run: str) -> Iterator[Recorded]:
         """Read the starts of those sessions of *run* that have no end; the others are not even decoded."""
@@ -73,9 +75,9 @@ class SqliteStore:
         events = [recorded.event for recorded in _decode_rows(rows)]
         return next((event for event in events if isinstance(event, RunPlanned)), None)
 
-    def read_session(self, session: str, after: int = 0) -> Iterator[Recorded]:
-        """Read the log of *session* in order, with numbers above *after*."""
-        return _read_events(self.paths.session_db(session), None, after, None)
+    def read_session(self, session: str, after: int = 0, kind: str | None = None) -> Iterator[Recorded]:
+        """Read the log of *session* in order, with numbers above *after*, or of it only the events of one *kind*."""
+        return _read_events(self.paths.session_db(session), {"kind": kind}, after, None)
 
     def list_runs(self) -> list[str]:
         """List the ids of all runs, newest first."""
@@ -86,10 +88,10 @@ class SqliteStore:
             return [name for (name,) in connection.execute(query)]
 
 
-def _read_events(path: Path, run: str | None, after: int, logs: Path | None) -> Iterator[Recorded]:
+def _read_events(path: Path, only: _Only, after: int, logs: Path | None) -> Iterator[Recorded]:
     others = _NOT_OF_LOG if logs is None else _NOT_OF_LEDGER
     with _open_reader(path, logs) as connection:
-        while connection is not None and (page := _read_page(connection, run, after, others)):
+        while connection is not None and (page := _read_page(connection, only, after, others)):
             yield from _decode_rows(page)
             after = page[-1][0]
 
@@ -101,12 +103,12 @@ def _decode_rows(rows: Sequence[_Row]) -> Iterator[Recorded]:
             yield Recorded(seq, at, event)
 
 
-def _read_page(connection: sqlite3.Connection, run: str | None, after: int, others: str) -> Sequence[_Row]:
+def _read_page(connection: sqlite3.Connection, only: _Only, after: int, others: str) -> Sequence[_Row]:
     # whole pages: an open cursor would keep the writer from resetting its log, or from writing at all
-    which = f"{'run = ? AND' if run else ''} kind NOT IN {others} AND seq > ?"
+    chosen = {column: value for column, value in only.items() if value is not None}
+    which = "".join(f"{column} = ? AND " for column in chosen) + f"kind NOT IN {others} AND seq > ?"
     query = f"SELECT seq, at, kind, body FROM events WHERE {which} ORDER BY seq LIMIT ?"  # noqa: S608
-    values = (run, after, PAGE_ROWS) if run else (after, PAGE_ROWS)
-    return connection.execute(query, values).fetchall()
+    return connection.execute(query, (*chosen.values(), after, PAGE_ROWS)).fetchall()
 
 
 @contextlib.contextmanager

@@ -10,9 +10,20 @@ from shoal.cli.output import escape
 from shoal.cli.render.columns import count, seconds, tone
 from shoal.cli.render.overlaps import verdict
 from shoal.cli.render.patch import split_patch
+from shoal.cli.render.plots import (
+    Point,
+    cpu_points,
+    cpu_text,
+    disk_points,
+    disk_text,
+    memory_points,
+    memory_text,
+    plot_svg,
+)
 from shoal.cli.render.report import remarks, setting_lines, step_remarks, summary
 from shoal.cli.render.timeline import LEGEND, MAX_LANES, Lane, timeline_svg
 from shoal.model.results import RunReport, Usage, WorkerResult
+from shoal.store.reader import SampleAt
 
 MAX_AGENTS = 1000
 MAX_OVERLAPS = 100
@@ -39,6 +50,8 @@ pre.wrap{white-space:pre-wrap}summary{cursor:pointer;padding:.2rem 0}ul{margin:.
 svg text{fill:var(--fg)}svg .axis{fill:var(--dim)}svg .grid{stroke:var(--line)}
 .queue{fill:var(--line)}.setup{fill:var(--idle)}.run{fill:var(--mark);opacity:.75}.wait{fill:var(--warn)}
 .seal,.check{fill:var(--good);opacity:.6}.call{fill:var(--fg)}svg .bad{fill:var(--bad)}
+svg.plot{display:block;width:220px;min-width:0;height:40px}
+svg.plot polyline{fill:none;stroke:var(--mark);stroke-width:1.5}svg.plot polygon{fill:var(--mark);opacity:.15}
 .key{display:inline-block;margin-right:1rem}.key svg{width:10px;min-width:0;height:10px;margin-right:.3rem}
 """
 HEAD = """<!doctype html>
@@ -60,19 +73,21 @@ class AgentDiff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageContent:
-    """What a page is made of; *diffs* are by session."""
+    """What a page is made of; *diffs* and *samples* are by session."""
 
     report: RunReport
     started_at: float
     lanes: Sequence[Lane] = ()
     diffs: Mapping[str, AgentDiff] = field(default_factory=dict)
+    samples: Mapping[str, Sequence[SampleAt]] = field(default_factory=dict)
+    """What sessions used of the machine over time."""
 
 
 def page(content: PageContent) -> str:
     """Write the whole page."""
     report = content.report
-    body = (*_head(content), *_agents(report), *_timeline(content), *_steps(report), *_overlaps(report))
-    rest = (*_notes(report), *_diffs(content.diffs), _foot())
+    body = (*_head(content), *_agents(report), *_timeline(content), *_resources(content))
+    rest = (*_steps(report), *_overlaps(report), *_notes(report), *_diffs(content.diffs), _foot())
     return "\n".join((*body, *rest, "</body></html>", ""))
 
 
@@ -160,6 +175,31 @@ def _timeline(content: PageContent) -> Iterator[str]:
     yield "</div>"
     if len(content.lanes) > MAX_LANES:
         yield f"<p>… and {len(content.lanes) - MAX_LANES} more sessions</p>"
+
+
+def _resources(content: PageContent) -> Iterator[str]:
+    """Show the memory, CPU and disk of those sessions that worked long enough to be looked at."""
+    workers = [worker for step in content.report.steps for worker in step.worker_results if worker.resources]
+    if not workers:
+        return
+    yield '<h2>Resources</h2><div class="wide"><table><thead><tr><th>session</th><th>memory</th><th>CPU</th>'
+    yield "<th>disk</th></tr></thead><tbody>"
+    for worker in workers[:MAX_LANES]:
+        samples = content.samples.get(worker.session, ())
+        yield f'<tr><td class="mono">{safe(worker.session)}</td>'
+        yield from _plot(memory_points(samples), "MB", memory_text(worker.resources))
+        yield from _plot(cpu_points(samples), "% of a core", cpu_text(worker.resources))
+        yield from _plot(disk_points(samples), "MB", disk_text(worker.resources))
+        yield "</tr>"
+    yield "</tbody></table></div>"
+    if len(workers) > MAX_LANES:
+        yield f"<p>… and {len(workers) - MAX_LANES} more</p>"
+
+
+def _plot(points: Sequence[Point], unit: str, text: str) -> Iterator[str]:
+    yield f"<td>{safe(text)}"
+    yield from plot_svg(points, unit)
+    yield "</td>"
 
 
 def _steps(report: RunReport) -> Iterator[str]:
