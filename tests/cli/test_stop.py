@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shoal.limits.fleet import is_orphan
+from shoal.limits.cgroups import is_orphan
 from shoal.store.requests import user_name
 from tests.cli.conftest import SHOAL, Shoal, environment
 from tests.cli.flows import CHEAP, written

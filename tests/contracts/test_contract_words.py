@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.contracts.committed_files import fits, fitting
 from shoal.contracts.review import ReviewVerdict, verdict
-from shoal.contracts.test_deletions import DEFINITION, USUAL
+from shoal.contracts.types.no_test_deletions import DEFINITION, USUAL
 
 GOOD = '{"verdict": "pass", "reasons": []}'
 

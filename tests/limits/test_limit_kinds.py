@@ -10,9 +10,9 @@ from shoal.errors import Broken
 from shoal.limits.cgroup1 import DIALECT as DIALECT1
 from shoal.limits.cgroup2 import DIALECT as DIALECT2
 from shoal.limits.cgroup2 import cgroup2
+from shoal.limits.cgroups import Fleet, is_orphan, start_ticks
 from shoal.limits.choose import choose
 from shoal.limits.control_files import Files, LimitsHost, find_hierarchies
-from shoal.limits.fleet import Fleet, is_orphan, start_ticks
 from shoal.limits.group import Dialect, KernelGroup
 from shoal.limits.kind import Enforcer, ResourceUsage
 from shoal.limits.systemd import Systemd, systemd, trial

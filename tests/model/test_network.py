@@ -7,8 +7,7 @@ from typing import cast
 import pytest
 
 from shoal.model.command import Command, Given
-from shoal.model.network import NETWORKS, NetworkPolicy
-from shoal.model.policy import Network, Policy
+from shoal.model.policy import NETWORKS, Network, NetworkPolicy, Policy
 from shoal.sandboxes.host import HostRoot
 from shoal.sandboxes.landlock import Landlock
 from shoal.sandboxes.seccomp import Strength

@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import BadInput
-from shoal.model.places import find_places
-from shoal.model.shell import Render, fill_argv, parameterise
+from shoal.model.shell import Render, fill_argv, find_places, parameterise
 
 SHELLS = ("sh", "bash", "dash")
 NULS = "printf '\\0'\n"

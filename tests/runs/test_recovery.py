@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.git.repository import inspect
-from shoal.limits.fleet import Fleet
+from shoal.limits.cgroups import Fleet
 from shoal.model.events import Output, Recorded
 from shoal.model.status import Status
 from shoal.runs.clean import Broom, Cleaning, clean

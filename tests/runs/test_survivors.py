@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.limits.members import kill_each
+from shoal.limits.kind import kill_each
 from shoal.runs.survivors import find_sandboxes
 from tests.acting import assert_nothing_left, ran, step
 from tests.conftest import git

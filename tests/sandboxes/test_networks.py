@@ -4,8 +4,7 @@ import socket
 
 import pytest
 
-from shoal.model.network import NETWORKS
-from shoal.model.policy import Network, Policy
+from shoal.model.policy import NETWORKS, Network, Policy
 from shoal.sandboxes.kind import Sandbox
 from tests.sandboxes.sandbox_runs import Person, boxed
 

@@ -11,8 +11,7 @@ import pytest
 
 from shoal.adapters.claude import CLIENT
 from shoal.adapters.client import this_host
-from shoal.adapters.events import GREATEST
-from shoal.adapters.failure_text import explain_failure
+from shoal.adapters.events import GREATEST, explain_failure
 from shoal.adapters.gemini import GeminiReader
 from shoal.adapters.goose import GooseReader
 from shoal.adapters.registry import adapter

@@ -15,9 +15,8 @@ from shoal.model.status import Status
 from shoal.proc import Stream
 from shoal.sandboxes.kind import ready_line
 from shoal.sandboxes.none import NoSandbox
-from shoal.sessions import start_turns as turns
-from shoal.sessions.sandboxed import HELD_BYTES, SandboxCheck
-from shoal.sessions.start_turns import AT_ONCE, begun_turn, taken_turn
+from shoal.sessions import sandboxed
+from shoal.sessions.sandboxed import AT_ONCE, HELD_BYTES, SandboxCheck, begun_turn, taken_turn
 from tests.acting import ran, step
 
 TOKEN = "5e11"
@@ -120,7 +119,7 @@ async def test_only_a_few_start_at_once_and_no_turn_is_lost_however_a_start_ends
 
 
 async def test_who_hangs_at_its_start_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "LONGEST_SECONDS", 0.01)
+    monkeypatch.setattr(sandboxed, "LONGEST_SECONDS", 0.01)
 
     async def hang() -> None:
         async with taken_turn():

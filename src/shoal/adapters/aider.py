@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shoal.adapters.client import Client
-from shoal.adapters.events import event, number, plain, words
-from shoal.adapters.failure_text import describe_unfinished, explain_failure, last_line
+from shoal.adapters.events import describe_unfinished, event, explain_failure, last_line, number, plain, words
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, ToolRules, tool_rules, unheld
 from shoal.errors import Unavailable

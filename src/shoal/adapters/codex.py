@@ -6,8 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from shoal.adapters.client import Client
-from shoal.adapters.events import argument, event, name, number, objects, plain, words
-from shoal.adapters.failure_text import describe_unfinished, explain_failure, last_line
+from shoal.adapters.events import (
+    argument,
+    describe_unfinished,
+    event,
+    explain_failure,
+    last_line,
+    name,
+    number,
+    objects,
+    plain,
+    words,
+)
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, ToolRules, tool_rules, unheld
 from shoal.model.activity import Act, Activity

@@ -6,8 +6,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.adapters.client import Client
-from shoal.adapters.events import Calls, argument, event, number, plain, words
-from shoal.adapters.failure_text import describe_unfinished, explain_failure, last_line
+from shoal.adapters.events import (
+    Calls,
+    argument,
+    describe_unfinished,
+    event,
+    explain_failure,
+    last_line,
+    number,
+    plain,
+    words,
+)
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, ToolRules, assert_together, client_tool_names, tool_rules, unheld
 from shoal.model.activity import Act, Activity

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.adapters.client import Client
-from shoal.adapters.events import Calls, argument, event, number, plain, words
-from shoal.adapters.failure_text import explain_failure
+from shoal.adapters.events import Calls, argument, event, explain_failure, number, plain, words
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, FILE_TOOLS, alternatives, client_tool_names, expression, rules, unheld
 from shoal.model.activity import Act, Activity

@@ -6,8 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from shoal.adapters.client import Client
-from shoal.adapters.events import argument, event, name, number, objects, plain, words
-from shoal.adapters.failure_text import describe_unfinished, explain_failure
+from shoal.adapters.events import (
+    argument,
+    describe_unfinished,
+    event,
+    explain_failure,
+    name,
+    number,
+    objects,
+    plain,
+    words,
+)
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, ToolRules, client_tool_names, tool_rules, unheld
 from shoal.errors import Unavailable

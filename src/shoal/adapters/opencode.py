@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shoal.adapters.client import Client
-from shoal.adapters.events import argument, event, number, plain, words
-from shoal.adapters.failure_text import describe_unfinished, explain_failure, last_line
+from shoal.adapters.events import argument, describe_unfinished, event, explain_failure, last_line, number, plain, words
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import (
     ANY,

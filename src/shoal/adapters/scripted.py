@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.adapters.events import event, plain
-from shoal.adapters.failure_text import last_line
+from shoal.adapters.events import event, last_line, plain
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.errors import BadInput
 from shoal.model.activity import Activity

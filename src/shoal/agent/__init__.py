@@ -21,9 +21,8 @@ from shoal.agent.events import (
 )
 from shoal.agent.limits import AgentLimits
 from shoal.agent.parallel import Answer, Outcome, Prompt
-from shoal.agent.sandboxed import sandboxed_tools
+from shoal.agent.sandboxed import CommandOutcome, OpenWorkspace, Workspace, sandboxed_tools
 from shoal.agent.scripted import After, Call, ScriptedModel
-from shoal.agent.workspace import CommandOutcome, OpenWorkspace, Workspace
 from shoal.patterns.outcome import Err, Ok
 
 __all__ = [

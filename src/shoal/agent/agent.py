@@ -16,10 +16,10 @@ from pydantic_ai.usage import RunUsage
 from shoal.agent.events import Reply, Warned
 from shoal.agent.limits import AgentLimits, as_seconds
 from shoal.agent.parallel import Fanout, Outcome, Prompts
+from shoal.agent.sandboxed import OpenWorkspace
 from shoal.agent.setup import AgentSetup, AgentTool, as_model, as_text
 from shoal.agent.subscribers import Handler, Post, Subscription, Telling
 from shoal.agent.turn import AgentTurn, drop_unfinished, new_id
-from shoal.agent.workspace import OpenWorkspace
 from shoal.errors import BadInput
 
 T = TypeVar("T")

@@ -11,15 +11,13 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RunUsage
 
 from shoal.agent.events import Reply
-from shoal.agent.raised import is_own
-from shoal.agent.sandboxed import sandboxed_tools
-from shoal.agent.setup import AgentSetup, as_model, as_text
-from shoal.agent.workspace import OpenWorkspace, Workspace
+from shoal.agent.sandboxed import OpenWorkspace, Workspace, sandboxed_tools
+from shoal.agent.setup import AgentSetup, as_model, as_text, is_own
 from shoal.errors import AgentCancelled, AgentCrashed, AgentError, BadInput
+from shoal.patterns.flow import stream
 from shoal.patterns.limiter import Limiter
 from shoal.patterns.outcome import Cancelled, Err, Ok
 from shoal.patterns.source import Source
-from shoal.patterns.stream import stream
 
 if TYPE_CHECKING:
     from shoal.agent.agent import Agent

@@ -1,15 +1,66 @@
 """Tools that work in a workspace, in its sandbox: the host never opens by path what an agent can write."""
 
 import functools
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.tools import Tool
 
-from shoal.agent.workspace import CommandOutcome, HasWorkspace, Ruled, Workspace
 from shoal.model.agent import TOOLS
 from shoal.model.permissions import NOT_LISTED, PermissionManager
+
+
+class CommandOutcome(Protocol):
+    """How a command in a workspace ended, and the end of its output."""
+
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def output(self) -> str: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def timed_out(self) -> bool: ...
+    @property
+    def limit(self) -> str | None: ...
+
+
+class Workspace(Protocol):
+    """A private folder in a sandbox, in which commands run."""
+
+    async def run(
+        self, command: str | Sequence[str], *, timeout: float | None = None, stdin: bytes | None = None
+    ) -> CommandOutcome:
+        """Run *command* in the folder, in the sandbox, and wait for it."""
+        ...
+
+
+@runtime_checkable
+class Ruled(Protocol):
+    """A workspace with rules for tools."""
+
+    @property
+    def permission_manager(self) -> PermissionManager: ...
+
+
+@runtime_checkable
+class HasWorkspace(Protocol):
+    """What gives a workspace: a session that was opened by a plain `with`."""
+
+    def as_workspace(self) -> Workspace:
+        """Return the workspace that tools use."""
+        ...
+
+
+class OpenWorkspace(Protocol):
+    """Opens one workspace for each prompt: `lambda index: IsolatedAgentSession(f"prompt-{index}", ".")` does."""
+
+    def __call__(self, index: int, /) -> AbstractAsyncContextManager[Workspace]:
+        """Open the workspace of the prompt with *index*; it is closed when that prompt is done."""
+        ...
+
 
 READ_BYTES = 40_000  # below the 64 KiB of a command's output that a session keeps
 SHELL_CHARACTERS = 30_000

@@ -1,8 +1,12 @@
 """How an agent is set up: a frozen value that its forks share, and the pydantic-ai agent made from it."""
 
+import asyncio
+import dis
 import functools
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import CodeType, TracebackType
 from typing import Any, Self
 
 import pydantic_ai
@@ -13,7 +17,6 @@ from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset, ToolsetTool, WrapperToolset
 
 from shoal.agent.limits import AgentLimits
-from shoal.agent.raised import is_own
 from shoal.errors import BadInput, ToolFailed, Unavailable
 
 FOR_THE_MODEL = (
@@ -109,3 +112,46 @@ class _NamesFailures(WrapperToolset[None]):
             if not is_own(error):
                 raise
             raise ToolFailed(name, f"{type(error).__name__}: {error}") from error
+
+
+def is_own(error: BaseException) -> bool:
+    """Return whether the code that ran raised *error* by itself, so that it ends that code only."""
+    match error:
+        case asyncio.CancelledError():
+            return False
+        case KeyboardInterrupt() | GeneratorExit():
+            return _is_raised(error.__traceback__) and not _is_of_a_signal(error.__traceback__)
+    return isinstance(error, Exception) or not _is_of_a_signal(error.__traceback__)
+
+
+def _is_raised(trace: TracebackType | None) -> bool:
+    """Return whether a `raise` began it: what Python itself throws in begins at some other instruction."""
+    frames = list(_frames(trace))
+    if not frames:
+        return False
+    last = frames[-1]
+    code = last.tb_frame.f_code.co_code
+    return dis.opname[code[last.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+
+
+def _is_of_a_signal(trace: TracebackType | None) -> bool:
+    """Return whether a signal handler raised it: then it is for the whole program."""
+    handlers = set(_handlers())
+    return any(frame.tb_frame.f_code in handlers for frame in _frames(trace))
+
+
+def _handlers() -> Iterator[CodeType]:
+    for number in signal.valid_signals():
+        handler: object = signal.getsignal(number)
+        while isinstance(handler, functools.partial):
+            handler = handler.func
+        handler = getattr(handler, "__func__", handler)
+        code = getattr(handler, "__code__", None)
+        if isinstance(code, CodeType):
+            yield code
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next

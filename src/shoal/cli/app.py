@@ -44,6 +44,8 @@ TOGETHER = {
     "pause": "control",
     "continue": "control",
     "set": "control",
+    "resume": "resume",
+    "retry": "resume",
     "export": "archive",
     "import": "archive",
 }

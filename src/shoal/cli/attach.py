@@ -7,10 +7,9 @@ import signal
 from shoal.cli import output
 from shoal.cli.options import HERE, Json, Repo, Run
 from shoal.cli.output import escape, program
-from shoal.cli.repository import RepositoryState, find_place
+from shoal.cli.repository import RepositoryState, find_place, is_dead
 from shoal.cli.run import EventLines, NoLive
 from shoal.cli.run_output import EventOutput, JsonOutput, LineOutput, RunOutput
-from shoal.cli.wait import is_dead
 from shoal.errors import BadInput, ExitCode
 from shoal.model.results import exit_code
 from shoal.store.fold import report

@@ -19,8 +19,7 @@ from shoal.cli.repository import find_place
 from shoal.errors import BadInput
 from shoal.model.results import WorkerResult
 from shoal.runs.clean import Broom, Cleaning, clean, find_merged_branches, leftovers, records
-from shoal.runs.leftover import Leftover, Sort
-from shoal.runs.merged_branches import find_target
+from shoal.runs.leftovers import Leftover, Sort, find_target
 from shoal.store.documents import text, worker_document
 
 BROKEN = 3

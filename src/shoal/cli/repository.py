@@ -8,8 +8,10 @@ from shoal.errors import BadInput, BadRepository
 from shoal.git.repository import inspect
 from shoal.git.snapshot import repository_of_snapshot
 from shoal.model.repository import Repository
+from shoal.store.fold import fold
 from shoal.store.liveness import read_state
 from shoal.store.paths import StatePaths
+from shoal.store.reader import read_events
 from shoal.store.state import RunState, SessionState, State
 
 
@@ -50,3 +52,8 @@ def no_branch_yet(session: SessionState) -> BadInput:
     is_interrupted = session.status.is_interrupted
     then = "`shoal clean` recovers its work" if is_interrupted else "`shoal logs -f` follows it"
     return BadInput(f"{session.session} has no branch yet: it is {session.status.value}; {then}")
+
+
+def is_dead(place: RepositoryState, run: str) -> bool:
+    """Say whether *run*, whose lock is free, never recorded an end."""
+    return not fold(read_events(place.paths, run)).runs[run].status.is_ended

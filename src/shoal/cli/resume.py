@@ -1,4 +1,4 @@
-"""`shoal resume`: continue a run that was interrupted or killed."""
+"""`shoal resume` and `shoal retry`: continue an interrupted run, or do its failed work again."""
 
 import asyncio
 import os
@@ -16,8 +16,16 @@ from shoal.cli.options import HERE, Repo, Run
 from shoal.cli.planning import RunOverrides, Work, make_plan
 from shoal.cli.repository import find_place
 from shoal.cli.run import Detach, EventLines, Json, ReportStart, Yes, assert_one_output, choose_display
+from shoal.errors import BadInput
 from shoal.model.plan import Plan
-from shoal.runs.resume import ResumableRun, find_resumable, is_complete, with_discarded
+from shoal.runs.resume import (
+    ResumableRun,
+    discard_failed,
+    discard_from,
+    find_resumable,
+    is_complete,
+    with_discarded,
+)
 from shoal.store.lookup import find_run
 
 Fresh = Annotated[
@@ -27,9 +35,15 @@ With = Annotated[
     Path | None,
     typer.Option("--with", metavar="FILE", help="Continue with this file; its finished steps must be unchanged."),
 ]
+What = Annotated[
+    str | None, typer.Argument(metavar="STEP|SESSION", help="A failed step or session; default: all that failed.")
+]
+From = Annotated[
+    str | None, typer.Option("--from", metavar="STEP", help="Run this step and everything that depends on it again.")
+]
 
 
-def command(
+def resume_command(
     run: Run = None,
     fresh: Fresh = False,
     file: With = None,
@@ -55,6 +69,36 @@ def command(
         output.print_out(f"{found.run} has ended ({found.status.value}); nothing was interrupted")
         return 0 if found.status.is_good else 1
     resumed = with_discarded(resumable, (), is_fresh=fresh)
+    return follow_resumed(resumed, yes=yes, json=json, events=events, report_start=report_start)
+
+
+def retry_command(
+    run: Run = None,
+    what: What = None,
+    start: From = None,
+    fresh: Fresh = False,
+    file: With = None,
+    yes: Yes = False,
+    json: Json = False,
+    events: EventLines = False,
+    detach: Detach = False,
+    report_start: ReportStart = None,
+    repo: Repo = HERE,
+) -> int:
+    """Start the failed agents of a run again."""
+    if what is not None and start is not None:
+        raise BadInput("both a failed step and --from; choose one")
+    assert_one_output(json=json, events=events, detach=detach)
+    if detach and report_start is None:
+        return start_detached(sys.argv[1:], b"", repo, json=json)
+    place = asyncio.run(find_place(repo))
+    found = find_run(place.state(), run)
+    changed = None if file is None else plan_of(file, repo)
+    resumable = find_resumable(place.paths, found, os.environ, repo, changed)
+    discard = (
+        discard_failed(found, resumable.plan, what) if start is None else discard_from(found, resumable.plan, start)
+    )
+    resumed = with_discarded(resumable, discard, is_fresh=fresh)
     return follow_resumed(resumed, yes=yes, json=json, events=events, report_start=report_start)
 
 

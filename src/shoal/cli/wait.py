@@ -12,15 +12,14 @@ from shoal.cli.output import escape, program
 from shoal.cli.planning import duration
 from shoal.cli.render.columns import seconds
 from shoal.cli.render.report import error_lines, headline
-from shoal.cli.repository import RepositoryState, find_place
+from shoal.cli.repository import RepositoryState, find_place, is_dead
 from shoal.cli.status import status_document
 from shoal.errors import ExitCode
 from shoal.model.results import exit_code
 from shoal.store.documents import text
-from shoal.store.fold import fold, report
+from shoal.store.fold import report
 from shoal.store.lock import is_locked
 from shoal.store.lookup import find_run
-from shoal.store.reader import read_events
 
 POLL_SECONDS = 0.2
 
@@ -45,11 +44,6 @@ def command(run: Run = None, timeout: Timeout = None, json: Json = False, repo: 
         output.print_err(f"shoal: {escape(name)} was killed; `{program()} clean` brings in what its agents left")
         return ExitCode.FAILED
     return exit_code(ended)
-
-
-def is_dead(place: RepositoryState, run: str) -> bool:
-    """Say whether *run*, whose lock is free, never recorded an end."""
-    return not fold(read_events(place.paths, run)).runs[run].status.is_ended
 
 
 def _wait_for_end(place: RepositoryState, run: str, limit: float | None) -> bool:

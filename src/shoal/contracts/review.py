@@ -5,8 +5,7 @@ import re
 import secrets
 from dataclasses import dataclass
 
-from shoal.contracts.quoting import escape_text
-from shoal.contracts.workbench import Workbench
+from shoal.contracts.workbench import Workbench, escape_text
 from shoal.model.contract import AgentReview
 
 PATCH_BYTES = 200 * 1024

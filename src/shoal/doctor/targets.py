@@ -15,8 +15,8 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.errors import Broken
-from shoal.limits.fleet import Fleet, is_orphan
-from shoal.limits.members import kill_each
+from shoal.limits.cgroups import Fleet, is_orphan
+from shoal.limits.kind import kill_each
 from shoal.model.command import Command
 from shoal.proc.process import is_ended
 from shoal.workspaces.mount import list_mounts, unmount

@@ -1,10 +1,14 @@
-"""Checking out a commit without any filter, hook or driver: a gitdir of ours reads the repository's objects."""
+"""Check out a commit without any filter, hook or driver, and lock a repository while that is done."""
 
+import asyncio
 import contextlib
+import fcntl
 import os
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+from shoal.errors import Broken
 from shoal.git.gitdir import write_gitdir
 from shoal.git.run import git
 from shoal.model.repository import Repository
@@ -38,3 +42,33 @@ def _settle(tree: Path, names: list[bytes]) -> None:
     for name in names:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.utime(root + name, (then, then), follow_symlinks=False)
+
+
+# Unlocked, 16-24 of 100 parallel `git worktree add` fail (git 2.39), and a prune can remove a half-made one.
+WAIT_SECONDS = 120.0
+
+
+@contextlib.asynccontextmanager
+async def repository_locked(git: Path, *, seconds: float = WAIT_SECONDS) -> AsyncIterator[None]:
+    """Hold the repository's lock: a flock on its gitdir, so that no lock file exists and a kill frees it."""
+    fd = os.open(git, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        await _acquire(fd, git, seconds)
+        yield
+    finally:
+        os.close(fd)
+
+
+async def _acquire(fd: int, git: Path, seconds: float) -> None:
+    pause = 0.001
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.5, 0.02)
+                else:
+                    return
+    raise Broken(f"the lock of {git} was not free for {seconds:.0f} s; another Shoal may hang there")

@@ -1,13 +1,15 @@
-"""Commits written as loose objects, without a git process."""
+"""Write commits as loose objects, read files of commits, and find the ancestry between commits."""
 
 import hashlib
 import secrets
 import time
 import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Broken
+from shoal.git.run import git
 from shoal.model.repository import Identity, Repository
 
 
@@ -80,3 +82,133 @@ def _store_object(place: Path, content: bytes) -> None:
     aside = place.with_name(f"tmp_obj_{secrets.token_hex(6)}")
     aside.write_bytes(content)
     aside.replace(place)
+
+
+MOST_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """Commits with their parents, parents first; everything else is older than the start."""
+
+    parents: Mapping[str, tuple[str, ...]]
+
+    def reach(self, commits: Iterable[str]) -> frozenset[str]:
+        """Return the ancestors of *commits*, including themselves."""
+        found: set[str] = set()
+        left = [commit for commit in commits if commit in self.parents]
+        while left:
+            commit = left.pop()
+            if commit not in found:
+                found.add(commit)
+                left += [parent for parent in self.parents[commit] if parent in self.parents]
+        return frozenset(found)
+
+    def without_merges(self, commits: Iterable[str]) -> list[str]:
+        """Return *commits* in topological order, without pure merges."""
+        wanted = set(commits)
+        return [commit for commit, parents in self.parents.items() if commit in wanted and len(parents) < 2]
+
+
+async def since(repository: Repository, starts: Sequence[str], tips: Sequence[str]) -> Ancestry:
+    """Read the commits that *tips* reach and *starts* do not."""
+    wanted = (*dict.fromkeys(tips), *(f"^{start}" for start in dict.fromkeys(starts)))
+    asked = "".join(f"{revision}\n" for revision in wanted)
+    done = await git(
+        repository.git,
+        *("rev-list", "--topo-order", "--reverse", "--parents", "--stdin"),
+        stdin=asked.encode(),
+        limit=MOST_BYTES,
+    )
+    if done.dropped:
+        raise Broken("the sessions have more commits than can be looked at; merge fewer of them at once")
+    rows = (line.split() for line in done.stdout.decode().splitlines())
+    return Ancestry({row[0]: tuple(row[1:]) for row in rows})
+
+
+async def missing_commits(repository: Repository, commits: Iterable[str]) -> frozenset[str]:
+    """Return those of *commits* that the repository no longer has."""
+    asked = "".join(f"{commit}\n" for commit in dict.fromkeys(commits))
+    if not asked:
+        return frozenset()
+    done = await git(repository.git, "cat-file", "--batch-check", stdin=asked.encode(), limit=MOST_BYTES)
+    rows = (line.split() for line in done.stdout.decode().splitlines())
+    return frozenset(row[0] for row in rows if row[-1] == "missing")
+
+
+async def is_ancestor(repository: Repository, inner: str, outer: str) -> bool:
+    """Return whether *inner* is an ancestor of *outer*; a missing commit is not."""
+    done = await git(repository.git, "merge-base", "--is-ancestor", inner, outer, accept=(0, 1, 128))
+    return done.ok
+
+
+MOST_ALL_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """An object; *data* is `None` if it is too large."""
+
+    kind: str
+    data: bytes | None
+
+
+async def contents(gitdir: Path, names: Sequence[bytes], *, limit: int) -> list[Content | None]:
+    """Read the objects named by *names* like `commit:path`, in their order; `None` for a missing one."""
+    if not names:
+        return []
+    # Asked for their sizes first: a file of gigabytes would have to pass through a pipe.
+    asked = b"".join(name + b"\0" for name in names)
+    done = await git(gitdir, "cat-file", "-z", "--batch-check=%(objectname) %(objecttype) %(objectsize)", stdin=asked)
+    heads = list(_heads(names, done.stdout))
+    wanted, room = [], MOST_ALL_BYTES
+    for head in dict.fromkeys(head for head in heads if head is not None):
+        if head.size <= min(limit, room):
+            wanted.append(head)
+            room -= head.size
+    read = await _read(gitdir, wanted)
+    return [None if head is None else Content(head.kind, read.get(head.object)) for head in heads]
+
+
+def tree_names(data: bytes, digits: int) -> Iterator[str]:
+    """Yield the names in a tree object."""
+    at = 0
+    while at < len(data):
+        end = data.index(b"\0", at)
+        yield data[at:end].partition(b" ")[2].decode(errors="surrogateescape")
+        at = end + 1 + digits // 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    object: bytes
+    kind: str
+    size: int
+
+
+def _heads(names: Sequence[bytes], said: bytes) -> Iterator[_Head | None]:
+    at = 0
+    for name in names:
+        missing = name + b" missing\n"  # looked for as a whole: a name may have line ends in it
+        if said.startswith(missing, at):
+            at += len(missing)
+            yield None
+            continue
+        end = said.index(b"\n", at)
+        oid, kind, size = said[at:end].split(b" ")
+        at = end + 1
+        yield _Head(oid, kind.decode(), int(size))
+
+
+async def _read(gitdir: Path, wanted: Sequence[_Head]) -> dict[bytes, bytes]:
+    if not wanted:
+        return {}
+    asked = b"".join(head.object + b"\n" for head in wanted)
+    limit = 2 * MOST_ALL_BYTES
+    said = (await git(gitdir, "cat-file", "--batch=%(objectsize)", stdin=asked, limit=limit)).stdout
+    found, at = {}, 0
+    for head in wanted:
+        at = said.index(b"\n", at) + 1
+        found[head.object] = said[at : at + head.size]
+        at += head.size + 1
+    return found

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from shoal.errors import Broken
 from shoal.limits.control_files import Files
-from shoal.limits.kind import ResourceUsage
-from shoal.limits.members import JOIN, before, kill_each
+from shoal.limits.kind import JOIN, ResourceUsage, before, kill_each
 from shoal.model.command import Command
 from shoal.model.limits import ResourceLimits
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.limits.control_files import LimitsHost
-from shoal.limits.kind import ResourceUsage
-from shoal.limits.members import before, kill_each
+from shoal.limits.kind import ResourceUsage, before, kill_each
 from shoal.model.command import Command
 from shoal.model.limits import ResourceLimits
 

@@ -13,8 +13,7 @@ from shoal.limits.cgroup2 import DIALECT
 from shoal.limits.cgroups import HELD, PROBE
 from shoal.limits.control_files import Files, LimitsHost
 from shoal.limits.group import KernelGroup
-from shoal.limits.kind import ResourceUsage
-from shoal.limits.members import SHELL
+from shoal.limits.kind import SHELL, ResourceUsage
 from shoal.model.command import Command
 from shoal.model.limits import ResourceLimits
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shoal.git.ancestry import Ancestry
-from shoal.git.commits import Commit, original
+from shoal.git.commits import Ancestry, Commit, original
 from shoal.git.conflicts import Clean, Conflicted, Tried
 from shoal.git.merge import MergeRepository
 from shoal.merge.candidates import Candidate

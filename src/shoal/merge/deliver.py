@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shoal.errors import BadInput
+from shoal.git.checkout import repository_locked
 from shoal.git.deliver import Checkout, advance_checkout, checkouts, is_half_delivered, obstacle
-from shoal.git.lock import repository_locked
 from shoal.git.refs import ABSENT, Move, alias, list_refs, move
 from shoal.merge.commits import Chain
 from shoal.merge.request import HEADS, MergeContext

@@ -4,8 +4,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.errors import BadInput, Broken
-from shoal.git.ancestry import Ancestry, is_ancestor, missing_commits, since
-from shoal.git.commits import Commit
+from shoal.git.commits import Ancestry, Commit, is_ancestor, missing_commits, since
 from shoal.git.conflicts import Clean
 from shoal.git.merge import MergeRepository, workbench
 from shoal.git.refs import refusal
@@ -16,14 +15,13 @@ from shoal.merge.candidates import (
     find_workers,
     hold_dependants,
     order_candidates,
+    preview_merge,
     select_candidates,
 )
 from shoal.merge.commits import Chain, CommitBuilder, update_message
 from shoal.merge.deliver import deliver, find_target, move_integration, wait_for_approval
-from shoal.merge.history import MergeHistory
-from shoal.merge.preview import preview_merge
 from shoal.merge.queue import land_candidates
-from shoal.merge.request import HEADS, MergeContext, MergeRequest, hold_merge_lock, record_merge_ended
+from shoal.merge.request import HEADS, MergeContext, MergeHistory, MergeRequest, hold_merge_lock, record_merge_ended
 from shoal.merge.tree_check import TreeCheck, Verdicts, shorten_log
 from shoal.model.conflict_rule import ConflictRule
 from shoal.model.merge import Delivery, MergeRecorded, MergeReport, MergeResult, MergeStatus, Preview, Strategy

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +12,18 @@ from shoal.git.refs import refuse_blocked_names, value
 from shoal.git.repository import inspect
 from shoal.git.snapshot import is_hidden
 from shoal.merge.candidates import Allowed
-from shoal.merge.history import MergeHistory, read_history
 from shoal.model.conflict_rule import ConflictRule
-from shoal.model.events import MergeEnded
-from shoal.model.merge import Conflict, MergeReport, MergeResult, Strategy
+from shoal.model.events import MergeEnded, Recorded
+from shoal.model.merge import (
+    Conflict,
+    DeliveryIntended,
+    DeliveryRecorded,
+    MergeIntended,
+    MergeRecorded,
+    MergeReport,
+    MergeResult,
+    Strategy,
+)
 from shoal.model.repository import Repository
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import RunReport, WorkerResult
@@ -29,7 +37,66 @@ from shoal.store.reader import read_events, store_at
 from shoal.store.state import RunState, State
 
 if TYPE_CHECKING:
-    from shoal.steps.attempts import WorkerRunner  # brings in all that sessions need, which few merges do
+    from shoal.steps.attempts import WorkerRunner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeHistory:
+    """Where Shoal left the integration branch of a run, and what is in it."""
+
+    tip: str = ""
+    """Empty where there is no such branch."""
+    start: str = ""
+    strategy: Strategy = Strategy.AUTO
+    results: tuple[MergeResult, ...] = ()
+    removed: tuple[str, ...] = ()
+    """Sessions that an undo took out."""
+    unrecorded: str | None = None
+    """Where the branch was moved to without a record: the process that moved it was killed."""
+    deliveries: Mapping[str, DeliveryRecorded] = field(default_factory=dict)
+    """The last delivery into each branch."""
+    pending: Mapping[str, DeliveryIntended] = field(default_factory=dict)
+    """Deliveries into each branch that were started and not recorded."""
+
+    def without_missing(self, missing: Container[str]) -> "MergeHistory":
+        """Forget the source commits that are *missing*: what is merged stays merged, but cannot be merged anew."""
+        results = (replace(result, source=None) if result.source in missing else result for result in self.results)
+        return replace(self, results=tuple(results))
+
+
+def read_history(events: Iterable[Recorded], branch_tip: str) -> MergeHistory:
+    """Add up *events* of one run; *branch_tip* is where the integration branch really is."""
+    history = MergeHistory()
+    intent: MergeIntended | None = None
+    for recorded in events:
+        match recorded.event:
+            case MergeIntended() as event:
+                intent = event
+                if event.new == branch_tip:
+                    history = replace(_apply_intent(history, event), unrecorded=branch_tip)
+            case MergeRecorded(new=new):
+                if intent is not None and intent.new == new:
+                    history = replace(_apply_intent(history, intent), unrecorded=None)
+            case DeliveryIntended(into=into) as event:
+                history = replace(history, pending={**history.pending, into: event})
+            case DeliveryRecorded(into=into) as event:
+                pending = {name: intended for name, intended in history.pending.items() if name != into}
+                history = replace(history, pending=pending, deliveries={**history.deliveries, into: event})
+            case _:
+                continue
+    return history
+
+
+def _apply_intent(history: MergeHistory, intent: MergeIntended) -> MergeHistory:
+    return replace(
+        history,
+        tip=intent.new,
+        start=intent.start,
+        strategy=intent.strategy,
+        results=intent.results,
+        removed=intent.out,
+    )
+
 
 HEADS = "refs/heads/"
 WAIT_SECONDS = 600.0

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.contracts.committed_files import SAFE
-from shoal.contracts.quoting import escape_text
+from shoal.contracts.workbench import escape_text
 from shoal.git.conflict_sides import find_markers
 from shoal.git.conflicts import Conflicted
 from shoal.git.merge import MergeRepository

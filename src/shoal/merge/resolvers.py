@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from shoal.adapters.client import this_host
 from shoal.adapters.registry import adapter_of
-from shoal.contracts.quoting import list_paths
+from shoal.contracts.workbench import list_paths
 from shoal.errors import FAULTS
 from shoal.git.commits import Commit
 from shoal.git.conflict_sides import find_markers, has_sides, merge_favouring

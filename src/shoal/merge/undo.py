@@ -4,17 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shoal.errors import BadInput, Broken
-from shoal.git.ancestry import is_ancestor, since
-from shoal.git.commits import Commit
+from shoal.git.commits import Commit, is_ancestor, since
 from shoal.git.conflicts import Clean, Conflicted
 from shoal.git.merge import MergeRepository, workbench
 from shoal.git.refs import value
 from shoal.merge.candidates import ALL_ALLOWED, Candidate
 from shoal.merge.commits import Chain, CommitBuilder, revert_message
 from shoal.merge.deliver import deliver, find_target, move_integration, remove_integration
-from shoal.merge.history import MergeHistory
 from shoal.merge.queue import land_candidates
-from shoal.merge.request import HEADS, MergeContext, Resolving, hold_merge_lock, record_merge_ended
+from shoal.merge.request import HEADS, MergeContext, MergeHistory, Resolving, hold_merge_lock, record_merge_ended
 from shoal.merge.tree_check import TreeCheck, Verdicts
 from shoal.model.merge import (
     Delivery,

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from shoal.adapters.command import CommandAdapter
 from shoal.contracts.committed_work import CommittedBench
-from shoal.contracts.quoting import escape_text
-from shoal.contracts.workbench import Ran
+from shoal.contracts.workbench import Ran, escape_text
 from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable
 from shoal.git.refs import pin
 from shoal.merge.tree_check import Verified

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from shoal.model.network import NETWORKS
-from shoal.model.policy import Network
+from shoal.model.policy import NETWORKS, Network
 
 USUAL_SECONDS = 600.0
 # What is another for each session: a set-up that names one of these cannot be shared.

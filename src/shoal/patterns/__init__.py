@@ -6,14 +6,12 @@ how many run at once. To add a pattern, write it over `flow.py` and export it he
 
 from shoal.patterns.balance import balance
 from shoal.patterns.combine import gather, map, quorum, race, settled, stages
-from shoal.patterns.flow import timeout
+from shoal.patterns.flow import Event, Finished, Progressed, Started, events, stream, timeout
 from shoal.patterns.limiter import Limiter, default_limiter, use_limiter
-from shoal.patterns.outcome import Cancelled, Err, Ok, Outcome
+from shoal.patterns.outcome import Cancelled, Err, Ok, Outcome, Progress
 from shoal.patterns.pool import AgentPool
-from shoal.patterns.progress import Progress
 from shoal.patterns.retry import Retry, retrying
 from shoal.patterns.source import Call, chunked
-from shoal.patterns.stream import Event, Finished, Progressed, Started, events, stream
 
 __all__ = [
     "AgentPool",

@@ -7,8 +7,7 @@ from typing import Any, TypeAlias, TypeVar, Unpack
 from shoal.errors import AllFailed, BadInput, CallCancelled, QuorumMissed
 from shoal.patterns.flow import Flow
 from shoal.patterns.options import How, Options
-from shoal.patterns.outcome import Cancelled, Err, Ok, Outcome
-from shoal.patterns.progress import Meter
+from shoal.patterns.outcome import Cancelled, Err, Meter, Ok, Outcome
 from shoal.patterns.source import Call, Source, calls_of, size_of
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Generic, TypedDict, TypeVar
 
 from shoal.errors import BadInput, TimedOut
 from shoal.patterns.limiter import Limiter, default_limiter
-from shoal.patterns.progress import Progress
+from shoal.patterns.outcome import Progress
 from shoal.patterns.retry import Retry
 from shoal.patterns.slot import Slot
 

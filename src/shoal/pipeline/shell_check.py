@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from shoal.model.places import Place, PlacedText, find_places
-from shoal.model.shell import script_index
+from shoal.model.shell import Place, PlacedText, find_places, script_index
 from shoal.model.shell_code import RUN_FROM, CodePlace, code_places
 from shoal.model.shell_reader import read_shell_text
 from shoal.model.shell_text import EXPANSION, MASK, Word

@@ -8,20 +8,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal import proc
+from shoal.git.checkout import repository_locked
 from shoal.git.imports import release_abandoned
-from shoal.git.lock import repository_locked
 from shoal.git.refs import unpin_abandoned
 from shoal.git.repository import dirt
 from shoal.git.run import git
 from shoal.git.snapshot import is_hidden
-from shoal.limits.fleet import is_orphan
+from shoal.limits.cgroups import is_orphan
 from shoal.model.command import Command
 from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.runs.context import open_run
-from shoal.runs.leftover import Leftover, Sort
-from shoal.runs.merged_branches import Target, find_merged, remove_merged
+from shoal.runs.leftovers import Leftover, Sort, Target, find_merged, remove_merged
 from shoal.runs.recovery import Recovery, RecoveryFailure
 from shoal.runs.request import RunRequest
 from shoal.sessions.checkpoints import FOLDER, drop_checkpoints, list_checkpoints

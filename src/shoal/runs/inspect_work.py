@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import BadInput
-from shoal.git.checkout import check_out
+from shoal.git.checkout import check_out, repository_locked
 from shoal.git.commits import Commit
 from shoal.git.conflicts import Clean
-from shoal.git.lock import repository_locked
 from shoal.git.merge import workbench
 from shoal.git.refs import value
 from shoal.git.run import git
-from shoal.merge.candidates import ALL_ALLOWED, find_workers, order_candidates, select_candidates
-from shoal.merge.preview import preview_merge
+from shoal.merge.candidates import ALL_ALLOWED, find_workers, order_candidates, preview_merge, select_candidates
 from shoal.model.repository import Repository
 from shoal.model.results import RunReport
 from shoal.store.paths import StatePaths

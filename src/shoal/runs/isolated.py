@@ -19,10 +19,9 @@ from shoal.errors import BadInput
 from shoal.model.agent import AgentSpec
 from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
 from shoal.model.limits import ResourceLimits
-from shoal.model.network import NETWORKS
 from shoal.model.permissions import PermissionManager, Permissions
 from shoal.model.plan import Plan, Step
-from shoal.model.policy import Network
+from shoal.model.policy import NETWORKS, Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status, single_status

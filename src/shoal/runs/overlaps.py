@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequen
 from dataclasses import replace
 
 from shoal.errors import FAULTS
-from shoal.git.ancestry import since
+from shoal.git.commits import since
 from shoal.git.conflicts import Conflicted, Tried
 from shoal.git.difference import list_touched_files
 from shoal.git.merge import try_pairs

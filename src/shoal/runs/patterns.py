@@ -29,7 +29,7 @@ from shoal.patterns import (
     stream,
 )
 from shoal.patterns.balance import Strategy
-from shoal.patterns.progress import Meter
+from shoal.patterns.outcome import Meter
 from shoal.patterns.source import Source
 from shoal.runs.merge_results import ProgramMerge
 from shoal.runs.task_run import TaskRun, run_task_graph

@@ -11,8 +11,8 @@ from shoal.errors import ExitCode, ShoalError, first_of
 from shoal.git.repository import dirt
 from shoal.model.events import Event, Recorded, RunEnded, RunStarted
 from shoal.model.limits import ResourceLimits
-from shoal.model.network import NETWORKS
 from shoal.model.plan import Approval, Plan, Stage, Step, everything
+from shoal.model.policy import NETWORKS
 from shoal.model.results import RunBroken, RunReport, StepResult, exit_code
 from shoal.model.status import Rule, Status, run_status, step_status
 from shoal.proc.spawn import raise_file_limit

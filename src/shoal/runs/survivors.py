@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from shoal.errors import Broken
-from shoal.limits.fleet import is_orphan
-from shoal.limits.members import kill_each
+from shoal.limits.cgroups import is_orphan
+from shoal.limits.kind import kill_each
 from shoal.sessions.host_probe import TRIAL
 from shoal.store.paths import StatePaths
 from shoal.workspaces.mount import list_mounts, unmount

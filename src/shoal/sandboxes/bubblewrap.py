@@ -7,8 +7,7 @@ from pathlib import Path
 
 from shoal.errors import BadInput, Unavailable
 from shoal.model.command import Argument, Command, Given, ReportPipe
-from shoal.model.network import NETWORKS
-from shoal.model.policy import Layers, Network, Policy
+from shoal.model.policy import NETWORKS, Layers, Network, Policy
 from shoal.sandboxes import bubblewrap as inside
 from shoal.sandboxes.host import TRIAL_TOKEN, HostRoot, SandboxHost
 from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, TRUE, RootLayers, nul_separated, user_shares

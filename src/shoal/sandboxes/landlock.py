@@ -6,8 +6,7 @@ from pathlib import Path
 
 from shoal.errors import Unavailable
 from shoal.model.command import Command, Given
-from shoal.model.network import NETWORKS
-from shoal.model.policy import Policy
+from shoal.model.policy import NETWORKS, Policy
 from shoal.sandboxes.host import TRIAL_TOKEN, HostRoot, SandboxHost, Trial
 from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, RESOURCES, TRUE, user_shares
 from shoal.sandboxes.launch import Lists, launch_command, launcher_argv

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from shoal.errors import BadInput
 from shoal.model.command import Argument, Given
-from shoal.model.network import NETWORKS
-from shoal.model.policy import Network, Policy
+from shoal.model.policy import NETWORKS, Network, Policy
 from shoal.sandboxes.host import HostRoot
 
 MEMORY_BYTES = 2**30

@@ -10,9 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from shoal.adapters.events import MAX_NAME_CHARS, number
+from shoal.adapters.events import LONGEST, MAX_NAME_CHARS, number
 from shoal.adapters.events import words as text_of
-from shoal.adapters.failure_text import LONGEST
 from shoal.adapters.kind import Reader
 from shoal.errors import first_of
 from shoal.limits.kind import LimitGroup

@@ -5,17 +5,19 @@ import importlib.resources
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.errors import FAULTS, Broken
 from shoal.model.artifact import Artifact, Produced, fault
 from shoal.model.command import Command
 from shoal.model.policy import Layers, Policy
+from shoal.model.results import WorkerResult
 from shoal.proc import Stream
 from shoal.sessions.context import RunContext
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.sessions.session_dir import SYSTEM_PATH
+from shoal.sessions.worker import Session
 from shoal.workspaces.kind import Workspace
 
 SECONDS = 60.0
@@ -196,3 +198,54 @@ def _read_back(artifact: Artifact, path: Path) -> Produced:
 
 def _not_through_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+DATABASE_BYTES = 64 * 2**20
+ENDINGS = ("", "-wal")
+"""The file, and what SQLite has not written into it yet when the agent was killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptDatabase:
+    """The copy of an agent's database, as an artifact, or what could not be copied."""
+
+    artifacts: dict[str, str] = field(default_factory=dict)
+    unkept: tuple[str, ...] = ()
+
+    def add_to(self, result: WorkerResult) -> WorkerResult:
+        """Name in *result* what was kept and what was not."""
+        if not self.artifacts and not self.unkept:
+            return result
+        artifacts = {**result.artifacts, **self.artifacts}
+        return replace(result, artifacts=artifacts, unkept=(*result.unkept, *self.unkept))
+
+
+async def keep_database(session: Session) -> KeptDatabase:
+    """Copy the database, if it was asked for and the agent made one."""
+    context, directory = session.context, session.directory
+    if not context.keeps_database:
+        return KeptDatabase()
+    folder, name = directory.database.parent, directory.database.name
+    names = [f"{name}{ending}" for ending in ENDINGS]
+    try:
+        policy = reading(context, directory.own)
+        paths = [f"{folder.name}/{name}" for name in names]
+        found = await read_files(context, policy, directory.own, paths, most=DATABASE_BYTES)
+    except FAULTS as error:
+        return KeptDatabase(unkept=(f"{name}: it could not be read: {error or 'it took too long'}",))
+    if found[0].state == "missing":
+        return KeptDatabase()
+    if wrong := [_fault(label, file) for label, file in zip(names, found, strict=True) if not _is_fine(file)]:
+        return KeptDatabase(unkept=tuple(wrong))
+    copies = {label: file.content for label, file in zip(names, found, strict=True) if file.state == "file"}
+    paths_kept = keep_bytes(context, session.id, copies)
+    return KeptDatabase(artifacts={"database": paths_kept[name]})
+
+
+def _is_fine(file: FoundFile) -> bool:
+    return file.state in ("file", "missing")
+
+
+def _fault(name: str, file: FoundFile) -> str:
+    large = f"it is larger than {DATABASE_BYTES // 2**20} MiB"
+    return f"{name}: {large if file.state in ('large', 'crowded') else 'it is no plain file that can be read'}"

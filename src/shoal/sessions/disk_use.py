@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, REST, Used, measure_disk
-from shoal.limits.kind import LimitGroup
-from shoal.limits.members import signal_each
+from shoal.limits.kind import LimitGroup, signal_each
 from shoal.proc.namespace import Namespace
 from shoal.proc.room import Room, room
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.git.contents import Content, contents, tree_names
+from shoal.git.commits import Content, contents, tree_names
 from shoal.model.executable import (
     MOST_BYTES,
     UNREADABLE,

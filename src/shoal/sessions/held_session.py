@@ -17,8 +17,8 @@ from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.agent_process import Ending, watch_process
+from shoal.sessions.artifacts import keep_database
 from shoal.sessions.context import RunContext
-from shoal.sessions.database import keep_database
 from shoal.sessions.keep_work import add_patch
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import agent_command, note_decision, session_bounds

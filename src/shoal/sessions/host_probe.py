@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.errors import Broken, ShoalError, Unavailable, first_of
-from shoal.limits.fleet import Fleet
+from shoal.limits.cgroups import Fleet
 from shoal.model.command import Command
 from shoal.model.policy import Layers, Policy
 from shoal.proc.room import free_floor

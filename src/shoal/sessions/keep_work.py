@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.errors import Broken, ShoalError
-from shoal.git.contents import contents
+from shoal.git.commits import contents
 from shoal.git.difference import list_changed_paths
 from shoal.git.gitdir import write_gitdir
 from shoal.git.imports import MAX_BLOB_BYTES, ImportRefused, release, take

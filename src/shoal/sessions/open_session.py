@@ -12,9 +12,9 @@ from shoal.sessions.host_probe import assert_room
 from shoal.sessions.messages import SessionControl
 from shoal.sessions.policy import as_json
 from shoal.sessions.reuse import Spare, gitdir_aside
+from shoal.sessions.sandboxed import begun_turn
 from shoal.sessions.session_dir import SessionDir, hold_session_dir
 from shoal.sessions.setup.prepare import Ready, finish_setup, set_up
-from shoal.sessions.start_turns import begun_turn
 from shoal.sessions.worker import Session, WorkerSpec
 from shoal.workspaces.kind import Kind, Workspace, WorkspaceOrder
 from shoal.workspaces.quota import open_disk, settle

@@ -17,10 +17,9 @@ from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES
 from shoal.limits.kind import LimitGroup
 from shoal.model.command import Command, Live
 from shoal.model.events import PermissionDecided, ResourcesSampled
-from shoal.model.network import NETWORKS
 from shoal.model.permissions import NO_RULE, NOT_LISTED, Decision, Permissions
 from shoal.model.plan import Plan
-from shoal.model.policy import Bind, Network, Policy
+from shoal.model.policy import NETWORKS, Bind, Network, Policy
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.resources import ResourceSample
 from shoal.model.setup import with_aliases

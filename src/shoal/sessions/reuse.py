@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.model.network import NETWORKS
+from shoal.model.policy import NETWORKS
 from shoal.sessions.context import RunContext
 from shoal.sessions.policy import network_of
 from shoal.sessions.session_dir import User

@@ -19,12 +19,11 @@ from shoal.model.masking import Mask
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.sessions.agent_process import AgentEnd, Ending, run_process
-from shoal.sessions.artifacts import Collected, collect_artifacts, store_artifacts
+from shoal.sessions.artifacts import Collected, collect_artifacts, keep_database, store_artifacts
 from shoal.sessions.checkpoints import drop_checkpoints, keep_checkpoints
 from shoal.sessions.client_settings import restore_client_settings
 from shoal.sessions.context import RunContext
 from shoal.sessions.conversations import Attempt, continue_conversation, drop_conversation, keep_stopped
-from shoal.sessions.database import keep_database
 from shoal.sessions.function_thread import run_in_thread
 from shoal.sessions.keep_work import KeptWork, add_continued, add_patch, keep_work, recycle
 from shoal.sessions.messages import SessionControl, close_inbox

@@ -24,7 +24,7 @@ from shoal.model.task import AgentLike, InProcess, Task, Variable
 from shoal.pipeline.keys.duration import seconds
 from shoal.pipeline.names import OWN_FILE, own_file, slug
 from shoal.sessions.clients import ready_clients
-from shoal.sessions.function_spec import function_agent
+from shoal.sessions.function_thread import function_agent
 from shoal.steps.prompt import briefing
 
 if TYPE_CHECKING:

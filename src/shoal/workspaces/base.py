@@ -15,10 +15,9 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.errors import Broken
-from shoal.git.checkout import check_out
+from shoal.git.checkout import check_out, repository_locked
 from shoal.git.closure import OnGather
 from shoal.git.gitdir import write_gitdir
-from shoal.git.lock import repository_locked
 from shoal.git.run import git
 from shoal.model.command import Command
 from shoal.model.repository import Base, Repository

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shoal.errors import Broken
+from shoal.git.checkout import repository_locked
 from shoal.git.closure import (
     GATHER_SECONDS,
     OnGather,
@@ -26,7 +27,6 @@ from shoal.git.closure import (
     nearest_ancestor,
     pack_closure,
 )
-from shoal.git.lock import repository_locked
 from shoal.model.repository import Repository
 from shoal.proc.room import above_floor
 from shoal.workspaces.remove import remove_all

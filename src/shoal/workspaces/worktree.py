@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import Broken
-from shoal.git.checkout import check_out
-from shoal.git.lock import repository_locked
+from shoal.git.checkout import check_out, repository_locked
 from shoal.git.refs import ABSENT, Move, move
 from shoal.git.run import git
 from shoal.model.repository import Repository

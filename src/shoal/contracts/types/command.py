@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from shoal.contracts.quoting import MESSAGE_CHARS, escape_text, quote_output
-from shoal.contracts.workbench import Workbench
+from shoal.contracts.workbench import MESSAGE_CHARS, Workbench, escape_text, quote_output
 from shoal.model.contract import Passes
 
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from shoal.contracts.quoting import MESSAGE_CHARS, escape_text
-from shoal.contracts.workbench import Workbench, read_file, show_file
+from shoal.contracts.workbench import MESSAGE_CHARS, Workbench, escape_text, read_file, show_file
 from shoal.model.artifact import document
 from shoal.model.contract import JsonSchema
 from shoal.pipeline.json_schema import canonical

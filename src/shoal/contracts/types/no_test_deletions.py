@@ -1,9 +1,12 @@
 """The contract `no_test_deletions`: no test file is gone, and there are no fewer tests than before."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.contracts.workbench import Workbench
+from shoal.contracts.committed_files import fitting
+from shoal.contracts.workbench import PLAIN, Change, Workbench, list_paths
 from shoal.model.contract import NoTestDeletions
 
 if TYPE_CHECKING:
@@ -21,6 +24,80 @@ def build(keys: "ContractShape", schemas: Mapping[str, str]) -> NoTestDeletions:
 
 async def check(contract: NoTestDeletions, bench: Workbench) -> str | None:
     """Return which tests are lost, or `None`."""
-    from shoal.contracts.test_deletions import find_lost_tests  # it runs git, and compiles a large expression
+    from shoal.contracts.types.no_test_deletions import find_lost_tests  # it runs git, and compiles a large expression
 
     return await find_lost_tests(bench, contract.patterns)
+
+
+SCRIPTS = ("js", "jsx", "ts", "tsx", "mjs", "cjs", "mts", "cts")
+CLASSES = ("java", "kt", "scala", "groovy", "cs", "swift")
+USUAL = (
+    *("test_*.py", "*_test.py", "*_test.go", "*_test.rs", "*_test.rb", "*_spec.rb", "*_test.exs", "*_test.dart"),
+    *(f"*.{kind}.{end}" for kind in ("test", "spec") for end in SCRIPTS),
+    *(f"*{kind}.{end}" for kind in ("Test", "Tests", "Spec") for end in CLASSES),
+    *("*Test.php", "*_test.cc", "*_test.cpp", "*_test.c", "test_*.c", "test_*.cpp", "*.bats"),
+    *("**/__tests__/**", "**/tests/**/*.rs"),
+)
+# No part of it may look far: the files are an agent's, and could make it look for ever.
+DEFINITION = re.compile(
+    rb"""^[ \t]*(?:
+        (?:async[ \t]+)? def [ \t]+ (?:self\.)? test\w*                                 # Python, Ruby
+      | func [ \t]+ (?:\([^)\n]{0,200}\)[ \t]*)? (?:Test|Fuzz|Example|test)\w* [ \t]* \( # Go, Swift
+      | \#\[ (?:\w{1,50}::){0,5} (?:test|rstest|test_case|case) \b                       # Rust
+      | @ (?:Test|ParameterizedTest|RepeatedTest|TestFactory|Property) \b               # Java, Kotlin
+      | \[ (?:Test|Fact|Theory|TestCase|TestMethod|InlineData|DataRow) \b               # C#
+      | (?:it|test|specify|scenario) (?:\.(?!skip|todo)\w{1,30}){0,5} [ \t]* (?:[('"`]|do\b)  # JavaScript, Ruby, Elixir
+      | (?:public[ \t]+)? function [ \t]+ test\w* [ \t]* \(                             # PHP
+      | (?:TEST (?:_F|_P|_CASE|_METHOD)? | SCENARIO) [ \t]* \(                          # C, C++
+      | @test [ \t]+ ["']                                                             # bats
+    )""",
+    re.VERBOSE | re.MULTILINE,
+)
+MOST_FILES = 1000
+MOST_BYTES = 4 * 2**20
+
+
+async def find_lost_tests(bench: Workbench, patterns: Sequence[str]) -> str | None:
+    """Return which tests the work deletes, or `None`; what cannot be counted counts as deleted."""
+    changes = await bench.changes()
+    tests = await fitting({path for change in changes for path in (change.old_path, change.path)}, patterns or USUAL)
+    touched = [change for change in changes if change.old_path in tests or change.path in tests]
+    if gone := [change for change in touched if _is_gone(change, tests)]:
+        return f"test files are gone: {list_paths([change.old_path for change in gone], bench.mask)}"
+    if len(touched) > MOST_FILES:
+        return f"{len(touched)} test files are changed, and no more than {MOST_FILES} can be counted"
+    before = after = 0
+    emptied: list[str] = []
+    for change in touched:
+        old = await _count_tests(change.old_mode, change.old_path, bench.read_before)
+        new = await _count_tests(change.mode, change.path, bench.read)
+        if old is None or new is None:
+            return f"{list_paths([change.path], bench.mask)} is too large for its tests to be counted"
+        before, after = before + old.tests, after + new.tests
+        # Kept by its name alone: its tests may stand in another file now, but so they may where one was deleted.
+        if (old.tests and not new.tests) or (new.is_blank and not old.is_blank):
+            emptied.append(change.path)
+    if after < before:
+        return f"there were {before} tests in the changed test files, and {after} are left"
+    return f"nothing is left of the tests in {list_paths(emptied, bench.mask)}" if emptied else None
+
+
+def _is_gone(change: Change, tests: Collection[str]) -> bool:
+    was_test = change.old_path in tests and change.old_mode in PLAIN
+    return was_test and (change.mode not in PLAIN or change.path not in tests)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a test file holds."""
+
+    tests: int
+    is_blank: bool
+
+
+async def _count_tests(mode: str, path: str, read: Callable[[str, int], Awaitable[bytes | None]]) -> _Held | None:
+    """Count the tests of one file; `None` where it is too large."""
+    content = await read(path, MOST_BYTES) if mode in PLAIN else b""
+    if content is None or len(content) >= MOST_BYTES:
+        return None
+    return _Held(sum(1 for _ in DEFINITION.finditer(content)), not content.strip())

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from shoal.contracts.quoting import list_paths
-from shoal.contracts.workbench import Workbench
+from shoal.contracts.workbench import Workbench, list_paths
 from shoal.model.contract import SourceDiff
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from functools import partial
 from types import MappingProxyType
 
 from shoal.adapters.acp import CLIENT
-from shoal.adapters.events import event
-from shoal.adapters.failure_text import explain_failure, last_line
+from shoal.adapters.events import event, explain_failure, last_line
 from shoal.errors import first_of
 from shoal.model.activity import Act, Activity
 from shoal.model.permissions import Decision, PermissionManager

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from shoal import __version__
 from shoal.adapters.acp import CLIENT, describe_agent
-from shoal.adapters.events import number, words
-from shoal.adapters.failure_text import LONGEST, explain_failure
+from shoal.adapters.events import LONGEST, explain_failure, number, words
 from shoal.errors import Unavailable
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import sum_usage

@@ -10,8 +10,7 @@ from dataclasses import replace
 from shoal.errors import SetupFailed, Unavailable
 from shoal.model.command import Command
 from shoal.model.events import AgentActed, Output
-from shoal.model.network import NETWORKS
-from shoal.model.policy import Network, Policy
+from shoal.model.policy import NETWORKS, Network, Policy
 from shoal.model.setup import OWN_NAMES, ROOT_NAMES, Setup
 from shoal.proc import Exit
 from shoal.sessions.agent_process import Ending, Watched, watch_process

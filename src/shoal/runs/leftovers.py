@@ -1,12 +1,53 @@
-"""Agents' branches whose work is in a branch of the user's: found by proof, and removed without losing anything."""
+"""What `shoal clean` may remove, and agents' branches whose work is proved to be in a branch of the user's."""
 
 from collections.abc import Container
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 
 from shoal.errors import BadInput
 from shoal.git.refs import ABSENT, Move, list_refs, move, value
 from shoal.git.run import git
 from shoal.model.repository import Repository
+
+
+class Sort(StrEnum):
+    """What kind of thing was found."""
+
+    KILLED = "killed run"
+    LEFTOVER = "leftover"
+    POOL = "warm worktree"
+    BASE = "base checkout"
+    OBJECTS = "object store"
+    SETUP = "set-up"
+    RAW = "raw files"
+    CHECKPOINTS = "checkpoints"
+    OPENED = "opened worktree"
+    CONVERSATION = "conversation"
+    LOG = "log"
+    RESULT = "patch"
+    ARTIFACTS = "artifact"
+    BRANCH = "merged branch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """One thing on disk; what no ref holds, or what a person opened, goes only by force."""
+
+    sort: Sort
+    path: Path
+    size_bytes: int = 0
+
+    @property
+    def needs_force(self) -> bool:
+        """Say whether removing it could lose work."""
+        return self.sort in (Sort.RAW, Sort.OPENED)
+
+    @property
+    def is_record(self) -> bool:
+        """Say whether it is what a session left to be read: that goes by its age, and only when asked for."""
+        return self.sort in (Sort.LOG, Sort.RESULT, Sort.ARTIFACTS)
+
 
 AGENTS = "refs/heads/agent/"
 
