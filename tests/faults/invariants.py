@@ -32,7 +32,16 @@ HELD = (
 )
 """What of ours below `refs/shoal` may stay when no run lives."""
 EMPTY = ("workspaces", "boxes", "runs", "trash", "requests")
-SESSION_KINDS = ("AgentStarted", "AgentEnded", "AgentActed", "Output", "PermissionDecided")
+SESSION_KINDS = (
+    "AgentStarted",
+    "AgentEnded",
+    "AgentActed",
+    "AgentMessaged",
+    "ClientHeard",
+    "Output",
+    "PermissionDecided",
+    "ResourcesSampled",
+)
 """What is recorded in the log of its session and not in the ledger."""
 
 
@@ -68,16 +77,17 @@ def _acknowledged(scene: Scene) -> Iterator[str]:
     if not scene.paths.ledger.exists():
         yield from (f"I1: {printed.kind} was printed, and there is no ledger" for printed in scene.printed)
         return
-    recorded: dict[str | None, set[tuple[int, str]]] = {None: _rows(scene.paths.ledger)}
+    recorded: dict[str | None, set[tuple[int, str]]] = {None: rows(scene.paths.ledger)}
     for printed in scene.printed:
         log = printed.session if printed.kind in SESSION_KINDS else None
         if log is not None and log not in recorded:
-            recorded[log] = _rows(scene.paths.session_db(log))
+            recorded[log] = rows(scene.paths.session_db(log))
         if (printed.seq, printed.kind) not in recorded[log]:
             yield f"I1: {printed.kind} number {printed.seq} was printed, and is not recorded"
 
 
-def _rows(database: Path) -> set[tuple[int, str]]:
+def rows(database: Path) -> set[tuple[int, str]]:
+    """Give the number and the kind of each event in *database*."""
     if not database.exists():
         return set()
     with contextlib.closing(sqlite3.connect(database)) as connection:

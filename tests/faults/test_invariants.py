@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.store.kind import LASTING
 from tests.conftest import git
 from tests.faults import invariants
 from tests.faults.invariants import Untouched, find_violations
@@ -95,6 +96,15 @@ def land_again(scene: Scene) -> None:
 
 def test_a_sound_repository_violates_nothing(sound: tuple[Scene, Untouched]) -> None:
     assert find_violations(*sound) == []
+
+
+def test_each_kind_of_event_is_looked_for_where_it_is_recorded(sound: tuple[Scene, Untouched]) -> None:
+    paths = sound[0].paths
+    in_logs = {kind for log in paths.sessions.glob("*.db") for _, kind in invariants.rows(log)}
+    in_ledger = {kind for _, kind in invariants.rows(paths.ledger)}
+
+    assert in_logs - set(LASTING) <= set(invariants.SESSION_KINDS)
+    assert in_ledger & set(invariants.SESSION_KINDS) == set()
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
