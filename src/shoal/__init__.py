@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from shoal.patterns import AgentPool, Limiter
     from shoal.patterns.outcome import Cancelled, Err, Ok
     from shoal.runs.coordinator import AgentCoordinator
-    from shoal.runs.isolated import IsolatedAgentSession
-    from shoal.sessions.held_session import CommandResult
+    from shoal.runs.isolated_session import IsolatedAgentSession
+    from shoal.sessions.command_session import CommandResult
 
 __version__ = "0.1.0"
 
@@ -61,11 +61,11 @@ _HOMES = {
     "BadInput": "shoal.errors",
     "BudgetExceeded": "shoal.errors",
     "Cancelled": "shoal.patterns.outcome",
-    "CommandResult": "shoal.sessions.held_session",
+    "CommandResult": "shoal.sessions.command_session",
     "Conflict": "shoal.model.merge",
     "ContextTooLong": "shoal.errors",
     "Err": "shoal.patterns.outcome",
-    "IsolatedAgentSession": "shoal.runs.isolated",
+    "IsolatedAgentSession": "shoal.runs.isolated_session",
     "Limiter": "shoal.patterns",
     "MaxTurns": "shoal.errors",
     "MergeReport": "shoal.model.merge",

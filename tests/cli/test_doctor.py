@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli.doctor import Page
-from shoal.model.finding import Diagnosis, Finding
+from shoal.model.diagnosis import Diagnosis, Finding
 from tests.acting import fingerprint
 from tests.cli.conftest import SHOAL, Shoal, environment, shoal_in
 

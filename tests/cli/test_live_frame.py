@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.cli.live.cells import CUT, clean, fit, width, wrap
 from shoal.cli.live.frame import Pane, Shown, Size, draw_frame, log_lines
+from shoal.cli.live.text_width import CUT, clean, fit, width, wrap
 from shoal.cli.output import Paint
 from shoal.model.activity import Act
 from shoal.model.events import (

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from shoal.cli.render.html_report import AgentDiff, PageContent, page
 from shoal.cli.render.junit import junit
 from shoal.cli.render.markdown import markdown
-from shoal.cli.render.page import AgentDiff, PageContent, page
-from shoal.cli.render.plots import cpu_points, disk_points, memory_points, plot_svg
+from shoal.cli.render.resource_plots import cpu_points, disk_points, memory_points, plot_svg
 from shoal.cli.render.timeline import read_lane
 from shoal.model.activity import Act
 from shoal.model.events import AgentActed, AgentEnded, AgentStarted, Recorded

@@ -15,7 +15,7 @@ from shoal.model.permissions import Permissions
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
-from shoal.workspaces.base import delta_ready
+from shoal.workspaces.base_checkouts import delta_ready
 from tests.acting import assert_nothing_left, fingerprint
 from tests.conftest import git
 from tests.contracts.contracting import asked, benched, committed, message, non_empty, passes, review, running, worker

@@ -27,7 +27,7 @@ from shoal.errors import Unavailable
 from shoal.limits.kind import Enforcer, LimitGroup
 from shoal.limits.polling import Polling
 from shoal.model.command import Command
-from shoal.model.finding import Diagnosis, Finding
+from shoal.model.diagnosis import Diagnosis, Finding
 from shoal.model.limits import ResourceLimits
 from shoal.model.policy import Network, Policy
 from shoal.runs.context import open_run

@@ -20,7 +20,7 @@ from shoal.model.status import Status
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
-from shoal.sessions.messages import SessionControl
+from shoal.sessions.session_control import SessionControl
 from shoal.sessions.worker import WorkerSpec
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events

@@ -28,7 +28,7 @@ from shoal.sessions.context import RunContext
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
-from shoal.store.state import StepState
+from shoal.store.run_state import StepState
 from tests.acting import assert_nothing_left, fingerprint
 from tests.conftest import git
 

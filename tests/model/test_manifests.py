@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from shoal.model.executable import (
+from shoal.model.executable_files import (
     MOST_BYTES,
     UNREADABLE,
     find_changed_hooks,

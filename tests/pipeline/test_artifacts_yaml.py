@@ -16,7 +16,7 @@ from shoal.pipeline.keys.artifacts import (
 )
 from shoal.pipeline.problems import Position, Problem
 from shoal.pipeline.tree import Node, find
-from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.validation_errors import shape_problems
 from shoal.pipeline.yaml_reader import compose
 
 

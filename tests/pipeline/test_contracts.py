@@ -22,7 +22,7 @@ from shoal.pipeline.keys.contracts import Contracted, ContractShape, Schemas, co
 from shoal.pipeline.problems import Problem
 from shoal.pipeline.shell_check import shell_problems
 from shoal.pipeline.tree import Node, find, items, plain
-from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.validation_errors import shape_problems
 from shoal.pipeline.yaml_reader import compose
 
 HEAD = (

@@ -6,7 +6,7 @@ from shoal.model.gate import Gate, GateVerdict
 from shoal.pipeline.fields import Shape
 from shoal.pipeline.keys.gates import MOST_CHARS, GateField, gate_problems
 from shoal.pipeline.tree import Fields, plain
-from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.validation_errors import shape_problems
 from shoal.pipeline.yaml_reader import compose
 
 

@@ -11,7 +11,7 @@ from shoal.pipeline.keys.merging import MergingField, merging, merging_problems
 from shoal.pipeline.load import parse
 from shoal.pipeline.plan import plan, resolver
 from shoal.pipeline.tree import plain
-from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.validation_errors import shape_problems
 from shoal.pipeline.yaml_reader import compose
 
 

@@ -12,7 +12,7 @@ from shoal.pipeline.keys.strategy import StrategyShape, matrix_problems
 from shoal.pipeline.keys.vary import Vary, vary_problems
 from shoal.pipeline.problems import Position, Problem
 from shoal.pipeline.tree import Fields, plain
-from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.validation_errors import shape_problems
 from shoal.pipeline.yaml_reader import compose
 
 PLAN = """\

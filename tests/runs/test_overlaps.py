@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import AgentCoordinator
-from shoal.git.difference import meeting
+from shoal.git.diff import meeting
 from shoal.model.events import OverlapSeen, Recorded
 from shoal.model.merge import Overlap
 from shoal.runs import overlaps

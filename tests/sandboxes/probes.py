@@ -3,7 +3,7 @@
 import json
 
 from shoal.model.policy import Network, Policy
-from shoal.sandboxes.view import MEMORY_BYTES
+from shoal.sandboxes.mounts import MEMORY_BYTES
 from tests.sandboxes.sandbox_runs import Ran
 
 NAMESPACES = ("user", "pid", "ipc", "uts", "net", "cgroup", "mnt")

@@ -12,7 +12,7 @@ from shoal.model.command import Argument, Command
 from shoal.model.policy import Bind, Layers, Policy
 from shoal.sandboxes.bubblewrap import Bubblewrap
 from shoal.sandboxes.kind import MAX_USER_SHARE
-from shoal.sandboxes.view import MEMORY
+from shoal.sandboxes.mounts import MEMORY
 from tests.sandboxes.probes import NAMESPACES, PROBES, expected
 from tests.sandboxes.sandbox_runs import SEARCH, TOKEN, Person, Ran, python, ran
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.git.difference import list_changed_paths
-from shoal.model.executable import ALWAYS, INSTRUCTIONS, ExecutableRules
+from shoal.git.diff import list_changed_paths
+from shoal.model.executable_files import ALWAYS, INSTRUCTIONS, ExecutableRules
 from shoal.sessions.executable_config import flag_changes
 from tests.acting import worked
 from tests.cli.conftest import shoal_in

@@ -12,7 +12,7 @@ from shoal.git.repository import inspect
 from shoal.model.plan import Step
 from shoal.model.status import Status
 from shoal.store.paths import StatePaths
-from shoal.workspaces.objects import objects_ready
+from shoal.workspaces.object_stores import objects_ready
 from tests.acting import paths_in, ran, shown, step, worked
 from tests.conftest import git
 from tests.git.test_imports import agent_of, packed

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shoal.sessions.pace import WorkClock
+from shoal.sessions.clocks import WorkClock
 
 
 async def test_seconds_pass_as_long_as_the_clock_runs() -> None:

@@ -20,7 +20,7 @@ from shoal.steps.gate import MOST_CHARS, ask_person, door_of
 from shoal.store.fold import fold
 from shoal.store.reader import read_events
 from shoal.store.requests import ControlRequest, post, read_posted, user_name
-from shoal.store.state import StepState
+from shoal.store.run_state import StepState
 
 ASK = Gate(message="Ship it?")
 

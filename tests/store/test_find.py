@@ -6,7 +6,7 @@ from shoal.errors import BadInput
 from shoal.model.events import Event, Recorded, RunStarted, SessionStarted
 from shoal.store.fold import fold
 from shoal.store.lookup import find_run, find_session
-from shoal.store.state import State
+from shoal.store.run_state import State
 
 
 def run_started(run: str, name: str = "adhoc") -> RunStarted:

@@ -24,7 +24,7 @@ from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.store.fold import fold, latest, report
 from shoal.store.lookup import find_run, find_session
-from shoal.store.state import State
+from shoal.store.run_state import State
 
 GOOD = Status.SUCCEEDED
 

@@ -18,7 +18,7 @@ from shoal.model.merge import (
 from shoal.model.status import Status
 from shoal.store.codec import decode, encode
 from shoal.store.fold import fold, report
-from shoal.store.state import RunState
+from shoal.store.run_state import RunState
 
 STARTED = RunStarted(run="r", name="n", base="b", wall="none", workspace="overlay", owner=1)
 CLASH = Conflict(kind=ConflictKind.CONTENT, paths=("\udcff",), partners=("s0",))

@@ -12,10 +12,10 @@ from shoal.errors import BadInput, Broken
 from shoal.model.events import AgentStarted, Output, Recorded, RunEnded, StepStarted
 from shoal.model.status import Status
 from shoal.store import reader
-from shoal.store.backlog import BacklogBounds
 from shoal.store.ledger import open_ledger
 from shoal.store.paths import StatePaths
 from shoal.store.reader import store_at
+from shoal.store.write_queue import BacklogBounds
 
 
 def step(number: int, run: str = "r") -> StepStarted:

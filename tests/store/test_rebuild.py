@@ -12,12 +12,12 @@ from shoal.errors import Broken
 from shoal.model.events import Imported, Output, RunEnded, RunStarted, SessionEnded, SessionStarted, StepStarted
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.store.adopt import adopt_lost
 from shoal.store.fold import fold
+from shoal.store.killed_runs import record_lost_sessions
 from shoal.store.ledger import open_ledger
 from shoal.store.paths import StatePaths
 from shoal.store.reader import list_runs, read_events, read_session, store_at
-from shoal.store.state import State
+from shoal.store.run_state import State
 
 RUN = "work-20261118-a1b2"
 KILLED = "work-20261118-c3d4"
@@ -160,8 +160,8 @@ async def test_a_log_of_writes_that_is_deleted_after_a_kill_costs_no_session(pat
     assert "late" not in fold(read_events(paths)).runs[KILLED].steps["work"].sessions
 
     async with open_ledger(store_at(paths)) as ledger:
-        assert await adopt_lost(paths, ledger, ["killed", "late"]) == ("late",)
-        assert await adopt_lost(paths, ledger, ["killed", "late"]) == ()
+        assert await record_lost_sessions(paths, ledger, ["killed", "late"]) == ("late",)
+        assert await record_lost_sessions(paths, ledger, ["killed", "late"]) == ()
 
     assert "late" in fold(read_events(paths)).runs[KILLED].steps["work"].sessions
 
@@ -183,7 +183,7 @@ async def test_bytes_flipped_anywhere_never_lose_a_session_in_silence(paths: Sta
     _, said = await reopen(paths)
 
     async with open_ledger(store_at(paths)) as ledger:
-        adopted = await adopt_lost(paths, ledger, ["done", "killed"])  # what `shoal clean` does
+        adopted = await record_lost_sessions(paths, ledger, ["done", "killed"])  # what `shoal clean` does
     state = fold(read_events(paths))
     known = {name for run in state.runs.values() for step in run.steps.values() for name in step.sessions}
     assert known >= {"done", "killed"}, (said, adopted)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.store.known_repositories import list_repositories, register
 from shoal.store.paths import StatePaths
-from shoal.store.registry import list_repositories, register
 
 State = Mapping[str, str]
 

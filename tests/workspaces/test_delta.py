@@ -8,7 +8,7 @@ from pathlib import Path
 from shoal.git.repository import inspect
 from shoal.model.policy import Layers
 from shoal.store.paths import StatePaths
-from shoal.workspaces.base import base_ready, delta_ready
+from shoal.workspaces.base_checkouts import base_ready, delta_ready
 from shoal.workspaces.mount import mount_overlay, unmount
 from tests.acting import ran, shown, step
 from tests.conftest import git

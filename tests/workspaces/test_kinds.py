@@ -18,7 +18,7 @@ from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.host_probe import probe_sandbox
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.workspaces import overlay
-from shoal.workspaces.base import base_ready
+from shoal.workspaces.base_checkouts import base_ready
 from shoal.workspaces.directory import Directory
 from shoal.workspaces.kind import Kind, WorkspaceOrder
 from shoal.workspaces.mount import mount_overlay, unmount

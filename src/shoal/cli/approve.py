@@ -24,7 +24,7 @@ from shoal.store.lookup import find_run
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 from shoal.store.requests import ControlRequest, post, user_name, withdraw
-from shoal.store.state import GateState, RunState, State, StepState
+from shoal.store.run_state import GateState, RunState, State, StepState
 
 TAKEN_SECONDS = 3.0
 SHOWN = 5

@@ -13,7 +13,7 @@ import typer
 from shoal.cli import output
 from shoal.cli.options import HERE, Json, Repo
 from shoal.cli.output import escape, flat
-from shoal.cli.render import trouble
+from shoal.cli.render import messages
 from shoal.cli.render.columns import columns, count, join_cells, size
 from shoal.cli.repository import find_place
 from shoal.errors import BadInput
@@ -162,7 +162,7 @@ async def _broom(folder: Path, *, force: bool, older_than: float | None) -> Broo
         environ=os.environ,
         force=force,
         older_than=older_than,
-        on_blocked=lambda reason: output.print_err(trouble.wait_line(reason)),
+        on_blocked=lambda reason: output.print_err(messages.wait_line(reason)),
     )
 
 

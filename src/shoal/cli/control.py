@@ -23,7 +23,7 @@ from shoal.store.lookup import find_run, find_run_or_session, find_session
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, read_session
 from shoal.store.requests import MAX_BYTES, ControlRequest, RequestKind, post, user_name, withdraw
-from shoal.store.state import RunState, SessionState, State
+from shoal.store.run_state import RunState, SessionState, State
 
 TAKEN_SECONDS = 10.0
 POLL_SECONDS = 0.2

@@ -17,7 +17,7 @@ from shoal.cli.render.columns import some
 from shoal.cli.render.patch import patch_lines
 from shoal.cli.repository import RepositoryState, find_place, no_branch_yet
 from shoal.errors import BadInput
-from shoal.git.difference import list_changed_files, list_changed_paths, patch
+from shoal.git.diff import list_changed_files, list_changed_paths, patch
 from shoal.model.results import WorkerResult
 from shoal.proc.pager import show_pages
 from shoal.runs.inspect_work import combination
@@ -25,7 +25,7 @@ from shoal.sessions.executable_config import flag_changes
 from shoal.store.documents import text
 from shoal.store.fold import report
 from shoal.store.lookup import find_run, find_session
-from shoal.store.state import SessionState
+from shoal.store.run_state import SessionState
 
 
 def warning(names: Sequence[str], paint: Paint) -> str:

@@ -16,7 +16,7 @@ from shoal.cli.options import Json
 from shoal.cli.output import Paint, escape
 from shoal.doctor.doctor import diagnose
 from shoal.errors import ExitCode
-from shoal.model.finding import Diagnosis, Finding
+from shoal.model.diagnosis import Diagnosis, Finding
 from shoal.store.documents import text
 
 MARKS = {True: "ok", False: "no", None: "–"}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shoal.cli import output
-from shoal.cli.render import trouble
+from shoal.cli.render import messages
 from shoal.cli.run_output import RunOutput
 from shoal.errors import ExitCode
 from shoal.model.plan import Plan
@@ -35,14 +35,14 @@ class Interrupt:
             self._task.cancel()
         elif not self.stop.is_set():
             self.stop.set()
-            output.print_err(trouble.stopping())
+            output.print_err(messages.stopping())
 
     def expire(self) -> None:
         """Stop because the deadline has passed."""
         if not self.stop.is_set():
             self.stop.exit_code = ExitCode.TIMED_OUT
             self.stop.set()
-            output.print_err(trouble.late())
+            output.print_err(messages.late())
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ async def follow_run(
                 with seldom_collected():
                     report = await run(plan, request, stop=interrupt.stop, listen=display.on_event)
         except asyncio.CancelledError:
-            output.print_err(trouble.interrupt_line())
+            output.print_err(messages.interrupt_line())
             return ExitCode.INTERRUPTED
         except RunBroken as broken:
             await display.conclude(broken.report, request.folder)
@@ -126,6 +126,6 @@ def make_request(plan: Plan, folder: Path, base: str | None = None, *, approve_a
         checkpoint_seconds=plan.checkpoint_seconds,
         fleet=plan.fleet_limits,
         approve_all=approve_all,
-        on_gather=lambda commits: output.print_err(trouble.gathering(commits)),
-        on_blocked=lambda reason: output.print_err(trouble.wait_line(reason)),
+        on_gather=lambda commits: output.print_err(messages.gathering(commits)),
+        on_blocked=lambda reason: output.print_err(messages.wait_line(reason)),
     )

@@ -32,7 +32,7 @@ from shoal.store.lock import is_locked
 from shoal.store.lookup import find_session
 from shoal.store.progress import RunTail
 from shoal.store.reader import read_events, read_session
-from shoal.store.state import SessionState
+from shoal.store.run_state import SessionState
 
 # Removed rather than escaped: many programs print colours, and a line of escapes is unreadable.
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")

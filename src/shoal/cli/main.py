@@ -27,7 +27,7 @@ def _print_names(kinds: Sequence[str]) -> None:
     """Print names for a shell that waits for them at every press of a key: without what commands import."""
     from pathlib import Path
 
-    from shoal.store.names import list_names
+    from shoal.store.completion_names import list_names
 
     names = [name for kind in kinds for name in list_names(Path.cwd(), kind)]
     with contextlib.suppress(BrokenPipeError):
@@ -58,7 +58,7 @@ def _print_error(error: Exception, words: Sequence[str]) -> int:
 
     from shoal.cli import output
     from shoal.cli.app import COMMANDS
-    from shoal.cli.render.trouble import MACHINE, bug, machine_fault, sentence, usage
+    from shoal.cli.render.messages import MACHINE, bug, machine_fault, sentence, usage
     from shoal.errors import Broken, ShoalError
 
     cause = _first(error)

@@ -17,7 +17,7 @@ from shoal.cli import output
 from shoal.cli.follow import interruptible
 from shoal.cli.options import HERE, Json, Repo, Run
 from shoal.cli.output import escape, program
-from shoal.cli.render import trouble
+from shoal.cli.render import messages
 from shoal.cli.render.merge import confirm_line, merge_lines, not_delivered_line, preview_lines, undo_lines
 from shoal.cli.repository import RepositoryState, find_place
 from shoal.errors import BadInput, ExitCode
@@ -37,7 +37,7 @@ from shoal.store.fold import report
 from shoal.store.ledger import open_ledger
 from shoal.store.lookup import find_run, find_session
 from shoal.store.reader import store_at
-from shoal.store.state import RunState, State
+from shoal.store.run_state import RunState, State
 
 AT_ONCE = 3
 
@@ -216,7 +216,7 @@ class _MergeCommand:
             except Stopped as stopped:
                 output.print_err(str(stopped))
             except asyncio.CancelledError:
-                output.print_err(trouble.interrupt_line())
+                output.print_err(messages.interrupt_line())
                 return ExitCode.INTERRUPTED
         return ExitCode.INTERRUPTED if interrupt.stop.is_set() else code
 

@@ -14,7 +14,7 @@ from shoal.errors import BadInput
 from shoal.runs.inspect_work import Opened, open_branch
 from shoal.store.documents import text
 from shoal.store.lookup import find_session
-from shoal.store.state import SessionState
+from shoal.store.run_state import SessionState
 
 
 def checkout_line(branch: str, *, is_new: bool, is_elsewhere: bool) -> str:

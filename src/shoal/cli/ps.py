@@ -13,11 +13,11 @@ from shoal.errors import ShoalError
 from shoal.model.events import AgentStarted
 from shoal.store.documents import text
 from shoal.store.fold import fold
+from shoal.store.known_repositories import list_repositories
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, read_session
-from shoal.store.registry import list_repositories
-from shoal.store.state import RunState, SessionState
+from shoal.store.run_state import RunState, SessionState
 
 NAME = 28
 PLACE = 30

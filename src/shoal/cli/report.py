@@ -15,21 +15,21 @@ import typer
 from shoal.cli import output
 from shoal.cli.options import HERE, Repo, Run
 from shoal.cli.output import escape
+from shoal.cli.render.html_report import AgentDiff, PageContent, page
 from shoal.cli.render.junit import junit
 from shoal.cli.render.markdown import markdown
-from shoal.cli.render.page import AgentDiff, PageContent, page
 from shoal.cli.render.timeline import MAX_LANES, Lane, read_lane
 from shoal.cli.repository import RepositoryState, find_place
 from shoal.cli.status import status_document
 from shoal.errors import BadInput, Broken, GitFailed
-from shoal.git.difference import patch_beginning
+from shoal.git.diff import patch_beginning
 from shoal.model.events import SessionEnded, StepStarted
 from shoal.model.results import WorkerResult
 from shoal.store.documents import text
 from shoal.store.fold import report
 from shoal.store.lookup import find_run
 from shoal.store.reader import read_events, read_samples, read_session
-from shoal.store.state import RunState
+from shoal.store.run_state import RunState
 
 DIFF_BYTES = 128 * 1024
 ALL_DIFF_BYTES = 4 * 2**20

@@ -9,10 +9,10 @@ from shoal.git.repository import inspect
 from shoal.git.snapshot import repository_of_snapshot
 from shoal.model.repository import Repository
 from shoal.store.fold import fold
-from shoal.store.liveness import read_state
+from shoal.store.killed_runs import read_state
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
-from shoal.store.state import RunState, SessionState, State
+from shoal.store.run_state import RunState, SessionState, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from shoal.cli.render.overlaps import OverlapLines
 from shoal.cli.render.report import Closing, report_lines, why
 from shoal.cli.repository import find_place
 from shoal.errors import Broken
-from shoal.git.difference import changes
+from shoal.git.diff import changes
 from shoal.git.snapshot import is_hidden
 from shoal.model.contract import warnings
 from shoal.model.events import (
@@ -226,7 +226,7 @@ def _fit_terminal(lines: Iterator[str]) -> Iterator[str]:
     if not output.is_terminal():
         yield from lines
         return
-    from shoal.cli.live.cells import wrap  # brings in rich
+    from shoal.cli.live.text_width import wrap  # brings in rich
 
     columns = shutil.get_terminal_size().columns
     for line in lines:

@@ -16,10 +16,10 @@ from shoal.cli.repository import find_place
 from shoal.errors import ShoalError
 from shoal.store.documents import text
 from shoal.store.fold import report
-from shoal.store.liveness import read_state
+from shoal.store.killed_runs import read_state
+from shoal.store.known_repositories import list_repositories
 from shoal.store.paths import StatePaths
-from shoal.store.registry import list_repositories
-from shoal.store.state import RunState
+from shoal.store.run_state import RunState
 
 LATEST = 20
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=0, help="List the latest N; 0 lists all.")]

@@ -17,7 +17,7 @@ from shoal.model.results import RunReport, WorkerResult
 from shoal.store.documents import run_document, text
 from shoal.store.fold import report
 from shoal.store.lookup import find_run
-from shoal.store.state import RunState
+from shoal.store.run_state import RunState
 
 SHOWN = 5
 

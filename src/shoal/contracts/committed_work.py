@@ -15,18 +15,18 @@ from shoal.git.refs import pin
 from shoal.git.snapshot import revert_paths
 from shoal.model.contract import AgentReview
 from shoal.model.events import AgentActed, Event, Output
-from shoal.model.executable import is_read_by_clients
+from shoal.model.executable_files import is_read_by_clients
 from shoal.model.repository import Base
 from shoal.model.resolved_task import ResolvedTask
 from shoal.sessions.agent_process import AgentEnd, Ending
 from shoal.sessions.context import RunContext
-from shoal.sessions.messages import SessionControl
 from shoal.sessions.open_session import open_session
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import network_of
+from shoal.sessions.session_control import SessionControl
 from shoal.sessions.worker import Session, WorkerSpec
 from shoal.store.paths import StatePaths
-from shoal.workspaces.base import base_ready, delta_ready
+from shoal.workspaces.base_checkouts import base_ready, delta_ready
 from shoal.workspaces.directory import Directory
 
 RunnerFor = Callable[[WorkerSpec], Callable[[Session], Awaitable[AgentEnd]]]

@@ -18,10 +18,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from shoal import __version__
+from shoal.dashboard.access import Access, PageGuard, is_ours
 from shoal.dashboard.actions import Outcome, command_words, run_command
 from shoal.dashboard.documents import error_document, event_document, ticks
 from shoal.dashboard.feed import ChangeFeed, SiteFeed
-from shoal.dashboard.guard import Access, PageGuard, is_ours
 from shoal.errors import BadInput, ShoalError
 from shoal.store.documents import run_document
 from shoal.store.fold import report

@@ -11,7 +11,7 @@ from shoal.store.codec import encode
 from shoal.store.documents import worker_document
 from shoal.store.fold import report
 from shoal.store.progress import AgentProgress, RunProgress
-from shoal.store.state import RunState, SessionState, StepState
+from shoal.store.run_state import RunState, SessionState, StepState
 
 MAX_TEXT_CHARS = 4000
 MAX_PROMPT_CHARS = 300

@@ -16,11 +16,11 @@ from shoal.dashboard.documents import Document, plan_stages, run_card, run_page,
 from shoal.errors import BadInput
 from shoal.model.events import Recorded
 from shoal.store.fold import Fold
-from shoal.store.liveness import find_dead, interrupt_runs
+from shoal.store.killed_runs import find_dead, interrupt_runs
 from shoal.store.paths import StatePaths
 from shoal.store.progress import RunProgress, RunTail
 from shoal.store.reader import read_events, store_at
-from shoal.store.state import RunState, SessionState
+from shoal.store.run_state import RunState, SessionState
 
 POLL_SECONDS = 0.25
 DEAD_SECONDS = 5.0

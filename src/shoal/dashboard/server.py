@@ -12,9 +12,9 @@ from pathlib import Path
 
 import uvicorn
 
+from shoal.dashboard.access import Access, local_hosts
 from shoal.dashboard.app import make_app
 from shoal.dashboard.feed import ChangeFeed
-from shoal.dashboard.guard import Access, local_hosts
 from shoal.errors import BadInput
 
 LOOPBACK = "127.0.0.1"

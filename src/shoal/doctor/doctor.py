@@ -11,7 +11,7 @@ from shoal.doctor.limit_breaches import breach_limits
 from shoal.doctor.targets import README, scratch_folder
 from shoal.errors import ShoalError, Unavailable, first_of
 from shoal.git.snapshot import scratch_repository
-from shoal.model.finding import Diagnosis, Finding
+from shoal.model.diagnosis import Diagnosis, Finding
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sandboxes.kind import Sandbox

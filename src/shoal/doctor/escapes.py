@@ -13,7 +13,7 @@ from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.doctor.targets import Bait, open_bait
 from shoal.errors import FAULTS, ShoalError, Unavailable
 from shoal.model.agent import AgentSpec
-from shoal.model.finding import Finding
+from shoal.model.diagnosis import Finding
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.proc import Stream

@@ -18,8 +18,8 @@ from shoal.git.run import ENVIRONMENT
 from shoal.limits.control_files import find_hierarchies
 from shoal.model.agent import CLIENTS
 from shoal.model.command import Command
-from shoal.model.finding import Finding
-from shoal.proc.room import free_floor
+from shoal.model.diagnosis import Finding
+from shoal.proc.free_space import free_floor
 from shoal.proc.spawn import raise_file_limit
 from shoal.sandboxes.host import NO_LIBSECCOMP
 from shoal.sandboxes.seccomp import LIBRARY, Strength, program

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from shoal.adapters.command import CommandAdapter as CommandAdapter
 from shoal.errors import FAULTS, first_of
 from shoal.model.agent import AgentSpec
-from shoal.model.finding import Finding
+from shoal.model.diagnosis import Finding
 from shoal.model.limits import ResourceLimits
 from shoal.model.resolved_task import ResolvedTask
 from shoal.sessions.agent_process import Ending, watch_process

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from shoal.model.results import WorkerResult
 from shoal.sessions.context import RunContext
-from shoal.sessions.messages import SessionControl
+from shoal.sessions.session_control import SessionControl
 from shoal.sessions.worker import WorkerSpec
 
 OnResult = Callable[[WorkerResult], None]

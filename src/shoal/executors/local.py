@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from shoal.executors.kind import OnResult
 from shoal.model.results import WorkerResult
 from shoal.sessions.context import RunContext
-from shoal.sessions.messages import SessionControl
 from shoal.sessions.session import run_session
+from shoal.sessions.session_control import SessionControl
 from shoal.sessions.worker import WorkerSpec
 
 

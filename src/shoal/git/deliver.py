@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.errors import BadInput
-from shoal.git.difference import list_touched_files
+from shoal.git.diff import list_touched_files
 from shoal.git.refs import aliases
 from shoal.git.repository import without_filters
 from shoal.git.run import git, git_text

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from shoal.git.commits import Ancestry, missing_commits, since
 from shoal.git.conflicts import Conflicted, Tried
-from shoal.git.difference import list_touched_files, meeting
+from shoal.git.diff import list_touched_files, meeting
 from shoal.git.merge import try_pairs
 from shoal.model.merge import Clash, MergeResult, MergeStatus, Preview
 from shoal.model.repository import Repository

@@ -34,7 +34,7 @@ from shoal.store.lock import hold_lock
 from shoal.store.lookup import find_run, find_session
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, store_at
-from shoal.store.state import RunState, State
+from shoal.store.run_state import RunState, State
 
 if TYPE_CHECKING:
     from shoal.steps.attempts import WorkerRunner

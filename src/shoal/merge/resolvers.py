@@ -10,7 +10,7 @@ from shoal.contracts.workbench import list_paths
 from shoal.errors import FAULTS
 from shoal.git.commits import Commit
 from shoal.git.conflict_sides import find_markers, has_sides, merge_favouring
-from shoal.git.difference import list_changed_paths
+from shoal.git.diff import list_changed_paths
 from shoal.git.merge import MergeRepository
 from shoal.merge.resolver_prompt import SessionConflict, is_resolvable, write_prompt
 from shoal.merge.tree_check import Verified

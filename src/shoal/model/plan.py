@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from shoal.model.artifact import Artifact, Injection
 from shoal.model.conflict_rule import ConflictRule, Merging
 from shoal.model.contract import AgentReview, Contract, Passes
-from shoal.model.executable import ExecutableRules
+from shoal.model.executable_files import ExecutableRules
 from shoal.model.gate import Gate
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix

@@ -14,7 +14,7 @@ from shoal.pipeline.keys.script import canonical, script
 from shoal.pipeline.problems import BadDocument, Position, Problem
 from shoal.pipeline.shape import FileShape
 from shoal.pipeline.tree import Fields, Node, entries, find, plain, text
-from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.validation_errors import shape_problems
 from shoal.pipeline.yaml_reader import MAX_BYTES, compose
 
 MAX_PROMPT_BYTES = 256 * 1024

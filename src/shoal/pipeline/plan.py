@@ -17,7 +17,7 @@ from shoal.pipeline.names import OWN_FILE, slug
 from shoal.pipeline.problems import BadDocument, Position, Problem
 from shoal.pipeline.resolve import Settling
 from shoal.pipeline.shape import StepShape
-from shoal.pipeline.templates.missing import Input, lacking
+from shoal.pipeline.templates.missing_inputs import Input, lacking
 from shoal.pipeline.templates.template import is_plain
 from shoal.pipeline.templates.texts import texts
 from shoal.pipeline.tree import find, position

@@ -5,9 +5,9 @@ its end. `spawn.py` makes the child, `pipes.py` reads its output at a bounded ra
 whole sandbox.
 """
 
-from shoal.proc.completed import Completed, run, run_into
 from shoal.proc.output import Lines, OutputBudget, Passages
 from shoal.proc.process import Exit, Process, Sink, pidfd_ended, started
+from shoal.proc.run import Completed, run, run_into
 from shoal.proc.spawn import Stream
 
 __all__ = [

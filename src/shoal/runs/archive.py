@@ -30,7 +30,7 @@ from shoal.store.kind import EventRow
 from shoal.store.lock import hold_lock, is_locked
 from shoal.store.paths import StatePaths, component
 from shoal.store.reader import list_runs, read_events, read_session, store_at
-from shoal.store.state import RunState
+from shoal.store.run_state import RunState
 
 VERSION = 1
 MANIFEST, EVENTS, LOGS, REPORT, BUNDLE = "manifest.json", "events.jsonl", "logs.jsonl", "report.json", "work.bundle"

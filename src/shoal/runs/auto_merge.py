@@ -23,7 +23,7 @@ from shoal.steps.attempts import WorkerRunner
 from shoal.store.fold import fold, report
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
-from shoal.store.state import RunState
+from shoal.store.run_state import RunState
 
 AT_ONCE = 3
 """So many verifications run at the same time, at most: all but the first are of what may be asked next."""

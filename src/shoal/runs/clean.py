@@ -26,17 +26,16 @@ from shoal.runs.request import RunRequest
 from shoal.sessions.checkpoints import FOLDER, drop_checkpoints, list_checkpoints
 from shoal.sessions.host_probe import TRIAL
 from shoal.sessions.open_session import prune
-from shoal.store.adopt import adopt_lost
 from shoal.store.database import make_reserve, release_if_full
 from shoal.store.fold import fold
+from shoal.store.killed_runs import record_lost_sessions
 from shoal.store.ledger import open_ledger
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, store_at
-from shoal.store.state import RunState
+from shoal.store.run_state import RunState
 from shoal.store.writer import OnBlocked
-from shoal.workspaces import base as bases
-from shoal.workspaces import objects
+from shoal.workspaces import base_checkouts, object_stores
 from shoal.workspaces import setup_layers as setup
 from shoal.workspaces.mount import list_mounts, unmount
 from shoal.workspaces.remove import remove_all
@@ -264,8 +263,8 @@ async def clean(broom: Broom) -> Cleaning:
     release_abandoned(broom.repository)
     await unpin_abandoned(broom.repository, broom.paths.runs)
     if broom.paths.bases.is_dir():
-        await bases.sweep_bases(broom.repository, broom.paths.bases)
-    await objects.sweep_stores(broom.paths.objects)
+        await base_checkouts.sweep_bases(broom.repository, broom.paths.bases)
+    await object_stores.sweep_stores(broom.paths.objects)
     seen = [*await leftovers(broom.repository, broom.paths, broom.older_than), *await find_merged_branches(broom)]
     found = [leftover for leftover in seen if leftover.sort is not Sort.KILLED]
     gone = [
@@ -290,9 +289,9 @@ async def _open_ledger(broom: Broom) -> tuple[str, ...]:
     rebuilt: list[str] = []
     logs = [log.stem for log in _children(broom.paths.sessions) if log.suffix == ".db"]
     async with open_ledger(store_at(broom.paths, rebuilt.append), on_blocked=broom.on_blocked) as ledger:
-        adopted = await adopt_lost(broom.paths, ledger, logs)
-    note = (f"the ledger did not know these sessions, and does now by their own logs: {', '.join(adopted)}",)
-    return (*rebuilt, *(note if adopted else ()))
+        recorded = await record_lost_sessions(broom.paths, ledger, logs)
+    note = f"sessions that were missing from the ledger were restored from their own logs: {', '.join(recorded)}"
+    return (*rebuilt, *((note,) if recorded else ()))
 
 
 async def _recover(broom: Broom) -> Recovery:
@@ -324,10 +323,10 @@ async def _remove(broom: Broom, finding: Leftover) -> bool:
         case Sort.POOL:
             await _remove_pooled(broom, finding.path)
         case Sort.BASE:
-            await bases.evict_base(broom.repository, finding.path)
+            await base_checkouts.evict_base(broom.repository, finding.path)
             return not finding.path.exists()
         case Sort.OBJECTS:
-            await objects.evict_store(finding.path)
+            await object_stores.evict_store(finding.path)
             return not finding.path.exists()
         case Sort.SETUP:
             await setup.evict_setup(finding.path)

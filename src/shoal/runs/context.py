@@ -37,13 +37,13 @@ from shoal.sessions.setup.project import project_ready
 from shoal.sessions.toolchain import searching
 from shoal.steps.workers import Equipment
 from shoal.store.database import release_if_full
+from shoal.store.known_repositories import register
 from shoal.store.ledger import open_ledger
 from shoal.store.lock import hold_lock
 from shoal.store.paths import StatePaths
 from shoal.store.reader import store_at
 from shoal.store.rebuild import OnRebuilt
-from shoal.store.registry import register
-from shoal.workspaces.base import base_ready
+from shoal.workspaces.base_checkouts import base_ready
 from shoal.workspaces.remove import Trash
 
 AGENT_UID = 1000

@@ -9,7 +9,7 @@ from functools import partial
 from shoal.errors import BadInput, NoMessages, first_of
 from shoal.model.events import RequestTaken
 from shoal.proc.spawn import raise_file_limit
-from shoal.sessions.messages import AgentMessage
+from shoal.sessions.session_control import AgentMessage
 from shoal.steps.attempts import WorkerRunner
 from shoal.store.requests import ControlRequest, RequestDoor, RequestKind, is_control, requester
 

@@ -13,9 +13,9 @@ from shoal.model.merge import Strategy as MergeStrategy
 from shoal.model.results import WorkerResult
 from shoal.model.task import AgentLike
 from shoal.runs.auto_merge import equipped
-from shoal.runs.isolated import IsolatedAgentSession
+from shoal.runs.isolated_session import IsolatedAgentSession
 from shoal.runs.program_run import ProgramRun
-from shoal.sessions.held_session import OpenSession
+from shoal.sessions.command_session import OpenSession
 
 SessionLike = WorkerResult | str | OpenSession | IsolatedAgentSession
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from shoal.errors import FAULTS
 from shoal.git.commits import since
 from shoal.git.conflicts import Conflicted, Tried
-from shoal.git.difference import list_touched_files
+from shoal.git.diff import list_touched_files
 from shoal.git.merge import try_pairs
 from shoal.model.events import OverlapSeen, Recorded, SessionEnded, StepEnded
 from shoal.model.merge import Conflict, Overlap

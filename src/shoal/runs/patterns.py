@@ -33,7 +33,7 @@ from shoal.patterns.outcome import Meter
 from shoal.patterns.source import Source
 from shoal.runs.merge_results import ProgramMerge
 from shoal.runs.task_run import TaskRun, run_task_graph
-from shoal.sessions.held_session import OpenSession
+from shoal.sessions.command_session import OpenSession
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import is_good
 from shoal.steps.workers import room_for

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.errors import Broken, ShoalError, Unavailable
-from shoal.git.difference import list_changed_paths
+from shoal.git.diff import list_changed_paths
 from shoal.git.imports import release_abandoned
 from shoal.git.refs import ABSENT, Move, list_refs, move, unpin, unpin_abandoned, value
 from shoal.git.run import git
@@ -18,21 +18,20 @@ from shoal.model.status import Status
 from shoal.runs.survivors import end_survivors, sweep_trials
 from shoal.sessions.checkpoints import is_restored, restore_checkpoint
 from shoal.sessions.context import RunContext
-from shoal.sessions.conversations import Attempt, keep_conversation, last_heard
 from shoal.sessions.executable_config import flag_changes
 from shoal.sessions.keep_work import KeptWork, add_seal_notes, find_secrets, keep_work
 from shoal.sessions.open_session import prune
+from shoal.sessions.saved_conversations import Attempt, keep_conversation, last_heard
 from shoal.sessions.seal import SealRequest, seal_work
 from shoal.sessions.session_dir import SessionDir
-from shoal.store.adopt import adopt_lost
 from shoal.store.fold import fold
+from shoal.store.killed_runs import record_lost_sessions
 from shoal.store.lock import hold_lock, is_locked
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, read_unended
 from shoal.store.requests import forget_dead
-from shoal.store.state import SessionState
-from shoal.workspaces import base as bases
-from shoal.workspaces import objects
+from shoal.store.run_state import SessionState
+from shoal.workspaces import base_checkouts, object_stores
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.mount import list_mounts, mount_overlay, unmount
 from shoal.workspaces.overlay import sealing
@@ -112,13 +111,13 @@ async def reconcile(context: RunContext, *, is_patient: bool = False) -> Recover
     Sessions that were killed are brought in. So are those whose work could not be kept when they ended: some times
     by every command, and by a command that *is_patient* always.
     """
-    await bases.sweep_bases(context.repository, context.paths.bases)
-    await objects.sweep_stores(context.paths.objects)
+    await base_checkouts.sweep_bases(context.repository, context.paths.bases)
+    await object_stores.sweep_stores(context.paths.objects)
     release_abandoned(context.repository)
     await sweep_trials(context.paths)
     await unpin_abandoned(context.repository, context.paths.runs)
     forget_dead(context.paths)
-    await adopt_lost(context.paths, context.ledger, _list_boxes(context.paths))
+    await record_lost_sessions(context.paths, context.ledger, _list_boxes(context.paths))
     found = Recovery()
     for lock in sorted(context.paths.runs.glob("*.lock")):
         if lock.stem != context.run and not is_locked(lock):
@@ -346,7 +345,7 @@ async def _seal(
     """Bring the work to its branch; where that was done, only ask again what could not be kept, and so must stay."""
     message = f"{session.branch.split('/')[1]}: work of an agent that was cut off\n\nShoal-Session: {session.session}\n"
     async with (
-        bases.base_ready(context.repository, session.base, context.paths.bases) as base,
+        base_checkouts.base_ready(context.repository, session.base, context.paths.bases) as base,
         _reopened(replace(context, base=base), session, session_dir.disk, path) as workspace,
     ):
         there = replace(context, base=base)

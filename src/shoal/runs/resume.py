@@ -23,7 +23,7 @@ from shoal.store.paths import StatePaths
 from shoal.store.plans import Unrecordable, decode_plan, encode_plan
 from shoal.store.reader import read_events, store_at
 from shoal.store.requests import ControlRequest, requester
-from shoal.store.state import RunState, SessionState, StepState
+from shoal.store.run_state import RunState, SessionState, StepState
 
 OWN_SECONDS = 1.0
 

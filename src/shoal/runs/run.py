@@ -32,7 +32,7 @@ from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
 from shoal.steps.gate import door_of
 from shoal.steps.history import History
-from shoal.steps.outcome import record_stage_ended, record_stages_started
+from shoal.steps.stage_outcome import record_stage_ended, record_stages_started
 from shoal.steps.stages import StageRunner
 from shoal.steps.step import StepRunner, make_all_workers
 from shoal.steps.template_scope import TemplateScope

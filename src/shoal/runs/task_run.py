@@ -35,8 +35,8 @@ from shoal.runs.preflight import adapters_for, assert_holdable, assert_installed
 from shoal.runs.request import RunRequest, Settings
 from shoal.runs.resume import record_resumed, resume_program
 from shoal.runs.run import record_start
+from shoal.sessions.command_session import OpenSession, hold_session, make_held_worker
 from shoal.sessions.context import RunContext
-from shoal.sessions.held_session import OpenSession, hold_session, make_held_worker
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner

@@ -11,9 +11,9 @@ from shoal.model.policy import NETWORKS, Layers, Network, Policy
 from shoal.sandboxes import bubblewrap as inside
 from shoal.sandboxes.host import TRIAL_TOKEN, HostRoot, SandboxHost
 from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, TRUE, RootLayers, nul_separated, user_shares
-from shoal.sandboxes.launch import launcher_argv
+from shoal.sandboxes.launcher_command import launcher_argv
+from shoal.sandboxes.mounts import View
 from shoal.sandboxes.seccomp import Strength
-from shoal.sandboxes.view import View
 
 CONFINES = True
 

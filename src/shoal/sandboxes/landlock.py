@@ -9,7 +9,7 @@ from shoal.model.command import Command, Given
 from shoal.model.policy import NETWORKS, Policy
 from shoal.sandboxes.host import TRIAL_TOKEN, HostRoot, SandboxHost, Trial
 from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, RESOURCES, TRUE, user_shares
-from shoal.sandboxes.launch import Lists, launch_command, launcher_argv
+from shoal.sandboxes.launcher_command import Lists, launch_command, launcher_argv
 from shoal.sandboxes.seccomp import Strength
 
 CONFINES = True

@@ -8,7 +8,7 @@ from shoal.model.command import Command
 from shoal.model.policy import Policy
 from shoal.sandboxes.host import SandboxHost
 from shoal.sandboxes.kind import ready_line
-from shoal.sandboxes.launch import assert_no_layers, launch_command, launcher_argv
+from shoal.sandboxes.launcher_command import assert_no_layers, launch_command, launcher_argv
 
 CONFINES = False
 

@@ -20,10 +20,10 @@ from shoal.model.events import AgentEnded, AgentStarted, ClientHeard
 from shoal.model.permissions import Decision
 from shoal.proc import Exit
 from shoal.sessions.client_output import ClientOutput
+from shoal.sessions.clocks import WorkClock
 from shoal.sessions.credentials import Laid, furnish, return_logins
 from shoal.sessions.limit_watch import SessionBounds, wait_for_breach
 from shoal.sessions.output_log import OutputLog
-from shoal.sessions.pace import WorkClock
 from shoal.sessions.policy import agent_command, note_decision, note_grants, session_bounds
 from shoal.sessions.sandboxed import SandboxedProcess, open_sandboxed
 from shoal.sessions.worker import Session, WorkerSpec

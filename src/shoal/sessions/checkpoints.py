@@ -11,7 +11,7 @@ from shoal.git.refs import ABSENT, Move, list_refs, move, value
 from shoal.model.activity import Act
 from shoal.model.events import AgentActed, CheckpointKept
 from shoal.model.repository import Repository
-from shoal.proc.room import above_floor
+from shoal.proc.free_space import above_floor
 from shoal.sessions.reuse import Fingerprint, fingerprint
 from shoal.sessions.seal import Seal, SealRequest, seal_work
 from shoal.sessions.worker import Session

@@ -7,11 +7,11 @@ branch nor a later merge shows them as deleted.
 
 from dataclasses import replace
 
-from shoal.git.difference import list_changed_paths
+from shoal.git.diff import list_changed_paths
 from shoal.git.merge import Merged, combine_commits
 from shoal.git.refs import Move, move
 from shoal.git.snapshot import revert_paths
-from shoal.model.executable import is_client_config
+from shoal.model.executable_files import is_client_config
 from shoal.model.results import WorkerResult
 from shoal.model.setup import Aside
 from shoal.sessions.context import RunContext

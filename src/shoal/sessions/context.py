@@ -9,16 +9,16 @@ from pathlib import Path
 from shoal.git.closure import OnGather
 from shoal.limits.guard import Guard
 from shoal.limits.kind import Enforcer
-from shoal.model.executable import ExecutableRules
+from shoal.model.executable_files import ExecutableRules
 from shoal.model.limits import WORK_BOUNDS, WorkBounds
 from shoal.model.masking import Mask
 from shoal.model.policy import Bind, Layers, Network, Policy
 from shoal.model.repository import Base, Repository
 from shoal.model.setup import Aside, Project, ToolFolder
 from shoal.sandboxes.kind import Sandbox
-from shoal.sessions.disk_floor import Floor
+from shoal.sessions.clocks import Pace
+from shoal.sessions.host_disk import Floor
 from shoal.sessions.output_log import Flood, OutputLog
-from shoal.sessions.pace import Pace
 from shoal.sessions.session_dir import User
 from shoal.store.ledger import Ledger
 from shoal.store.paths import StatePaths

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, REST, Used, measure_disk
 from shoal.limits.kind import LimitGroup, signal_each
+from shoal.proc.free_space import Room, room
 from shoal.proc.namespace import Namespace
-from shoal.proc.room import Room, room
 
 # By signals: a frozen group of version 1 cannot be killed, and would outlive a coordinator that is.
 SECONDS = 2.0

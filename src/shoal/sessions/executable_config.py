@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.git.commits import Content, contents, tree_names
-from shoal.model.executable import (
+from shoal.model.executable_files import (
     MOST_BYTES,
     UNREADABLE,
     ExecutableRules,

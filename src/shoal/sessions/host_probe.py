@@ -16,7 +16,7 @@ from shoal.errors import Broken, ShoalError, Unavailable, first_of
 from shoal.limits.cgroups import Fleet
 from shoal.model.command import Command
 from shoal.model.policy import Layers, Policy
-from shoal.proc.room import free_floor
+from shoal.proc.free_space import free_floor
 from shoal.sandboxes.host import SandboxHost, Trial, inspect_host
 from shoal.sandboxes.kind import Sandbox
 from shoal.sandboxes.registry import find, trials

@@ -19,10 +19,10 @@ from shoal.model.events import ClientHeard
 from shoal.model.results import sum_usage
 from shoal.proc import Exit, Stream
 from shoal.sessions.agent_process import AgentEnd, Ending
-from shoal.sessions.held_session import OpenSession
-from shoal.sessions.messages import take_message
+from shoal.sessions.command_session import OpenSession
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import note_grants
+from shoal.sessions.session_control import take_message
 from shoal.sessions.worker import Session, WorkerSpec
 
 PLACE = (

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from shoal.errors import Broken, ShoalError
 from shoal.git.commits import contents
-from shoal.git.difference import list_changed_paths
+from shoal.git.diff import list_changed_paths
 from shoal.git.gitdir import write_gitdir
 from shoal.git.imports import MAX_BLOB_BYTES, ImportRefused, release, take
 from shoal.git.refs import ABSENT, Move, move, refusal, value
 from shoal.git.run import git
 from shoal.model.command import Command
 from shoal.model.results import WorkerResult
-from shoal.proc.room import DiskFull, above_floor
+from shoal.proc.free_space import DiskFull, above_floor
 from shoal.sessions.context import RunContext
 from shoal.sessions.executable_config import Flags, flag_changes
 from shoal.sessions.sandboxed import git_environment, open_sandboxed
@@ -25,7 +25,7 @@ from shoal.sessions.seal import Seal, SealRequest, seal_work
 from shoal.sessions.session_dir import SessionDir
 from shoal.sessions.worker import Session, WorkerSpec
 from shoal.workspaces.kind import Workspace
-from shoal.workspaces.objects import objects_ready
+from shoal.workspaces.object_stores import objects_ready
 from shoal.workspaces.overlay import is_empty
 
 MOST_OBJECTS = 20_000

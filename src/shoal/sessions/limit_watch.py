@@ -13,11 +13,11 @@ from shoal.limits.kind import LimitGroup, ResourceUsage
 from shoal.model.command import Command
 from shoal.model.limits import ResourceLimits
 from shoal.proc import Stream
-from shoal.proc.room import Room, free_floor, room
+from shoal.proc.free_space import Room, free_floor, room
+from shoal.sessions.clocks import Pace, WorkClock
 from shoal.sessions.context import RunContext
-from shoal.sessions.disk_floor import Floor, Tenant
 from shoal.sessions.disk_use import Allowance, DiskUse
-from shoal.sessions.pace import Pace, WorkClock
+from shoal.sessions.host_disk import Floor, Tenant
 from shoal.sessions.resource_meter import Record, ResourceMeter
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.sessions.session_dir import SYSTEM_PATH

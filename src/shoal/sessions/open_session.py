@@ -9,10 +9,10 @@ from pathlib import Path
 from shoal.git.gitdir import user_config, write_gitdir, write_refs
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import assert_room
-from shoal.sessions.messages import SessionControl
 from shoal.sessions.policy import as_json
 from shoal.sessions.reuse import Spare, gitdir_aside
 from shoal.sessions.sandboxed import begun_turn
+from shoal.sessions.session_control import SessionControl
 from shoal.sessions.session_dir import SessionDir, hold_session_dir
 from shoal.sessions.setup.prepare import Ready, finish_setup, set_up
 from shoal.sessions.worker import Session, WorkerSpec

@@ -23,7 +23,7 @@ from shoal.model.policy import NETWORKS, Bind, Network, Policy
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.resources import ResourceSample
 from shoal.model.setup import with_aliases
-from shoal.proc.room import room
+from shoal.proc.free_space import room
 from shoal.sessions.clients import find_installed_name
 from shoal.sessions.context import RunContext
 from shoal.sessions.credentials import client_variables, secrets_of

@@ -18,7 +18,7 @@ from shoal.git.imports import MAX_BLOB_BYTES, MAX_PACK_BYTES
 from shoal.model.command import Command
 from shoal.model.limits import WorkBounds
 from shoal.proc import Stream
-from shoal.proc.room import above_floor
+from shoal.proc.free_space import above_floor
 from shoal.sessions.context import RunContext
 from shoal.sessions.sandboxed import git_environment, open_sandboxed
 from shoal.sessions.session_dir import SessionDir

@@ -21,16 +21,16 @@ from shoal.model.status import Status
 from shoal.sessions.agent_process import AgentEnd, Ending, run_process
 from shoal.sessions.artifacts import Collected, collect_artifacts, keep_database, store_artifacts
 from shoal.sessions.checkpoints import drop_checkpoints, keep_checkpoints
+from shoal.sessions.client_conversation import run_conversation
 from shoal.sessions.client_settings import restore_client_settings
 from shoal.sessions.context import RunContext
-from shoal.sessions.conversations import Attempt, continue_conversation, drop_conversation, keep_stopped
 from shoal.sessions.function_thread import run_in_thread
 from shoal.sessions.keep_work import KeptWork, add_continued, add_patch, keep_work, recycle
-from shoal.sessions.messages import SessionControl, close_inbox
 from shoal.sessions.open_session import open_session
+from shoal.sessions.saved_conversations import Attempt, continue_conversation, drop_conversation, keep_stopped
 from shoal.sessions.seal import SealRequest
+from shoal.sessions.session_control import SessionControl, close_inbox
 from shoal.sessions.setup.prepare import setup_record
-from shoal.sessions.talk import run_conversation
 from shoal.sessions.worker import Session, WorkerSpec
 
 PROMPT_CHARS = 200

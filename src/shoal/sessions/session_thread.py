@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from shoal.errors import BadInput
 from shoal.model.permissions import PermissionManager
-from shoal.sessions.held_session import CommandResult, OpenSession
+from shoal.sessions.command_session import CommandResult, OpenSession
 
 T = TypeVar("T")
 

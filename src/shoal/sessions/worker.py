@@ -16,8 +16,8 @@ from shoal.model.status import Status
 from shoal.model.task import Task
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.context import RunContext
-from shoal.sessions.messages import SessionControl
 from shoal.sessions.output_log import OutputLog
+from shoal.sessions.session_control import SessionControl
 from shoal.sessions.session_dir import SessionDir
 from shoal.workspaces.kind import Kind, Workspace
 

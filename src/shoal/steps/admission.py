@@ -14,7 +14,7 @@ from pathlib import Path
 
 from shoal.model.events import Waiting
 from shoal.patterns.limiter import Limiter
-from shoal.proc.room import free_floor
+from shoal.proc.free_space import free_floor
 from shoal.sessions.context import RunContext
 from shoal.store.database import make_reserve
 from shoal.store.paths import RESERVE

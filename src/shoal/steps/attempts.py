@@ -20,14 +20,14 @@ from shoal.patterns.limiter import Limiter
 from shoal.patterns.retry import retrying
 from shoal.sessions.client_settings import set_aside_settings
 from shoal.sessions.context import RunContext
-from shoal.sessions.conversations import is_valid_name
-from shoal.sessions.messages import AgentMessage, Inbox, SessionControl
+from shoal.sessions.saved_conversations import is_valid_name
 from shoal.sessions.session import mask_result
+from shoal.sessions.session_control import AgentMessage, Inbox, SessionControl
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission
 from shoal.steps.history import AttemptKey, History, Salvage, Visit
 from shoal.steps.prompt import next_attempt, with_interruption
-from shoal.workspaces.base import base_ready, delta_ready
+from shoal.workspaces.base_checkouts import base_ready, delta_ready
 
 DIGEST_CHARS = 16
 APART_SECONDS = 0.05  # a cancel that comes before the last one was seen is one with it

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from shoal.adapters.client import this_host
 from shoal.adapters.registry import adapter_of
 from shoal.contracts.committed_files import patch
-from shoal.git.difference import ChangedFile, list_changed_files
+from shoal.git.diff import ChangedFile, list_changed_files
 from shoal.model.events import StepEnded, StepStarted
 from shoal.model.plan import INNER, Step
 from shoal.model.resolved_task import ResolvedTask

@@ -13,7 +13,7 @@ from shoal.model.status import Status
 from shoal.sessions.context import RunContext
 from shoal.steps.dag import Contribution, DagRunner, Node, Turn, Unstacked, explain_skip, merge_parts
 from shoal.steps.gate import ask_person
-from shoal.steps.outcome import (
+from shoal.steps.stage_outcome import (
     StageOutcome,
     fail_stage,
     is_good_enough,

@@ -15,8 +15,8 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerRunner
 from shoal.steps.dag import Contribution, Unstacked, merge_parts
-from shoal.steps.outcome import StageOutcome, fail_stage, is_good_enough
 from shoal.steps.select import Judge, judge_of, select_worker
+from shoal.steps.stage_outcome import StageOutcome, fail_stage, is_good_enough
 from shoal.steps.template_scope import TemplateScope
 from shoal.steps.workers import (
     Equipment,

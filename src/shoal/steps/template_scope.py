@@ -8,7 +8,7 @@ from shoal.model.artifact import Produced, under_number
 from shoal.model.plan import Stage, short
 from shoal.model.results import StepResult, WorkerResult
 from shoal.pipeline.templates.template import is_true, render_template
-from shoal.steps.outcome import StageOutcome
+from shoal.steps.stage_outcome import StageOutcome
 
 TOLD = ("session", "exit_code", "output", "branch", "commit", "files_changed", "attempts", "duration_seconds", "error")
 

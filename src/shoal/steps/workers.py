@@ -21,9 +21,9 @@ from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerKey, WorkerRunner, is_good
 from shoal.steps.dag import Contribution, DagRunner, Node, Turn, Unstacked, explain_skip
 from shoal.steps.history import Visit, is_decided
-from shoal.steps.outcome import StageOutcome
 from shoal.steps.prompt import with_artifacts
 from shoal.steps.resolve_task import add_need_results
+from shoal.steps.stage_outcome import StageOutcome
 from shoal.steps.template_scope import TemplateScope, aggregate
 from shoal.workspaces.kind import Kind
 

@@ -33,7 +33,7 @@ from shoal.model.merge import (
 )
 from shoal.model.results import RunReport, StepResult, WorkerResult, sum_usage
 from shoal.model.status import Status
-from shoal.store.state import GateState, RunState, SessionState, State, StepState
+from shoal.store.run_state import GateState, RunState, SessionState, State, StepState
 
 
 def fold(events: Iterable[Recorded]) -> State:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 from shoal.model.events import Event, Output, Recorded, SessionStarted
-from shoal.store.backlog import Append, Backlog, BacklogBounds, BacklogEntry, Mark
 from shoal.store.kind import EventRow, Store
 from shoal.store.paths import component
+from shoal.store.write_queue import Append, Backlog, BacklogBounds, BacklogEntry, Mark
 from shoal.store.writer import OnBlocked, WriteOutcome, Writer
 
 Listener = Callable[[Recorded], None]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shoal.errors import BadInput, UnknownName
-from shoal.store.state import RunState, SessionState, State
+from shoal.store.run_state import RunState, SessionState, State
 
 _SHOWN = 10
 

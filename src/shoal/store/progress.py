@@ -35,7 +35,7 @@ from shoal.model.status import Status
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, read_session
-from shoal.store.state import GateState
+from shoal.store.run_state import GateState
 
 TEXT_CHARS = 500
 TAIL_CHARS = 4000

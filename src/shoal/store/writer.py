@@ -10,8 +10,8 @@ from typing import TypeVar, assert_never
 
 from shoal.errors import BadInput, Blocked, Broken, ShoalError
 from shoal.model.events import Recorded
-from shoal.store.backlog import Append, Appends, Backlog, BacklogEntry, Notes
 from shoal.store.kind import LASTING, EventLog, EventRow, Store
+from shoal.store.write_queue import Append, Appends, Backlog, BacklogEntry, Notes
 
 MAX_OPEN_LOGS = 64
 BLOCKED_SECONDS = 3600.0

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from shoal.errors import BadInput, Broken, SetupFailed
 from shoal.store.lock import hold_lock
-from shoal.workspaces.base import BUDGET_BYTES, hold_base, read_base_note, write_note
+from shoal.workspaces.base_checkouts import BUDGET_BYTES, hold_base, read_base_note, write_note
 from shoal.workspaces.remove import remove_all
 
 WAIT_SECONDS = 0.5

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shoal.cli.live.cells import clean, column, fit, join_fitting, pad, width, wrap
+from shoal.cli.live.text_width import clean, column, fit, join_fitting, pad, width, wrap
 from shoal.cli.output import Paint
 from shoal.cli.render.columns import count, tone
 from shoal.cli.render.report import why

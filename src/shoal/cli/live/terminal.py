@@ -15,8 +15,8 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 
 from shoal.cli import output
-from shoal.cli.live.cells import width, wrap
 from shoal.cli.live.frame import Size
+from shoal.cli.live.text_width import width, wrap
 
 KEY_BYTES = 1024
 FLUSH_SECONDS = 2.0

@@ -21,7 +21,7 @@ from shoal.model.events import AgentStarted, GateOpened, Recorded, SessionStarte
 from shoal.model.gate import GateVerdict
 from shoal.store.progress import RunProgress, RunTail
 from shoal.store.requests import ControlRequest, RequestKind, post, user_name
-from shoal.store.state import GateState
+from shoal.store.run_state import GateState
 
 FRAME_SECONDS = 0.2
 IDLE_FRAMES = 5

@@ -6,7 +6,7 @@ from shoal.cli.output import Paint, escape, program
 from shoal.cli.render.columns import beginning, seconds
 from shoal.model.events import GateAnswered, GateOpened
 from shoal.model.gate import GateAnswer, GateVerdict
-from shoal.store.state import GateState, RunState
+from shoal.store.run_state import GateState, RunState
 
 MESSAGE = 400
 INDENT = "  "

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from shoal.model.executable import ExecutableRules
+from shoal.model.executable_files import ExecutableRules
 from shoal.pipeline.fields import Shape, wrong
 from shoal.pipeline.problems import show_value
 

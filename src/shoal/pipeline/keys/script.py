@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, RootModel, model_va
 from shoal.pipeline.fields import Shape, runnable, wrong
 from shoal.pipeline.problems import BadDocument
 from shoal.pipeline.tree import plain
-from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.validation_errors import shape_problems
 from shoal.pipeline.yaml_reader import compose
 
 LONGEST_SLEEP = 24 * 3600

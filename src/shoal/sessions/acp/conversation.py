@@ -18,10 +18,10 @@ from shoal.sessions.acp.updates import ToolCall, Updates
 from shoal.sessions.acp.wire import AcpWire, Flooded, is_answer, is_request, is_update
 from shoal.sessions.agent_process import AgentEnd, Ending, Watched, run_process, watch_process
 from shoal.sessions.limit_watch import SessionBounds
-from shoal.sessions.messages import take_message
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import note_decision
 from shoal.sessions.sandboxed import SandboxedProcess
+from shoal.sessions.session_control import take_message
 from shoal.sessions.worker import Session
 
 MOST_GARBAGE = 100

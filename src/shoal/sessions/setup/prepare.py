@@ -19,15 +19,15 @@ from shoal.model.repository import Base
 from shoal.model.setup import Setup, SetupRecord
 from shoal.sandboxes.kind import RootLayers
 from shoal.sessions.context import RunContext
-from shoal.sessions.messages import SessionControl
 from shoal.sessions.policy import network_of
+from shoal.sessions.session_control import SessionControl
 from shoal.sessions.session_dir import hold_session_dir
 from shoal.sessions.setup.changes import LEFT, inspect_setup, pattern, write_setup_note
 from shoal.sessions.setup.project import root_covers
 from shoal.sessions.setup.sandbox import STREAM, run_commands, tools_of
 from shoal.sessions.toolchain import Toolchain
 from shoal.sessions.worker import Session, WorkerSpec
-from shoal.workspaces.base import settings_digest
+from shoal.workspaces.base_checkouts import settings_digest
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.remove import remove_all
 from shoal.workspaces.setup_layers import TREE, copy_files, hold_layer, is_ready

@@ -11,7 +11,7 @@ from shoal.errors import BadInput
 from shoal.pipeline.fields import Shape, wrong
 from shoal.pipeline.problems import BadDocument
 from shoal.pipeline.tree import plain
-from shoal.pipeline.wording import shape_problems
+from shoal.pipeline.validation_errors import shape_problems
 from shoal.pipeline.yaml_reader import compose
 from shoal.testing.model.conversation import Conversation
 from shoal.testing.model.directives import directive

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import Broken
-from shoal.sessions import conversations
-from shoal.sessions.conversations import is_valid_name, keep_conversation, leave_out_earlier
+from shoal.sessions import saved_conversations
+from shoal.sessions.saved_conversations import is_valid_name, keep_conversation, leave_out_earlier
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_one_that_is_too_large_leaves_what_was_kept_before(
     folder = tmp_path / "kept"
     keep_conversation(home, (".client/talks",), folder)
     (home / ".client" / "talks" / "more").write_text("much more than that")
-    monkeypatch.setattr(conversations, "MAX_BYTES", 10)
+    monkeypatch.setattr(saved_conversations, "MAX_BYTES", 10)
 
     with pytest.raises(Broken, match="more than"):
         keep_conversation(home, (".client/talks",), folder)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.limits.kind import LimitGroup
-from shoal.proc.room import LONGEST, Room, pause, room
+from shoal.proc.free_space import LONGEST, Room, pause, room
 
 WINDOW_SECONDS = 0.1  # in which the fall is measured
 REACTION_SECONDS = 0.15  # until who was ended writes no more

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from shoal.limits.kind import LimitGroup
 from shoal.model.events import AgentMessaged
+from shoal.sessions.clocks import WorkClock
 from shoal.sessions.context import RunContext
-from shoal.sessions.pace import WorkClock
 from shoal.sessions.resource_meter import ResourceMeter
 
 

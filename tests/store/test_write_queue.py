@@ -3,8 +3,8 @@
 import time
 
 from shoal.model.events import Output
-from shoal.store.backlog import NOTE_DELAY_SECONDS, Appends, Backlog, BacklogBounds, BacklogEntry, Notes
 from shoal.store.kind import EventRow
+from shoal.store.write_queue import NOTE_DELAY_SECONDS, Appends, Backlog, BacklogBounds, BacklogEntry, Notes
 
 
 def entry(session: str, text: str) -> BacklogEntry:

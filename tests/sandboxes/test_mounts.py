@@ -14,7 +14,7 @@ from shoal.model.command import Argument, Command
 from shoal.model.policy import Bind, Layers, Policy
 from shoal.sandboxes.host import HostRoot, Link, host_root
 from shoal.sandboxes.kind import Sandbox
-from shoal.sandboxes.view import Bare, View
+from shoal.sandboxes.mounts import Bare, View
 from tests.sandboxes.sandbox_runs import SEARCH, TOKEN, Person, Ran, boxed, ran
 
 ROOT = HostRoot(

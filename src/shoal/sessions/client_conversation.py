@@ -10,8 +10,8 @@ from shoal.errors import first_of
 from shoal.model.activity import Activity
 from shoal.sessions.agent_process import LINGER_SECONDS, AgentEnd, Ending, Watched, run_process, watch_process
 from shoal.sessions.limit_watch import SessionBounds
-from shoal.sessions.messages import note_message
 from shoal.sessions.sandboxed import SandboxedProcess
+from shoal.sessions.session_control import note_message
 from shoal.sessions.worker import Session
 
 

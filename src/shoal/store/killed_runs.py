@@ -1,14 +1,17 @@
-"""The state of all runs as it is now: what a killed Shoal left without an end is `interrupted`."""
+"""Killed runs: find them, show what they left without an end as `interrupted`, and record lost sessions."""
 
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import replace
 
+from shoal.model.events import SessionStarted
 from shoal.model.status import Status
 from shoal.store.fold import fold
+from shoal.store.ledger import Ledger
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 from shoal.store.reader import list_runs, read_events
-from shoal.store.state import RunState, State, StepState
+from shoal.store.rebuild import find_lost
+from shoal.store.run_state import RunState, State, StepState
 
 
 def read_state(paths: StatePaths) -> State:
@@ -91,3 +94,19 @@ def _interrupt_step(step: StepState) -> StepState:
         for name, session in step.sessions.items()
     }
     return replace(step, status=step.status if step.status.is_ended else Status.INTERRUPTED, sessions=sessions)
+
+
+async def record_lost_sessions(paths: StatePaths, ledger: Ledger, sessions: Iterable[str]) -> tuple[str, ...]:
+    """Record those *sessions* that only their own logs know, and return their names.
+
+    A power failure or a deleted `-wal` file can take the last events of the ledger. Their runs then look killed, or
+    ended, like any other.
+    """
+    wanted = set(sessions)
+    if not wanted:
+        return ()
+    runs = fold(read_events(paths)).runs
+    lost = wanted.difference(*(step.sessions for run in runs.values() for step in run.steps.values()))
+    events = find_lost(paths, lost, runs)
+    await ledger.append(*events)
+    return tuple(sorted({event.session for event in events if isinstance(event, SessionStarted)}))

@@ -28,8 +28,8 @@ from shoal.model.status import Status, single_status
 from shoal.runs.context import home_of, open_run
 from shoal.runs.request import RunRequest
 from shoal.sandboxes.kind import Sandbox
+from shoal.sessions.command_session import CommandResult, OpenSession
 from shoal.sessions.context import RunContext
-from shoal.sessions.held_session import CommandResult, OpenSession
 from shoal.sessions.host_probe import assert_room, probe_sandbox
 from shoal.sessions.limit_watch import describe_limits
 from shoal.sessions.open_session import open_session

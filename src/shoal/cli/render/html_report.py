@@ -10,7 +10,8 @@ from shoal.cli.output import escape
 from shoal.cli.render.columns import count, seconds, tone
 from shoal.cli.render.overlaps import verdict
 from shoal.cli.render.patch import split_patch
-from shoal.cli.render.plots import (
+from shoal.cli.render.report import remarks, setting_lines, step_remarks, summary
+from shoal.cli.render.resource_plots import (
     Point,
     cpu_points,
     cpu_text,
@@ -20,7 +21,6 @@ from shoal.cli.render.plots import (
     memory_text,
     plot_svg,
 )
-from shoal.cli.render.report import remarks, setting_lines, step_remarks, summary
 from shoal.cli.render.timeline import LEGEND, MAX_LANES, Lane, timeline_svg
 from shoal.model.results import RunReport, Usage, WorkerResult
 from shoal.store.reader import SampleAt

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shoal.model.limits import ResourceLimits
 from shoal.model.status import Status
-from shoal.proc.room import room
+from shoal.proc.free_space import room
 from shoal.workspaces.mount import mount_image, unmount_image
 from tests.acting import ran, step
 from tests.conftest import make_repo

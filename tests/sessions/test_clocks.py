@@ -6,7 +6,7 @@ from typing import cast
 
 from shoal.limits.kind import LimitGroup, ResourceUsage
 from shoal.model.resources import ResourceSample
-from shoal.sessions.pace import LONGEST_SECONDS, SHORTEST_SECONDS, Pace
+from shoal.sessions.clocks import LONGEST_SECONDS, SHORTEST_SECONDS, Pace
 from shoal.sessions.resource_meter import ResourceMeter
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from shoal.errors import BadRepository
 from shoal.git.repository import inspect
-from shoal.workspaces import objects
-from shoal.workspaces.objects import evict_store, objects_ready, sweep_stores
+from shoal.workspaces import object_stores
+from shoal.workspaces.object_stores import evict_store, objects_ready, sweep_stores
 from tests.conftest import git
 
 
@@ -82,10 +82,10 @@ async def test_a_branch_from_an_older_commit_takes_over_only_the_parts_before_it
 async def test_many_small_packs_become_one(repo: Path, tmp_path: Path) -> None:
     found, stores = await inspect(repo, os.environ), tmp_path / "objects"
 
-    for number in range(objects.MAX_PACKS + 4):
+    for number in range(object_stores.MAX_PACKS + 4):
         commit = committed(repo, f"{number}\n")
         async with objects_ready(found, commit, stores) as store:
-            assert len(packs(store)) <= objects.MAX_PACKS
+            assert len(packs(store)) <= object_stores.MAX_PACKS
             assert listed(repo, store) == reachable(repo, commit)
 
 
@@ -182,7 +182,7 @@ async def test_a_broken_history_is_refused_by_name_and_leaves_nothing(repo: Path
 
 
 async def test_a_person_is_told_when_it_takes_long(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "SOON_SECONDS", 0)
+    monkeypatch.setattr(object_stores, "SOON_SECONDS", 0)
     found, commit, stores = await inspect(repo, os.environ), committed(repo, "second\n"), tmp_path / "objects"
     stores.mkdir()
     busy = os.open(stores, os.O_RDONLY)

@@ -28,7 +28,7 @@ from shoal.git.closure import (
     pack_closure,
 )
 from shoal.model.repository import Repository
-from shoal.proc.room import above_floor
+from shoal.proc.free_space import above_floor
 from shoal.workspaces.remove import remove_all
 
 BUDGET_BYTES = 10 * 2**30

@@ -21,8 +21,8 @@ from shoal.git.gitdir import write_gitdir
 from shoal.git.run import git
 from shoal.model.command import Command
 from shoal.model.repository import Base, Repository
-from shoal.proc.room import above_floor
-from shoal.workspaces.objects import objects_ready, stores_beside
+from shoal.proc.free_space import above_floor
+from shoal.workspaces.object_stores import objects_ready, stores_beside
 from shoal.workspaces.remove import remove_all
 
 BUDGET_BYTES = 10 * 2**30

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.proc.room import DiskFull, above_floor, free_floor
+from shoal.proc.free_space import DiskFull, above_floor, free_floor
 
 
 def test_the_floor_is_told_when_it_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

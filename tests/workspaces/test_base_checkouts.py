@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.git.repository import inspect
-from shoal.workspaces.base import base_ready, sweep_bases
+from shoal.workspaces.base_checkouts import base_ready, sweep_bases
 from tests.conftest import git
 
 

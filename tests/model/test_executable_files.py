@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.model.executable import ALWAYS, OPTIONAL, executable_paths
+from shoal.model.executable_files import ALWAYS, OPTIONAL, executable_paths
 
 ANYWHERE = [
     ".gitattributes",
