@@ -103,7 +103,7 @@ def row_of(lines: Sequence[str], number: int) -> str:
     ("events", "state", "doing"),
     [
         ([], "set-up", ""),
-        ([running(0)], "running", ""),
+        ([running(0)], "running", "no output yet"),
         ([running(0), said(0, "reading\nrunning the tests\n")], "running", "running the tests"),
         ([running(0), acted(0, Act.TOOL, "Edit", "src/x.py")], "running", "Edit src/x.py"),
         ([running(0), acted(0, Act.TOOL, "Bash", "pytest")], "running", "Bash: pytest"),
@@ -156,6 +156,13 @@ def test_the_end_of_the_picture_counts_what_is_queued_and_names_what_is_next() -
 
     assert "1/5 ended · 0:12 · ETA 0:" in total
     assert counted == "3 queued · next: fix 3 of 5 · 1 succeeded · 1 running · 1 step to come"
+
+
+def test_an_estimate_that_has_passed_is_not_shown() -> None:
+    total, _ = draw(watch(started(0), ended(0, Status.SUCCEEDED), started(1), running(1), workers=2))[-2:]
+
+    assert "1/2 ended · 0:12" in total
+    assert "ETA" not in total
 
 
 def test_agents_that_do_not_fit_are_counted_and_those_at_work_stay() -> None:
@@ -271,6 +278,10 @@ def test_wrapped_lines_fit_and_hold_every_word(text: str, room: int) -> None:
 
     assert all(width(line) <= room for line in lines)
     assert "".join("".join(lines).split()).replace(CUT, "") == "".join(whole.split()).replace(CUT, "")
+
+
+def test_a_wrapped_row_of_a_table_keeps_its_columns() -> None:
+    assert wrap("  parser   succeeded  3 files: src/a.py", 30, "  ") == ["  parser   succeeded  3 files:", "  src/a.py"]
 
 
 def test_the_end_of_a_path_stays() -> None:

@@ -115,7 +115,8 @@ def test_a_gate_is_answered_in_the_terminal_after_a_look_at_the_diff(repo: Path)
 
 def test_keys_show_a_log_stop_one_agent_and_end_the_run(repo: Path) -> None:
     script = [{"say": "first words"}, *WORK, {"sleep": 600}]
-    write(repo, {"w": scripted(*script)}, [{"name": "s", "agent": "w", "prompt": "go", "concurrency": 2}])
+    step = {"name": "s", "agent": "w", "prompt": "go", "concurrency": 2, "on_failure": "best_effort"}
+    write(repo, {"w": scripted(*script)}, [step])
     with open_pty(str(SHOAL), "run", "p.yaml", cwd=repo, env=live_environment()) as terminal:
         terminal.until(lambda: terminal.shown.count("running the tests") == 2)
         terminal.press(b"\x1b[Bl")

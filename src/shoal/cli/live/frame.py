@@ -28,6 +28,7 @@ LEGEND = "~ changed the same files as another agent · x in conflict with anothe
 KEYS = ("↑↓ choose", "l logs", "d diff", "x stop agent", "q quit")
 PANE_KEYS = "↑↓ scroll · esc back"
 LEAST_HEIGHT = 3
+NO_OUTPUT = "no output yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ def _total_line(progress: RunProgress, size: Size, now: float, paint: Paint) -> 
     parts = [
         f"{ended}/{total} ended",
         clock(max(0.0, now - progress.started_at)) if progress.started_at else "",
-        "" if left is None else f"ETA {clock(left)}",
+        f"ETA {clock(left)}" if left is not None and left >= 1 else "",
         _cost(usage) if "cost_usd" in usage else "",
         f"{_tokens(usage)} tokens" if _tokens(usage) != "-" else "",
     ]
@@ -263,6 +264,8 @@ def _doing(agent: AgentProgress, room: int, now: float, paint: Paint) -> str:
     if agent.phase in WAITING:
         seconds = max(0, round(agent.waits_until - now))
         return paint(fit(f"again in {seconds} s: {clean(agent.action)}", room), "warn")
+    if agent.phase is Phase.RUNNING and not agent.action:
+        return paint(fit(NO_OUTPUT, room), "dim")
     if agent.has_failed:
         mark = " → failed"
         return fit(clean(agent.action), max(1, room - len(mark))) + paint(mark, "bad") if room > len(mark) else ""

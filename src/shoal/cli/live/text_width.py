@@ -9,6 +9,7 @@ from shoal.cli.output import flat
 
 CUT = "…"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+WORDS = re.compile(r"( *)([^ ]+)")
 LEAST_PATH = 8
 MAX_CHARS = 1000
 
@@ -80,11 +81,11 @@ def wrap(text: str, room: int, indent: str = "") -> list[str]:
     lines: list[str] = []
     line = text[: len(text) - len(text.lstrip(" "))]
     is_empty = True
-    for word in text.split():
-        if not is_empty and width(line) + 1 + width(word) > room:
+    for gap, word in WORDS.findall(text):
+        if not is_empty and width(line) + len(gap) + width(word) > room:
             lines.append(line)
             line, is_empty = indent, True
-        line = f"{line}{'' if is_empty else ' '}{word}"
+        line = f"{line}{'' if is_empty else gap}{word}"
         is_empty = False
         while width(line) > room:  # one word is longer than a line
             head = take(line, room - 1)
