@@ -22,6 +22,7 @@ from shoal.model.events import (
     Output,
     OverlapSeen,
     Recorded,
+    ResourcesSampled,
     RunStarted,
     SessionEnded,
     SessionStarted,
@@ -29,6 +30,7 @@ from shoal.model.events import (
     Waiting,
 )
 from shoal.model.merge import Overlap
+from shoal.model.resources import ResourceSample
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.store.progress import RunProgress
@@ -203,6 +205,15 @@ def test_a_new_attempt_takes_the_row_of_the_last_and_what_it_spent_still_counts(
     assert [agent.session for agent in progress.agents] == ["fix-again"]
     assert any("set-up (2)" in line for line in lines)
     assert "100 tokens" in "\n".join(lines)
+
+
+def test_a_wide_terminal_shows_the_memory_of_each_agent() -> None:
+    sample = ResourcesSampled(run="r", session=session(0), sample=ResourceSample(memory_mb=1212.4))
+
+    lines = draw(watch(started(0), running(0), sample, started(1)), 160)
+
+    assert "1,212 MB" in row_of(lines, 0)
+    assert "memory" in lines[0]
 
 
 def test_a_gate_is_asked_with_its_keys() -> None:

@@ -157,3 +157,21 @@ def test_plain_lines_are_printed_where_that_is_asked_for(
         assert len(times) > 5
         assert times == sorted(times)
         assert b"\x1b[" not in terminal.raw
+
+
+def test_status_fits_80_columns_and_says_what_agents_do(repo: Path) -> None:
+    name = "make-the-parser-faster-and-smaller"
+    agents = {"done": scripted(*WORK), "busy": scripted(*WORK, {"sleep": 600})}
+    steps = [{"name": f"{name}-{agent}", "agent": agent, "prompt": "fix 日本語"} for agent in agents]
+    write(repo, agents, steps)
+    with open_pty(str(SHOAL), "run", "p.yaml", cwd=repo, env=live_environment()) as terminal:
+        terminal.until(lambda: "running the tests" in terminal.shown and "1 succeeded" in terminal.shown)
+
+        with open_pty(str(SHOAL), "status", cwd=repo, env=live_environment(), rows=50) as second:
+            assert second.end() == 0
+
+        assert max(map(len, second.lines)) <= 80
+        assert re.search(rf"^  {name}-done-\w{{6}} +succeeded  \d+\.\d s  1 file$", second.shown, re.MULTILINE)
+        assert re.search(rf"^    branch: agent/{name}-done/\w{{6}}$", second.shown, re.MULTILINE)
+        assert "doing: running; running the tests" in second.shown
+        assert re.search(r"used: [\d,]+ MB memory at most, .* s CPU", second.shown)

@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -187,7 +187,7 @@ class LineOutput:
             can_merge=not is_hidden(repository),
         )
         try:
-            output.print_out("\n".join(_fit_terminal(report_lines(report, closing, output.paint()))))
+            output.print_out("\n".join(fit_terminal(report_lines(report, closing, output.paint()))))
         except output.Closed:
             self._is_read = False
 
@@ -221,7 +221,7 @@ class LiveOutput:
         await self._lines.conclude(report, folder)
 
 
-def _fit_terminal(lines: Iterator[str]) -> Iterator[str]:
+def fit_terminal(lines: Iterable[str]) -> Iterator[str]:
     """Break lines between words where a terminal would break them anywhere; commands stay whole, to be copied."""
     if not output.is_terminal():
         yield from lines
@@ -229,6 +229,7 @@ def _fit_terminal(lines: Iterator[str]) -> Iterator[str]:
     from shoal.cli.live.text_width import wrap  # brings in rich
 
     columns = shutil.get_terminal_size().columns
+    lines = iter(lines)
     for line in lines:
         yield from (part for row in line.split("\n") for part in wrap(row, columns, INDENT))
         if "next:" in line:

@@ -1,8 +1,9 @@
 """`shoal status`: the status of a run."""
 
 import asyncio
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from shoal.cli import output
 from shoal.cli.options import HERE, Json, Repo, Run
@@ -11,15 +12,29 @@ from shoal.cli.render.approve import waiting_document, waiting_lines
 from shoal.cli.render.columns import ago, columns, join_cells, tone
 from shoal.cli.render.merge import delivery_line, merge_lines
 from shoal.cli.render.overlaps import overlap_lines
-from shoal.cli.render.report import error_lines, headline, setting_lines, step_lines, worker_lines
+from shoal.cli.render.report import (
+    error_lines,
+    headline,
+    resources_text,
+    setting_lines,
+    step_lines,
+    usage_text,
+    worker_lines,
+)
 from shoal.cli.repository import find_place
+from shoal.cli.run_output import fit_terminal
 from shoal.model.results import RunReport, WorkerResult
+from shoal.model.status import Status
 from shoal.store.documents import run_document, text
 from shoal.store.fold import report
 from shoal.store.lookup import find_run
+from shoal.store.paths import StatePaths
+from shoal.store.progress import RunProgress, RunTail
 from shoal.store.run_state import RunState
 
 SHOWN = 5
+MOST_LOGS = 50
+"""With more agents at work, their logs are not read: `shoal status` is quick."""
 
 
 def status_lines(
@@ -30,12 +45,14 @@ def status_lines(
     paint: Paint,
     waiting: Sequence[str] = (),
     merging: Sequence[str] = (),
+    doing: Mapping[str, str] | None = None,
+    width: int | None = None,
 ) -> Iterator[str]:
     """Yield the headline, workers, what the run waits for, its merge, and other runs, of which *older* are left out."""
     yield headline(report, paint)
     yield from error_lines(report, paint)
     yield ""
-    if lines := [*worker_lines(report, paint), *step_lines(report, paint)]:
+    if lines := [*worker_lines(report, paint, width=width, doing=doing), *step_lines(report, paint)]:
         yield from (*lines, "")
     if waiting:
         yield from (*waiting, "")
@@ -67,6 +84,23 @@ def _others(runs: Sequence[RunState], paint: Paint) -> Iterator[str]:
         yield f"  {join_cells(row)}"
 
 
+def describe_work(paths: StatePaths, report: RunReport) -> dict[str, str]:
+    """Say what running agents did last, and what the others used of the machine."""
+    workers = [worker for step in report.steps for worker in step.worker_results]
+    found = {worker.session: f"used: {used}" for worker in workers if (used := resources_text(worker.resources))}
+    running = [worker.session for worker in workers if worker.status is Status.RUNNING]
+    if not 0 < len(running) <= MOST_LOGS:
+        return found
+    progress = RunProgress()
+    for recorded in RunTail(paths, report.run).read():
+        progress.take(recorded)
+    for agent in filter(None, map(progress.find, running)):
+        spent = usage_text(agent.usage)
+        parts = (agent.phase.value, output.flat(agent.action), "failed" if agent.has_failed else "", spent)
+        found[agent.session] = f"doing: {'; '.join(filter(None, parts))}"
+    return found
+
+
 def _is_left(worker: WorkerResult) -> bool:
     """Say whether a killed agent's work is still to be recovered; recovered work has an `error`."""
     return worker.status.is_interrupted and worker.error is None
@@ -81,7 +115,8 @@ def status_document(run: RunState, report: RunReport) -> dict[str, object]:
 
 def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
     """Show the status of a run; by default, the latest."""
-    state = asyncio.run(find_place(repo)).state()
+    place = asyncio.run(find_place(repo))
+    state = place.state()
     chosen = find_run(state, run)
     current = report(chosen, time.time())
     if json:
@@ -94,6 +129,10 @@ def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
         waiting.insert(0, f"waiting: {escape(chosen.waits_for)}")
     merging = list(merging_lines(chosen, program(), output.paint()))
     older = max(0, len(names) - SHOWN)
-    lines = status_lines(current, others, older=older, paint=output.paint(), waiting=waiting, merging=merging)
-    output.print_out("\n".join(lines))
+    width = shutil.get_terminal_size().columns if output.is_terminal() else None
+    doing = describe_work(place.paths, current)
+    lines = status_lines(
+        current, others, older=older, paint=output.paint(), waiting=waiting, merging=merging, doing=doing, width=width
+    )
+    output.print_out("\n".join(fit_terminal(lines)))
     return 0

@@ -20,7 +20,7 @@ WIDEST_STATE = 11
 WIDEST_BAR = 30
 TASK_PART = 4
 """In wide terminals, tasks take so much of the width: one part in four."""
-OPTIONAL = ("tokens", "cost", "files")
+OPTIONAL = ("tokens", "cost", "files", "memory")
 """Columns that are left out where no agent has anything in them."""
 GAP = "  "
 TONES = {Phase.SETUP: "dim", Phase.RATE_LIMIT: "warn", Phase.RETRYING: "warn", Phase.RUNNING: "mark"}
@@ -221,6 +221,7 @@ def _cells(agent: AgentProgress, now: float) -> dict[str, _Cell]:
         "tokens": _Cell(_tokens(agent.usage), is_right=True),
         "cost": _Cell(_cost(agent.usage), is_right=True),
         "files": _Cell(_files(agent), is_right=True),
+        "memory": _Cell(_memory(agent), is_right=True),
     }
 
 
@@ -235,6 +236,7 @@ def _widths(rows: Sequence[Mapping[str, _Cell]], size: Size) -> dict[str, int]:
         "tokens": 6,
         "cost": 7 if room >= 48 else 0,
         "files": 5 if room >= WIDE else 0,
+        "memory": 9 if room >= WIDE else 0,
     }
     texts = {name: [row[name].text for row in rows] for name in most}
     heads = {name: [name] if room >= NARROW else [] for name in most}
@@ -277,6 +279,15 @@ def _files(agent: AgentProgress) -> str:
     if agent.result is not None:
         return str(agent.result.files_changed)
     return f"{len(agent.edited)}+" if agent.edited else "-"
+
+
+def _memory(agent: AgentProgress) -> str:
+    """Say how much memory an agent takes, or took at most."""
+    if agent.result is not None:
+        used = agent.result.resources.get("memory_peak_mb")
+    else:
+        used = None if agent.sample is None else agent.sample.memory_mb
+    return "-" if used is None else f"{used:,.0f} MB"
 
 
 def _tokens(usage: Usage) -> str:

@@ -41,6 +41,17 @@ def _lines(worker: WorkerResult) -> str:
     return "\n".join([escape(shown), *cut, *(f"      {escape(line)}" for line in rest[-LAST_LINES:])])
 
 
+def resources_text(resources: Usage) -> str:
+    """Format what a session used of the machine, as far as the host counts it; empty if it counts nothing."""
+    shown = {
+        "memory_peak_mb": "{:,.0f} MB memory at most",
+        "memory_average_mb": "{:,.0f} MB on average",
+        "cpu_seconds": "{:,.1f} s CPU",
+        "disk_mb": "{:,.1f} MB disk",
+    }
+    return ", ".join(form.format(resources[name]) for name, form in shown.items() if name in resources)
+
+
 def usage_text(usage: Usage) -> str:
     """Format tokens in and out, and the price if known; empty if nothing was spent."""
     read, written = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
@@ -54,6 +65,8 @@ def usage_text(usage: Usage) -> str:
 NAMED = 3
 PROMPT = 80 - len("    task: ")
 INDENT = "  "
+BRANCH = 3
+"""The place of the column of branches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,21 +122,38 @@ def error_lines(report: RunReport, paint: Paint) -> Iterator[str]:
         yield from (f"{INDENT}{escape(line)}" for line in rest)
 
 
-def worker_lines(report: RunReport, paint: Paint, changed: Mapping[str, Sequence[str]] | None = None) -> Iterator[str]:
-    """Yield the table of workers, with remarks below each."""
+def worker_lines(
+    report: RunReport,
+    paint: Paint,
+    changed: Mapping[str, Sequence[str]] | None = None,
+    *,
+    width: int | None = None,
+    doing: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """Yield the table of workers, with remarks below each.
+
+    With *width*, branches stand below their rows where the table would be wider; *doing* says what some are at.
+    """
     workers = _workers(report)
     if not workers:
         return
     rows = [_row(worker, (changed or {}).get(worker.branch or "", ())) for worker in workers]
-    head, *padded = columns([("session", "status", "time", "branch", "changes"), *rows])
-    yield INDENT + heading(head, paint)
+    table = columns([("session", "status", "time", "branch", "changes"), *rows])
+    is_narrow = width is not None and any(len(INDENT + join_cells(row)) > width for row in table)
+    if is_narrow:
+        table = [[*row[:BRANCH], *row[BRANCH + 1 :]] for row in table]
+    yield INDENT + heading(table[0], paint)
     previous = ""
-    for worker, row in zip(workers, padded, strict=True):
+    for worker, row in zip(workers, table[1:], strict=True):
         row[1] = paint(row[1], tone(worker.status))
         yield INDENT + join_cells(row)
+        if is_narrow and worker.branch:
+            yield f"{INDENT}{INDENT}branch: {escape(worker.branch)}"
         if worker.prompt and worker.prompt != previous:  # workers of one step share a prompt
             yield f"{INDENT}{INDENT}{paint(f'task: {beginning(worker.prompt, PROMPT)}', 'dim')}"
             previous = worker.prompt
+        if said := (doing or {}).get(worker.session):
+            yield f"{INDENT}{INDENT}{beginning(said, PROMPT)}"
         if reason := why(worker):
             yield f"{INDENT}{INDENT}why: {reason}"
         yield from (f"{INDENT}{INDENT}{line}" for line in remarks(worker))
