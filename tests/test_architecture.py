@@ -16,7 +16,7 @@ SRC = TESTS.parent / "src" / "shoal"
 # A room may import the rooms named here, itself, and nothing else of ours.
 LOW = "errors model"
 MIDDLE = f"{LOW} proc patterns pipeline adapters sandboxes git store"
-UPPER = f"{MIDDLE} agent workspaces limits"
+UPPER = f"{MIDDLE} agent workspaces limits gateway"
 EVERYTHING = f"{UPPER} sessions contracts executors steps merge runs doctor dashboard"
 MAY_IMPORT = {
     "errors": "",
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "sandboxes": LOW,
     "store": f"{LOW} proc",
     "git": f"{LOW} proc",
+    "gateway": f"{LOW} proc store",
     "agent": MIDDLE,
     "workspaces": f"{LOW} proc sandboxes git store",
     "limits": MIDDLE,
