@@ -38,7 +38,7 @@ def wait_for_checkpoint(run: Waiting, number: int) -> str:
     return str(run.until("CheckpointKept", number=number)["commit"])
 
 
-def test_only_what_changed_is_kept_until_the_work_is_on_a_branch(repo: Path, shoal: Shoal, tmp_path: Path) -> None:
+def test_only_what_changed_is_kept_until_clean(repo: Path, shoal: Shoal, tmp_path: Path) -> None:
     written(repo, ONE, runtime=f"{CHEAP}, {OFTEN}", w=f"GO={tmp_path}\n{IN_TWO_PARTS}")
     before = git(repo, "status", "--porcelain"), git(repo, "rev-parse", "main"), git(repo, "branch")
     with started(repo, SHOAL, "run", "p.yaml", "--events") as run:
@@ -56,6 +56,8 @@ def test_only_what_changed_is_kept_until_the_work_is_on_a_branch(repo: Path, sho
     assert refs == [f"refs/shoal/checkpoint/{session}/{number}" for number in (1, 2)]
     assert git(repo, "rev-parse", f"{second}^") == before[1]
     assert list_files(repo, result["branch"]) == ["one.txt", "two.txt"]
+    assert checkpoints(repo) == refs
+    assert shoal("clean").code == 0
     assert checkpoints(repo) == []
     after = git(repo, "branch").splitlines()
     assert (git(repo, "status", "--porcelain"), git(repo, "rev-parse", "main")) == before[:2]
@@ -96,8 +98,8 @@ def test_an_agent_whose_files_are_gone_goes_on_from_its_last_checkpoint(
     report = json.loads(shoal("status", "--json").out)
     (worker,) = report["steps"][0]["worker_results"]
     assert list_files(repo, worker["branch"]) == ["half.txt", "rest.txt"]
+    assert shoal("clean").code == 0
     assert checkpoints(repo) == [], "its work is on a branch now"
-    assert shoal("clean", "--dry-run").code == 0
 
 
 def test_clean_removes_the_checkpoints_of_a_killed_session(repo: Path, shoal: Shoal) -> None:

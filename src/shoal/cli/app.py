@@ -26,6 +26,7 @@ COMMANDS = (
     "set",
     "resume",
     "retry",
+    "rewind",
     "clean",
     "export",
     "import",
@@ -46,6 +47,7 @@ TOGETHER = {
     "set": "control",
     "resume": "resume",
     "retry": "resume",
+    "rewind": "resume",
     "export": "archive",
     "import": "archive",
 }

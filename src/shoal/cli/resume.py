@@ -1,8 +1,10 @@
-"""`shoal resume` and `shoal retry`: continue an interrupted run, or do its failed work again."""
+"""`shoal resume`, `retry` and `rewind`: continue an interrupted run, or do some of its work again."""
 
 import asyncio
 import os
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,21 +14,30 @@ import typer
 from shoal.cli import output
 from shoal.cli.detach import follow_apart, start_detached
 from shoal.cli.follow import follow_run
-from shoal.cli.options import HERE, Repo, Run
+from shoal.cli.options import HERE, Repo, Run, Session
+from shoal.cli.output import escape
 from shoal.cli.planning import RunOverrides, Work, make_plan
-from shoal.cli.repository import find_place
+from shoal.cli.render.columns import ago, columns, count, join_cells, some
+from shoal.cli.repository import find_place, run_of
 from shoal.cli.run import Detach, EventLines, Json, ReportStart, Yes, assert_one_output, choose_display
 from shoal.errors import BadInput
+from shoal.git.difference import list_changed_paths
+from shoal.model.events import SessionDiscarded
 from shoal.model.plan import Plan
+from shoal.model.repository import Repository
 from shoal.runs.resume import (
     ResumableRun,
+    discard_after,
     discard_failed,
     discard_from,
     find_resumable,
     is_complete,
     with_discarded,
 )
-from shoal.store.lookup import find_run
+from shoal.sessions.checkpoints import list_checkpoints
+from shoal.store.documents import text
+from shoal.store.lookup import find_run, find_session
+from shoal.store.state import RunState, SessionState
 
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Start interrupted agents from their base, without the files they left.")
@@ -41,6 +52,10 @@ What = Annotated[
 From = Annotated[
     str | None, typer.Option("--from", metavar="STEP", help="Run this step and everything that depends on it again.")
 ]
+
+To = Annotated[int | None, typer.Option("--to", metavar="N", min=1, help="The number of the checkpoint.")]
+ListOnly = Annotated[bool, typer.Option("--list", help="List the checkpoints of the session.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done again, and start nothing.")]
 
 
 def resume_command(
@@ -100,6 +115,75 @@ def retry_command(
     )
     resumed = with_discarded(resumable, discard, is_fresh=fresh)
     return follow_resumed(resumed, yes=yes, json=json, events=events, report_start=report_start)
+
+
+def rewind_command(
+    session: Session = None,
+    to: To = None,
+    list_: ListOnly = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+    events: EventLines = False,
+    detach: Detach = False,
+    report_start: ReportStart = None,
+    repo: Repo = HERE,
+) -> int:
+    """Start a session again from one of its checkpoints, and what depends on it.
+
+    Its run must have ended. The branch of the first attempt stays.
+    """
+    if (to is None) != list_:
+        raise BadInput("--to N starts from checkpoint N, and --list shows all; give one of them")
+    assert_one_output(json=json, events=events, detach=detach)
+    if detach and not dry_run and report_start is None:
+        return start_detached(sys.argv[1:], b"", repo, json=json)
+    place = asyncio.run(find_place(repo))
+    state = place.state()
+    chosen = find_session(state, session)
+    if to is None:
+        return asyncio.run(_list_checkpoints(place.repository, chosen, json=json))
+    found = run_of(state, chosen)
+    resumable = find_resumable(place.paths, found, os.environ, repo)
+    discard = asyncio.run(discard_after(place.repository, found, chosen.session, to, resumable.plan))
+    output.print_err("\n".join(_rewind_lines(found, discard)))
+    if dry_run:
+        return 0
+    return follow_resumed(
+        with_discarded(resumable, discard), yes=False, json=json, events=events, report_start=report_start
+    )
+
+
+async def _list_checkpoints(repository: Repository, session: SessionState, *, json: bool) -> int:
+    found = await list_checkpoints(repository, session.session)
+    counts = [len(await list_changed_paths(repository.git, session.base, checkpoint.commit)) for checkpoint in found]
+    if json:
+        fields = ("number", "commit", "ref", "at")
+        rows = [{name: getattr(checkpoint, name) for name in fields} for checkpoint in found]
+        document = [{**row, "files_changed": files} for row, files in zip(rows, counts, strict=True)]
+        output.print_out(text({"session": session.session, "base": session.base, "checkpoints": document}))
+        return 0
+    if not found:
+        output.print_err(f"shoal: {escape(session.session)} has no checkpoints")
+        return 0
+    lines = [
+        (str(checkpoint.number), ago(time.time() - checkpoint.at), count(files, "file"), checkpoint.commit[:12])
+        for checkpoint, files in zip(found, counts, strict=True)
+    ]
+    output.print_out("\n".join(map(join_cells, columns([("checkpoint", "kept", "changed", "commit"), *lines]))))
+    return 0
+
+
+def _rewind_lines(run: RunState, discard: Sequence[SessionDiscarded]) -> Iterator[str]:
+    """Say what starts again, from where, and that what it came to stays."""
+    *others, chosen = discard
+    yield f"shoal: {escape(chosen.session)} starts again from checkpoint {chosen.checkpoint} ({chosen.commit[:12]})"
+    known = {name: session for step in run.steps.values() for name, session in step.sessions.items()}
+    again = [known[entry.session] for entry in others if not known[entry.session].is_discarded]
+    if again:
+        yield f"shoal: done again too: {some([session.session for session in again])}"
+    results = [session.result for session in (known[chosen.session], *again)]
+    if branches := [result.branch for result in results if result is not None and result.branch is not None]:
+        yield f"shoal: their work stays on {some(branches)}" if again else f"shoal: its work stays on {some(branches)}"
 
 
 def plan_of(file: Path, folder: Path) -> Plan:

@@ -62,6 +62,10 @@ class SessionDiscarded:
     run: str
     step: str
     session: str
+    checkpoint: int = 0
+    """The number of the checkpoint that its work starts again from; 0 where it starts from its base."""
+    commit: str = ""
+    """The commit of that checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

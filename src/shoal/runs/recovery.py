@@ -16,7 +16,7 @@ from shoal.model.policy import Layers
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.runs.survivors import end_survivors, sweep_trials
-from shoal.sessions.checkpoints import is_restored, restore_checkpoint
+from shoal.sessions.checkpoints import drop_old_checkpoints, is_restored, restore_checkpoint
 from shoal.sessions.context import RunContext
 from shoal.sessions.executable_config import flag_changes
 from shoal.sessions.keep_work import KeptWork, add_seal_notes, find_secrets, keep_work
@@ -122,6 +122,7 @@ async def reconcile(context: RunContext, *, is_patient: bool = False) -> Recover
     for lock in sorted(context.paths.runs.glob("*.lock")):
         if lock.stem != context.run and not is_locked(lock):
             found += await _reconcile_if_owner(context, lock)
+    await drop_old_checkpoints(context.repository)
     return found + await _retry_raw(context, is_patient=is_patient)
 
 

@@ -94,6 +94,8 @@ class Settings:
     cleanup_on_complete: bool = True
     keep_database: bool = False
     """Whether an agent's own database is kept beside its results, as the artifact `database`."""
+    checkpoint_seconds: float | None = CHECKPOINT_SECONDS
+    """How often the files of an agent are kept while it works; `None` means never."""
     sandbox: str = "bubblewrap"
     network: str | None = None
     setup: object = None
@@ -103,6 +105,8 @@ class Settings:
     base: str | None = None
     resume: str | None = None
     """The run of an earlier start of the same program: tasks of it that have ended are not done again."""
+    rewind: Mapping[str, int] = field(default_factory=dict)
+    """Sessions of that run that start again from one of their checkpoints, with its number."""
     name: str = "coordinator"
     agent: AgentLike | None = None
     agents: Mapping[str, AgentLike] = field(default_factory=dict)
@@ -116,6 +120,8 @@ class Settings:
             raise BadInput(f"max_concurrent must be a whole number of at least 1, not {self.max_concurrent!r:.40}")
         if self.execution_mode not in MODES:
             raise UnknownName("execution_mode", str(self.execution_mode), MODES)
+        if self.rewind and self.resume is None:
+            raise BadInput("rewind names sessions of an earlier run; name that run with resume")
         if self.database_strategy not in DATABASES:
             raise UnknownName("database_strategy", str(self.database_strategy), DATABASES)
         if self.database_strategy == "shared":

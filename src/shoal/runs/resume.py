@@ -2,17 +2,21 @@
 
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal import __version__
 from shoal.errors import BadInput
+from shoal.git.commits import is_ancestor
+from shoal.git.repository import inspect
 from shoal.model.events import GateAnswered, GateOpened, RunPlanned, RunResumed, SessionDiscarded
 from shoal.model.gate import GateVerdict
 from shoal.model.plan import PipelineGroup, Plan, Stage, everything
+from shoal.model.repository import Repository
 from shoal.model.status import Status
 from shoal.runs.request import Resume, RunRequest
+from shoal.sessions.checkpoints import Checkpoint, list_checkpoints
 from shoal.sessions.context import RunContext
 from shoal.steps.history import FINISHED, History, read_history
 from shoal.store.fold import fold
@@ -82,11 +86,19 @@ async def answer_interrupted(paths: StatePaths, request: ControlRequest) -> None
             lock.unlink(missing_ok=True)
 
 
-def resume_program(request: RunRequest, paths: StatePaths, word: str) -> RunRequest:
-    """Ask for the run that *word* names to go on, from its base: its program has been started again."""
+async def resume_program(request: RunRequest, paths: StatePaths, word: str, rewind: Mapping[str, int]) -> RunRequest:
+    """Ask for the run that *word* names to go on, from its base: its program has been started again.
+
+    Sessions in *rewind* start again from the checkpoints with these numbers.
+    """
     run = find_run(fold(read_events(paths)), word)
     assert_unowned(paths, run)
-    resume = Resume(compares=True, epoch=run.epoch)
+    discard: list[SessionDiscarded] = []
+    if rewind:
+        repository = await inspect(request.folder, request.environ)
+        for name, number in rewind.items():
+            discard += await discard_after(repository, run, name, number)
+    resume = Resume(compares=True, epoch=run.epoch, discard=tuple(discard))
     return replace(request, run=run.run, is_reopened=True, resume=resume, base=run.base)
 
 
@@ -177,6 +189,67 @@ def discard_from(run: RunState, plan: Plan, step: str) -> tuple[SessionDiscarded
         raise BadInput(f"{run.run} has no step {step!r}; its steps: {', '.join(sorted(known))}")
     found = _sessions_of(run, {step} | dependants(plan.steps, {step}))
     return tuple(SessionDiscarded(run=run.run, step=name, session=session) for name, session in found)
+
+
+async def discard_after(
+    repository: Repository, run: RunState, name: str, number: int, plan: Plan | None = None
+) -> tuple[SessionDiscarded, ...]:
+    """Discard session *name*, to start again from its checkpoint *number*, and all that came of its work.
+
+    Without a *plan*, which a program does not have, that is what started from its commit.
+    """
+    step, session = _find_session(run, name)
+    checkpoint = await find_checkpoint(repository, name, number)
+    if plan is not None:
+        seqs = {name: other.seq for at in run.steps.values() for name, other in at.sessions.items()}
+        found = _sessions_of(run, dependants(plan.steps, {step.step}) - {step.step})
+        later = [(at, other) for at, other in found if seqs[other] > session.seq]
+    else:
+        later = [entry async for entry in _list_built_on(repository, run, session)]
+    same = [(step.step, other.session) for other in step.sessions.values() if _comes_after(other, session)]
+    discarded = [SessionDiscarded(run=run.run, step=at, session=other) for at, other in (*same, *later)]
+    chosen = SessionDiscarded(
+        run=run.run, step=step.step, session=name, checkpoint=number, commit=checkpoint.commit
+    )  # the last: attempts that went on with its work have its key
+    return (*discarded, chosen)
+
+
+async def find_checkpoint(repository: Repository, session: str, number: int) -> Checkpoint:
+    """Find a checkpoint of *session* by its number; raise `BadInput` with those that there are."""
+    known = await list_checkpoints(repository, session)
+    for checkpoint in known:
+        if checkpoint.number == number:
+            return checkpoint
+    if not known:
+        raise BadInput(
+            f"{session} has no checkpoints: they are kept every 5 minutes unless `runtime.checkpoints` says otherwise, "
+            "until `shoal clean`"
+        )
+    numbers = ", ".join(str(checkpoint.number) for checkpoint in known)
+    raise BadInput(f"{session} has no checkpoint {number}; it has {numbers} (`shoal rewind {session} --list`)")
+
+
+def _find_session(run: RunState, name: str) -> tuple[StepState, SessionState]:
+    for step in run.steps.values():
+        if name in step.sessions:
+            return step, step.sessions[name]
+    raise BadInput(f"{run.run} has no session {name!r}; `shoal status {run.run}` lists them")
+
+
+def _comes_after(other: SessionState, session: SessionState) -> bool:
+    """Say whether *other* is a later attempt of the same worker, or in a later round of the same step."""
+    is_later = (other.visit, other.attempt, other.seq) > (session.visit, session.attempt, session.seq)
+    return is_later and (other.index == session.index or other.visit > session.visit)
+
+
+async def _list_built_on(
+    repository: Repository, run: RunState, session: SessionState
+) -> AsyncIterator[tuple[str, str]]:
+    commit = session.result.commit if session.result is not None else None
+    for step in run.steps.values():
+        for other in step.sessions.values():
+            if commit is not None and other.base != session.base and await is_ancestor(repository, commit, other.base):
+                yield step.step, other.session
 
 
 def dependants(stages: Sequence[Stage], names: set[str]) -> set[str]:

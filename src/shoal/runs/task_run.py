@@ -260,7 +260,8 @@ async def open_task_run(
     plan = Plan(name=settings.name, steps=(), toolchains=toolchains, notes=(*few, *seen))
     request = replace(_run_request(folder, settings), on_event=listen)
     if settings.resume is not None:
-        request = resume_program(request, StatePaths.of(await home_of(request)), settings.resume)
+        paths = StatePaths.of(await home_of(request))
+        request = await resume_program(request, paths, settings.resume, settings.rewind)
     opening = open_run(request, plan)
     async with opening as opened, contextlib.AsyncExitStack() as held:
         context = opened.context
@@ -320,6 +321,7 @@ def _run_request(folder: Path, settings: Settings) -> RunRequest:
         sandbox=settings.sandbox,
         cleanup=settings.cleanup_on_complete,
         keep_database=settings.keep_database,
+        checkpoint_seconds=settings.checkpoint_seconds,
         fleet=settings.fleet,
         grace=settings.grace,
     )

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 from shoal.errors import FAULTS, Broken, first_of
 from shoal.git.imports import ImportRefused, release, take
-from shoal.git.refs import ABSENT, Move, list_refs, move, value
+from shoal.git.refs import ABSENT, Move, move, value
+from shoal.git.run import git
 from shoal.model.activity import Act
 from shoal.model.events import AgentActed, CheckpointKept
 from shoal.model.repository import Repository
@@ -21,6 +23,8 @@ FOLDER = "refs/shoal/checkpoint"
 RESTORED = "its files are gone; its work is that of its checkpoint"
 MOST_KEPT = 24
 """Of one session: two hours at the usual interval. Older ones go."""
+MOST_SECONDS = 7 * 86400.0
+"""How long a checkpoint stays after the end of its session; `shoal clean` removes it earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Checkpoint:
     session: str
     number: int
     commit: str
+    at: float = 0.0
+    """When it was kept."""
 
     @property
     def ref(self) -> str:
@@ -44,9 +50,20 @@ class Checkpoint:
 
 async def list_checkpoints(repository: Repository, session: str = "") -> list[Checkpoint]:
     """List the checkpoints of *session*, or of all sessions; those of a session by their numbers."""
-    refs = await list_refs(repository, f"{FOLDER}/{session}" if session else FOLDER)
-    found = [Checkpoint(*_split(ref), commit) for ref, commit in refs.items() if _split(ref)[1]]
+    prefix = f"{FOLDER}/{session}" if session else FOLDER
+    fields = "--format=%(refname)%00%(objectname)%00%(committerdate:unix)"
+    done = await git(repository.git, "for-each-ref", fields, prefix)
+    rows = [line.split("\0") for line in done.stdout.decode(errors="surrogateescape").splitlines()]
+    found = [Checkpoint(*_split(ref), commit, float(at or 0)) for ref, commit, at in rows if _split(ref)[1]]
     return sorted(found, key=lambda checkpoint: (checkpoint.session, checkpoint.number))
+
+
+async def drop_old_checkpoints(repository: Repository) -> None:
+    """Remove those that nobody went back to for days; when this is called, all work of dead runs is on branches."""
+    before = time.time() - MOST_SECONDS
+    old = [checkpoint for checkpoint in await list_checkpoints(repository) if checkpoint.at < before]
+    if old:
+        await move(repository, [Move(checkpoint.ref, ABSENT, checkpoint.commit) for checkpoint in old])
 
 
 def _split(ref: str) -> tuple[str, int]:

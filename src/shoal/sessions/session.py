@@ -20,7 +20,7 @@ from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.sessions.agent_process import AgentEnd, Ending, run_process
 from shoal.sessions.artifacts import Collected, collect_artifacts, keep_database, store_artifacts
-from shoal.sessions.checkpoints import drop_checkpoints, keep_checkpoints
+from shoal.sessions.checkpoints import keep_checkpoints
 from shoal.sessions.client_conversation import run_conversation
 from shoal.sessions.client_settings import restore_client_settings
 from shoal.sessions.context import RunContext
@@ -86,20 +86,9 @@ async def _session(
     result = await _record(context, worker, mask_result(result, context.mask))
     if worker.adapter.client is not None and result.status is not Status.CANCELLED:
         drop_conversation(Attempt.of(context.run, worker).folder(context.paths))
-    await _drop_checkpoints(context, worker, result)
     if on_result is not None:
         on_result(result)
     return result
-
-
-async def _drop_checkpoints(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> None:
-    """Let go of what was kept while the agent worked, and before it was interrupted: its work is held now."""
-    is_held = result.raw is None and (result.commit is not None or result.status is Status.NO_CHANGES)
-    has_any = context.checkpoint_seconds is not None and result.duration_seconds >= context.checkpoint_seconds
-    if is_held and (has_any or worker.continues is not None):
-        sessions = (worker.session, worker.continues)
-        with contextlib.suppress(*FAULTS):  # `shoal clean` removes them, too
-            await drop_checkpoints(context.repository, *(session for session in sessions if session))
 
 
 async def _work(session: Session) -> WorkerResult:
@@ -171,6 +160,7 @@ def _with_facts(context: RunContext, worker: WorkerSpec, result: WorkerResult, *
         base=worker.origin or context.base.commit,
         workspace=str(context.workspace_path(worker.step, worker.index)),
         duration_seconds=round(seconds, 3),
+        notes=(*result.notes, worker.start_note) if worker.start_note else result.notes,
     )
 
 

@@ -43,8 +43,8 @@ class WorkerSpec:
     """How often its step has been entered, where that is in a loop."""
     origin: str | None = None
     """The commit that its work counts from, where it starts with the files of an interrupted session."""
-    continues: str | None = None
-    """The interrupted session that it continues."""
+    start_note: str = ""
+    """What its result says of how it started."""
     conversation: str | None = None
     """The client's own name for the conversation of that session, where it is to go on in it."""
     content: str = ""

@@ -26,7 +26,7 @@ from shoal.sessions.session_control import AgentMessage, Inbox, SessionControl
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission
 from shoal.steps.history import AttemptKey, History, Salvage, Visit
-from shoal.steps.prompt import next_attempt, with_interruption
+from shoal.steps.prompt import next_attempt, with_interruption, with_rewind
 from shoal.workspaces.base_checkouts import base_ready, delta_ready
 
 DIGEST_CHARS = 16
@@ -46,10 +46,13 @@ def _continue(worker: WorkerSpec, salvage: Salvage | None) -> WorkerSpec:
     if salvage is None:
         return worker
     conversation = salvage.client_session if is_valid_name(salvage.client_session) else None
-    worker = replace(worker, continues=salvage.session, conversation=conversation, spent_before=salvage.usage)
+    worker = replace(worker, conversation=conversation, spent_before=salvage.usage)
+    if salvage.checkpoint:
+        worker = replace(worker, start_note=f"started from checkpoint {salvage.checkpoint} of {salvage.session}")
     if salvage.commit is None:
         return worker
-    task = replace(worker.task, prompt=with_interruption(worker.task.prompt))
+    say = with_rewind if salvage.checkpoint else with_interruption
+    task = replace(worker.task, prompt=say(worker.task.prompt))
     return replace(worker, base=salvage.commit, origin=salvage.origin, trusts_base=False, task=task)
 
 

@@ -55,6 +55,8 @@ class Salvage:
     client_session: str | None = None
     usage: Usage = field(default_factory=dict)
     """What was spent in that conversation."""
+    checkpoint: int = 0
+    """The number of the checkpoint that a person chose to start from; 0 for what the session left at its end."""
 
 
 @dataclass(slots=True)
@@ -130,6 +132,7 @@ class _Reading:
         self.history = history
         self._keys: dict[str, AttemptKey] = {}
         self._origins: dict[str, str] = {}
+        self._contents: dict[str, str] = {}
         self._last: defaultdict[Visit, dict[int, WorkerResult]] = defaultdict(dict)
 
     def take(self, recorded: Recorded) -> None:
@@ -138,11 +141,13 @@ class _Reading:
                 key = AttemptKey(Visit(started.step, started.visit), started.index, started.attempt)
                 self._keys[started.session] = key
                 self._origins[started.session] = started.origin or started.base
-                self.history.contents[key] = started.content
+                self.history.contents[key] = self._contents[started.session] = started.content
             case SessionEnded(session=session, result=result) if session in self._keys:
                 self._session_ended(self._keys[session], result)
-            case SessionDiscarded(session=session) if session in self._keys:
+            case SessionDiscarded(session=session) as discarded if session in self._keys:
                 self._discard(self._keys[session])
+                if discarded.commit:
+                    self._rewind(discarded)
             case StepEnded() as ended:
                 self._step_ended(ended)
             case GateOpened(step=step, visit=visit):
@@ -177,6 +182,15 @@ class _Reading:
         if result.commit is None or result.branch is None:
             return known
         return replace(known, commit=result.commit, origin=self._origins[result.session])
+
+    def _rewind(self, discarded: SessionDiscarded) -> None:
+        """Let the next session of this attempt start from a checkpoint, in a conversation of its own."""
+        session, commit = discarded.session, discarded.commit
+        key = self._keys[session]
+        self.history.contents[key] = self._contents[session]
+        self.history.salvaged[key] = Salvage(
+            session=session, commit=commit, origin=self._origins[session], checkpoint=discarded.checkpoint
+        )
 
     def _discard(self, key: AttemptKey) -> None:
         self.history.results.pop(key, None)

@@ -21,6 +21,10 @@ INTERRUPTED = (
     "An agent that worked on this task was interrupted. The files that it left are in the workspace: see what is done, "
     "and do the rest."
 )
+REWOUND = (
+    "An agent has worked on this task before. A person has set the files in the workspace back to what they were in "
+    "the middle of that work. See what is done, and do the rest in your own way."
+)
 SHOWN_BYTES = 4096
 """Of each result in the prompt; the file beside it has all that the result itself kept."""
 
@@ -63,6 +67,11 @@ def next_attempt(worker: WorkerSpec, number: int, before: WorkerResult) -> Worke
 def with_interruption(prompt: str) -> str:
     """Add to *prompt* that an agent has worked on it before, and left its files."""
     return f"{prompt.rstrip()}\n\n{_block('This task was interrupted', INTERRUPTED)}"
+
+
+def with_rewind(prompt: str) -> str:
+    """Add to *prompt* that its files are those of a checkpoint."""
+    return f"{prompt.rstrip()}\n\n{_block('This task starts again from a checkpoint', REWOUND)}"
 
 
 def with_artifacts(assignment: ResolvedTask, parts: Mapping[str, Sequence[Produced]]) -> ResolvedTask:
