@@ -20,6 +20,19 @@ def test_the_version_is_said_without_loading_anything(word: str) -> None:
     assert {"typer", "rich", "pydantic", "asyncio", "sqlite3"} & set(modules.split()) == set()
 
 
+@pytest.mark.parametrize("words", ["'status'", "'runs', '-n', '5'", "'resume'", "'clean', '--dry-run'"])
+def test_a_command_that_only_reads_starts_without_what_it_does_not_need(words: str, repo: Path) -> None:
+    script = f"import sys; sys.argv = ['shoal', {words}]; from shoal.cli.main import exit_code;"
+    script += " exit_code(sys.argv[1:]); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=repo, env=environment(), capture_output=True, text=True, check=True
+    )
+    modules = set(done.stdout.splitlines()[-1].split())
+
+    assert {"shoal.cli.main", "sqlite3"} <= modules
+    assert {"rich", "pydantic", "ruamel", "jinja2", "shoal.runs.run", "shoal.sessions.session"} & modules == set()
+
+
 def test_help_names_the_commands(shoal: Shoal) -> None:
     said = shoal("--help")
 

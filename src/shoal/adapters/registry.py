@@ -4,8 +4,8 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from shoal.adapters.acp import CLIENT, Acp
 from shoal.adapters.aider import Aider
@@ -25,6 +25,9 @@ from shoal.errors import ShoalError, Unavailable, UnknownName
 from shoal.model.agent import ENTRY_POINTS, AgentSpec
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 PARTS = {"name": str, "default_network": Network, "client": Client | None}
 METHODS = ("invocation", "reader")
@@ -59,12 +62,14 @@ class Brought:
             return self.made.reader()
 
 
-def points() -> Mapping[str, EntryPoint]:
+def points() -> Mapping[str, "EntryPoint"]:
     """Find the entry points of all installed packages, by name."""
+    from importlib.metadata import entry_points
+
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
-def load_adapter(point: EntryPoint) -> Adapter:
+def load_adapter(point: "EntryPoint") -> Adapter:
     """Ask the package of *point* for its adapter; raises `Unavailable`."""
     package = point.dist.name if point.dist else point.module
     with blaming(point.name, package):

@@ -1,9 +1,16 @@
 """The commands by name; only the requested one is imported, so that each starts fast."""
 
 import importlib
-from collections.abc import Callable, Sequence
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Literal, get_args, get_origin
 
 import typer
+from typer.models import OptionInfo, ParameterInfo
 
 COMMANDS = (
     "init",
@@ -58,6 +65,10 @@ def call_command(words: Sequence[str]) -> int:
     """Call the command in *words* and return its exit code; raise `typer.TyperException` for bad usage."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
+    if words and words[0] in COMMANDS:
+        command = find_command(words[0])
+        if (arguments := read_plain(command, words[1:])) is not None:
+            return command(**arguments)
     app = make_app(words[:1] if words and words[0] in COMMANDS else COMMANDS)
     code = typer.main.get_command(app)(list(words), prog_name="shoal", standalone_mode=False)
     return code if isinstance(code, int) else 0
@@ -76,11 +87,11 @@ def make_app(names: Sequence[str]) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_top)
     for name in names:
-        app.command(name)(_find_command(name))
+        app.command(name)(find_command(name))
     return app
 
 
-def _find_command(name: str) -> Callable[..., int]:
+def find_command(name: str) -> Callable[..., int]:
     """Load the function of a command: it is in a module of the same name, or in one that it shares."""
     if name in TOGETHER:
         module = importlib.import_module(f"shoal.cli.{TOGETHER[name]}")
@@ -96,3 +107,91 @@ def _top(
     """Print the help for a bare `shoal`; `main` has answered `--version` already."""
     if context.invoked_subcommand is None:
         print(context.get_help())
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a command's function, as the words of its user name it."""
+
+    name: str
+    names: tuple[str, ...]
+    """How an option is written; none for an argument."""
+    type: object
+    default: object
+    info: ParameterInfo
+
+    @property
+    def takes_several(self) -> bool:
+        """Say whether each further word is added to a list."""
+        return get_origin(self.type) is list
+
+    def read(self, word: str) -> object:
+        """Read the value in *word*; raise `ValueError` for what typer has to judge."""
+        if not word.isascii() or not word or word.startswith("-"):
+            raise ValueError(word)
+        if self.type in (str, list[str]):
+            return word
+        if self.type is Path:
+            return Path(word)
+        if self.type is int and re.fullmatch(r"\d{1,9}", word):
+            low, high = self.info.min, self.info.max
+            if (low is None or int(word) >= low) and (high is None or int(word) <= high):
+                return int(word)
+        if get_origin(self.type) is Literal and word in get_args(self.type):
+            return word
+        raise ValueError(word)
+
+
+def read_plain(command: Callable[..., int], words: Sequence[str]) -> dict[str, object] | None:
+    """Read *words* as the arguments of *command*; `None` for all that is not plain, such as help and mistakes.
+
+    That is left to typer, which takes as long to import and to begin as `shoal status` needs for its work.
+    """
+    parameters = tuple(list_parameters(command))
+    options = {name: parameter for parameter in parameters for name in parameter.names}
+    arguments = [parameter for parameter in parameters if not parameter.names]
+    values = {parameter.name: parameter.default for parameter in parameters}
+    waiting, positions = iter(words), iter(arguments)
+    place: Parameter | None = None
+    try:
+        for word in waiting:
+            if not word.startswith("-"):
+                place = place if place is not None and place.takes_several else next(positions)
+                _add(values, place, place.read(word))
+                continue
+            name, has_value, value = word.partition("=") if word.startswith("--") else (word, "", "")
+            option = options[name]
+            if option.type is bool and not has_value:
+                values[option.name] = True
+            else:
+                _add(values, option, option.read(value if has_value else next(waiting)))
+    except (KeyError, ValueError, StopIteration):
+        return None
+    return None if inspect.Parameter.empty in values.values() else values
+
+
+def _add(values: dict[str, object], parameter: Parameter, value: object) -> None:
+    before = values[parameter.name]
+    if not parameter.takes_several:
+        values[parameter.name] = value
+    else:
+        values[parameter.name] = [*(before if isinstance(before, list) else ()), value]
+
+
+def list_parameters(command: Callable[..., int]) -> Iterator[Parameter]:
+    """Go through the parameters of *command*, in their order."""
+    for name, parameter in inspect.signature(command).parameters.items():
+        declared, info = get_args(parameter.annotation)
+        yield Parameter(name, _list_names(name, info), _without_none(declared), parameter.default, info)
+
+
+def _list_names(name: str, info: ParameterInfo) -> tuple[str, ...]:
+    if not isinstance(info, OptionInfo):
+        return ()
+    names = (info.default, *(info.param_decls or ()))
+    return tuple(word.partition("/")[0] for word in names if isinstance(word, str)) or (f"--{name.replace('_', '-')}",)
+
+
+def _without_none(declared: object) -> object:
+    kinds = [kind for kind in get_args(declared) if kind is not NoneType]
+    return kinds[0] if NoneType in get_args(declared) else declared

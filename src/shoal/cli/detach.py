@@ -20,7 +20,6 @@ from shoal.model.events import Recorded, RunResumed, RunStarted
 from shoal.model.plan import Plan
 from shoal.model.results import RunReport
 from shoal.proc import Stream, started
-from shoal.runs.context import home_of
 from shoal.runs.request import RunRequest
 from shoal.store.documents import text
 from shoal.store.paths import StatePaths
@@ -81,6 +80,8 @@ async def follow_apart(
     plan: Plan, request: RunRequest, display: RunOutput, deadline: float | None, report_start: int | None
 ) -> int:
     """Follow a run that was started in the background, or that is let go when its terminal is closed."""
+    from shoal.runs.context import home_of  # brings in whatever a run needs
+
     apart = ApartOutput(display, StatePaths.of(await home_of(request)), report_start)
     return await follow_run(plan, request, apart, deadline, apart.let_go)
 

@@ -15,7 +15,6 @@ from shoal.errors import ExitCode
 from shoal.model.plan import Plan
 from shoal.model.results import RunBroken, exit_code
 from shoal.runs.request import RunRequest, StopSignal
-from shoal.runs.run import run
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -97,6 +96,9 @@ async def follow_run(
     on_hangup: Callable[[], None] | None = None,
 ) -> int:
     """Run *plan* with *display* to show it, for at most *deadline* seconds, and return the exit code."""
+    # 0.1 s to import: a command that finds nothing to run does not pay for it
+    from shoal.runs.run import run
+
     with interruptible(deadline, on_hangup) as interrupt:
         try:
             async with display.show(request.folder, interrupt.request):

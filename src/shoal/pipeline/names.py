@@ -2,15 +2,9 @@
 
 import functools
 import re
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import AfterValidator
 
 from shoal.model.agent import ENTRY_POINTS, EVERY
-from shoal.pipeline.fields import wrong
-from shoal.pipeline.problems import nearest, show_value
 
 PATTERN = r"[a-z0-9][a-z0-9-]{0,47}"
 LONGEST = 48
@@ -57,13 +51,6 @@ OWN = ("command", "scripted", "python", *EVERY)
 @functools.cache  # a file may name thousands, and each look takes milliseconds
 def list_plugin_names() -> tuple[str, ...]:
     """List the adapters of other packages, as of the first call."""
+    from importlib.metadata import entry_points
+
     return tuple(sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - {*OWN}))
-
-
-def _adapter(name: str) -> str:
-    if name in OWN or name in list_plugin_names():
-        return name
-    raise wrong(f"`adapter` cannot be {show_value(name)}; {nearest(name, (*OWN, *list_plugin_names()))}")
-
-
-AdapterName = Annotated[str, AfterValidator(_adapter)]

@@ -23,10 +23,10 @@ from shoal.pipeline.keys.select import SelectShape
 from shoal.pipeline.keys.setup import SetupField
 from shoal.pipeline.keys.strategy import StrategyShape
 from shoal.pipeline.keys.vary import Vary
-from shoal.pipeline.names import AdapterName
 from shoal.pipeline.value_types import (
     ELSEWHERE,
     MISPLACED,
+    AdapterName,
     Condition,
     DatabaseName,
     Env,

@@ -14,6 +14,7 @@ from shoal.model.limits import BadLimit, ResourceLimits
 from shoal.model.retry import KEYS, BadRetry, Retry
 from shoal.model.status import FAILURE_RULES, MOST_WANTED
 from shoal.pipeline.fields import OURS, UNKNOWN_KEY, one_of, wrong
+from shoal.pipeline.names import OWN, list_plugin_names
 from shoal.pipeline.problems import key, nearest, show_value
 from shoal.sandboxes.registry import KINDS
 from shoal.workspaces.registry import NAMES as WORKSPACE_NAMES
@@ -200,3 +201,12 @@ def _whole(value: str) -> str:
 
 
 ToolFolderName = Annotated[str, AfterValidator(_whole)]
+
+
+def _adapter(name: str) -> str:
+    if name in OWN or name in list_plugin_names():
+        return name
+    raise wrong(f"`adapter` cannot be {show_value(name)}; {nearest(name, (*OWN, *list_plugin_names()))}")
+
+
+AdapterName = Annotated[str, AfterValidator(_adapter)]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shoal import proc
 from shoal.git.checkout import repository_locked
@@ -19,9 +20,7 @@ from shoal.model.command import Command
 from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.runs.context import open_run
 from shoal.runs.leftovers import Leftover, Sort, Target, find_merged, remove_merged
-from shoal.runs.recovery import Recovery, RecoveryFailure
 from shoal.runs.request import RunRequest
 from shoal.sessions.checkpoints import FOLDER, drop_checkpoints, list_checkpoints
 from shoal.sessions.host_probe import TRIAL
@@ -40,6 +39,9 @@ from shoal.workspaces import setup_layers as setup
 from shoal.workspaces.mount import list_mounts, unmount
 from shoal.workspaces.remove import remove_all
 from shoal.workspaces.worktree import forget_worktree
+
+if TYPE_CHECKING:
+    from shoal.runs.recovery import Recovery, RecoveryFailure
 
 DU_SECONDS = 600.0
 TRIAL_SECONDS = 60.0  # longer than any probe of the host takes
@@ -210,7 +212,7 @@ class Cleaning:
     """What was done: sessions *brought_in*, or not, things *gone*, and things *left* where they are."""
 
     brought_in: tuple[WorkerResult, ...] = ()
-    failures: tuple[RecoveryFailure, ...] = ()
+    failures: tuple["RecoveryFailure", ...] = ()
     """What could not be brought in, and is still there."""
     gone: tuple[Leftover, ...] = ()
     left: tuple[Leftover, ...] = ()
@@ -294,8 +296,12 @@ async def _open_ledger(broom: Broom) -> tuple[str, ...]:
     return (*rebuilt, *((note,) if recorded else ()))
 
 
-async def _recover(broom: Broom) -> Recovery:
+async def _recover(broom: Broom) -> "Recovery":
     """Reconcile, in the sandbox of the latest run that left something; where there is none, no sandbox is needed."""
+    # whatever a run needs: a dry run does not pay for it
+    from shoal.runs.context import open_run
+    from shoal.runs.recovery import Recovery
+
     runs = [*_find_raw_runs(broom.paths), *find_killed_runs(broom.paths)]
     if not runs:
         return Recovery()

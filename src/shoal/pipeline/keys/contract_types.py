@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from shoal.errors import UnknownName
 from shoal.model.contract import Contract
-from shoal.pipeline.fields import Shape
 
 if TYPE_CHECKING:
+    from shoal.pipeline.fields import Shape
     from shoal.pipeline.keys.contracts import ContractShape
 
 KINDS = {
@@ -50,7 +50,7 @@ def load_module(name: str) -> ModuleType:
     return importlib.import_module(KINDS[name])
 
 
-def own_shapes() -> Iterator[type[Shape]]:
+def own_shapes() -> Iterator[type["Shape"]]:
     """Go through the shapes in which types describe keys of their own."""
     shapes = (getattr(load_module(name), "SHAPE", None) for name in KINDS)
     return (shape for shape in dict.fromkeys(shapes) if shape is not None)
