@@ -21,7 +21,7 @@ from shoal.cli.render.columns import ago, columns, count, join_cells, some
 from shoal.cli.repository import find_place, run_of
 from shoal.cli.run import Detach, EventLines, Json, ReportStart, Yes, assert_one_output, choose_display
 from shoal.errors import BadInput
-from shoal.git.difference import list_changed_paths
+from shoal.git.diff import list_changed_paths
 from shoal.model.events import SessionDiscarded
 from shoal.model.plan import Plan
 from shoal.model.repository import Repository
@@ -37,7 +37,7 @@ from shoal.runs.resume import (
 from shoal.sessions.checkpoints import list_checkpoints
 from shoal.store.documents import text
 from shoal.store.lookup import find_run, find_session
-from shoal.store.state import RunState, SessionState
+from shoal.store.run_state import RunState, SessionState
 
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Start interrupted agents from their base, without the files they left.")
