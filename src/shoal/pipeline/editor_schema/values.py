@@ -170,7 +170,7 @@ TAKES: Mapping[str, Made] = {
     "script._shell": _command,
     "python_agent._reply": lambda inner: REPLY,
     "value_types._per_agent": lambda inner: inner,
-    "names._adapter": lambda inner: {**inner, "enum": [*OWN, *list_plugin_names()]},
+    "value_types._adapter": lambda inner: {**inner, "enum": [*OWN, *list_plugin_names()]},
 }
 """By the module and the name of the validator."""
 
