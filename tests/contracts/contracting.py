@@ -66,22 +66,22 @@ async def benched(
     job = job or worker()
     async with open_run(request) as opened:
         context = opened.context
-        box = context.paths.box(job.session)
-        box.mkdir()
+        session_dir = context.paths.session_dir(job.session)
+        session_dir.mkdir()
         try:
             yield CommittedBench(
                 context=context,
                 worker=job,
                 commit=commit,
-                box=box,
+                session_dir=session_dir,
                 stop=stop or asyncio.Event(),
                 runner_for=runner_for,
                 reviewers=reviewer(reviews),
                 artifacts=artifacts or {},
             )
-            assert list(box.iterdir()) == []
+            assert list(session_dir.iterdir()) == []
         finally:
-            context.trash.throw(box)
+            context.trash.throw(session_dir)
             with contextlib.suppress(Exception):
                 await context.ledger.forget(job.session)
 

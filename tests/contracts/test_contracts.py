@@ -177,7 +177,7 @@ async def test_all_of_a_check_lies_in_the_box_of_its_session(repo: Path) -> None
         )
 
     *places, branch = ran.output.split()
-    assert all(Path(place).is_relative_to(bench.box) for place in places)
+    assert all(Path(place).is_relative_to(bench.session_dir) for place in places)
     assert branch == bench.worker.branch
 
 

@@ -95,7 +95,7 @@ if os.geteuid() == 0:  # only root may make a file immutable
 
     async def test_what_cannot_be_brought_in_is_named_until_it_is(repo: Path) -> None:
         killed_while_working(repo, "overlay")
-        stuck = sorted(StatePaths.of(repo).boxes.glob("*/upper/more"))
+        stuck = sorted(StatePaths.of(repo).session_dirs.glob("*/upper/more"))
         subprocess.run(["chattr", "+i", *stuck], check=True)
         try:
             for _ in range(2):
@@ -168,13 +168,13 @@ async def test_a_run_that_lives_is_left_alone(repo: Path) -> None:
 
 
 async def test_what_a_trial_of_the_host_left_is_removed_by_the_next_start_unless_its_process_lives(repo: Path) -> None:
-    boxes = StatePaths.of(repo).boxes
+    session_dirs = StatePaths.of(repo).session_dirs
     with subprocess.Popen(["true"]) as ended:
         dead = f"trial-shoal-{Path('/proc/self/ns/pid').stat().st_ino}-{ended.pid}-1-00ff"
     alive = f"trial-{Fleet.ours().name}"
     for name in (dead, alive):
-        (boxes / name / "target").mkdir(parents=True)
+        (session_dirs / name / "target").mkdir(parents=True)
 
     await ran(repo, step("next", "true"))
 
-    assert [path.name for path in boxes.iterdir()] == [alive]
+    assert [path.name for path in session_dirs.iterdir()] == [alive]

@@ -187,7 +187,7 @@ else:
             limits = replace(EXACT, disk_mb=4)
             with enforcer.group("one", limits) as group:
                 bounds = SessionBounds(
-                    group=group, limits=limits, folders=(disk,), box=tmp_path, disk=disk, full_seconds=0.5
+                    group=group, limits=limits, folders=(disk,), session_dir=tmp_path, disk=disk, full_seconds=0.5
                 )
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(2):
@@ -226,7 +226,7 @@ else:
                 if ready == 2:
                     break
             process.kill()
-        assert [path.name for path in list_mounts(StatePaths.of(repo).boxes)] == ["disk", "disk"]
+        assert [path.name for path in list_mounts(StatePaths.of(repo).session_dirs)] == ["disk", "disk"]
 
     def lost_work(repo: Path) -> list[WorkerResult]:
         """The results of the killed run, whose files are all held by branches."""
@@ -283,14 +283,14 @@ else:
 
         await run(plan, RunRequest(folder=repo, environ=environ, cleanup=False), stop=asyncio.Event())
 
-        (box,) = StatePaths.of(repo).boxes.iterdir()
-        assert (box / IMAGE).is_file()
+        (session_dir,) = StatePaths.of(repo).session_dirs.iterdir()
+        assert (session_dir / IMAGE).is_file()
         await assert_gone(repo)
-        async with open_disk_again(box) as disk:
+        async with open_disk_again(session_dir) as disk:
             assert [path.read_text() for path in disk.rglob("w")] == ["w\n"]
         done = await cleaned(repo)
-        assert box in [one.path for one in done.gone]
-        assert not box.exists()
+        assert session_dir in [one.path for one in done.gone]
+        assert not session_dir.exists()
 
     def test_a_held_session_has_one_disk_for_all_its_commands(repo: Path) -> None:
         with IsolatedAgentSession("held", repo, limits=EXACT) as session:
@@ -352,7 +352,7 @@ else:
         """Note ten times a second what will be left of the host's disk."""
         while True:
             there = os.statvfs(repo)
-            left.append(there.f_bavail * there.f_frsize - unwritten_bytes(StatePaths.of(repo).boxes))
+            left.append(there.f_bavail * there.f_frsize - unwritten_bytes(StatePaths.of(repo).session_dirs))
             await asyncio.sleep(0.1)
 
     async def test_no_agent_starts_below_the_floor(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_names_are_those_of_the_design(tmp_path: Path) -> None:
 def test_no_name_leaves_its_folder(tmp_path: Path, name: str) -> None:
     paths = StatePaths.of(tmp_path)
 
-    for place in (paths.session_db, paths.box, paths.run_lock, lambda one: paths.workspace("r", one, 0)):
+    for place in (paths.session_db, paths.session_dir, paths.run_lock, lambda one: paths.workspace("r", one, 0)):
         with pytest.raises(BadInput):
             place(name)
 

@@ -43,7 +43,7 @@ async def ordered(repo: Path, number: int = 0, name: str = "x") -> AsyncIterator
     async with base_ready(found, git(repo, "rev-parse", "main"), state / "base") as base:
         path = state / "workspaces" / f"worker_{number}"
         branch = f"agent/{name}/{number:06x}"
-        yield WorkspaceOrder(repository=found, base=base, path=path, box=state / f"box{number}", branch=branch)
+        yield WorkspaceOrder(repository=found, base=base, path=path, session_dir=state / f"box{number}", branch=branch)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -116,11 +116,11 @@ if os.geteuid() == 0:  # for nobody else there is such a case
             assert (seen.is_visible, hidden.is_visible) == (True, False)
             assert said == ""
             assert listed == "only\nmine\n"
-            mount_overlay(replace(hidden.sealing, target=first.box))
+            mount_overlay(replace(hidden.sealing, target=first.session_dir))
             try:
-                assert [path.name for path in (first.box / "d0").iterdir()] == ["only"]
+                assert [path.name for path in (first.session_dir / "d0").iterdir()] == ["only"]
             finally:
-                unmount(first.box)
+                unmount(first.session_dir)
         assert (repo / "README.md").read_text() == "scratch\n"
 
 
@@ -129,8 +129,8 @@ async def in_box(sandbox: Sandbox, folder: Path, script: str, policy: Policy) ->
     said: list[bytes] = []
     command = Command(argv=("/bin/sh", "-c", script), cwd=folder, env={"PATH": "/usr/bin:/bin"})
     named = replace(policy, token="5e12", uid=os.getuid(), gid=os.getgid())
-    async with open_sandboxed(sandbox, command, named, sink=lambda _stream, data: said.append(data)) as box:
-        await box.wait()
+    async with open_sandboxed(sandbox, command, named, sink=lambda _stream, data: said.append(data)) as session_dir:
+        await session_dir.wait()
     return b"".join(said).decode()
 
 
@@ -209,7 +209,7 @@ async def test_a_recycled_worktree_is_taken_from_the_pool_and_moved_to_the_new_b
     kind = Worktree(repo / ".shoal/pool")
     async with ordered(repo, 1) as order, kind.open(order) as workspace:
         inode = workspace.path.stat().st_ino
-        spare = order.box / "index"
+        spare = order.session_dir / "index"
         spare.write_bytes(workspace.index.read_bytes())
         workspace.recycled = spare
     (repo / "later.txt").write_text("later\n")

@@ -53,26 +53,26 @@ class Post:
     """The events of one turn, in a bounded queue for each subscriber."""
 
     def __init__(self, subscriptions: Sequence[Subscription]) -> None:
-        self._boxes = [_Box(subscription) for subscription in subscriptions if subscription.is_active]
+        self._queues = [_SubscriberQueue(subscription) for subscription in subscriptions if subscription.is_active]
 
     def __bool__(self) -> bool:
         """Return whether there are subscribers."""
-        return bool(self._boxes)
+        return bool(self._queues)
 
     def say(self, event: AgentEvent) -> None:
         """Queue *event* for every subscriber; one whose queue is full misses it."""
-        for box in self._boxes:
-            box.add(event)
+        for queue in self._queues:
+            queue.add(event)
 
     @contextlib.asynccontextmanager
     async def delivering(self) -> AsyncIterator[None]:
         """Deliver while the block runs; at its end, subscribers that are behind get a moment and are then cut."""
-        if not self._boxes:
+        if not self._queues:
             yield
             return
         group = asyncio.TaskGroup()
         await group.__aenter__()
-        tasks = [group.create_task(box.deliver_all()) for box in self._boxes]
+        tasks = [group.create_task(queue.deliver_all()) for queue in self._queues]
         try:
             yield
         finally:
@@ -83,8 +83,8 @@ class Post:
                 await group.__aexit__(None, None, None)
 
     async def _wait_for(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        for box in self._boxes:
-            box.close()
+        for queue in self._queues:
+            queue.close()
         try:
             await asyncio.wait(tasks, timeout=GRACE_SECONDS)
         finally:
@@ -92,7 +92,7 @@ class Post:
                 task.cancel()
 
 
-class _Box:
+class _SubscriberQueue:
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
         self._queue: asyncio.Queue[AgentEvent | None] = asyncio.Queue()

@@ -55,7 +55,7 @@ async def check_contracts(
         context=session.context,
         worker=worker,
         commit=result.commit,
-        box=session.directory.box,
+        session_dir=session.directory.path,
         stop=session.stop,
         runner_for=runner_for,
         reviewers=_reviewers(worker),

@@ -53,7 +53,7 @@ class _Within(StatePaths):
 
     inside: Path
 
-    def box(self, session: str) -> Path:
+    def session_dir(self, session: str) -> Path:
         del session
         return self.inside
 
@@ -68,16 +68,16 @@ class _Within(StatePaths):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedBench:
-    """What *worker* left as *commit* on the base of *context*; `None` where it changed nothing.
+    """What *worker* committed on the base of *context*; *commit* is `None` if it changed nothing.
 
-    *box* is the private folder of its session, which must still be there. Told to *stop*, whatever runs is ended. The
-    commands run by *runner_for*, and their output goes to the log of the session.
+    *session_dir* is its session directory, which must still exist. Setting *stop* ends whatever is running. Commands run
+    by *runner_for*, and their output goes to the session's log.
     """
 
     context: RunContext
     worker: WorkerSpec
     commit: str | None
-    box: Path
+    session_dir: Path
     stop: asyncio.Event
     runner_for: RunnerFor
     reviewers: Mapping[str, Reviewer] = field(default_factory=dict)
@@ -178,11 +178,11 @@ class CommittedBench:
     @contextlib.asynccontextmanager
     async def _open(self, worker: WorkerSpec) -> AsyncIterator[Session]:
         """Open a workspace with the work in it; nothing of it is kept."""
-        box = self.box / f"check-{secrets.token_hex(3)}"
+        session_dir = self.session_dir / f"check-{secrets.token_hex(3)}"
         async with self._base() as base:
             # A linked worktree would need a branch; a copy does not.
             kind = self.context.kind if self.context.kind.has_layers else Directory()
-            paths, trusted = _Within(self.context.paths.root, box), self.context.trusted_base
+            paths, trusted = _Within(self.context.paths.root, session_dir), self.context.trusted_base
             there = replace(self.context, base=base, kind=kind, paths=paths, trusted=trusted)
             control = SessionControl(stop=self.stop)
             async with open_session(there, worker, control=control, setup_as=self.setup_as) as session:

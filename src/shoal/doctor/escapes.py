@@ -159,8 +159,8 @@ async def _run_attack(context: RunContext, worker: WorkerSpec, said: "_AttackOut
     async with open_session(context, worker) as session:
         command, policy = agent_command(session)
         said.given = command.env
-        async with open_sandboxed(context.sandbox, command, policy, sink=said.feed) as box:
-            await box.wait()
+        async with open_sandboxed(context.sandbox, command, policy, sink=said.feed) as sandboxed:
+            await sandboxed.wait()
         try:
             return (await import_work(session)).failure
         except FAULTS as error:

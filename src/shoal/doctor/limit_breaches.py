@@ -129,8 +129,8 @@ async def _run_breach(context: RunContext, worker: WorkerSpec, stop: asyncio.Eve
             began = time.monotonic()
             async with open_sandboxed(
                 context.sandbox, command, policy, sink=lambda _stream, _data: None, join=group.wrap
-            ) as box:
-                seen = await watch_process(box, bounds, worker.seconds, stop, context.grace)
+            ) as sandboxed:
+                seen = await watch_process(sandboxed, bounds, worker.seconds, stop, context.grace)
                 seconds, spent = time.monotonic() - began, group.usage().cpu_seconds
         named = (
             "time"

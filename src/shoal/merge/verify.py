@@ -137,14 +137,14 @@ class Verifier:
 
     async def _run_command(self, worker: WorkerSpec, commit: str) -> Ran:
         context = self.context
-        directory = context.paths.box(worker.session)
+        directory = context.paths.session_dir(worker.session)
         directory.mkdir(mode=0o700)
         try:
             bench = CommittedBench(
                 context=context,
                 worker=worker,
                 commit=commit,
-                box=directory,
+                session_dir=directory,
                 stop=self.stop,
                 runner_for=runner_for,
                 setup_as=self.worker and replace(self.worker, step=worker.step, hex=worker.hex),

@@ -51,7 +51,7 @@ async def leftovers(repository: Repository, paths: StatePaths, older_than: float
     """Look at everything, at logs and patches only if they are so many seconds old; nothing is changed."""
     # Listed before the ledger is read: what a new run makes from now on is not in the list, and what is in the
     # list was announced in the ledger before it was made.
-    entries = [*_children(paths.boxes), *sorted(paths.workspaces.glob("*/*/worker_*"))]
+    entries = [*_children(paths.session_dirs), *sorted(paths.workspaces.glob("*/*/worker_*"))]
     noted = [] if older_than is None else _records(paths, time.time() - older_than)
     found = [*_list_killed(paths), *await _classify(repository, paths, entries), *_list_caches(paths)]
     found += await _list_checkpoints(repository, paths)
@@ -91,8 +91,12 @@ async def _list_checkpoints(repository: Repository, paths: StatePaths) -> list[L
     if not sessions:  # else the whole history would be read for nothing
         return []
     claims, busy = _claims(paths), {path.stem for path in _locks(paths)}
-    boxes = {name: paths.box(name) for name in sorted(sessions)}
-    free = [name for name, box in boxes.items() if not box.exists() and not _is_of(box, claims, busy)]
+    session_dirs = {name: paths.session_dir(name) for name in sorted(sessions)}
+    free = [
+        name
+        for name, session_dir in session_dirs.items()
+        if not session_dir.exists() and not _is_of(session_dir, claims, busy)
+    ]
     return [Leftover(sort=Sort.CHECKPOINTS, path=Path(FOLDER, name)) for name in free]
 
 
@@ -137,7 +141,7 @@ async def _filter_needed(repository: Repository, paths: StatePaths, noted: Itera
     noted = list(noted)
     claims = _claims(paths) if noted else {}
     busy = {path.stem for path in _locks(paths)}
-    ended = [finding for finding in noted if not _is_of(paths.box(finding.path.stem), claims, busy)]
+    ended = [finding for finding in noted if not _is_of(paths.session_dir(finding.path.stem), claims, busy)]
     # What a whole step left is named after its run.
     ended = [finding for finding in ended if not any(finding.path.name.startswith(f"{run}-") for run in busy)]
     return [
@@ -148,7 +152,7 @@ async def _filter_needed(repository: Repository, paths: StatePaths, noted: Itera
 
 
 async def _has_ref(repository: Repository, paths: StatePaths, finding: Leftover, claims: Mapping[Path, _Claim]) -> bool:
-    claim = claims.get(paths.box(finding.path.stem))
+    claim = claims.get(paths.session_dir(finding.path.stem))
     return claim is not None and await _is_held(repository, claim.result)
 
 
@@ -172,7 +176,7 @@ def _claims(paths: StatePaths) -> dict[Path, _Claim]:
         for session in (session for step in run.steps.values() for session in step.sessions.values()):
             # below this repository, which may have been moved since
             workspace = paths.workspaces.joinpath(*Path(session.workspace).parts[-3:])
-            claims[paths.box(session.session)] = claims[workspace] = _Claim(run.run, session.result)
+            claims[paths.session_dir(session.session)] = claims[workspace] = _Claim(run.run, session.result)
     return claims
 
 
@@ -314,7 +318,7 @@ async def _recover(broom: Broom) -> "Recovery":
 
 def _find_raw_runs(paths: StatePaths) -> list[RunState]:
     """Find the runs with sessions whose work is still only in raw files."""
-    left = {path.name for path in _children(paths.boxes)}
+    left = {path.name for path in _children(paths.session_dirs)}
     if not left:
         return []
     runs = fold(read_events(paths)).runs.values()

@@ -238,12 +238,14 @@ class _Foreseen:
 
 async def _foreseen(request: RunRequest, worker: WorkerSpec) -> _Foreseen:
     paths = StatePaths.of(await home_of(request))
-    box = paths.box(worker.session)
-    disk = box / "disk" if worker.limits.is_exact else box
-    session_dir = SessionDir(box=box, disk=disk, session=worker.session, port=0, database_name=worker.database)
+    session_dir = paths.session_dir(worker.session)
+    disk = session_dir / "disk" if worker.limits.is_exact else session_dir
+    directory = SessionDir(
+        path=session_dir, disk=disk, session=worker.session, port=0, database_name=worker.database
+    )
     return _Foreseen(
         paths.workspace(str(request.run), worker.step, 0),
-        session_dir.database,
+        directory.database,
         await probe_sandbox(request.sandbox, request.environ),
     )
 

@@ -173,7 +173,7 @@ async def _retry_raw(context: RunContext, *, is_patient: bool) -> Recovery:
 
 
 def _list_boxes(paths: StatePaths) -> set[str]:
-    return {path.name for path in paths.boxes.iterdir()} if paths.boxes.is_dir() else set()
+    return {path.name for path in paths.session_dirs.iterdir()} if paths.session_dirs.is_dir() else set()
 
 
 def _is_raw(session: SessionState) -> bool:
@@ -182,7 +182,7 @@ def _is_raw(session: SessionState) -> bool:
 
 def _retries(context: RunContext, session: SessionState) -> int:
     try:
-        return int((context.paths.box(session.session) / RETRIES).read_text())
+        return int((context.paths.session_dir(session.session) / RETRIES).read_text())
     except (OSError, ValueError):
         return 0
 
@@ -203,7 +203,7 @@ async def _retry_run(context: RunContext, run: str, raw: Sequence[Unfinished]) -
 async def _try_session(context: RunContext, unfinished: Unfinished) -> Recovery:
     """Bring a session in; whatever keeps us from it is said, and keeps us from no other session."""
     session = unfinished.session
-    box = context.paths.box(session.session)
+    session_dir = context.paths.session_dir(session.session)
     try:
         result = await _reconcile_session(context, unfinished.step, session)
     except (ShoalError, OSError, TimeoutError) as error:
@@ -213,28 +213,28 @@ async def _try_session(context: RunContext, unfinished: Unfinished) -> Recovery:
             return Recovery(brought_in=(result,))
         why = result.error or "some of its files cannot be kept"
     with contextlib.suppress(OSError):
-        (box / RETRIES).write_text(str(_retries(context, session) + 1))
-    failure = RecoveryFailure(run=context.run, session=session.session, why=why, raw=str(box))
+        (session_dir / RETRIES).write_text(str(_retries(context, session) + 1))
+    failure = RecoveryFailure(run=context.run, session=session.session, why=why, raw=str(session_dir))
     return Recovery(failures=(failure,))
 
 
 async def _reconcile_session(context: RunContext, step: str, session: SessionState) -> WorkerResult:
-    box = context.paths.box(session.session)
+    session_dir = context.paths.session_dir(session.session)
     path = _find_workspace(context, session)
-    for place in _list_places(context, session, box):
+    for place in _list_places(context, session, session_dir):
         await end_survivors(place)
     heard = last_heard(context.paths, session.session) if session.result is None else None
     attempt = Attempt(run=context.run, step=step, visit=session.visit, index=session.index, attempt=session.attempt)
     folder = attempt.folder(context.paths) if heard is not None and heard.client_session else None
-    work = await _salvage(context, session, box, path, folder)
-    for place in list_mounts(box):
+    work = await _salvage(context, session, session_dir, path, folder)
+    for place in list_mounts(session_dir):
         unmount(place)
-    result = work.on(replace(_result(session, work, heard), workspace=str(path)), box)
+    result = work.on(replace(_result(session, work, heard), workspace=str(path)), session_dir)
     if work.must_stay:
-        await clear_privileges(box, path)
+        await clear_privileges(session_dir, path)
     else:
         await forget_worktree(context.repository, path)
-        await remove_all(box, path)
+        await remove_all(session_dir, path)
         prune(path, context.paths.workspaces)
     if session.result is None or work.failure is None:
         ended = SessionEnded(run=context.run, step=step, session=session.session, result=result)
@@ -274,10 +274,12 @@ def _find_workspace(context: RunContext, session: SessionState) -> Path:
     return context.paths.workspaces.joinpath(*parts[1:])
 
 
-def _list_places(context: RunContext, session: SessionState, box: Path) -> list[Path]:
+def _list_places(context: RunContext, session: SessionState, session_dir: Path) -> list[Path]:
     """Name the session directory, and where it was before the repository was moved."""
     before = Path(session.workspace).parents[WORKSPACE_DEPTH - 1]
-    return [box] if before.exists() else [box, before / context.paths.boxes.name / session.session]
+    return (
+        [session_dir] if before.exists() else [session_dir, before / context.paths.session_dirs.name / session.session]
+    )
 
 
 def _import_events(context: RunContext, session: SessionState, work: KeptWork) -> tuple[Imported, ...]:
@@ -295,7 +297,7 @@ def _import_events(context: RunContext, session: SessionState, work: KeptWork) -
 
 
 async def _salvage(
-    context: RunContext, session: SessionState, box: Path, path: Path, conversation: Path | None
+    context: RunContext, session: SessionState, session_dir: Path, path: Path, conversation: Path | None
 ) -> KeptWork:
     """Seal what the killed session left; its ref says whether that had been done already.
 
@@ -307,13 +309,13 @@ async def _salvage(
     is_held = here not in (None, session.base) and await _is_sealed(context, session, here)
     known = await _describe_ref(context, session, here) if is_held and here is not None else KeptWork()
     try:
-        async with open_disk_again(box, None if session.strategy == "overlay" else path) as disk:
-            session_dir = SessionDir(box=box, disk=disk, session=session.session, port=0)
-            if conversation is not None and session_dir.home.is_dir():
+        async with open_disk_again(session_dir, None if session.strategy == "overlay" else path) as disk:
+            directory = SessionDir(path=session_dir, disk=disk, session=session.session, port=0)
+            if conversation is not None and directory.home.is_dir():
                 with contextlib.suppress(Broken, OSError):  # without it a new one is begun, with the same files
-                    await asyncio.to_thread(keep_conversation, session_dir.home, session.conversations, conversation)
-            if session_dir.git.is_dir() and (path.is_dir() or session.strategy == "overlay"):
-                return await _seal(context, session, session_dir, path, known)
+                    await asyncio.to_thread(keep_conversation, directory.home, session.conversations, conversation)
+            if directory.git.is_dir() and (path.is_dir() or session.strategy == "overlay"):
+                return await _seal(context, session, directory, path, known)
             if not is_held:
                 await _branch_dropped(context, session, here)
                 last = await restore_checkpoint(context.repository, session.session, session.branch)
@@ -341,19 +343,19 @@ async def _describe_ref(context: RunContext, session: SessionState, commit: str)
 
 
 async def _seal(
-    context: RunContext, session: SessionState, session_dir: SessionDir, path: Path, known: KeptWork
+    context: RunContext, session: SessionState, directory: SessionDir, path: Path, known: KeptWork
 ) -> KeptWork:
     """Bring the work to its branch; where that was done, only ask again what could not be kept, and so must stay."""
     message = f"{session.branch.split('/')[1]}: work of an agent that was cut off\n\nShoal-Session: {session.session}\n"
     async with (
         base_checkouts.base_ready(context.repository, session.base, context.paths.bases) as base,
-        _reopened(replace(context, base=base), session, session_dir.disk, path) as workspace,
+        _reopened(replace(context, base=base), session, directory.disk, path) as workspace,
     ):
         there = replace(context, base=base)
         if known.commit is None:
             request = SealRequest(message=message, has_history=True)
-            return await keep_work(there, workspace, session_dir, branch=session.branch, request=request)
-        seal = await seal_work(there, workspace, session_dir, SealRequest(message=message, has_history=False))
+            return await keep_work(there, workspace, directory, branch=session.branch, request=request)
+        seal = await seal_work(there, workspace, directory, SealRequest(message=message, has_history=False))
         return add_seal_notes(known, seal)
 
 

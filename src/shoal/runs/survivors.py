@@ -18,37 +18,37 @@ SECONDS = 10.0
 PAUSE = 0.01
 
 
-async def end_survivors(box: Path) -> None:
-    """Kill the sandbox that shows *box*, and wait until it is gone; raise `Broken` where it stays.
+async def end_survivors(session_dir: Path) -> None:
+    """Kill the sandbox that shows *session_dir*, and wait until it is gone; raise `Broken` where it stays.
 
     Its first process cannot be changed from inside, so the arguments that it was started with are its own.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SECONDS):
-            while find_sandboxes(box):
-                kill_each(lambda: find_sandboxes(box))
+            while find_sandboxes(session_dir):
+                kill_each(lambda: find_sandboxes(session_dir))
                 await asyncio.sleep(PAUSE)
             return
-    raise Broken(f"a sandbox of a killed run that shows {box} cannot be ended")
+    raise Broken(f"a sandbox of a killed run that shows {session_dir} cannot be ended")
 
 
-def find_sandboxes(box: Path) -> list[int]:
-    """Find the processes of bubblewrap whose arguments show something in *box*."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _shows(name, os.fsencode(box))]
+def find_sandboxes(session_dir: Path) -> list[int]:
+    """Find the processes of bubblewrap whose arguments show something in *session_dir*."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _shows(name, os.fsencode(session_dir))]
 
 
-def _shows(pid: str, box: bytes) -> bool:
+def _shows(pid: str, session_dir: bytes) -> bool:
     with contextlib.suppress(OSError):  # it is gone, or another user's
         if Path(f"/proc/{pid}/exe").readlink().name.removesuffix(" (deleted)") != PROGRAM:
             return False
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return any(word == box or word.startswith(box + b"/") for word in words)
+        return any(word == session_dir or word.startswith(session_dir + b"/") for word in words)
     return False
 
 
 async def sweep_trials(paths: StatePaths) -> None:
     """End and remove what trials of the host left whose process is dead."""
-    for trial in paths.boxes.glob(f"{TRIAL}*"):
+    for trial in paths.session_dirs.glob(f"{TRIAL}*"):
         if is_orphan(trial.name.removeprefix(TRIAL)):
             await end_survivors(trial)
             for place in list_mounts(trial):

@@ -77,7 +77,7 @@ class Watched:
 
 
 async def watch_process(
-    box: SandboxedProcess,
+    sandboxed: SandboxedProcess,
     bounds: SessionBounds,
     seconds: float | None,
     stop: asyncio.Event,
@@ -90,8 +90,8 @@ async def watch_process(
     """
     try:
         async with asyncio.TaskGroup() as group:
-            with bounds.floor.watching(bounds.group, bounds.box.parent) as tenant:
-                done = group.create_task(box.wait())
+            with bounds.floor.watching(bounds.group, bounds.session_dir.parent) as tenant:
+                done = group.create_task(sandboxed.wait())
                 stopped = group.create_task(stop.wait())
                 short = group.create_task(tenant.ended.wait())
                 shown = {ending: group.create_task(_wait_for_signal(sign)) for ending, sign in endings.items()}
@@ -111,9 +111,9 @@ async def watch_process(
                 sign = next((ending for ending, task in shown.items() if task.done()), None)
                 if tenant.ended.is_set():
                     done.cancel()
-                    result = Watched(Ending.LIMIT, await box.end(0), "disk")
+                    result = Watched(Ending.LIMIT, await sandboxed.end(0), "disk")
                 else:
-                    result = await _end(box, done, stopped, over, grace, sign)
+                    result = await _end(sandboxed, done, stopped, over, grace, sign)
                 for task in every:
                     task.cancel()
     except BaseExceptionGroup as errors:
@@ -126,7 +126,7 @@ async def _wait_for_signal(sign: Awaitable[object]) -> None:
 
 
 async def _end(
-    box: SandboxedProcess,
+    sandboxed: SandboxedProcess,
     done: asyncio.Task[Exit],
     stopped: asyncio.Task[bool],
     over: asyncio.Task[str] | None,
@@ -138,9 +138,9 @@ async def _end(
     done.cancel()  # who is ended before its sandbox was up was ended: that is not a broken sandbox
     if over is not None and over.done():
         # Who is over a limit gets no grace: it would only spend more.
-        return Watched(Ending.LIMIT, await box.end(0), await over)
+        return Watched(Ending.LIMIT, await sandboxed.end(0), await over)
     ending = Ending.STOP if stopped.done() else sign or Ending.TIME
-    return Watched(ending, await box.end(grace))
+    return Watched(ending, await sandboxed.end(grace))
 
 
 BUSY = 0.1
@@ -212,7 +212,7 @@ class Talk(Reader, Protocol):
 
     async def watch(
         self,
-        box: SandboxedProcess,
+        sandboxed: SandboxedProcess,
         bounds: SessionBounds,
         seconds: float | None,
         stop: asyncio.Event,
@@ -249,11 +249,11 @@ async def run_process(session: Session, talk: Talk | None = None) -> AgentEnd:
                 begun=on_start,
                 gone=group.end_rest,
                 guard=context.guard,
-            ) as box:
+            ) as sandboxed:
                 endings = _list_endings(worker, output, group, bounds.clock, is_talk=talk is not None) if output else {}
                 watch = talk.watch if talk else watch_process
                 with session.control.hold_group(group):
-                    seen = await watch(box, bounds, worker.seconds, session.stop, context.grace, endings)
+                    seen = await watch(sandboxed, bounds, worker.seconds, session.stop, context.grace, endings)
     meter.finish(bounds.record)
     exit_ = seen.exit
     await _return_logins(session, logins)

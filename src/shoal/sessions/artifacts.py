@@ -79,9 +79,9 @@ async def read_files(
     said = _ReaderOutput(all_bytes)
     async with open_sandboxed(
         context.sandbox, _command(folder, paths, token, most, all_bytes), policy, sink=said.feed
-    ) as box:
+    ) as sandboxed:
         async with asyncio.timeout(SECONDS):
-            await box.wait()
+            await sandboxed.wait()
     return answers(bytes(said.stdout), token, len(paths))
 
 

@@ -62,28 +62,28 @@ class ClientConversation:
 
     async def watch(
         self,
-        box: SandboxedProcess,
+        sandboxed: SandboxedProcess,
         bounds: SessionBounds,
         seconds: float | None,
         stop: asyncio.Event,
         grace: float,
         endings: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
     ) -> Watched:
-        """Speak with the client in *box* until the first thing that ends it."""
+        """Speak with the client in *sandboxed* until the first thing that ends it."""
         try:
             async with asyncio.TaskGroup() as group:
-                speaking = group.create_task(self._speak(box))
+                speaking = group.create_task(self._speak(sandboxed))
                 every = {**endings, Ending.DONE: self._wait_for_exit()}
-                seen = await watch_process(box, bounds, seconds, stop, grace, every)
+                seen = await watch_process(sandboxed, bounds, seconds, stop, grace, every)
                 speaking.cancel()
         except BaseExceptionGroup as errors:
             raise first_of(errors) from None
         return seen
 
-    async def _speak(self, box: SandboxedProcess) -> None:
+    async def _speak(self, sandboxed: SandboxedProcess) -> None:
         session, inbox = self._session, self._session.control.inbox
         try:
-            await box.write(session.worker.adapter.invocation(session.task, session.paths).stdin)
+            await sandboxed.write(session.worker.adapter.invocation(session.task, session.paths).stdin)
             while True:
                 await self._between_turns.wait()
                 if self._reader.is_done and inbox.first() is None:
@@ -91,14 +91,14 @@ class ClientConversation:
                 message = await inbox.wait()
                 self._between_turns.clear()
                 self._reader.begin_turn()
-                await box.write(self._adapter.message(message.text))
+                await sandboxed.write(self._adapter.message(message.text))
                 inbox.remove(message)
                 note_message(session.context, session.id, message)
         except OSError:  # it has left, and its exit says more
             return
         inbox.close()
         self._over.set()
-        box.close_input()
+        sandboxed.close_input()
 
     async def _wait_for_exit(self) -> None:
         """Give a client that was told that nothing more comes the time to leave."""

@@ -215,8 +215,11 @@ async def _try_client(
         policy = Policy(token=secrets.token_hex(8), read=tools.read, write=(Path(scratch),))
         sink = lambda stream, data: said[stream].feed(data)  # noqa: E731 - of one line, like the others
         try:
-            async with asyncio.timeout(VERSION_SECONDS), open_sandboxed(sandbox, command, policy, sink=sink) as box:
-                ended = await box.wait()
+            async with (
+                asyncio.timeout(VERSION_SECONDS),
+                open_sandboxed(sandbox, command, policy, sink=sink) as sandboxed,
+            ):
+                ended = await sandboxed.wait()
         except TimeoutError:
             return f"it does not tell its version within {VERSION_SECONDS:g} s", None
     words = (said[Stream.STDOUT].content() + said[Stream.STDERR].content()).decode(errors="replace")

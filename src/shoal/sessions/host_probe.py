@@ -123,7 +123,7 @@ async def kind_of_workspace(strategy: str, sandbox: Sandbox, paths: StatePaths, 
 
     One that *stays* when its agent has ended is never an overlay, which is there only while it is mounted.
     """
-    trial = paths.boxes / f"{TRIAL}{Fleet.ours().name}"
+    trial = paths.session_dirs / f"{TRIAL}{Fleet.ours().name}"
     host = WorkspaceHost(pool=paths.pool, trial=trial, try_layers=functools.partial(_try_layers, sandbox))
     try:
         return await registry.find(strategy, host, stays=stays)
@@ -139,7 +139,7 @@ def assert_room(paths: StatePaths) -> None:
     # What the disk has yet to take lies in memory: where there is room for as much as that, nobody needs to count.
     if free_floor(paths.root, coming_bytes=MEMORY_BYTES) is None:
         return
-    if short := free_floor(paths.root, coming_bytes=unwritten_bytes(paths.boxes)):
+    if short := free_floor(paths.root, coming_bytes=unwritten_bytes(paths.session_dirs)):
         raise Broken(f"{short}; make room, or run `shoal clean`")
 
 
@@ -148,7 +148,7 @@ async def assert_exact_disk(sandbox: Sandbox, paths: StatePaths) -> None:
     if not sandbox.confines:
         why = "without a sandbox an agent can write on every disk"
         raise Unavailable("`disk: exact`", why, "use the bubblewrap sandbox, or set `disk: polled`")
-    place = paths.boxes / f"{TRIAL}{Fleet.ours().name}"
+    place = paths.session_dirs / f"{TRIAL}{Fleet.ours().name}"
     try:
         await assert_available(place)
     finally:
@@ -165,7 +165,7 @@ async def _try_layers(sandbox: Sandbox, layers: Layers) -> bool:
     command = Command(argv=("/bin/sh", "-c", script, "sh", str(target)), cwd=target, env=env)
     policy = Policy(write=(target,), layers=layers, token=secrets.token_hex(8), uid=os.getuid(), gid=os.getgid())
     try:
-        async with open_sandboxed(sandbox, command, policy, sink=lambda _stream, _data: None) as box:
-            return (await box.wait()).code == 0
+        async with open_sandboxed(sandbox, command, policy, sink=lambda _stream, _data: None) as sandboxed:
+            return (await sandboxed.wait()).code == 0
     except ShoalError:
         return False

@@ -93,8 +93,8 @@ class KeptWork:
         where = "its raw files have everything, and the branch the rest" if self.commit else "its raw files stay"
         return f"{count} too large for a branch (over {MAX_BLOB_BYTES // 2**20} MiB): {names}; {where}"
 
-    def on(self, result: WorkerResult, box: Path) -> WorkerResult:
-        """Tell in *result* where the work is; *box* is where its raw files lie if it could not be brought in."""
+    def on(self, result: WorkerResult, session_dir: Path) -> WorkerResult:
+        """Add to *result* where the work is; its raw files are in *session_dir* if they could not be imported."""
         if self is NOTHING:
             return result
         return replace(
@@ -110,7 +110,7 @@ class KeptWork:
             instructions=self.flags.instructions,
             notes=(*result.notes, *self.notes),
             secrets=self.secrets,
-            raw=str(box) if self.must_stay else None,
+            raw=str(session_dir) if self.must_stay else None,
         )
 
 
@@ -274,7 +274,7 @@ test -z "$(git status --porcelain --ignored)"
 async def recycle(session: Session) -> Path | None:
     """Make the workspace pristine and return its index, or `None` when it cannot serve again."""
     context, workspace, directory = session.context, session.workspace, session.directory
-    gitdir = directory.box / f"recycle-{secrets.token_hex(3)}"
+    gitdir = directory.path / f"recycle-{secrets.token_hex(3)}"
     write_gitdir(
         gitdir,
         context.repository,
@@ -286,7 +286,7 @@ async def recycle(session: Session) -> Path | None:
     )
     try:
         await _run(session, gitdir, CLEAN)
-        await asyncio.to_thread(renew_folders, workspace.path, directory.opened.stat().st_mtime_ns, directory.box)
+        await asyncio.to_thread(renew_folders, workspace.path, directory.opened.stat().st_mtime_ns, directory.path)
         await _run(session, gitdir, RESTORE)
     except (ShoalError, OSError, TimeoutError):
         return None

@@ -42,7 +42,7 @@ class SessionBounds:
     group: LimitGroup
     limits: ResourceLimits
     folders: tuple[Path, ...]
-    box: Path
+    session_dir: Path
     given_bytes: int = 0
     """What already lay in those folders when the session was opened."""
     disk: Path | None = None
@@ -149,7 +149,7 @@ class _LimitWatch:
     async def _disk_is_full(self) -> bool:
         bounds = self._bounds
         if bounds.disk is not None:  # what is in memory still is on no disk that the floor's own watch sees
-            return free_floor(bounds.box, coming_bytes=unwritten_bytes(bounds.box.parent)) is not None
+            return free_floor(bounds.session_dir, coming_bytes=unwritten_bytes(bounds.session_dir.parent)) is not None
         if self._use is None:
             return False
         is_over = await self._use.is_over()
@@ -168,7 +168,7 @@ def _disk_use(bounds: SessionBounds) -> DiskUse | None:
         group=bounds.group,
         unread=bounds.unread,
     )
-    return DiskUse(allowed, bounds.at_start or room(bounds.box))
+    return DiskUse(allowed, bounds.at_start or room(bounds.session_dir))
 
 
 def describe_limits(limits: ResourceLimits) -> str:
@@ -216,7 +216,9 @@ async def _count(context: RunContext, folders: tuple[Path, ...]) -> int:
     env = {"PATH": ":".join(SYSTEM_PATH), "LC_ALL": "C"}
     policy = context.policy(token=secrets.token_hex(8), read=folders, write=())
     policy = replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
-    async with open_sandboxed(context.sandbox, Command(argv=argv, cwd=Path("/"), env=env), policy, sink=feed) as box:
-        await box.wait()
+    async with open_sandboxed(
+        context.sandbox, Command(argv=argv, cwd=Path("/"), env=env), policy, sink=feed
+    ) as sandboxed:
+        await sandboxed.wait()
     number = bytes(said).partition(b"\t")[0]
     return int(number) if number.isdigit() else 0

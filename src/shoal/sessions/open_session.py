@@ -52,17 +52,17 @@ async def _filled(
     context: RunContext, worker: WorkerSpec, ready: Ready, control: SessionControl, *, is_seen: bool
 ) -> AsyncIterator[Session]:
     path = context.workspace_path(worker.step, worker.index)
-    box = context.paths.box(worker.session)
+    session_dir = context.paths.session_dir(worker.session)
     files = _input_files(worker)
     user = context.user if context.sandbox.mounts else None
-    spare = Spare.of(context, worker, box, path, files, user)
+    spare = Spare.of(context, worker, session_dir, path, files, user)
     if not spare.take():
-        os.mkdir(box, 0o700)  # noqa: PTH102
+        os.mkdir(session_dir, 0o700)  # noqa: PTH102
     workspace: Workspace | None = None
     try:
-        async with _disk(context, worker, box, path) as disk:
+        async with _disk(context, worker, session_dir, path) as disk:
             with hold_session_dir(
-                box, worker.session, files, user, disk=disk, database=worker.database, written=spare.written
+                session_dir, worker.session, files, user, disk=disk, database=worker.database, written=spare.written
             ) as directory:
                 _user_config(context, directory)
                 order = _order(context, worker, path, disk, ready.trees, is_mounted=spare.is_mounted)
@@ -89,9 +89,9 @@ async def _filled(
                     spare.leave(workspace)
     finally:
         if workspace is not None and workspace.keep:
-            await clear_privileges(box, path)
+            await clear_privileges(session_dir, path)
         elif not spare.keep_spare(workspace):
-            context.trash.throw(box)
+            context.trash.throw(session_dir)
         _clear_folder(context, path)
 
 
@@ -111,14 +111,14 @@ def _kind(context: RunContext, *, is_seen: bool) -> Kind:
 
 
 @contextlib.asynccontextmanager
-async def _disk(context: RunContext, worker: WorkerSpec, box: Path, path: Path) -> AsyncIterator[Path]:
-    """Give the folder for all that the agent can write: *box* itself, or a disk of its own where its limit is exact."""
+async def _disk(context: RunContext, worker: WorkerSpec, session_dir: Path, path: Path) -> AsyncIterator[Path]:
+    """Yield the folder for all that the agent can write: *session_dir*, or a disk of its own with `disk: exact`."""
     if not worker.limits.is_exact:
-        yield box
+        yield session_dir
         return
     has_layers = context.kind.has_layers
     ours = context.base.index.stat().st_size + (0 if has_layers else context.base.bytes)
-    async with open_disk(box, (worker.limits.disk_bytes or 0) + ours, None if has_layers else path) as disk:
+    async with open_disk(session_dir, (worker.limits.disk_bytes or 0) + ours, None if has_layers else path) as disk:
         yield disk
 
 
@@ -135,7 +135,7 @@ def _order(
         repository=context.repository,
         base=context.base,
         path=path,
-        box=disk,
+        session_dir=disk,
         branch=worker.branch,
         trees=trees,
         pointer=None if context.sandbox.mounts else _pointer(f"{disk}/git"),
@@ -149,7 +149,7 @@ def _private_gitdir(session: Session) -> None:
     ref = f"refs/heads/{session.worker.branch}"
     named = {f"refs/heads/{context.repository.branch}": context.base.commit} if context.repository.branch else {}
     refs = {ref: context.base.commit, **named}
-    aside = gitdir_aside(directory.box)
+    aside = gitdir_aside(directory.path)
     if os.path.exists(aside):  # noqa: PTH110
         write_refs(aside, head=f"ref: {ref}", refs=refs)
         os.rename(aside, directory.git)  # noqa: PTH104

@@ -121,10 +121,10 @@ class ReuseKey:
 
 @dataclass(slots=True, kw_only=True)
 class Spare:
-    """Whether the private folder *box* of one session may be, and may become, another's; its workspace is at *path*."""
+    """Whether a session may take over the directory of an earlier one, and leave its own."""
 
     trash: Trash
-    box: Path
+    session_dir: Path
     path: Path
     use: ReuseKey | None
     """`None` for one that no other session could use."""
@@ -143,7 +143,7 @@ class Spare:
         cls,
         context: RunContext,
         worker: WorkerSpec,
-        box: Path,
+        session_dir: Path,
         path: Path,
         prompts: Mapping[str, object],
         user: User | None,
@@ -157,11 +157,11 @@ class Spare:
             if is_known
             else None
         )
-        return cls(trash=context.trash, box=box, path=path, use=use)
+        return cls(trash=context.trash, session_dir=session_dir, path=path, use=use)
 
     def take(self) -> bool:
         """Make the box of one that is not needed any more; `False` where there is none."""
-        written = None if self.use is None else self.trash.spares.take(self.box, self.use)
+        written = None if self.use is None else self.trash.spares.take(self.session_dir, self.use)
         if self.use is None or written is None:
             return False
         self.written = written
@@ -173,23 +173,23 @@ class Spare:
         """Bring the workspace along to its place; where others of its step lie there already, make it anew."""
         try:
             if not os.path.lexists(self.path.parent):
-                self.is_mounted = _move(f"{self.box}/{WORKSPACE}", self.path.parent)
+                self.is_mounted = _move(f"{self.session_dir}/{WORKSPACE}", self.path.parent)
                 return
         except OSError:
             pass
-        if os.path.exists(f"{self.box}/{MOUNTED}"):  # noqa: PTH110
-            unmount_overlay(self.box / MOUNTED)
+        if os.path.exists(f"{self.session_dir}/{MOUNTED}"):  # noqa: PTH110
+            unmount_overlay(self.session_dir / MOUNTED)
             for name in (WORKSPACE, *LAYERS):
-                self.trash.throw(f"{self.box}/{name}")
+                self.trash.throw(f"{self.session_dir}/{name}")
 
     def note(self, workspace: Workspace) -> None:
         """See how the folder is when the agent is let in."""
         if self.use is None:
-            self._git = fingerprint(self.box / GIT)
+            self._git = fingerprint(self.session_dir / GIT)
             return
-        self._all = stamps(self.box, (*_HOLDS, *_inputs(self.use)))
+        self._all = stamps(self.session_dir, (*_HOLDS, *_inputs(self.use)))
         if self._all is None or all(stamp[2] % COARSE_NS == 0 for stamp in self._all.values()):
-            self.use, self._git = None, fingerprint(self.box / GIT)  # change times that tell too little
+            self.use, self._git = None, fingerprint(self.session_dir / GIT)  # change times that tell too little
             return
         # What is added to a folder shows in its change time, except in the moment after we changed it ourselves.
         since = time.time_ns() - MOMENT_NS
@@ -202,7 +202,7 @@ class Spare:
     def has_history(self) -> bool:
         """Say whether the agent's gitdir is not as it was."""
         if self.use is None:
-            return self._git is None or fingerprint(self.box / GIT) != self._git
+            return self._git is None or fingerprint(self.session_dir / GIT) != self._git
         return self._all is None or not self._is_same(_HISTORY, HISTORY)
 
     def leave(self, workspace: Workspace) -> None:
@@ -232,16 +232,16 @@ class Spare:
         if self.use is None or not (stays or self._is_untouched()):
             return False
         # A killed session is one that has a gitdir, and layers: until those are made, it must not look like one.
-        os.rename(f"{self.box}/{GIT}", gitdir_aside(self.box))  # noqa: PTH104
+        os.rename(f"{self.session_dir}/{GIT}", gitdir_aside(self.session_dir))  # noqa: PTH104
         if stays:
-            _move(self.path.parent, f"{self.box}/{WORKSPACE}")
+            _move(self.path.parent, f"{self.session_dir}/{WORKSPACE}")
         else:
             for name in LAYERS:  # never the same again: the kernel may have them mounted in a dying namespace
-                self.trash.throw(f"{self.box}/{name}")
-        if self.trash.spares.keep_spare(self.box, self.use, self.written):
+                self.trash.throw(f"{self.session_dir}/{name}")
+        if self.trash.spares.keep_spare(self.session_dir, self.use, self.written):
             return True
         if stays:
-            unmount_overlay(self.box / MOUNTED)
+            unmount_overlay(self.session_dir / MOUNTED)
         return False
 
     def _is_untouched(self) -> bool:
@@ -249,12 +249,12 @@ class Spare:
 
     def _is_same(self, names: Iterable[str], folders: Iterable[str]) -> bool:
         """Say whether *names* are as they were; stamps first, as the list of a folder that was changed can be long."""
-        now = stamps(self.box, names)
+        now = stamps(self.session_dir, names)
         if now is None or self._all is None or any(self._all[name] != stamp for name, stamp in now.items()):
             return False
         try:
             return all(
-                set(os.listdir(f"{self.box}/{folder}")) == self._listed[folder]
+                set(os.listdir(f"{self.session_dir}/{folder}")) == self._listed[folder]
                 for folder in folders
                 if folder in self._listed
             )
@@ -262,9 +262,9 @@ class Spare:
             return False
 
 
-def gitdir_aside(box: Path) -> str:
+def gitdir_aside(session_dir: Path) -> str:
     """Say where the gitdir of a folder lies that waits for its next session."""
-    return f"{box}/{ASIDE}"
+    return f"{session_dir}/{ASIDE}"
 
 
 def _stays_mounted(context: RunContext, worker: WorkerSpec, path: Path) -> bool:

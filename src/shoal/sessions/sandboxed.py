@@ -142,14 +142,14 @@ async def open_sandboxed(
             if begun is not None:
                 begun(process.pid)
             namespace = await _namespace(process) if sandbox.mounts else None
-            box = SandboxedProcess(process, gate, namespace)
+            sandboxed = SandboxedProcess(process, gate, namespace)
             try:
                 if guard is not None and namespace is not None:
                     await guard.watch(namespace)
-                yield box
+                yield sandboxed
             finally:
                 try:
-                    await box.kill_all()
+                    await sandboxed.kill_all()
                 finally:
                     if namespace is not None:
                         namespace.close()

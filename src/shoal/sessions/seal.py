@@ -79,12 +79,12 @@ async def seal_work(context: RunContext, workspace: Workspace, directory: Sessio
         )
         # As the owner of the files on the host, so that the index's stat data fits; able to read what mode 000 hides.
         policy = replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
-        pack = directory.box / f"pack-{secrets.token_hex(3)}"
+        pack = directory.path / f"pack-{secrets.token_hex(3)}"
         with pack.open("xb") as spool:
             said = _SealOutput(spool)
             try:
                 async with (
-                    above_floor(directory.box),
+                    above_floor(directory.path),
                     open_sandboxed(context.sandbox, command, policy, sink=said.feed) as process,
                     asyncio.timeout(context.bounds.seal_seconds),
                 ):
@@ -100,7 +100,7 @@ async def seal_work(context: RunContext, workspace: Workspace, directory: Sessio
 def _fresh_gitdir(
     context: RunContext, workspace: Workspace, directory: SessionDir, request: SealRequest
 ) -> Iterator[Path]:
-    gitdir = directory.box / f"seal-{secrets.token_hex(3)}"
+    gitdir = directory.path / f"seal-{secrets.token_hex(3)}"
     lenders = (*context.lenders, *((directory.git / "objects",) if request.has_history else ()))
     write_gitdir(
         gitdir,
@@ -111,7 +111,7 @@ def _fresh_gitdir(
         lenders=lenders,
         loose_stat=False,
     )
-    for_seal(directory.box, gitdir)
+    for_seal(directory.path, gitdir)
     (gitdir / "message").write_text(request.message, errors="replace")
     if request.scratch_files:
         (gitdir / "info").mkdir(exist_ok=True)

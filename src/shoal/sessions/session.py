@@ -104,7 +104,7 @@ async def _work(session: Session) -> WorkerResult:
         workspace.keep = False  # the agent never ran
         raise
     except FAULTS as error:
-        return _describe_failure(worker, error, raw=session.directory.box)
+        return _describe_failure(worker, error, raw=session.directory.path)
     finally:
         close_inbox(session.context, session.id, session.control)
     collected = await collect_artifacts(session.context, workspace, worker.artifacts)  # before it is recycled
@@ -112,7 +112,7 @@ async def _work(session: Session) -> WorkerResult:
     try:
         work = await add_continued(session.context, worker, await import_work(session))
     except FAULTS as error:
-        return _describe_failure(worker, error, raw=session.directory.box)
+        return _describe_failure(worker, error, raw=session.directory.path)
     result = await _with_artifacts(session, _result(session, ended, work), collected, work)
     return await check_contracts(session, database.add_to(result), collected.produced, runner_for)
 
@@ -238,7 +238,7 @@ def _result(session: Session, ended: AgentEnd, work: KeptWork) -> WorkerResult:
         error=error,
         notes=ended.notes,
     )
-    return work.on(result, session.directory.box)
+    return work.on(result, session.directory.path)
 
 
 def _verdict(worker: WorkerSpec, ended: AgentEnd, work: KeptWork) -> tuple[Status, str | None]:

@@ -36,7 +36,7 @@ class User:
 class SessionDir:
     """The private folder of a session and what lies in it; without slots, so that each path is made once."""
 
-    box: Path
+    path: Path
     disk: Path
     """Where all lies that the agent can write: the same folder, or a disk of its own below it."""
     session: str
@@ -70,12 +70,12 @@ class SessionDir:
     @functools.cached_property
     def inputs(self) -> Path:
         """What it is given to read: prompts, permissions, and files to lay over others (passwd, group, `.git`)."""
-        return self.box / "input"
+        return self.path / "input"
 
     @functools.cached_property
     def opened(self) -> Path:
         """A mark whose time is the moment at which the agent was let in."""
-        return self.box / "opened"
+        return self.path / "opened"
 
     def environment(self) -> dict[str, str]:
         """Name what is leased, in the words agents and their tools know."""
@@ -106,7 +106,7 @@ class SessionDir:
 
 @contextlib.contextmanager
 def hold_session_dir(
-    box: Path,
+    path: Path,
     session: str,
     prompts: Mapping[str, str | bytes],
     user: User | None,
@@ -121,8 +121,8 @@ def hold_session_dir(
     *user* is `None` in a sandbox that cannot lay files over others.
     """
     with _ports_held() as port:
-        session_dir = SessionDir(box=box, disk=disk, session=session, port=port, database_name=database)
-        own, inputs = str(session_dir.own), str(session_dir.inputs)
+        directory = SessionDir(path=path, disk=disk, session=session, port=port, database_name=database)
+        own, inputs = str(directory.own), str(directory.inputs)
         if not os.path.exists(own):  # noqa: PTH110 - strings here and below, which take half the time
             for folder in (own, *(f"{own}/{name}" for name in ("home", TMP, "data")), inputs):
                 os.mkdir(folder)  # noqa: PTH102
@@ -133,7 +133,7 @@ def hold_session_dir(
                 for title, text in prompts.items()
             },
             **(
-                {title: text.encode(errors="surrogateescape") for title, text in _covers(session_dir, user).items()}
+                {title: text.encode(errors="surrogateescape") for title, text in _covers(directory, user).items()}
                 if user
                 else {}
             ),
@@ -141,18 +141,18 @@ def hold_session_dir(
         for title, content in contents.items():
             if there.get(title) != content:
                 if "/" in title:
-                    (session_dir.inputs / title).parent.mkdir(parents=True, exist_ok=True)
+                    (directory.inputs / title).parent.mkdir(parents=True, exist_ok=True)
                 _write(f"{inputs}/{title}", content)
         there.update(contents)
-        yield session_dir
+        yield directory
 
 
-def _covers(session_dir: SessionDir, user: User) -> dict[str, str]:
+def _covers(directory: SessionDir, user: User) -> dict[str, str]:
     """Say what a sandbox lays over files that every sandbox has."""
     return {
-        "passwd": f"agent:x:{user.uid}:{user.gid}:agent:{session_dir.home}:/bin/sh\n",
+        "passwd": f"agent:x:{user.uid}:{user.gid}:agent:{directory.home}:/bin/sh\n",
         "group": f"agent:x:{user.gid}:\n",
-        "git": f"gitdir: {session_dir.git}\n",
+        "git": f"gitdir: {directory.git}\n",
     }
 
 

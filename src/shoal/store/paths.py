@@ -48,7 +48,7 @@ class StatePaths:
         return self.root / "workspaces"
 
     @functools.cached_property
-    def boxes(self) -> Path:
+    def session_dirs(self) -> Path:
         """The folder of the sessions' private homes."""
         return self.root / "boxes"
 
@@ -104,9 +104,9 @@ class StatePaths:
         """Name the workspace of one worker."""
         return self.workspaces / f"{component(run)}/{component(step)}/worker_{index}"
 
-    def box(self, session: str) -> Path:
+    def session_dir(self, session: str) -> Path:
         """Name the private home of *session*."""
-        return self.boxes / component(session)
+        return self.session_dirs / component(session)
 
     @functools.cached_property
     def conversations(self) -> Path:
@@ -152,7 +152,7 @@ class StatePaths:
         return (
             self.sessions,
             self.workspaces,
-            self.boxes,
+            self.session_dirs,
             self.bases,
             self.objects,
             self.locks,

@@ -24,12 +24,12 @@ class WorkspaceHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceOrder:
-    """A requested workspace at *path*, with its private files in the folder *box*."""
+    """A requested workspace at *path*, with its private files in the folder *session_dir*."""
 
     repository: Repository
     base: Base
     path: Path
-    box: Path
+    session_dir: Path
     branch: str
     trees: tuple[Path, ...] = ()
     """The layers to show, where what set-up made is among them; the base's own are what work is compared with."""

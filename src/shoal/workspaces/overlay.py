@@ -47,7 +47,7 @@ class Overlay:
     @contextlib.asynccontextmanager
     async def open(self, order: WorkspaceOrder) -> AsyncIterator[Workspace]:
         """Lay a private upper over the base."""
-        upper = order.box / "upper"
+        upper = order.session_dir / "upper"
         workspace = Workspace(
             path=order.path, index=order.base.index, changes=upper, has_pointer=order.pointer is not None
         )
@@ -57,7 +57,7 @@ class Overlay:
             async with _hold_mount(workspace):
                 yield workspace
             return
-        work = order.box / "work"
+        work = order.session_dir / "work"
         for folder in (upper, work):
             os.mkdir(folder)  # noqa: PTH102 - half the time of Path.mkdir
         os.makedirs(order.path, exist_ok=True)  # noqa: PTH103

@@ -34,41 +34,41 @@ MAKE = (
 
 
 @contextlib.asynccontextmanager
-async def open_disk(box: Path, room_bytes: int, path: Path | None = None) -> AsyncIterator[Path]:
-    """Make a disk in the folder *box* with room for more than *room_bytes*, and give where it is mounted.
+async def open_disk(session_dir: Path, room_bytes: int, path: Path | None = None) -> AsyncIterator[Path]:
+    """Make a disk in the folder *session_dir* with room for more than *room_bytes*, and give where it is mounted.
 
-    It is sparse: what it takes of the host's disk is what is written. A workspace that is a whole checkout lies on
-    it too, and is shown at *path*. On leaving, the disk is unmounted and its image stays: who owns *box* removes it.
+    It is sparse: it takes only as much of the host's disk as is written to it. A workspace that is a whole checkout
+    is on it too, mounted at *path*. On exit, the disk is unmounted; its image stays until *session_dir* is removed.
     """
-    disk, fresh = box / MOUNTED, box / f"{IMAGE}.new"
+    disk, fresh = session_dir / MOUNTED, session_dir / f"{IMAGE}.new"
     disk.mkdir()
     with fresh.open("xb") as image:
         # No more than the host has: the floor of its free space is met first. Tables and reserve take up to 9 %.
-        image.truncate(min(room_bytes, _size(box), MAX_BYTES) * 9 // 8 + SPARE_BYTES)
+        image.truncate(min(room_bytes, _size(session_dir), MAX_BYTES) * 9 // 8 + SPARE_BYTES)
     await _format(fresh)
-    fresh.rename(box / IMAGE)  # an image by that name is whole
-    async with _hold_mounted(box, path):
+    fresh.rename(session_dir / IMAGE)  # an image by that name is whole
+    async with _hold_mounted(session_dir, path):
         yield disk
 
 
 @contextlib.asynccontextmanager
-async def open_disk_again(box: Path, path: Path | None = None) -> AsyncIterator[Path]:
-    """Give the folder in which the files of a killed session lie: on a disk of its own, or *box* itself."""
-    if not (box / IMAGE).exists():
-        yield box
+async def open_disk_again(session_dir: Path, path: Path | None = None) -> AsyncIterator[Path]:
+    """Give the folder in which the files of a killed session lie: on a disk of its own, or *session_dir* itself."""
+    if not (session_dir / IMAGE).exists():
+        yield session_dir
         return
     if os.geteuid() != 0:
         raise Unavailable("the disk of a killed session", "only root can mount it", "run Shoal as the user who ran it")
-    async with _hold_mounted(box, path) as disk:
+    async with _hold_mounted(session_dir, path) as disk:
         yield disk
 
 
 @contextlib.asynccontextmanager
-async def _hold_mounted(box: Path, path: Path | None) -> AsyncIterator[Path]:
-    disk = box / MOUNTED
+async def _hold_mounted(session_dir: Path, path: Path | None) -> AsyncIterator[Path]:
+    disk = session_dir / MOUNTED
     try:
         if not disk.is_mount():
-            await mount_image(box / IMAGE, disk)
+            await mount_image(session_dir / IMAGE, disk)
         with _hold_bind(disk / TREE, path) if path else contextlib.nullcontext():
             yield disk
     finally:
@@ -102,25 +102,25 @@ def is_full(disk: Path, size_bytes: int) -> bool:
     return there.f_bavail * there.f_frsize < min(FULL_BYTES, size_bytes // FULL_PART) or there.f_favail == 0
 
 
-def unwritten_bytes(boxes: Path) -> int:
+def unwritten_bytes(session_dirs: Path) -> int:
     """Sum what agents wrote to their own disks that has yet to reach the host's disk."""
-    place = os.fspath(boxes)
+    place = os.fspath(session_dirs)
     try:
         names = os.listdir(place)
     except FileNotFoundError:
         return 0
     # By strings: it is asked for each session, and looks at all of them.
-    return sum(_unwritten(boxes / name) for name in names if os.path.exists(f"{place}/{name}/{IMAGE}"))  # noqa: PTH110
+    return sum(_unwritten(session_dirs / name) for name in names if os.path.exists(f"{place}/{name}/{IMAGE}"))  # noqa: PTH110
 
 
-def _unwritten(box: Path) -> int:
-    disk = box / MOUNTED
+def _unwritten(session_dir: Path) -> int:
+    disk = session_dir / MOUNTED
     try:
         if not disk.is_mount():
             return 0
         there = os.statvfs(disk)
         never = (disk / BALLAST).stat().st_blocks * 512 if (disk / BALLAST).exists() else 0
-        taken = (box / IMAGE).stat().st_blocks * 512
+        taken = (session_dir / IMAGE).stat().st_blocks * 512
     except OSError:  # it went while we looked
         return 0
     return max(0, (there.f_blocks - there.f_bfree) * there.f_frsize - never - taken)

@@ -46,7 +46,7 @@ class Worktree:
         workspace = Workspace(path=order.path, index=admin / "index", changes=order.path)
         workspace.can_recycle = order.base.files > POOLED_ABOVE_FILES and not order.has_own_disk
         try:
-            shadow = order.box / f"checkout-{secrets.token_hex(3)}"
+            shadow = order.session_dir / f"checkout-{secrets.token_hex(3)}"
             await check_out(order.repository, order.base.commit, tree=order.path, index=admin / "index", shadow=shadow)
         except BaseException:
             await self._close(order, admin, workspace)

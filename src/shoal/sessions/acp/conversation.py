@@ -119,22 +119,22 @@ class AcpConversation:
 
     async def watch(
         self,
-        box: SandboxedProcess,
+        sandboxed: SandboxedProcess,
         bounds: SessionBounds,
         seconds: float | None,
         stop: asyncio.Event,
         grace: float,
         signs: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
     ) -> Watched:
-        """Speak with the agent in *box* until the first thing that ends it; told to stop, it is asked before."""
+        """Speak with the agent in *sandboxed* until the first thing that ends it; told to stop, it is asked before."""
         cuts = {Ending.STOP: self._end_turn_on(Ending.STOP, stop.wait, grace)}
         if seconds is not None:
             cuts[Ending.TIME] = self._end_turn_on(Ending.TIME, partial(bounds.clock.sleep, seconds), grace)
         every = {**cuts, **signs, Ending.DONE: self._wait_for_exit()}
         try:
             async with asyncio.TaskGroup() as group:
-                spoken = group.create_task(self._speak(box))
-                seen = await watch_process(box, bounds, None, asyncio.Event(), grace, every)
+                spoken = group.create_task(self._speak(sandboxed))
+                seen = await watch_process(sandboxed, bounds, None, asyncio.Event(), grace, every)
                 await self._read_last_answer(spoken)
         except BaseExceptionGroup as errors:
             raise first_of(errors) from None
@@ -142,8 +142,8 @@ class AcpConversation:
             return replace(seen, ending=self._cut)
         return seen
 
-    async def _speak(self, box: SandboxedProcess) -> None:
-        self._wire = AcpWire(box)
+    async def _speak(self, sandboxed: SandboxedProcess) -> None:
+        self._wire = AcpWire(sandboxed)
         try:
             self._answer = await self._turn.run(self._wire)
         except TurnRefused as refused:
@@ -151,7 +151,7 @@ class AcpConversation:
         except Lost:  # it has left, and its exit tells more
             pass
         self.over.set()
-        box.close_input()
+        sandboxed.close_input()
 
     async def _read_last_answer(self, spoken: asyncio.Task[None]) -> None:
         """Hear what an agent said before it left: its last answer may still be on its way to who waits for it."""

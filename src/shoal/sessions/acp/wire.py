@@ -21,8 +21,8 @@ class Flooded(Exception):
 class AcpWire:
     """What the protocol's SDK takes for a transport; a session's updates do not pass here."""
 
-    def __init__(self, box: SandboxedProcess) -> None:
-        self._box = box
+    def __init__(self, sandboxed: SandboxedProcess) -> None:
+        self._sandboxed = sandboxed
         self._inbox: deque[dict[str, Any]] = deque()
         self._more = asyncio.Event()
         self._unanswered: dict[object, list[int]] = {}  # an agent may call several questions by one name
@@ -55,10 +55,10 @@ class AcpWire:
         """Write one message, as fast as the agent reads; an answer that nobody reads any more is no error."""
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         if "method" in message:
-            await self._box.write(line)
+            await self._sandboxed.write(line)
             return
         with contextlib.suppress(OSError):
-            await self._box.write(line)
+            await self._sandboxed.write(line)
         self._note_answer(message["id"])
 
     async def close(self) -> None:

@@ -76,9 +76,9 @@ class Left:
         (folder / "laid-links").write_bytes(b"".join(links))
 
 
-async def inspect_setup(context: RunContext, workspace: Workspace, box: Path) -> Left:
+async def inspect_setup(context: RunContext, workspace: Workspace, session_dir: Path) -> Left:
     """Look at a workspace after its set-up; raise `SetupFailed` where that cannot be told."""
-    gitdir = box / f"note-{secrets.token_hex(3)}"
+    gitdir = session_dir / f"note-{secrets.token_hex(3)}"
     write_gitdir(
         gitdir,
         context.repository,
@@ -110,27 +110,31 @@ async def inspect_setup(context: RunContext, workspace: Workspace, box: Path) ->
     return parse_setup_note(said.stdout)
 
 
-def for_seal(box: Path, gitdir: Path) -> None:
+def for_seal(session_dir: Path, gitdir: Path) -> None:
     """Tell a seal what was there before the agent came; nothing where there was no set-up."""
-    left = box / LEFT
+    left = session_dir / LEFT
     if not left.is_dir():
         return
     for file in left.glob("laid-*"):
         shutil.copyfile(file, gitdir / file.name)
-    if (left / "laid-links").exists() and (box / "opened").exists():  # its time says since when it is the agent's work
-        shutil.copystat(box / "opened", gitdir / "laid-links")
+    if (left / "laid-links").exists() and (
+        session_dir / "opened"
+    ).exists():  # its time says since when it is the agent's work
+        shutil.copystat(session_dir / "opened", gitdir / "laid-links")
     if (left / "included").exists():
         (gitdir / "info").mkdir(exist_ok=True)
         shutil.copyfile(left / "included", gitdir / "info" / "exclude")
 
 
-def write_setup_note(layer: Path, box: Path) -> None:
+def write_setup_note(layer: Path, session_dir: Path) -> None:
     """Let the seal of a session on *layer* know what was in it: a file that was only touched is not changed."""
     same = layer / LEFT / "laid-same"
     if same.exists() and same.stat().st_size:
-        (box / LEFT).mkdir()
-        (box / LEFT / same.name).hardlink_to(same)
-        (box / LEFT / "laid-gone").touch()  # the seal sees all of the base that the agent itself did not take away
+        (session_dir / LEFT).mkdir()
+        (session_dir / LEFT / same.name).hardlink_to(same)
+        (
+            session_dir / LEFT / "laid-gone"
+        ).touch()  # the seal sees all of the base that the agent itself did not take away
 
 
 def _only_read(workspace: Workspace) -> Layers | None:

@@ -151,12 +151,12 @@ async def finish_setup(session: Session, ready: Ready, renew: Callable[[], None]
         raise
     if ready.layer and ready.trees[0] == ready.layer / TREE:
         # Over another layer, what earlier steps did may be the same by chance.
-        write_setup_note(ready.layer, directory.box)
+        write_setup_note(ready.layer, directory.path)
     included = [pattern(os.fsencode(name)) for name in context.project.included if "\n" not in name]
     exclude = b"".join(line + b"\n" for line in included)
     if exclude:
-        (directory.box / LEFT).mkdir(exist_ok=True)
-        (directory.box / LEFT / "included").write_bytes(exclude)
+        (directory.path / LEFT).mkdir(exist_ok=True)
+        (directory.path / LEFT / "included").write_bytes(exclude)
     if left is not None:
         exclude += (left / "exclude").read_bytes()
         await _assume_unchanged(directory.git, left / "assumed")
@@ -178,8 +178,8 @@ async def _inside(session: Session, ready: Ready, renew: Callable[[], None]) -> 
     pointer = () if context.sandbox.mounts or workspace.is_overlay else (workspace.path / ".git",)
     await remove_all(directory.git, directory.home, *pointer)
     renew()
-    (await inspect_setup(context, workspace, directory.box)).write(directory.box / LEFT)
-    return directory.box / LEFT
+    (await inspect_setup(context, workspace, directory.path)).write(directory.path / LEFT)
+    return directory.path / LEFT
 
 
 async def _remove_branch(context: RunContext, job: WorkerSpec) -> None:
@@ -199,14 +199,14 @@ async def _make_layer(
     context: RunContext, job: WorkerSpec, setup: Setup, aside: Path, key: str, stop: asyncio.Event
 ) -> bool:
     """Run the commands at a path of their own, over the base, and keep the layer that they wrote."""
-    at, upper, box = context.paths.setups / "at" / key, aside / TREE, aside / "box"
-    for folder in (at, upper, aside / "work", box):
+    at, upper, session_dir = context.paths.setups / "at" / key, aside / TREE, aside / "box"
+    for folder in (at, upper, aside / "work", session_dir):
         folder.mkdir(exist_ok=True)
     if context.project.files is not None:
         copy_files(context.project.files, upper, context.project.included)
     if setup.commands:
         workspace = _workspace(context, aside, at)
-        with hold_session_dir(box, job.session, {}, context.user, disk=box) as directory:
+        with hold_session_dir(session_dir, job.session, {}, context.user, disk=session_dir) as directory:
             (directory.home / ".gitconfig").write_text(
                 user_config(context.repository.identity), errors="surrogateescape"
             )
@@ -224,12 +224,12 @@ async def _make_layer(
             )
             if not await run_commands(session, replace(setup, each=False)):
                 return False
-            (await inspect_setup(context, workspace, box)).write(aside / LEFT)
+            (await inspect_setup(context, workspace, session_dir)).write(aside / LEFT)
     else:
         (aside / LEFT).mkdir()
         for name in ("exclude", "assumed"):
             (aside / LEFT / name).touch()
-    await remove_all(box, aside / "work")
+    await remove_all(session_dir, aside / "work")
     return True
 
 
