@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import AgentCoordinator, Task
-from shoal.limits.polling import descent, proportional_bytes
+from shoal.limits.polling import list_descendants, proportional_bytes
 from shoal.model.results import WorkerResult
 
 FLEET = int(os.environ.get("SHOAL_BENCH_FLEET", "200"))
@@ -207,7 +207,7 @@ async def ended(task_run: AgentCoordinator, agents: int, patience: float) -> Asy
 
 def sleepers() -> Iterator[int]:
     """Find our agents that sleep."""
-    for one in descent([os.getpid()]):
+    for one in list_descendants([os.getpid()]):
         with contextlib.suppress(OSError):
             if b"sleep\x003600" in Path(f"/proc/{one.pid}/cmdline").read_bytes()[:20]:
                 yield one.pid
@@ -267,7 +267,7 @@ def resident_mb() -> float:
 
 def memory_mb() -> float:
     """Give the memory of this process and all below it, shared pages divided."""
-    return sum(proportional_bytes(one.pid) for one in descent([os.getpid()])) / MB
+    return sum(proportional_bytes(one.pid) for one in list_descendants([os.getpid()])) / MB
 
 
 def disk_mb(folder: Path) -> float:

@@ -98,7 +98,7 @@ class Unavailable(ShoalError):
         self.remedy = remedy
 
 
-class WallBroken(Unavailable):
+class SandboxBroken(Unavailable):
     """The sandbox, checked from inside, is not the one that was requested."""
 
     def __init__(self, wall: str, why: str) -> None:
@@ -286,7 +286,7 @@ class Blocked(Broken):
     """The machine does not let us go on for now; once the reason has passed, the same works again."""
 
 
-def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the first error of a task group, at any depth; siblings that fail together share a cause."""
     inner = errors.exceptions[0]
-    return first_of(inner) if isinstance(inner, BaseExceptionGroup) else inner
+    return first_error(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.cli.live.frame import Pane, Shown, Size, draw_frame, log_lines
+from shoal.cli.live.frame import Pane, Size, ViewState, draw_frame, log_lines
 from shoal.cli.live.text_width import CUT, clean, fit, width, wrap
 from shoal.cli.output import Paint
 from shoal.model.activity import Act
@@ -93,8 +93,8 @@ def watch(*events: Event, workers: int = 3, at: float = START) -> RunProgress:
     return progress
 
 
-def draw(progress: RunProgress, columns: int = 80, rows: int = 24, shown: Shown | None = None) -> list[str]:
-    return draw_frame(progress, shown or Shown(), Size(columns, rows), START + 12, PLAIN)
+def draw(progress: RunProgress, columns: int = 80, rows: int = 24, shown: ViewState | None = None) -> list[str]:
+    return draw_frame(progress, shown or ViewState(), Size(columns, rows), START + 12, PLAIN)
 
 
 def row_of(lines: Sequence[str], number: int) -> str:
@@ -217,7 +217,7 @@ def test_a_wide_terminal_shows_the_memory_of_each_agent() -> None:
 
 
 def test_a_gate_is_asked_with_its_keys() -> None:
-    lines = draw(watch(GateOpened(run="r", step="ship", message="Ship it?")), shown=Shown(has_keys=True))
+    lines = draw(watch(GateOpened(run="r", step="ship", message="Ship it?")), shown=ViewState(has_keys=True))
 
     assert 'approve ship? "Ship it?" · y approve · n reject · d diff' in lines
 
@@ -228,7 +228,7 @@ def test_a_log_shows_words_and_tools() -> None:
     )
     agent = progress.agents[0]
 
-    lines = draw(progress, shown=Shown(pane=Pane(title="log", lines=log_lines(agent))))
+    lines = draw(progress, shown=ViewState(pane=Pane(title="log", lines=log_lines(agent))))
 
     assert lines[:4] == ["log", "hello\\x1b[31m", "-- tool: Bash ls --", "-- result → failed --"]
 
@@ -261,7 +261,7 @@ def test_no_picture_is_larger_than_its_terminal(
     agents = progress.agents
     selected = agents[len(agents) // 2].session if agents else None
     for pane in (None, Pane(title=note, lines=[clean(note)] * 30, above=3)):
-        shown = Shown(selected=selected, pane=pane, note=note, question=clean(note), has_keys=has_keys)
+        shown = ViewState(selected=selected, pane=pane, note=note, question=clean(note), has_keys=has_keys)
         lines = draw(progress, columns, rows, shown)
 
         assert all(width(line) <= columns for line in lines), lines

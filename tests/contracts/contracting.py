@@ -11,7 +11,7 @@ from shoal.adapters.command import CommandAdapter
 from shoal.contracts.check import check
 from shoal.contracts.committed_work import CommittedBench, Reviewer
 from shoal.model.agent import AgentSpec
-from shoal.model.contract import AgentReview, Checked, Contract, JsonSchema, NonEmptyFile, Passes
+from shoal.model.contract import AgentReview, CommandContract, Contract, ContractResult, JsonSchema, NonEmptyFile
 from shoal.model.resolved_task import ResolvedTask
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
@@ -86,7 +86,7 @@ async def benched(
                 await context.ledger.forget(job.session)
 
 
-async def asked(repo: Path, commit: str | None, *contracts: Contract, **how: object) -> tuple[Checked, ...]:
+async def asked(repo: Path, commit: str | None, *contracts: Contract, **how: object) -> tuple[ContractResult, ...]:
     async with benched(repo, commit, **how) as bench:  # type: ignore[arg-type]
         return await check(contracts, bench)
 
@@ -98,8 +98,8 @@ async def message(repo: Path, commit: str | None, contract: Contract, **how: obj
     return None if one.is_met else one.message
 
 
-def passes(command: str | tuple[str, ...], timeout: float | None = None) -> Passes:
-    return Passes(type="test_suite", command=command, timeout=timeout)
+def passes(command: str | tuple[str, ...], timeout: float | None = None) -> CommandContract:
+    return CommandContract(type="test_suite", command=command, timeout=timeout)
 
 
 def schema(path: str, **schema: object) -> JsonSchema:

@@ -22,7 +22,7 @@ from shoal.doctor.escapes import (
 )
 from shoal.doctor.host import clients, room, surroundings
 from shoal.doctor.limit_breaches import BreachEnd, breach_limits, is_throttled
-from shoal.doctor.targets import open_bait, running, wait_until_gone
+from shoal.doctor.targets import open_targets, running, wait_until_gone
 from shoal.errors import Unavailable
 from shoal.limits.kind import Enforcer, LimitGroup
 from shoal.limits.polling import Polling
@@ -35,7 +35,7 @@ from shoal.runs.request import RunRequest
 from shoal.sandboxes.bubblewrap import ABSTRACT
 from shoal.sandboxes.kind import SHARED_KERNEL, Sandbox, ready_line
 from shoal.sessions.agent_process import Ending
-from shoal.sessions.clients import standings
+from shoal.sessions.clients import check_clients
 from shoal.sessions.context import RunContext
 from shoal.workspaces.mount import list_mounts
 from tests.acting import fingerprint
@@ -133,7 +133,7 @@ async def test_without_a_wall_every_escape_succeeds_but_that_of_survivors(repo: 
 
 async def test_what_an_attacker_did_outside_is_undone(repo: Path, tmp_path: Path) -> None:
     async with on(repo, "none") as context:
-        async with open_bait(tmp_path / "b", context.repository.git, os.environ) as bait:
+        async with open_targets(tmp_path / "b", context.repository.git, os.environ) as bait:
             outcome = await run_attacker(context, bait, ("write", "mount"), Network.NONE)
             written = [path for path in bait.canaries if path.exists()]
 
@@ -166,7 +166,7 @@ async def test_a_wall_with_one_hole_is_found_out(
 
 
 async def test_who_survives_its_box_is_found_out_and_ended(repo: Path, tmp_path: Path) -> None:
-    async with on(repo, "none") as context, open_bait(tmp_path / "b", context.repository.git, os.environ) as bait:
+    async with on(repo, "none") as context, open_targets(tmp_path / "b", context.repository.git, os.environ) as bait:
         outcome = await run_attacker(replace(context, sandbox=Shell()), bait, ("linger",), Network.NONE)
         left = running(bait.mark)
 
@@ -283,7 +283,7 @@ async def test_limits_that_nobody_holds_are_found_out(repo: Path) -> None:
 
 async def test_doctor_and_agents_give_the_same_command_to_install(tmp_path: Path) -> None:
     found = {one.name: one.remedy for one in await clients("/nonexistent", tmp_path / "home")}
-    standing = await standings(None, {"PATH": "/nonexistent", "HOME": str(tmp_path)})
+    standing = await check_clients(None, {"PATH": "/nonexistent", "HOME": str(tmp_path)})
 
     assert found == {one.agent: f"`{one.client.install}`" for one in standing if one.agent in found}
     assert "goose" in found

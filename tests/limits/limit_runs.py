@@ -119,7 +119,7 @@ async def ran(group: LimitGroup, command: Command) -> Completed:
 @contextlib.asynccontextmanager
 async def running(group: LimitGroup, command: Command) -> AsyncIterator[Process]:
     """Start *command* in the group; at the end both are killed, whichever can."""
-    async with proc.started(group.wrap(command), sink=lambda _stream, _chunk: None, grace=0) as process:
+    async with proc.open_process(group.wrap(command), sink=lambda _stream, _chunk: None, grace=0) as process:
         try:
             yield process
         finally:

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.limits.guard import WATCHER, open_guard
 from shoal.limits.polling import Polling
-from shoal.proc.namespace import adopt
+from shoal.proc.namespace import find_namespace
 from tests.limits.limit_runs import is_alive
 
 
@@ -26,7 +26,7 @@ def sleepers(number: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def began(process: subprocess.Popen[bytes]) -> int:
-    namespace = adopt(process.pid, parent=os.getpid())
+    namespace = find_namespace(process.pid, parent=os.getpid())
     assert namespace is not None
     try:
         found = namespace.began()
@@ -59,7 +59,7 @@ def test_it_ends_whom_it_was_told_of_and_no_stranger_with_that_number(end: str) 
 
 async def test_a_namespace_that_has_ended_is_not_told_of() -> None:
     with sleepers(1) as (process,):
-        namespace = adopt(process.pid, parent=os.getpid())
+        namespace = find_namespace(process.pid, parent=os.getpid())
         assert namespace is not None
         process.kill()
         process.wait()

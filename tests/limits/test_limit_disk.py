@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, Tally, measure_disk, measure_in_slices, walk
+from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, SizeCounter, measure_disk, measure_in_slices, walk
 
 
 async def test_files_are_counted_as_the_disk_has_them(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_folder_that_is_moved_under_the_walk_does_not_lead_it_out(tmp_path: Pa
     (tmp_path / "beside").mkdir()
     for number in range(50):
         (tmp_path / "beside" / str(number)).touch()
-    tally = Tally()
+    tally = SizeCounter()
 
     steps = walk(top, tally)
     for _ in steps:
@@ -105,7 +105,7 @@ def test_what_is_renamed_under_the_walk_is_said_to_be_lost(tmp_path: Path, name:
     for number in range(2):
         (tmp_path / f"folder{number}").mkdir()
         (tmp_path / f"file{number}").touch()
-    tally = Tally()
+    tally = SizeCounter()
 
     for number, _ in enumerate(walk(tmp_path, tally)):
         if number == 0:

@@ -16,7 +16,7 @@ from shoal.limits.control_files import Files, LimitsHost, find_hierarchies
 from shoal.limits.group import Dialect, KernelGroup
 from shoal.limits.kind import Enforcer, ResourceUsage
 from shoal.limits.systemd import Systemd, systemd, trial
-from shoal.model.command import Given, ReportPipe
+from shoal.model.command import InheritedBytes, ReportPipe
 from shoal.model.limits import ResourceLimits
 from tests.limits.limit_runs import ENV, FRESH, LIVE, ROOMY, FakeKernel, live, on_files, ran, shell, unified
 
@@ -29,7 +29,7 @@ def enforcer(request: pytest.FixtureRequest, tmp_path: Path) -> Enforcer:
 async def test_a_wrapped_command_is_the_same_command(enforcer: Enforcer) -> None:
     script = 'echo "$1|$WORD|$0"; cat; cat "/proc/self/fd/$2"; exit 7'
     command = replace(shell(script, WORD="a b"), stdin=b"said ")
-    command = replace(command, argv=(*command.argv, "name", "$(x) '", Given(b"given")))
+    command = replace(command, argv=(*command.argv, "name", "$(x) '", InheritedBytes(b"given")))
 
     with enforcer.group("same", ROOMY) as group:
         done = await ran(group, command)
@@ -39,7 +39,7 @@ async def test_a_wrapped_command_is_the_same_command(enforcer: Enforcer) -> None
 
 
 def test_wrapping_keeps_what_becomes_a_descriptor(enforcer: Enforcer) -> None:
-    command = replace(shell(""), argv=("/bin/true", ReportPipe("info"), Given(b"x")))
+    command = replace(shell(""), argv=("/bin/true", ReportPipe("info"), InheritedBytes(b"x")))
 
     with enforcer.group("kept", ROOMY) as group:
         wrapped = group.wrap(command)

@@ -35,7 +35,7 @@ async def main():
                 signal.pause()
             print(guard.has_groups, forked, *enforcer.folders, flush=True)
             say = lambda _stream, chunk: print(chunk.decode(), end="", flush=True)
-            async with proc.started(group.wrap(shell(AGENT)), sink=say) as process:
+            async with proc.open_process(group.wrap(shell(AGENT)), sink=say) as process:
                 await process.wait()
 
 asyncio.run(main())

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shoal.limits.polling import descent
-from shoal.sessions.disk_use import still
+from shoal.limits.polling import list_descendants
+from shoal.sessions.disk_use import hold_stopped
 
 # Threads and a child that count in memory that we see too, and children that come and go.
 BUSY = """
@@ -26,7 +26,7 @@ while True:
 
 
 def members(pid: int) -> list[int]:
-    return [seen.pid for seen in descent([pid])]
+    return [seen.pid for seen in list_descendants([pid])]
 
 
 def state(pid: int) -> str:
@@ -40,7 +40,7 @@ async def test_nobody_runs_while_all_stand_still_and_all_go_on(tmp_path: Path) -
     assert running.stdout is not None
     running.stdout.readline()
     try:
-        async with still(lambda: members(running.pid)) as is_still:
+        async with hold_stopped(lambda: members(running.pid)) as is_still:
             first = counts.read_bytes()
             seen = set()
             for _ in range(20):
@@ -63,7 +63,7 @@ async def test_a_process_that_had_stopped_before_stays_so() -> None:
     try:
         os.kill(pids[0], signal.SIGSTOP)
         os.waitpid(pids[0], os.WUNTRACED)
-        async with still(lambda: pids) as is_still:
+        async with hold_stopped(lambda: pids) as is_still:
             inside = [state(pid) for pid in pids]
         async with asyncio.timeout(20):
             while state(pids[1]) == "T":

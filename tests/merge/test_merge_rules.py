@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shoal import AgentCoordinator
 from shoal.errors import BadInput, UnknownName
 from shoal.merge.merge import merge
-from shoal.merge.request import MergeRequest, Resolving
+from shoal.merge.request import ConflictOptions, MergeRequest
 from shoal.merge.undo import undo
 from shoal.model.conflict_rule import ConflictRule
 from shoal.model.merge import MergeIntended, MergeReport, Strategy
@@ -25,7 +25,7 @@ BRANCH = "shoal/t-20260101-abcd"
 
 
 async def ruled(repo: Path, run: RunReport, strategy: str, rule: str, **how: object) -> MergeReport:
-    request = MergeRequest(strategy=Strategy(strategy), resolving=Resolving(rule=ConflictRule(rule)))
+    request = MergeRequest(strategy=Strategy(strategy), resolving=ConflictOptions(rule=ConflictRule(rule)))
     async with open_merge_context(repo, run) as context:
         return await merge(context, replace(request, **how))  # type: ignore[arg-type]
 

@@ -14,8 +14,8 @@ from shoal.git.merge import Merged, merge_commits
 from shoal.merge.candidates import Candidate
 from shoal.merge.commits import Chain
 from shoal.merge.queue import run_queue
-from shoal.merge.verify import LOG_BYTES, STEP, Stopped, Verifier, open_verifier
-from shoal.model.contract import Passes
+from shoal.merge.verify import LOG_BYTES, STEP, VerificationStopped, Verifier, open_verifier
+from shoal.model.contract import CommandContract
 from shoal.model.events import AgentEnded, Recorded, SessionEnded, SessionStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.masking import Mask
@@ -45,8 +45,8 @@ def side(repo: Path, name: str, text: str) -> str:
     return commit
 
 
-def passes(command: str, timeout: float | None = None) -> Passes:
-    return Passes(type="verify", command=command, timeout=timeout)
+def passes(command: str, timeout: float | None = None) -> CommandContract:
+    return CommandContract(type="verify", command=command, timeout=timeout)
 
 
 @contextlib.asynccontextmanager
@@ -253,7 +253,7 @@ async def test_verifications_wait_for_their_turn_at_the_limiter(repo: Path) -> N
 async def test_a_command_that_is_not_there_is_the_users_trouble_and_not_the_works(repo: Path) -> None:
     commit = side(repo, "a", "1\n")
     async with ground(repo) as context:
-        missing = Passes(type="verify", command=("no-such-program",))
+        missing = CommandContract(type="verify", command=("no-such-program",))
         async with open_verifier(context, missing) as verify:
             with pytest.raises(Unavailable, match="no-such-program"):
                 await verify(commit)
@@ -261,7 +261,7 @@ async def test_a_command_that_is_not_there_is_the_users_trouble_and_not_the_work
 
 
 async def _stopped(verify: Verifier, commit: str) -> bool:
-    with pytest.raises(Stopped):
+    with pytest.raises(VerificationStopped):
         await verify(commit)
     return True
 

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import BadInput
-from shoal.model.artifact import Artifact, Injection, Produced, Type, document, fault, merge_artifacts, select_inputs
+from shoal.model.artifact import (
+    Artifact,
+    Injection,
+    ProducedArtifact,
+    Type,
+    document,
+    fault,
+    merge_artifacts,
+    select_inputs,
+)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -19,8 +28,8 @@ VALUES = st.recursive(
 TEXTS = st.text(st.characters(codec="utf-8"))
 
 
-def left(content: bytes, kind: Type = Type.JSON, path: str = "plan.json", name: str = "plan") -> Produced:
-    return Produced(name=name, type=kind, path=path, content=content)
+def left(content: bytes, kind: Type = Type.JSON, path: str = "plan.json", name: str = "plan") -> ProducedArtifact:
+    return ProducedArtifact(name=name, type=kind, path=path, content=content)
 
 
 def wrong(content: bytes, kind: Type) -> str | None:

@@ -208,7 +208,7 @@ def test_one_name_may_have_several_values() -> None:
 
 
 def test_bytes_of_the_host_that_are_no_text_are_masked() -> None:
-    """`os.environ` gives them as lone surrogates; `Lines` makes them U+FFFD."""
+    """`os.environ` gives them as lone surrogates; `LineSplitter` makes them U+FFFD."""
     mask = Mask.of({"K": "abc\udcff\udc80def"})
 
     assert mask.text("<abc\udcff\udc80def> <abc\ufffd\ufffddef>") == "<[secret K]> <[secret K]>"

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from shoal.model.command import Command, Given
+from shoal.model.command import Command, InheritedBytes
 from shoal.model.policy import NETWORKS, Network, NetworkPolicy, Policy
 from shoal.sandboxes.host import HostRoot
 from shoal.sandboxes.landlock import Landlock
@@ -47,4 +47,4 @@ def test_a_sandbox_follows_an_added_policy(monkeypatch: pytest.MonkeyPatch, shar
 
     wrapped = sandbox.wrap(Command(argv=("true",), cwd=Path("/"), env={}), Policy(network=gateway))
 
-    assert Given(expected) in wrapped.argv
+    assert InheritedBytes(expected) in wrapped.argv

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import BadInput
-from shoal.model.shell import Render, fill_argv, find_places, parameterise
+from shoal.model.shell import Render, fill_argv, find_placeholders, parameterise
 
 SHELLS = ("sh", "bash", "dash")
 NULS = "printf '\\0'\n"
@@ -193,7 +193,7 @@ def test_a_value_that_no_process_can_be_given_is_refused() -> None:
 def test_a_place_ends_where_its_template_does() -> None:
     script = """echo {{ "}}" }} {{ {"a": {"b": 1}}["a"] }} {% raw %}'{{ .Names }}'{% endraw %} {{ '{{ x }}' -}} $x"""
 
-    found = find_places(script)
+    found = find_placeholders(script)
 
     assert [place.text for place in found.places] == ['{{ "}}" }}', '{{ {"a": {"b": 1}}["a"] }}', "{{ '{{ x }}' -}}"]
     assert [script[place.origin :].startswith(place.text) for place in found.places] == [True] * 3

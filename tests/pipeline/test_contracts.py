@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from shoal.errors import BadInput
 from shoal.model.contract import (
     AgentReview,
+    CommandContract,
     Contract,
     JsonSchema,
     NonEmptyFile,
     NoTestDeletions,
-    Passes,
     SourceDiff,
     compliance,
 )
@@ -66,10 +66,13 @@ def made(written: str, schemas: dict[str, str] | None = None) -> tuple[Contract,
             "type: json_schema, artifact: plan, schema_file: s.json",
             JsonSchema(type="json_schema", artifact="plan", schema="{}"),
         ),
-        ("type: test_suite, command: pytest -q && ruff", Passes(type="test_suite", command="pytest -q && ruff")),
+        (
+            "type: test_suite, command: pytest -q && ruff",
+            CommandContract(type="test_suite", command="pytest -q && ruff"),
+        ),
         (
             "type: command, command: [make, check], timeout: 2m",
-            Passes(type="command", command=("make", "check"), timeout=120),
+            CommandContract(type="command", command=("make", "check"), timeout=120),
         ),
         ("type: non_empty_file, path: NOTES.md", NonEmptyFile(type="non_empty_file", path="NOTES.md")),
         ("type: source_diff", SourceDiff(type="source_diff")),
@@ -177,7 +180,7 @@ def test_a_schema_in_a_file_is_read_once_and_told_where_it_is_wrong() -> None:
 
 
 def test_what_fills_in_a_shells_text_is_never_read_as_a_command() -> None:
-    contract = Passes(type="command", command='pytest "{{ input }}" {{ worker.index }}')
+    contract = CommandContract(type="command", command='pytest "{{ input }}" {{ worker.index }}')
 
     filled = contract.fill_in({"{{ input }}": "$(evil)'\"", "{{ worker.index }}": "0"}.__getitem__)
 
@@ -190,7 +193,7 @@ def test_what_fills_in_a_shells_text_is_never_read_as_a_command() -> None:
 @given(value=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 @settings(max_examples=5, deadline=None)
 def test_any_value_reaches_a_command_as_it_is(command: str, value: str) -> None:
-    contract = Passes(type="command", command=command).fill_in(lambda _: value)
+    contract = CommandContract(type="command", command=command).fill_in(lambda _: value)
 
     done = subprocess.run(contract.argv, capture_output=True, check=True)
 

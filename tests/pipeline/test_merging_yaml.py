@@ -4,7 +4,7 @@ import pytest
 
 from shoal.errors import UnknownName
 from shoal.model.conflict_rule import ConflictRule, Merging
-from shoal.model.contract import Passes
+from shoal.model.contract import CommandContract
 from shoal.model.merge import Strategy
 from shoal.pipeline.fields import Shape
 from shoal.pipeline.keys.merging import MergingField, merging, merging_problems
@@ -45,9 +45,9 @@ def meant(written: str) -> Merging | None:
         ("merge: {strategy: rebase, into: feature/x.y}", Merging(strategy=Strategy.REBASE, into="feature/x.y")),
         (
             "merge: {verify: 'docker ps --format {{.ID}}', verify_timeout: 10m}",
-            Merging(verify=Passes(type="verify", command="docker ps --format {{.ID}}", timeout=600.0)),
+            Merging(verify=CommandContract(type="verify", command="docker ps --format {{.ID}}", timeout=600.0)),
         ),
-        ("merge: {verify: [pytest, -q]}", Merging(verify=Passes(type="verify", command=("pytest", "-q")))),
+        ("merge: {verify: [pytest, -q]}", Merging(verify=CommandContract(type="verify", command=("pytest", "-q")))),
         ("merge: {on_conflict: report, allow_executable_config: true}", Merging(allow_executable_config=True)),
         ("merge: {on_conflict: redo}", Merging(on_conflict=ConflictRule.REDO)),
         ("merge: {on_conflict: ours}", Merging(on_conflict=ConflictRule.OURS)),

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from shoal.model.agent import TOOLS, Budget, Mind
+from shoal.model.agent import TOOLS, Budget, ModelSettings
 from shoal.pipeline.load import parse
 from shoal.pipeline.plan import agent
 from shoal.pipeline.problems import BadDocument
 
 
-def mind(keys: str) -> Mind | None:
+def mind(keys: str) -> ModelSettings | None:
     return agent(parse(f"agents: {{x: {{adapter: python, {keys}}}}}\n", "f.yaml"), "x", environ={}).mind
 
 
@@ -21,7 +21,7 @@ def wrong(keys: str) -> list[str]:
 
 
 def test_a_model_is_enough_and_all_tools_are_given() -> None:
-    assert mind("model: 'openai:gpt-5'") == Mind(model="openai:gpt-5", tools=tuple(TOOLS))
+    assert mind("model: 'openai:gpt-5'") == ModelSettings(model="openai:gpt-5", tools=tuple(TOOLS))
 
 
 def test_tools_a_budget_and_replies_are_read() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.model.command import Argument, Command
-from shoal.proc import Lines, Sink, Stream
+from shoal.proc import LineSplitter, Sink, Stream
 
 PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 
@@ -76,5 +76,5 @@ def watched(pid: int) -> Iterator[int]:
         os.close(pidfd)
 
 
-def by_line(lines: Lines) -> Sink:
+def by_line(lines: LineSplitter) -> Sink:
     return lambda _, chunk: lines.feed(chunk)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.proc import Lines, OutputBudget, started
+from shoal.proc import LineSplitter, OutputBudget, open_process
 from tests.proc.acting import MIB, by_line, python
 
 
 def lines_of(chunks: Sequence[bytes], cap: int = 16 * MIB) -> list[tuple[str, int]]:
     emitted: list[tuple[str, int]] = []
-    lines = Lines(lambda text, dropped: emitted.append((text, dropped)), cap=cap)
+    lines = LineSplitter(lambda text, dropped: emitted.append((text, dropped)), cap=cap)
     for chunk in chunks:
         lines.feed(chunk)
     lines.close()
@@ -59,11 +59,11 @@ def test_a_line_of_exactly_the_cap_is_not_cut_by_its_line_end() -> None:
 
 async def test_a_line_of_20_mib_is_cut_and_quick() -> None:
     emitted: list[tuple[int, int]] = []
-    lines = Lines(lambda text, dropped: emitted.append((len(text), dropped)))
+    lines = LineSplitter(lambda text, dropped: emitted.append((len(text), dropped)))
     before = time.process_time()
 
     script = "import sys; sys.stdout.write('x' * (20 * 2**20) + '\\nnext')"
-    async with started(python(script), sink=by_line(lines)) as process:
+    async with open_process(python(script), sink=by_line(lines)) as process:
         await process.wait()
     lines.close()
 

@@ -9,20 +9,20 @@ import time
 import pytest
 
 from shoal.model.command import ReportPipe
-from shoal.proc import Exit, Process, pidfd_ended, started
+from shoal.proc import Exit, Process, open_process, pidfd_ended
 from tests.proc.acting import Heard, sh, watched
 
 
 async def test_a_report_is_kept_under_its_name() -> None:
     script = 'echo one >&$1; echo two >&$2; eval "exec $1>&- $2>&-"; echo said; sleep 60'
-    async with started(sh(script, ReportPipe("a"), ReportPipe("b")), sink=Heard()) as process:
+    async with open_process(sh(script, ReportPipe("a"), ReportPipe("b")), sink=Heard()) as process:
         said = [await process.report(name, timeout=10) for name in ("a", "b")]
 
     assert said == [b"one\n", b"two\n"]
 
 
 async def test_a_report_ends_with_the_child_and_is_bounded() -> None:
-    async with started(sh("head -c 300000 /dev/zero >&$1", ReportPipe("big")), sink=Heard()) as process:
+    async with open_process(sh("head -c 300000 /dev/zero >&$1", ReportPipe("big")), sink=Heard()) as process:
         said = await process.report("big", timeout=10)
         ended = await process.wait()
 
@@ -31,7 +31,7 @@ async def test_a_report_ends_with_the_child_and_is_bounded() -> None:
 
 
 async def test_a_report_that_does_not_come_is_a_timeout() -> None:
-    async with started(sh("sleep 60", ReportPipe("late")), sink=Heard()) as process:
+    async with open_process(sh("sleep 60", ReportPipe("late")), sink=Heard()) as process:
         with pytest.raises(TimeoutError):
             await process.report("late", timeout=0.05)
 
@@ -40,7 +40,7 @@ async def test_a_daemon_that_holds_stdout_open_does_not_delay_the_verdict_and_di
     heard = Heard()
     before = time.monotonic()
 
-    async with started(sh("sleep 300 & echo $!; echo done"), sink=heard) as process:
+    async with open_process(sh("sleep 300 & echo $!; echo done"), sink=heard) as process:
         sleeper = int((await heard.said(b"done")).split()[0])
         with watched(sleeper) as pidfd:
             ended = await process.wait()
@@ -58,7 +58,7 @@ async def test_a_daemon_that_left_the_session_and_keeps_talking_is_not_listened_
     script = "setsid sh -c 'echo $$; while sleep 0.1; do echo talk; done' & echo done"
     before = time.monotonic()
 
-    async with started(sh(script), sink=heard) as process:
+    async with open_process(sh(script), sink=heard) as process:
         await process.wait()
         took = time.monotonic() - before
 
@@ -69,7 +69,7 @@ async def test_a_daemon_that_left_the_session_and_keeps_talking_is_not_listened_
 
 async def test_who_ignores_term_dies_by_kill_with_its_children() -> None:
     heard = Heard()
-    async with started(sh("trap '' TERM; sleep 300 & echo $!; sleep 300"), sink=heard, grace=0.1) as process:
+    async with open_process(sh("trap '' TERM; sleep 300 & echo $!; sleep 300"), sink=heard, grace=0.1) as process:
         with watched(int(await heard.said(b"\n"))) as pidfd:
             ended = await process.end()
             dead = await pidfd_ended(pidfd, 5)
@@ -80,7 +80,7 @@ async def test_who_ignores_term_dies_by_kill_with_its_children() -> None:
 
 async def test_who_heeds_term_is_left_its_grace() -> None:
     heard = Heard()
-    async with started(
+    async with open_process(
         sh("trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done"), sink=heard
     ) as process:
         await heard.said(b"ready")
@@ -90,7 +90,7 @@ async def test_who_heeds_term_is_left_its_grace() -> None:
 
 
 async def test_an_end_can_be_repeated_and_a_kill_after_it_does_nothing() -> None:
-    async with started(sh("exec sleep 300"), sink=Heard()) as process:
+    async with open_process(sh("exec sleep 300"), sink=Heard()) as process:
         process.kill()
         ends = [await process.end(), await process.end(0), await process.wait()]
     process.kill()
@@ -124,7 +124,7 @@ async def test_a_second_cancel_cuts_the_grace_short() -> None:
 
 
 async def run_for_ever(heard: Heard, *, grace: float, first: str = "") -> None:
-    async with started(sh(f"{first} echo $$; sleep 300"), sink=heard, grace=grace) as process:
+    async with open_process(sh(f"{first} echo $$; sleep 300"), sink=heard, grace=grace) as process:
         await process.wait()
 
 
@@ -138,13 +138,13 @@ async def test_an_error_in_the_body_ends_the_child() -> None:
 
 
 async def fail_inside(seen: list[Process]) -> None:
-    async with started(sh("exec sleep 300"), sink=Heard()) as process:
+    async with open_process(sh("exec sleep 300"), sink=Heard()) as process:
         seen.append(process)
         raise KeyError
 
 
 async def test_two_may_wait_on_one_pidfd() -> None:
-    async with started(sh("exec sleep 300"), sink=Heard()) as process:
+    async with open_process(sh("exec sleep 300"), sink=Heard()) as process:
         with watched(process.pid) as pidfd:
             assert not await pidfd_ended(pidfd, 0.01)
             async with asyncio.TaskGroup() as group:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import Broken
-from shoal.model.command import Command, Given, ReportPipe
+from shoal.model.command import Command, InheritedBytes, ReportPipe
 from shoal.proc import Completed, Exit, run, run_into
 from tests.proc.acting import MIB, PATH, children, fds, sh
 
@@ -97,7 +97,7 @@ async def test_fifty_runs_leave_no_descriptor_and_no_zombie() -> None:
     before, children_before = fds(), children()
 
     for _ in range(50):
-        await run(sh("echo $1", Given(b"x"), ReportPipe("r"), stdin=b"y"), timeout=10)
+        await run(sh("echo $1", InheritedBytes(b"x"), ReportPipe("r"), stdin=b"y"), timeout=10)
 
     assert len(fds()) == len(before)
     assert children() == children_before

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import BadInput, Broken, Unavailable
-from shoal.model.command import Command, Given, ReportPipe
+from shoal.model.command import Command, InheritedBytes, ReportPipe
 from shoal.proc import run
 from tests.proc.acting import PATH, python, sh
 
@@ -19,7 +19,7 @@ from tests.proc.acting import PATH, python, sh
 async def test_given_bytes_are_read_from_the_descriptor_in_argv_and_cannot_be_changed() -> None:
     script = "cat /dev/fd/$1; cat <&$2; (echo x >&$1) 2>/dev/null || echo sealed"
 
-    done = await run(sh(script, Given(b"first "), Given(b"second\x00")), timeout=10)
+    done = await run(sh(script, InheritedBytes(b"first "), InheritedBytes(b"second\x00")), timeout=10)
 
     assert done.stdout == b"first second\x00sealed\n"
 
@@ -51,7 +51,8 @@ async def test_the_child_runs_in_its_folder_and_in_a_session_of_its_own(tmp_path
 async def test_a_missing_program_is_unavailable() -> None:
     with pytest.raises(Unavailable) as caught:
         await run(
-            Command(argv=("no-such-program", Given(b"x"), ReportPipe("r")), cwd=Path("/"), stdin=b"x"), timeout=10
+            Command(argv=("no-such-program", InheritedBytes(b"x"), ReportPipe("r")), cwd=Path("/"), stdin=b"x"),
+            timeout=10,
         )
 
     assert caught.value.what == "no-such-program"
@@ -97,7 +98,7 @@ async def test_a_start_without_a_free_descriptor_waits_until_there_is_one() -> N
 async def outcome_with_free_descriptors(spare: int) -> str:
     with exhausted_but_for(spare):
         try:
-            await run(sh("true", Given(b"x"), ReportPipe("r"), stdin=b"x"), timeout=10)
+            await run(sh("true", InheritedBytes(b"x"), ReportPipe("r"), stdin=b"x"), timeout=10)
         except Broken as error:
             return str(error).split(": ")[-1]
     return "ended"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from shoal.proc import Lines, Stream, run, started
+from shoal.proc import LineSplitter, Stream, open_process, run
 from tests.proc.acting import MIB, Count, Heard, by_line, resident_bytes, sh
 
 
@@ -15,7 +15,7 @@ async def test_a_sink_that_fails_ends_the_child_and_is_heard_of() -> None:
         raise LookupError(stream)
 
     with pytest.raises(LookupError, match="stdout"):
-        async with started(sh("echo x; sleep 60"), sink=sink) as process:
+        async with open_process(sh("echo x; sleep 60"), sink=sink) as process:
             await process.wait()
 
 
@@ -25,7 +25,7 @@ async def test_floods_leave_the_loop_quick_and_the_memory_small() -> None:
 
     async with contextlib.AsyncExitStack() as stack:
         for sink in sinks:
-            await stack.enter_async_context(started(sh("cat /dev/zero & exec yes >&2"), sink=sink))
+            await stack.enter_async_context(open_process(sh("cat /dev/zero & exec yes >&2"), sink=sink))
         lags = await lags_within(0.5)
 
     assert min(sink.size for sink in sinks) > MIB
@@ -39,8 +39,8 @@ async def test_a_flood_of_short_lines_leaves_the_loop_quick() -> None:
 
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(4):
-            sink = by_line(Lines(lambda text, _: told(Stream.STDOUT, text.encode())))
-            await stack.enter_async_context(started(sh("exec yes"), sink=sink))
+            sink = by_line(LineSplitter(lambda text, _: told(Stream.STDOUT, text.encode())))
+            await stack.enter_async_context(open_process(sh("exec yes"), sink=sink))
         lags = await lags_within(0.5)
 
     assert told.size > 10_000
@@ -70,7 +70,7 @@ async def test_a_stream_is_read_no_faster_than_its_rate() -> None:
     sink = Count()
     before = time.monotonic()
 
-    async with started(sh("exec cat /dev/zero"), sink=sink, rate_bytes=MIB) as process:
+    async with open_process(sh("exec cat /dev/zero"), sink=sink, rate_bytes=MIB) as process:
         await lags_within(0.3)
         process.kill()
     took = time.monotonic() - before
@@ -80,7 +80,7 @@ async def test_a_stream_is_read_no_faster_than_its_rate() -> None:
 
 async def test_what_was_written_before_the_exit_is_kept_at_any_rate() -> None:
     heard = Heard()
-    async with started(sh("head -c 60000 /dev/zero"), sink=heard, rate_bytes=1000) as process:
+    async with open_process(sh("head -c 60000 /dev/zero"), sink=heard, rate_bytes=1000) as process:
         await process.wait()
 
     assert heard.stdout == bytes(60000)

@@ -8,28 +8,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import AgentCoordinator
-from shoal.git.diff import meeting
+from shoal.git.diff import find_meeting_pairs
 from shoal.model.events import OverlapSeen, Recorded
 from shoal.model.merge import Overlap
 from shoal.runs import overlaps
-from shoal.runs.overlaps import Places
+from shoal.runs.overlaps import TouchedPaths
 
 PATHS = st.lists(st.sampled_from("a b"), min_size=1, max_size=3).map("/".join)
 
 
 @given(st.dictionaries(st.sampled_from(list("0123456")), st.lists(PATHS, max_size=4, unique=True)))
 def test_pairs_are_the_same_whether_found_one_by_one_or_at_once(changed: dict[str, list[str]]) -> None:
-    places = Places()
+    places = TouchedPaths()
 
     found = {(other, name) for name, paths in changed.items() for other in places.add(name, paths)}
 
-    assert found == set(meeting(changed)[0])
+    assert found == set(find_meeting_pairs(changed)[0])
 
 
 def test_deep_folders_fill_no_memory() -> None:
     """300 files, each below 1,900 folders of its own: to name all those would take a gigabyte."""
     deep = [f"{number}/" + "a/" * 1900 + "f" for number in range(300)]
-    places = Places()
+    places = TouchedPaths()
 
     tracemalloc.start()
     try:

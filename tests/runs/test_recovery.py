@@ -12,7 +12,7 @@ from shoal.git.repository import inspect
 from shoal.limits.cgroups import Fleet
 from shoal.model.events import Output, Recorded
 from shoal.model.status import Status
-from shoal.runs.clean import Broom, Cleaning, clean
+from shoal.runs.clean import Cleaning, CleanRequest, clean
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
@@ -75,7 +75,7 @@ async def test_the_work_of_a_killed_run_is_brought_in_by_the_next(repo: Path, st
 
 async def cleaned(repo: Path) -> Cleaning:
     found = await inspect(repo, os.environ)
-    return await clean(Broom(folder=repo, repository=found, paths=StatePaths.of(repo), environ=os.environ))
+    return await clean(CleanRequest(folder=repo, repository=found, paths=StatePaths.of(repo), environ=os.environ))
 
 
 async def test_the_work_of_a_killed_run_is_brought_in_after_its_repository_was_moved(repo: Path) -> None:

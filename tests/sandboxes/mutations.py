@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from shoal.model.command import Given
+from shoal.model.command import InheritedBytes
 from shoal.sandboxes import seccomp
 from tests.sandboxes.stage import Part, Stage
 
@@ -34,18 +34,18 @@ def of_the_host(option: str) -> Change:
 
 
 def filtered(program: bytes) -> Change:
-    return lambda _: (("--seccomp", Given(program)),)
+    return lambda _: (("--seccomp", InheritedBytes(program)),)
 
 
 def without_words(*gone: str) -> Change:
     """Take words out of what `--args` hands over."""
 
     def change(part: Part) -> tuple[Part, ...]:
-        assert isinstance(part[1], Given)
+        assert isinstance(part[1], InheritedBytes)
         words = part[1].content.split(b"\0")[:-1]
         at = next(index for index in range(len(words)) if words[index : index + len(gone)] == [*map(os.fsencode, gone)])
         kept = words[:at] + words[at + len(gone) :]
-        return ((part[0], Given(b"".join(word + b"\0" for word in kept))),)
+        return ((part[0], InheritedBytes(b"".join(word + b"\0" for word in kept))),)
 
     return change
 

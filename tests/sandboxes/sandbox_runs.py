@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.model.command import Argument, Command, Given, ReportPipe
+from shoal.model.command import Argument, Command, InheritedBytes, ReportPipe
 from shoal.model.policy import Policy
 from shoal.sandboxes.host import SandboxHost, Trial, inspect_host
 from shoal.sandboxes.kind import Sandbox, ready_line
@@ -93,7 +93,7 @@ def started(command: Command, who: Person) -> Iterator[tuple[subprocess.Popen[by
 
         def spelled(argument: Argument) -> str:
             match argument:
-                case Given(content):
+                case InheritedBytes(content):
                     fd = os.memfd_create("given")
                     os.write(fd, content)
                     os.lseek(fd, 0, os.SEEK_SET)

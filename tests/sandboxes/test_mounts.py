@@ -14,7 +14,7 @@ from shoal.model.command import Argument, Command
 from shoal.model.policy import Bind, Layers, Policy
 from shoal.sandboxes.host import HostRoot, Link, host_root
 from shoal.sandboxes.kind import Sandbox
-from shoal.sandboxes.mounts import Bare, View
+from shoal.sandboxes.mounts import BareDirectory, View
 from tests.sandboxes.sandbox_runs import SEARCH, TOKEN, Person, Ran, boxed, ran
 
 ROOT = HostRoot(
@@ -82,8 +82,8 @@ def test_a_hidden_path_that_nothing_shows_needs_nothing() -> None:
     assert own(shown) == ("--bind", "/home/a/repo/.shoal/w", "/home/a/repo/.shoal/w", *END)
     assert shown.absent == (Path("/home/a/repo/.git/config"),)
     assert shown.bare == (
-        Bare(Path("/home/a"), ("repo",)),
-        Bare(Path("/"), ("bin", "usr", "etc", "proc", "dev", "tmp", "var", "home")),
+        BareDirectory(Path("/home/a"), ("repo",)),
+        BareDirectory(Path("/"), ("bin", "usr", "etc", "proc", "dev", "tmp", "var", "home")),
     )
 
 

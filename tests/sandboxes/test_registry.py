@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shoal.errors import Unavailable, UnknownName
-from shoal.model.command import Command, Given
+from shoal.model.command import Command, InheritedBytes
 from shoal.sandboxes.host import SandboxHost, Trial, inspect_host
 from shoal.sandboxes.registry import KINDS, confines, find, trials
 from shoal.sandboxes.seccomp import Strength, program
@@ -80,4 +80,4 @@ def test_filters_are_whole_programs_and_not_the_same() -> None:
 
     assert all(len(each) % 8 == 0 and each for each in programs)
     assert len(set(programs)) == len(programs)
-    assert "Given()" in repr(Command(argv=(Given(programs[0]),), cwd=inspect_host(SEARCH).python))
+    assert "Given()" in repr(Command(argv=(InheritedBytes(programs[0]),), cwd=inspect_host(SEARCH).python))

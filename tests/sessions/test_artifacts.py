@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from shoal.adapters.command import CommandAdapter as CommandAdapter
 from shoal.errors import Broken
-from shoal.model.artifact import Artifact, Produced, Type, type_of
+from shoal.model.artifact import Artifact, ProducedArtifact, Type, type_of
 from shoal.proc import Stream
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sessions import artifacts
-from shoal.sessions.artifacts import Collected, FoundFile, answers, collect_artifacts, read_back, store_artifacts
+from shoal.sessions.artifacts import Collected, FoundFile, collect_artifacts, parse_files, read_back, store_artifacts
 from shoal.sessions.context import RunContext
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import agent_command
@@ -234,23 +234,23 @@ def test_no_content_can_pass_for_an_answer(found: list[FoundFile], data: st.Data
     forged = [replace(one, content=one.content + b"\ntoken file 3\nabc") if one.content else one for one in found]
     said = b"".join(b"token %s %d\n%s" % (one.state.encode(), len(one.content), one.content) for one in forged)
 
-    assert answers(said, "token", len(forged)) == forged
+    assert parse_files(said, "token", len(forged)) == forged
     cut = data.draw(st.integers(0, max(0, len(said) - 1)))
     if forged:
         with pytest.raises(Broken, match="the sandbox"):
-            answers(said[:cut], "token", len(forged))
+            parse_files(said[:cut], "token", len(forged))
         with pytest.raises(Broken, match="the sandbox"):
-            answers(said, "other", len(forged))
+            parse_files(said, "other", len(forged))
 
 
 @given(st.binary(max_size=200), st.integers(1, 3))
 def test_any_answer_is_taken_apart_or_refused(said: bytes, count: int) -> None:
     with contextlib.suppress(Broken):
-        assert len(answers(said, "token", count)) == count
+        assert len(parse_files(said, "token", count)) == count
 
 
-def made(name: str, content: bytes, path: str = "x/../../evil.json") -> Produced:
-    return Produced(name=name, type=Type.JSON, path=path, content=content)
+def made(name: str, content: bytes, path: str = "x/../../evil.json") -> ProducedArtifact:
+    return ProducedArtifact(name=name, type=Type.JSON, path=path, content=content)
 
 
 async def test_copies_have_names_of_ours_and_are_read_back(repo: Path) -> None:
@@ -310,7 +310,7 @@ async def test_a_later_agent_reads_them_at_their_path_and_cannot_change_them(
     parts = {
         "design": (
             made("plan", b"[1]\n", "p.json"),
-            Produced(name="b", type=Type.BINARY, path="b", content=b"\0\xff", worker=0),
+            ProducedArtifact(name="b", type=Type.BINARY, path="b", content=b"\0\xff", worker=0),
         )
     }
     inputs = with_artifacts(step("work", "true").task, parts).inputs

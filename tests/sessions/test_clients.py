@@ -20,7 +20,7 @@ from shoal.model.masking import Mask
 from shoal.proc import Stream
 from shoal.sessions import clients
 from shoal.sessions import clients as client_trial
-from shoal.sessions.acp.wire import MOST_UNANSWERED, AcpWire, Flooded
+from shoal.sessions.acp.wire import MOST_UNANSWERED, AcpWire, AnswersUnread
 from shoal.sessions.agent_process import _read_usage, _verdict
 from shoal.sessions.client_output import MOST_DENIALS, ClientOutput
 from shoal.sessions.credentials import is_refreshed
@@ -156,7 +156,7 @@ async def test_questions_of_one_name_are_counted_each() -> None:
     wire = AcpWire(Box())  # type: ignore[arg-type]  # only its writing is asked for
     question = {"jsonrpc": "2.0", "id": 1, "method": "session/request_permission"}
 
-    with pytest.raises(Flooded):
+    with pytest.raises(AnswersUnread):
         for _ in range(MOST_UNANSWERED + 1):
             wire.accept(dict(question), 10)
 
@@ -170,7 +170,7 @@ async def test_a_client_that_never_tells_its_version_is_not_waited_for(
         monkeypatch.setattr(module, "VERSION_SECONDS", 1.0)
 
     async with asyncio.timeout(60):
-        found = await client_trial.standings(
+        found = await client_trial.check_clients(
             await probe_sandbox("bubblewrap", os.environ), {"PATH": str(tmp_path), "ANTHROPIC_API_KEY": "k"}
         )
 

@@ -6,12 +6,12 @@ from typing import cast
 
 from shoal.limits.kind import LimitGroup, ResourceUsage
 from shoal.model.resources import ResourceSample
-from shoal.sessions.clocks import LONGEST_SECONDS, SHORTEST_SECONDS, Pace
+from shoal.sessions.clocks import LONGEST_SECONDS, SHORTEST_SECONDS, PollInterval
 from shoal.sessions.resource_meter import ResourceMeter
 
 
 def test_few_are_looked_at_often_and_many_seldom() -> None:
-    pace = Pace()
+    pace = PollInterval()
     with contextlib.ExitStack() as watched:
         watched.enter_context(pace.watching())
         with pace.look():
@@ -26,7 +26,7 @@ def test_few_are_looked_at_often_and_many_seldom() -> None:
 
 
 def test_one_dear_look_does_not_blind_the_others() -> None:
-    pace = Pace()
+    pace = PollInterval()
     with pace.watching(), pace.look():
         time.sleep(0.2)
 

@@ -23,7 +23,7 @@ from shoal.model.limits import ResourceLimits
 from shoal.model.plan import Plan
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.runs.clean import Broom, Cleaning, clean
+from shoal.runs.clean import Cleaning, CleanRequest, clean
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.runs.run import run
@@ -373,4 +373,4 @@ else:
 async def cleaned(repo: Path) -> Cleaning:
     """Clean as the command does."""
     found = await inspect(repo, os.environ)
-    return await clean(Broom(folder=repo, repository=found, paths=StatePaths.of(repo), environ=os.environ))
+    return await clean(CleanRequest(folder=repo, repository=found, paths=StatePaths.of(repo), environ=os.environ))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.model.events import Output
 from shoal.model.masking import Mask
-from shoal.proc import Lines, Passages, Stream
+from shoal.proc import LineBatcher, LineSplitter, Stream
 from shoal.sessions import output_log as kept
 from shoal.sessions.output_log import (
     BURST_BYTES,
@@ -19,7 +19,7 @@ from shoal.sessions.output_log import (
     LINE_COST_BYTES,
     LONGEST,
     MANY_BYTES,
-    Flood,
+    FloodControl,
     OutputLog,
 )
 
@@ -35,7 +35,7 @@ def heard(*chunks: bytes) -> tuple[OutputLog, list[Output]]:
     return words, said
 
 
-def emitted(kind: type[Lines], chunks: Sequence[bytes], cap: int) -> tuple[list[str], int]:
+def emitted(kind: type[LineSplitter], chunks: Sequence[bytes], cap: int) -> tuple[list[str], int]:
     texts: list[tuple[str, int]] = []
     lines = kind(lambda text, cut: texts.append((text, cut)), cap=cap)
     for chunk in chunks:
@@ -51,7 +51,7 @@ def test_passages_are_the_same_lines_in_fewer_texts(pieces: list[bytes], cuts: l
     borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
     chunks = [content[start:end] for start, end in itertools.pairwise(borders)]
 
-    assert emitted(Passages, chunks, cap) == emitted(Lines, chunks, cap)
+    assert emitted(LineBatcher, chunks, cap) == emitted(LineSplitter, chunks, cap)
 
 
 def test_a_chunk_of_lines_is_one_event() -> None:
@@ -101,7 +101,7 @@ def test_a_line_without_an_end_is_cut_and_counted() -> None:
 
 
 def test_a_flood_alone_goes_on_and_two_wait_for_each_other() -> None:
-    flood = Flood()
+    flood = FloodControl()
     one, two, quiet = (flood.talker().flow() for _ in range(3))
     chunk = b"x" * BURST_BYTES
 
@@ -114,7 +114,7 @@ def test_a_flood_alone_goes_on_and_two_wait_for_each_other() -> None:
 
 
 def test_a_few_agents_that_print_megabytes_never_wait_for_each_other() -> None:
-    flood = Flood()
+    flood = FloodControl()
     talkers = [flood.talker().flow() for _ in range(FEW)]
     chunk = b"0123456789\n" * 6000
 
@@ -124,7 +124,7 @@ def test_a_few_agents_that_print_megabytes_never_wait_for_each_other() -> None:
 
 
 def test_many_agents_that_print_megabytes_share_a_rate() -> None:
-    flood = Flood()
+    flood = FloodControl()
     talkers = [flood.talker().flow() for _ in range(8)]
     chunk = b"0123456789\n" * 6000
 
@@ -136,7 +136,7 @@ def test_many_agents_that_print_megabytes_share_a_rate() -> None:
 
 
 def test_both_streams_of_an_agent_spend_one_share() -> None:
-    flood = Flood()
+    flood = FloodControl()
     talker, other = flood.talker(), flood.talker().flow()
     out, err = talker.flow(), talker.flow()
     chunk = b"x" * HONEST_BYTES
@@ -146,7 +146,7 @@ def test_both_streams_of_an_agent_spend_one_share() -> None:
 
 
 def test_many_sips_are_spaced() -> None:
-    flow = Flood().talker().flow()
+    flow = FloodControl().talker().flow()
 
     rests = [flow.rest(b"y\n") for _ in range(100)]
 

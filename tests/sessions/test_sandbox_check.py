@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from shoal.errors import WallBroken
+from shoal.errors import SandboxBroken
 from shoal.model.events import AgentStarted, Output, Recorded, SessionStarted
 from shoal.model.status import Status
 from shoal.proc import Stream
 from shoal.sandboxes.kind import ready_line
 from shoal.sandboxes.none import NoSandbox
 from shoal.sessions import sandboxed
-from shoal.sessions.sandboxed import AT_ONCE, HELD_BYTES, SandboxCheck, begun_turn, taken_turn
+from shoal.sessions.sandboxed import AT_ONCE, HELD_BYTES, SandboxCheck, hold_turn, hold_turn_early
 from tests.acting import ran, step
 
 TOKEN = "5e11"
@@ -58,7 +58,7 @@ def test_without_the_walls_line_nothing_is_heard_and_what_is_held_is_bounded() -
         heard.gate.feed(Stream.STDOUT, bytes(2**20))
     heard.gate.feed(Stream.STDERR, b"no wall\n")
 
-    with pytest.raises(WallBroken, match="no wall"):
+    with pytest.raises(SandboxBroken, match="no wall"):
         heard.gate.assert_open()
     assert heard.chunks == []
     heard.gate.feed(Stream.STDERR, ready_line(TOKEN))
@@ -85,7 +85,7 @@ async def test_only_a_few_start_at_once_and_no_turn_is_lost_however_a_start_ends
 
     async def start(number: int) -> None:
         nonlocal starting, most
-        async with taken_turn() as turn:
+        async with hold_turn() as turn:
             starting += 1
             most = max(most, starting)
             try:
@@ -108,12 +108,12 @@ async def test_only_a_few_start_at_once_and_no_turn_is_lost_however_a_start_ends
 
     assert most == AT_ONCE
     assert {type(one) for one in ended} == {type(None), ValueError, asyncio.CancelledError}
-    held = [taken_turn() for _ in range(AT_ONCE)]
+    held = [hold_turn() for _ in range(AT_ONCE)]
     async with asyncio.timeout(5):
         for one in held:
             await one.__aenter__()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(taken_turn().__aenter__(), 0.01)
+            await asyncio.wait_for(hold_turn().__aenter__(), 0.01)
         for one in held:
             await one.__aexit__(None, None, None)
 
@@ -122,13 +122,13 @@ async def test_who_hangs_at_its_start_keeps_nobody_waiting(monkeypatch: pytest.M
     monkeypatch.setattr(sandboxed, "LONGEST_SECONDS", 0.01)
 
     async def hang() -> None:
-        async with taken_turn():
+        async with hold_turn():
             await asyncio.Event().wait()
 
     hung = [asyncio.ensure_future(hang()) for _ in range(AT_ONCE)]
     await asyncio.sleep(0)
 
-    async with asyncio.timeout(5), taken_turn():
+    async with asyncio.timeout(5), hold_turn():
         for one in hung:
             one.cancel()
 
@@ -169,7 +169,7 @@ if os.geteuid() == 0:  # for others the work of a worktree is sealed by a box, w
             running = group.create_task(ran(repo, first, then, sandbox="none", listen=listen))
             await up.wait()
             for _ in range(AT_ONCE):
-                await held.enter_async_context(taken_turn())
+                await held.enter_async_context(hold_turn())
             with open(tmp_path / "go", "r+b", buffering=0) as go:
                 go.write(b"on\n")
                 await begun.wait()
@@ -182,13 +182,13 @@ if os.geteuid() == 0:  # for others the work of a worktree is sealed by a box, w
 
 
 async def test_a_turn_that_was_begun_is_the_turn_of_the_first_box_alone() -> None:
-    async with asyncio.timeout(5), begun_turn():
-        async with taken_turn() as first:
+    async with asyncio.timeout(5), hold_turn_early():
+        async with hold_turn() as first:
             first.end()
-        others = [taken_turn() for _ in range(AT_ONCE)]
+        others = [hold_turn() for _ in range(AT_ONCE)]
         for one in others:
             await one.__aenter__()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(taken_turn().__aenter__(), 0.01)
+            await asyncio.wait_for(hold_turn().__aenter__(), 0.01)
         for one in others:
             await one.__aexit__(None, None, None)

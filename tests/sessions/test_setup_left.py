@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import IsolatedAgentSession
-from shoal.sessions.setup.changes import Left, SetupEntry, parse_setup_note, pattern
+from shoal.sessions.setup.changes import SetupChanges, SetupEntry, parse_setup_note, pattern
 from tests.conftest import git
 
 NAME = st.binary(min_size=1, max_size=8).filter(
@@ -49,8 +49,8 @@ def test_a_pattern_matches_its_own_path_and_nothing_else(tmp_path: Path) -> None
 def test_of_very_many_new_files_whole_folders_are_passed_over(tmp_path: Path) -> None:
     new = tuple(SetupEntry(b"m/%d" % number, b"100644", SHA, is_new=True) for number in range(2000))
 
-    Left(new, (b"m/",)).write(tmp_path / "many")
-    Left(new[:2], (b"m/",)).write(tmp_path / "few")
+    SetupChanges(new, (b"m/",)).write(tmp_path / "many")
+    SetupChanges(new[:2], (b"m/",)).write(tmp_path / "few")
 
     assert (tmp_path / "many/exclude").read_bytes() == b"/m/\n"
     assert (tmp_path / "few/exclude").read_bytes() == b"/m/0\n/m/1\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.model.contract import Passes
+from shoal.model.contract import CommandContract
 from shoal.model.plan import Loop, Step
 from shoal.model.policy import Network
 from shoal.model.setup import Setup
@@ -114,7 +114,7 @@ async def test_an_agent_that_names_files_of_the_checkout_is_not_given_them(repo:
 
 
 async def test_a_check_of_the_work_does_not_give_it_the_network_of_set_up(repo: Path, host: str) -> None:
-    check = Passes(type="test_suite", command=("sh", "-c", "cat who net; exit 1"))
+    check = CommandContract(type="test_suite", command=("sh", "-c", "cat who net; exit 1"))
     work = replace(step("one", f"{HOSTILE}; {LOCK}", setup=SETUP), contracts=(check,))
 
     report = await ran(repo, work)

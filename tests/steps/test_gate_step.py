@@ -16,7 +16,7 @@ from shoal.model.status import Status
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
-from shoal.steps.gate import MOST_CHARS, ask_person, door_of
+from shoal.steps.gate import MOST_CHARS, ask_person, open_request_door
 from shoal.store.fold import fold
 from shoal.store.reader import read_events
 from shoal.store.requests import ControlRequest, post, read_posted, user_name
@@ -66,7 +66,7 @@ async def test_the_answer_of_a_person_is_recorded_and_handed_on(
     async with opened(repo) as context, asyncio.timeout(20):
         heard(context, GateOpened, lambda one: waited.append(step_of(context)))
         heard(context, GateOpened, lambda one: post(context.paths, answer(context, one.seq, verdict, "because")))
-        with door_of(context) as door:
+        with open_request_door(context) as door:
             said = await ask_person(ASK, door, context, "ship")
         step = step_of(context)
 
@@ -90,7 +90,7 @@ async def test_an_answer_stays_in_its_file_until_it_is_recorded_and_the_first_on
 
         heard(context, GateOpened, both)
         heard(context, GateAnswered, lambda _: left.append(len(read_posted(context.paths, context.run).requests)))
-        with door_of(context) as door:
+        with open_request_door(context) as door:
             said = await ask_person(ASK, door, context, "ship")
             after = read_posted(context.paths, context.run).requests
 
@@ -107,7 +107,7 @@ async def test_without_an_answer_in_time_the_gate_says_itself_what_it_is(
     repo: Path, verdict: GateVerdict, status: Status, error: str | None
 ) -> None:
     async with opened(repo) as context, asyncio.timeout(20):
-        with door_of(context) as door:
+        with open_request_door(context) as door:
             said = await ask_person(replace(ASK, timeout=0.01, on_timeout=verdict), door, context, "ship")
 
         assert (said.verdict, said.by, said.status, said.error) == (verdict, "", status, error)
@@ -123,7 +123,7 @@ async def test_an_answer_of_the_last_moment_counts(repo: Path) -> None:
             waiting(0.05, lambda: post(context.paths, answer(context, one.seq)))
 
         heard(context, GateOpened, late)
-        with door_of(context) as door:
+        with open_request_door(context) as door:
             said = await ask_person(replace(ASK, timeout=0.12), door, context, "ship")
 
     assert said.by == "ada", "it came after the last look, and before the time was over"
@@ -131,7 +131,7 @@ async def test_an_answer_of_the_last_moment_counts(repo: Path) -> None:
 
 async def test_all_gates_can_be_approved_beforehand(repo: Path) -> None:
     async with opened(repo) as context:
-        with door_of(context) as door:
+        with open_request_door(context) as door:
             said = await ask_person(ASK, door, context, "ship", approve_all=True)
         kinds = [type(one.event) for one in read_events(context.paths, context.run)]
 
@@ -142,7 +142,7 @@ async def test_all_gates_can_be_approved_beforehand(repo: Path) -> None:
 
 async def test_a_cancelled_gate_has_no_answer_and_leaves_nothing(repo: Path) -> None:
     async with opened(repo) as context, asyncio.timeout(20):
-        with door_of(context) as door:
+        with open_request_door(context) as door:
             async with asyncio.TaskGroup() as group:
                 waiting = group.create_task(ask_person(ASK, door, context, "ship"))
                 heard(context, GateOpened, lambda _: waiting.cancel())
@@ -157,7 +157,7 @@ async def test_secrets_are_masked_before_a_long_message_is_cut(repo: Path) -> No
     secret = "not-a-real-key-but-long-enough"
     async with opened(repo) as ground:
         context = replace(ground, mask=Mask.of({"KEY": secret}))
-        with door_of(context) as door:
+        with open_request_door(context) as door:
             await ask_person(Gate(message="x" * (MOST_CHARS - 9) + secret), door, context, "ship", approve_all=True)
         gate = step_of(context).gate
 
@@ -174,7 +174,7 @@ async def test_what_is_no_request_is_named_in_the_log(repo: Path) -> None:
             post(context.paths, answer(context, one.seq))
 
         heard(context, GateOpened, disturb)
-        with door_of(context) as door:
+        with open_request_door(context) as door:
             await ask_person(ASK, door, context, "ship")
         ignored = [
             one.event for one in read_events(context.paths, context.run) if isinstance(one.event, RequestIgnored)

@@ -15,7 +15,7 @@ from shoal.store import reader
 from shoal.store.ledger import open_ledger
 from shoal.store.paths import StatePaths
 from shoal.store.reader import store_at
-from shoal.store.write_queue import BacklogBounds
+from shoal.store.write_queue import WriteQueueBounds
 
 
 def step(number: int, run: str = "r") -> StepStarted:
@@ -155,7 +155,7 @@ async def test_more_sessions_than_can_be_kept_open_are_all_written(paths: StateP
 
 async def test_a_flood_is_bounded_and_what_is_missing_is_counted(paths: StatePaths) -> None:
     total = 30_000
-    async with open_ledger(store_at(paths), bounds=BacklogBounds(size=800_000, rows=4000)) as ledger:
+    async with open_ledger(store_at(paths), bounds=WriteQueueBounds(size=800_000, rows=4000)) as ledger:
         for number in range(total):
             ledger.note(line(number, text="0123456789"))
         ledger.note(AgentStarted(run="r", session="s", pid=1))
@@ -172,7 +172,7 @@ async def test_a_flood_is_bounded_and_what_is_missing_is_counted(paths: StatePat
 
 
 async def test_what_is_missing_is_said_by_the_next_line_kept(paths: StatePaths) -> None:
-    async with open_ledger(store_at(paths), bounds=BacklogBounds(size=8000)) as ledger:
+    async with open_ledger(store_at(paths), bounds=WriteQueueBounds(size=8000)) as ledger:
         ledger.note(line(1, text="é" * 2000))
         ledger.note(line(2, text="x" * 1500))
         ledger.note(line(3, text="kept"))

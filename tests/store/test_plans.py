@@ -1,11 +1,13 @@
 """A plan survives being written down: what is resumed is what was started, without the values of secrets."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shoal.errors import BadInput
 from shoal.model.agent import AgentSpec
+from shoal.model.contract import CommandContract
 from shoal.model.plan import Plan, Step
 from shoal.model.resolved_task import ResolvedTask
 from shoal.pipeline.load import load
@@ -49,6 +51,15 @@ def test_a_secret_is_recorded_by_its_name_and_read_from_the_host_again() -> None
 def test_a_secret_that_the_host_has_no_more_is_named() -> None:
     with pytest.raises(BadInput, match="MY_TOKEN"):
         decode_plan(encode_plan(secret_plan()), {})
+
+
+def test_a_plan_with_the_earlier_name_of_a_class_reads_back() -> None:
+    contract = CommandContract(type="command", command="true")
+    made = Plan(name="n", steps=tuple(replace(step, contracts=(contract,)) for step in secret_plan().working))
+    written = encode_plan(made).replace("CommandContract", "Passes")
+
+    assert "Passes" in written
+    assert decode_plan(written, {"MY_TOKEN": "s3cret-value"}) == made
 
 
 def test_a_text_with_a_secret_in_it_is_not_recorded() -> None:

@@ -4,16 +4,16 @@ import time
 
 from shoal.model.events import Output
 from shoal.store.kind import EventRow
-from shoal.store.write_queue import NOTE_DELAY_SECONDS, Appends, Backlog, BacklogBounds, BacklogEntry, Notes
+from shoal.store.write_queue import NOTE_DELAY_SECONDS, Appends, Notes, WriteQueue, WriteQueueBounds, WriteQueueEntry
 
 
-def entry(session: str, text: str) -> BacklogEntry:
+def entry(session: str, text: str) -> WriteQueueEntry:
     event = Output(run="r", session=session, stream="stdout", text=text)
-    return BacklogEntry(event, EventRow.of(event, 1.0))
+    return WriteQueueEntry(event, EventRow.of(event, 1.0))
 
 
 def test_notes_wait_until_they_are_due_and_facts_do_not_wait_for_them() -> None:
-    backlog = Backlog(BacklogBounds())
+    backlog = WriteQueue(WriteQueueBounds())
     began = time.monotonic()
     backlog.note("s", entry("s", "a"))
     backlog.note("t", entry("t", "b"))

@@ -15,10 +15,10 @@ from pydantic_ai.usage import RunUsage
 
 from shoal.agent.events import Reply, Warned
 from shoal.agent.limits import AgentLimits, as_seconds
-from shoal.agent.parallel import Fanout, Outcome, Prompts
+from shoal.agent.parallel import Outcome, ParallelPrompts, Prompts
 from shoal.agent.sandboxed import OpenWorkspace
 from shoal.agent.setup import AgentSetup, AgentTool, as_model, as_text
-from shoal.agent.subscribers import Handler, Post, Subscription, Telling
+from shoal.agent.subscribers import EventCapability, EventDelivery, Handler, Subscription
 from shoal.agent.turn import AgentTurn, drop_unfinished, new_id
 from shoal.errors import BadInput
 
@@ -70,7 +70,7 @@ class Agent:
         self._carried = RunUsage()  # what others have spent of the budget that it shares
         self._is_priced = True
         self._turn: AgentTurn | None = None
-        self._fanouts: set[Fanout] = set()
+        self._fanouts: set[ParallelPrompts] = set()
 
     async def prompt(self, text: str, *, timeout: float | None = None) -> Reply:
         """Say *text* to the model, run the tools it asks for, and give its answer."""
@@ -148,7 +148,7 @@ class Agent:
 
         *prompts* are taken only as there is room, and the next one starts when an outcome is taken.
         """
-        fanout = Fanout(self, timeout=as_seconds(timeout), workspace=workspace)
+        fanout = ParallelPrompts(self, timeout=as_seconds(timeout), workspace=workspace)
         self._fanouts.add(fanout)
         try:
             width = await self._width(max_parallel_runs)
@@ -245,18 +245,18 @@ class Agent:
             return max_parallel_runs
         text = f"max_parallel_runs is {max_parallel_runs}; one prompt at a time is run"
         warnings.warn(text, stacklevel=3)
-        post = Post(self._subscriptions)
+        post = EventDelivery(self._subscriptions)
         async with post.delivering():
             self._telling(post).say(Warned, text=text)
         return 1
 
-    def _telling(self, post: Post) -> Telling:
-        return Telling(post, run_id=new_id(), agent_id=self.id, parent_id=self.parent_id)
+    def _telling(self, post: EventDelivery) -> EventCapability:
+        return EventCapability(post, run_id=new_id(), agent_id=self.id, parent_id=self.parent_id)
 
     @contextlib.asynccontextmanager
     async def _turning(self, text: str | None, timeout: float | None) -> AsyncIterator[AgentTurn]:
         self._assert_idle()
-        post = Post(self._subscriptions)
+        post = EventDelivery(self._subscriptions)
         bounds = (as_seconds(timeout), self.setup.limits.seconds)
         seconds = min((bound for bound in bounds if bound is not None), default=None)
         turn = AgentTurn(self.setup, self._history, self._carried + self._usage, self._telling(post), timeout=seconds)

@@ -78,7 +78,7 @@ Outcome = Ok[Answer] | Err
 Prompts = Iterable[str | Prompt] | AsyncIterable[str | Prompt]
 
 
-class Fanout:
+class ParallelPrompts:
     """Prompts that are answered by forks of *base*."""
 
     def __init__(self, base: "Agent", *, timeout: float | None, workspace: OpenWorkspace | None) -> None:

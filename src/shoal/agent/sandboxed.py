@@ -38,7 +38,7 @@ class Workspace(Protocol):
 
 
 @runtime_checkable
-class Ruled(Protocol):
+class HasPermissions(Protocol):
     """A workspace with rules for tools."""
 
     @property
@@ -133,8 +133,8 @@ def sandboxed_tools(workspace: Workspace | HasWorkspace) -> list[Tool[None]]:
     A session that plain code holds open by `with` will do too, in whichever loop the agent is asked.
     """
     workspace = workspace.as_workspace() if isinstance(workspace, HasWorkspace) else workspace
-    hands = _Hands(workspace)
-    rules = workspace.permission_manager if isinstance(workspace, Ruled) else None
+    hands = _WorkspaceTools(workspace)
+    rules = workspace.permission_manager if isinstance(workspace, HasPermissions) else None
     named: dict[str, Callable[..., Awaitable[str]]] = {
         "read": hands.read,
         "write": hands.write,
@@ -166,7 +166,7 @@ def _check_rules(
     return check_then_call
 
 
-class _Hands:
+class _WorkspaceTools:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
 

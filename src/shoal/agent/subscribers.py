@@ -49,7 +49,7 @@ class Subscription:
             self.errors += 1  # we were not cancelled: the handler raised it itself
 
 
-class Post:
+class EventDelivery:
     """The events of one turn, in a bounded queue for each subscriber."""
 
     def __init__(self, subscriptions: Sequence[Subscription]) -> None:
@@ -118,10 +118,10 @@ class _SubscriberQueue:
             self._subscription.dropped += (not is_delivered) + max(0, self._queue.qsize() - 1)
 
 
-class Telling(AbstractCapability[None]):
+class EventCapability(AbstractCapability[None]):
     """Makes events that say which turn of which agent they are of."""
 
-    def __init__(self, post: Post, *, run_id: str, agent_id: str, parent_id: str | None) -> None:
+    def __init__(self, post: EventDelivery, *, run_id: str, agent_id: str, parent_id: str | None) -> None:
         self._post = post
         self.is_heard = bool(post)
         self.run_id = run_id

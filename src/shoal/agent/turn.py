@@ -18,7 +18,7 @@ from pydantic_graph import End
 
 from shoal.agent.events import Reply, TextArrived, TurnEnded, TurnStarted
 from shoal.agent.setup import AgentSetup
-from shoal.agent.subscribers import Post, Telling
+from shoal.agent.subscribers import EventCapability, EventDelivery
 from shoal.errors import (
     AgentCancelled,
     AgentCrashed,
@@ -101,7 +101,7 @@ class AgentTurn:
         setup: AgentSetup,
         history: Sequence[ModelMessage],
         spent: RunUsage,
-        telling: Telling,
+        telling: EventCapability,
         *,
         timeout: float | None = None,
     ) -> None:
@@ -146,7 +146,7 @@ class AgentTurn:
         )
 
     @contextlib.asynccontextmanager
-    async def publish_events(self, text: str | None, post: Post) -> AsyncIterator[None]:
+    async def publish_events(self, text: str | None, post: EventDelivery) -> AsyncIterator[None]:
         """Publish the start and the end of the turn, and turn every error into one of ours."""
         async with post.delivering():
             self._telling.say(TurnStarted, prompt=text)

@@ -13,7 +13,7 @@ from shoal.cli.output import Paint, escape
 from shoal.cli.render.columns import columns, heading, join_cells
 from shoal.errors import Unavailable
 from shoal.sandboxes.kind import Sandbox
-from shoal.sessions.clients import ClientStatus, format_version, standings
+from shoal.sessions.clients import ClientStatus, check_clients, format_version
 from shoal.sessions.host_probe import probe_sandbox
 from shoal.store.documents import text
 
@@ -95,7 +95,7 @@ async def _find_clients(*, quick: bool) -> tuple[str | None, list[ClientStatus]]
             sandbox = await probe_sandbox(BUBBLEWRAP, os.environ)
         except Unavailable as error:
             output.print_err(f"shoal: {error}")
-    return (sandbox.name if sandbox else None), await standings(sandbox, os.environ)
+    return (sandbox.name if sandbox else None), await check_clients(sandbox, os.environ)
 
 
 def _fields(status: ClientStatus) -> dict[str, object]:

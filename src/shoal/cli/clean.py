@@ -18,15 +18,15 @@ from shoal.cli.render.columns import columns, count, join_cells, size
 from shoal.cli.repository import find_place
 from shoal.errors import BadInput
 from shoal.model.results import WorkerResult
-from shoal.runs.clean import Broom, Cleaning, clean, find_merged_branches, leftovers, records
-from shoal.runs.leftovers import Leftover, Sort, find_target
+from shoal.runs.clean import Cleaning, CleanRequest, clean, find_leftovers, find_merged_branches, find_records
+from shoal.runs.leftovers import Leftover, LeftoverKind, find_target
 from shoal.store.documents import text, worker_document
 
 BROKEN = 3
 NOTHING, NOTHING_ELSE = "nothing to clean", "nothing else to clean"
 
 
-def prospect_lines(found: Sequence[Leftover], *, force: bool) -> Iterator[str]:
+def removable_lines(found: Sequence[Leftover], *, force: bool) -> Iterator[str]:
     """Describe what `clean` would do with each item."""
     if not found:
         yield NOTHING
@@ -57,8 +57,8 @@ def cleaning_lines(done: Cleaning) -> Iterator[str]:
 
 
 def _split_findings(found: Iterable[Leftover], *, force: bool) -> tuple[list[Leftover], list[Leftover], list[Leftover]]:
-    killed = [item for item in found if item.sort is Sort.KILLED]
-    rest = [item for item in found if item.sort is not Sort.KILLED]
+    killed = [item for item in found if item.kind is LeftoverKind.KILLED]
+    rest = [item for item in found if item.kind is not LeftoverKind.KILLED]
     gone = [item for item in rest if force or not item.needs_force]
     return killed, gone, [item for item in rest if item not in gone]
 
@@ -73,8 +73,8 @@ def _recovery_line(result: WorkerResult) -> str:
 
 def _remaining_lines(left: Sequence[Leftover]) -> Iterator[str]:
     """List what stays, and how to remove it."""
-    opened = [item for item in left if item.sort is Sort.OPENED]
-    raw = [item for item in left if item.sort is Sort.RAW]
+    opened = [item for item in left if item.kind is LeftoverKind.OPENED]
+    raw = [item for item in left if item.kind is LeftoverKind.RAW]
     yield from _table("kept, your worktrees (`git worktree remove`, or --force if unchanged):", opened)
     yield from _table("kept, on no branch (--force deletes them permanently):", raw)
     yield from _table("kept, in use:", [item for item in left if not item.needs_force])
@@ -91,16 +91,16 @@ def _table(title: str, found: Sequence[Leftover]) -> Iterator[str]:
 
 
 def _row(item: Leftover) -> tuple[str, str, str]:
-    return item.sort.value, size(item.size_bytes), escape(str(item.path))
+    return item.kind.value, size(item.size_bytes), escape(str(item.path))
 
 
-def _sum_by_folder(records: Sequence[Leftover]) -> Iterator[tuple[str, str, str]]:
+def _sum_by_folder(find_records: Sequence[Leftover]) -> Iterator[tuple[str, str, str]]:
     """Count logs and patches by their folder: there can be thousands."""
-    folders: dict[tuple[Sort, str], list[Leftover]] = {}
-    for item in records:
-        folders.setdefault((item.sort, str(item.path.parent)), []).append(item)
-    for (sort, folder), some in folders.items():
-        yield f"{sort.value}s", size(sum(item.size_bytes for item in some)), f"{len(some)} in {escape(folder)}"
+    folders: dict[tuple[LeftoverKind, str], list[Leftover]] = {}
+    for item in find_records:
+        folders.setdefault((item.kind, str(item.path.parent)), []).append(item)
+    for (kind, folder), some in folders.items():
+        yield f"{kind.value}s", size(sum(item.size_bytes for item in some)), f"{len(some)} in {escape(folder)}"
 
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -139,7 +139,7 @@ def command(
     """
     if into is not None and not merged:
         raise BadInput("--into names the branch for --merged; give both")
-    broom = asyncio.run(_broom(repo, force=force, older_than=None if older_than is None else age(older_than)))
+    broom = asyncio.run(_clean_request(repo, force=force, older_than=None if older_than is None else age(older_than)))
     if merged:
         broom = replace(broom, target=asyncio.run(find_target(broom.repository, into)))
     return asyncio.run(_preview(broom, as_json=json) if dry_run else _clean(broom, as_json=json))
@@ -153,9 +153,9 @@ def age(written: str) -> float:
     return int(found[1]) * UNITS[found[2]]
 
 
-async def _broom(folder: Path, *, force: bool, older_than: float | None) -> Broom:
+async def _clean_request(folder: Path, *, force: bool, older_than: float | None) -> CleanRequest:
     place = await find_place(folder)
-    return Broom(
+    return CleanRequest(
         folder=folder,
         repository=place.repository,
         paths=place.paths,
@@ -166,18 +166,18 @@ async def _broom(folder: Path, *, force: bool, older_than: float | None) -> Broo
     )
 
 
-async def _preview(broom: Broom, *, as_json: bool) -> int:
-    there = [*await leftovers(broom.repository, broom.paths, broom.older_than), *await find_merged_branches(broom)]
+async def _preview(broom: CleanRequest, *, as_json: bool) -> int:
+    there = [*await find_leftovers(broom.repository, broom.paths, broom.older_than), *await find_merged_branches(broom)]
     if as_json:
         output.print_out(text({"found": [_fields(item) for item in there]}))
         return 0
-    output.print_out("\n".join(prospect_lines(there, force=broom.force)))
-    if broom.older_than is None and (kept := records(broom.paths)):
+    output.print_out("\n".join(removable_lines(there, force=broom.force)))
+    if broom.older_than is None and (kept := find_records(broom.paths)):
         output.print_out(records_line(kept))
     return 0
 
 
-async def _clean(broom: Broom, *, as_json: bool) -> int:
+async def _clean(broom: CleanRequest, *, as_json: bool) -> int:
     done = await clean(broom)
     if as_json:
         output.print_out(text(_document(done)))
@@ -202,7 +202,7 @@ def _document(done: Cleaning) -> dict[str, object]:
 
 def _fields(finding: Leftover) -> dict[str, object]:
     return {
-        "kind": finding.sort.value,
+        "kind": finding.kind.value,
         "path": str(finding.path),
         "bytes": finding.size_bytes,
         "needs_force": finding.needs_force,

@@ -34,7 +34,7 @@ def fallback_note(refused: Unavailable) -> str:
     return f"{refused}; this demo uses Landlock, a weaker sandbox, instead"
 
 
-def parting(folder: Path, *, is_kept: bool) -> str:
+def cleanup_note(folder: Path, *, is_kept: bool) -> str:
     """Say how to remove the scratch repository."""
     if not is_kept:
         return "\nthe scratch repository was removed"
@@ -56,7 +56,7 @@ def command(
     try:
         output.print_out(greeting(folder))
         code = asyncio.run(_show(folder))
-        output.print_out(parting(folder, is_kept=keep))
+        output.print_out(cleanup_note(folder, is_kept=keep))
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)

@@ -19,7 +19,7 @@ from shoal.model.command import Argument, Command, ReportPipe
 from shoal.model.events import Recorded, RunResumed, RunStarted
 from shoal.model.plan import Plan
 from shoal.model.results import RunReport
-from shoal.proc import Stream, started
+from shoal.proc import Stream, open_process
 from shoal.runs.request import RunRequest
 from shoal.store.documents import text
 from shoal.store.paths import StatePaths
@@ -51,7 +51,7 @@ def start_detached(words: Sequence[str], stdin: bytes, folder: Path, *, json: bo
 
 
 async def _start(command: Command, folder: Path, *, json: bool) -> int:
-    async with started(command, sink=_relay, grace=GRACE_SECONDS) as process:
+    async with open_process(command, sink=_relay, grace=GRACE_SECONDS) as process:
         reported = await process.report(STARTED, timeout=float("inf"))
         if not reported:
             ended = await process.wait()

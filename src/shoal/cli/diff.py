@@ -20,7 +20,7 @@ from shoal.errors import BadInput
 from shoal.git.diff import list_changed_files, list_changed_paths, patch
 from shoal.model.results import WorkerResult
 from shoal.proc.pager import show_pages
-from shoal.runs.inspect_work import combination
+from shoal.runs.inspect_work import open_combination
 from shoal.sessions.executable_config import flag_changes
 from shoal.store.documents import text
 from shoal.store.fold import report
@@ -58,7 +58,7 @@ def line_of_omitted(sessions: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DiffRequest:
     """What the user asked for; *form* is `--patch`, `--stat`, `--name-only` or `--json`."""
 
     first: str | None
@@ -79,7 +79,7 @@ class DiffResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sides:
+class _CommitPair:
     """Two commits, in a gitdir that has both, and the fields that describe them."""
 
     gitdir: Path
@@ -93,7 +93,7 @@ class _Sides:
     """Files known to run code; `None` if they have to be found."""
 
 
-async def compare(folder: Path, wanted: Wanted) -> DiffResult:
+async def compare(folder: Path, wanted: DiffRequest) -> DiffResult:
     """Compare what was asked for."""
     place = await find_place(folder)
     if wanted.is_combined:
@@ -105,12 +105,12 @@ async def compare(folder: Path, wanted: Wanted) -> DiffResult:
     return await _read(_between(place, first, find_session(state, wanted.second)), wanted.form)
 
 
-async def _combine(place: RepositoryState, wanted: Wanted) -> DiffResult:
+async def _combine(place: RepositoryState, wanted: DiffRequest) -> DiffResult:
     run = report(find_run(place.state(), wanted.first))
-    async with combination(place.repository, run) as whole:
+    async with open_combination(place.repository, run) as whole:
         about = {"run": run.run, "sessions": list(whole.sessions), "conflicting": list(whole.conflicting)}
         remarks = (line_of_omitted(whole.conflicting),) if whole.conflicting else ()
-        sides = _Sides(
+        sides = _CommitPair(
             gitdir=whole.gitdir,
             base=whole.base,
             commit=whole.commit,
@@ -121,9 +121,9 @@ async def _combine(place: RepositoryState, wanted: Wanted) -> DiffResult:
         return await _read(sides, wanted.form)
 
 
-def _own(place: RepositoryState, session: SessionState) -> _Sides:
+def _own(place: RepositoryState, session: SessionState) -> _CommitPair:
     result = _require_end(session)
-    return _Sides(
+    return _CommitPair(
         gitdir=place.repository.git,
         base=session.base,
         commit=result.commit,
@@ -134,9 +134,9 @@ def _own(place: RepositoryState, session: SessionState) -> _Sides:
     )
 
 
-def _between(place: RepositoryState, first: SessionState, second: SessionState) -> _Sides:
+def _between(place: RepositoryState, first: SessionState, second: SessionState) -> _CommitPair:
     """Compare the final files of two sessions; a session without changes ends where it started."""
-    return _Sides(
+    return _CommitPair(
         gitdir=place.repository.git,
         base=_require_end(first).commit or first.base,
         commit=_require_end(second).commit or second.base,
@@ -151,7 +151,7 @@ def _require_end(session: SessionState) -> WorkerResult:
     return session.result
 
 
-async def _read(sides: _Sides, form: str) -> DiffResult:
+async def _read(sides: _CommitPair, form: str) -> DiffResult:
     if form == "--json":
         return DiffResult(document=await _document(sides))
     content = await patch(sides.gitdir, sides.base, sides.commit, form) if sides.commit else b""
@@ -161,14 +161,14 @@ async def _read(sides: _Sides, form: str) -> DiffResult:
     return DiffResult(executable=flagged, patch=content, remarks=sides.remarks)
 
 
-async def _find_flagged(sides: _Sides, paths: Sequence[str]) -> tuple[str, ...]:
+async def _find_flagged(sides: _CommitPair, paths: Sequence[str]) -> tuple[str, ...]:
     """Find the files that can run code; a session has them from its run, by the rules of its file."""
     if sides.flagged is not None or sides.commit is None:
         return sides.flagged or ()
     return (await flag_changes(sides.gitdir, sides.base, sides.commit, paths)).held
 
 
-async def _document(sides: _Sides) -> dict[str, object]:
+async def _document(sides: _CommitPair) -> dict[str, object]:
     files = await list_changed_files(sides.gitdir, sides.base, sides.commit) if sides.commit else ()
     return {
         **sides.about,
@@ -233,7 +233,7 @@ def command(
     if combined and other is not None:
         raise BadInput("--combined takes a run, not two sessions; drop one of them")
     form = "--json" if json else "--stat" if stat else "--name-only" if name_only else "--patch"
-    wanted = Wanted(first=session, second=other, is_combined=combined, form=form)
+    wanted = DiffRequest(first=session, second=other, is_combined=combined, form=form)
     _show(asyncio.run(compare(repo, wanted)))
     return 0
 

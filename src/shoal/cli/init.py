@@ -21,7 +21,7 @@ from shoal.model.repository import Repository
 from shoal.pipeline.editor_schema.schema import schema
 from shoal.pipeline.names import OWN_FILE
 from shoal.runs.context import exclude_state
-from shoal.sessions.clients import ClientStatus, standings
+from shoal.sessions.clients import ClientStatus, check_clients
 from shoal.store.documents import text
 from shoal.store.paths import StatePaths
 
@@ -76,7 +76,7 @@ def command(
 
 
 async def _start(folder: Path, *, force: bool) -> InitResult:
-    found = [status for status in await standings(None, os.environ) if status.found.path is not None]
+    found = [status for status in await check_clients(None, os.environ) if status.found.path is not None]
     repository = await inspect(folder, os.environ)
     file = _write_file(repository, starter(found), force=force)
     return InitResult(file=file, clients=found, has_commit=await has_commit(repository))

@@ -23,10 +23,10 @@ from shoal.cli.repository import RepositoryState, find_place
 from shoal.errors import BadInput, ExitCode
 from shoal.merge.deliver import find_target
 from shoal.merge.merge import merge, preview
-from shoal.merge.request import MergeContext, MergeRequest, Resolving, Verify
+from shoal.merge.request import ConflictOptions, MergeContext, MergeRequest, Verify
 from shoal.merge.undo import undo
 from shoal.model.conflict_rule import ConflictRule, verification
-from shoal.model.contract import Passes
+from shoal.model.contract import CommandContract
 from shoal.model.events import Recorded, SessionStarted
 from shoal.model.merge import MergeReport, Strategy
 from shoal.model.resolved_task import ResolvedTask
@@ -47,7 +47,7 @@ class Help:
     """What a merge uses besides git: a conflict rule, a verification, a resolver."""
 
     rule: ConflictRule = ConflictRule.REPORT
-    verify: Passes | None = None
+    verify: CommandContract | None = None
     resolver: str | None = None
     file: Path | None = None
     at_once: int = AT_ONCE
@@ -84,7 +84,7 @@ class Help:
         return resolver(load(file), self.resolver, environ=environ)
 
 
-def read_verify(command: str | None, timeout: str | None) -> Passes | None:
+def read_verify(command: str | None, timeout: str | None) -> CommandContract | None:
     """Read the command to verify with, and its timeout."""
     if command is None:
         if timeout is not None:
@@ -205,15 +205,18 @@ class _MergeCommand:
         if not help_.needs_sessions:
             async with self._open_context() as (merge_context, sessions):
                 return await self._merge(
-                    merge_context, replace(request, sessions=sessions, resolving=Resolving(rule=help_.rule))
+                    merge_context, replace(request, sessions=sessions, resolving=ConflictOptions(rule=help_.rule))
                 )
-        from shoal.merge.verify import Stopped
+        from shoal.merge.verify import VerificationStopped
 
         with interruptible() as interrupt:
             try:
-                async with self._open_with_sessions(request, help_, interrupt.stop) as (merge_context, equipped):
-                    code = await self._merge(merge_context, equipped)
-            except Stopped as stopped:
+                async with self._open_with_sessions(request, help_, interrupt.stop) as (
+                    merge_context,
+                    prepared,
+                ):
+                    code = await self._merge(merge_context, prepared)
+            except VerificationStopped as stopped:
                 output.print_err(str(stopped))
             except asyncio.CancelledError:
                 output.print_err(messages.interrupt_line())
@@ -265,16 +268,16 @@ class _MergeCommand:
         self, request: MergeRequest, help_: Help, stop: asyncio.Event
     ) -> AsyncIterator[tuple[MergeContext, MergeRequest]]:
         """Open a context that can start sessions, in the sandbox that the run had."""
-        from shoal.runs.auto_merge import equipped, reopened
+        from shoal.runs.auto_merge import open_recorded_run, prepare_merge_request
 
         place = await find_place(self._repo)
         chosen, sessions = _find_run(place, self._run, self._words)
         resolver = help_.find_resolver(self._repo, os.environ)
-        resolving = Resolving(rule=help_.rule, resolver=resolver, stop=stop)
+        resolving = ConflictOptions(rule=help_.rule, resolver=resolver, stop=stop)
         request = replace(request, sessions=sessions, resolving=resolving)
         async with (
-            reopened(self._repo, os.environ, chosen, help_.at_once, resolver) as runner,
-            equipped(runner, request, help_.verify) as whole,
+            open_recorded_run(self._repo, os.environ, chosen, help_.at_once, resolver) as runner,
+            prepare_merge_request(runner, request, help_.verify) as whole,
         ):
             context = runner.context
             context.ledger.subscribe(_print_session)

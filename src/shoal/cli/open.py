@@ -11,7 +11,7 @@ from shoal.cli.options import HERE, Json, Repo, Session
 from shoal.cli.output import escape
 from shoal.cli.repository import find_place, no_branch_yet
 from shoal.errors import BadInput
-from shoal.runs.inspect_work import Opened, open_branch
+from shoal.runs.inspect_work import OpenedBranch, open_branch
 from shoal.store.documents import text
 from shoal.store.lookup import find_session
 from shoal.store.run_state import SessionState
@@ -54,7 +54,7 @@ async def _open(prefix: str | None, path: Path | None, folder: Path, *, as_json:
         _print_opened(opened, branch, where)
 
 
-def _print_opened(opened: Opened, branch: str, wanted: Path) -> None:
+def _print_opened(opened: OpenedBranch, branch: str, wanted: Path) -> None:
     output.print_err(checkout_line(branch, is_new=opened.is_new, is_elsewhere=opened.path != wanted))
     output.print_out(str(opened.path))
 

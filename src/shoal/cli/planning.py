@@ -82,7 +82,7 @@ REMEDY_WITHOUT_FILE = "give a program with `--command`, or a client with `--agen
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RequestedWork:
     """What to run, as given on the command line."""
 
     folder: Path
@@ -117,7 +117,7 @@ class RunOverrides:
     retries: int | None = None
 
 
-def make_plan(work: Work, overrides: RunOverrides, environ: Mapping[str, str]) -> Plan:
+def make_plan(work: RequestedWork, overrides: RunOverrides, environ: Mapping[str, str]) -> Plan:
     """Make the plan, or raise an error for a bad argument."""
     if overrides.at_once is not None and overrides.at_once < 1:
         raise BadInput(f"-j must be at least 1, not {overrides.at_once}")
@@ -139,7 +139,7 @@ def make_plan(work: Work, overrides: RunOverrides, environ: Mapping[str, str]) -
     )
 
 
-def _with_text(work: Work) -> Work:
+def _with_text(work: RequestedWork) -> RequestedWork:
     """Treat a target of several words as a task, unless there is a file of that name."""
     target = work.target
     if target is None or len(target.split()) < 2 or Path(target).exists() or work.pipeline or work.inputs:
@@ -188,7 +188,7 @@ def _override(stage: Stage, overrides: RunOverrides, timeout: float | None) -> S
     )
 
 
-def _adhoc(work: Work, environ: Mapping[str, str]) -> Plan:
+def _adhoc(work: RequestedWork, environ: Mapping[str, str]) -> Plan:
     if work.inputs:
         raise BadInput("--input needs a pipeline; write the text into the task itself")
     if work.target is not None:
@@ -197,7 +197,7 @@ def _adhoc(work: Work, environ: Mapping[str, str]) -> Plan:
     workers = _workers(work)
     rule = None if work.pattern is None else Rule.of(work.pattern)
     # Imported here and below: importing the YAML reader takes as long as all the rest; `--command` needs none of it.
-    from shoal.steps.resolve_task import AgentDirectory, TaskDefaults, assert_order, name_tasks, settle
+    from shoal.steps.resolve_task import AgentDirectory, TaskDefaults, assert_order, name_tasks, resolve_task
 
     known = name_tasks(tasks, (f"task-{number}" for number in range(1, len(tasks) + 1)))
     assert_order(known)
@@ -205,7 +205,7 @@ def _adhoc(work: Work, environ: Mapping[str, str]) -> Plan:
     remedy = REMEDY if own_file(work.folder).is_file() else REMEDY_WITHOUT_FILE
     directory = AgentDirectory(work.folder, environ, default, {}, remedy=remedy)
     roles = {
-        (str(task.name), agent): settle(replace(task, agent=agent) if agent else task, directory, TaskDefaults())
+        (str(task.name), agent): resolve_task(replace(task, agent=agent) if agent else task, directory, TaskDefaults())
         for task in known
         for agent in workers
     }
@@ -222,7 +222,7 @@ def _with_contracts(plan: Plan, roles: Sequence[Role]) -> Plan:
     return replace(plan, steps=tuple(steps), reviewers={k: v for role in roles for k, v in role.reviewers.items()})
 
 
-def _not_both(work: Work) -> str:
+def _not_both(work: RequestedWork) -> str:
     """Name the option for tasks that was combined with a pipeline."""
     if work.tasks or work.source is not None:
         return f"both {work.target!r} and `--task`; give a pipeline or tasks, not both"
@@ -231,7 +231,7 @@ def _not_both(work: Work) -> str:
     return f"{name} works only with `--task`; in a pipeline such as {work.target!r}, set it in each step"
 
 
-def _tasks(work: Work) -> list[Task]:
+def _tasks(work: RequestedWork) -> list[Task]:
     tasks = [Task.of(text) for text in work.tasks]
     if work.source is not None:
         tasks += read_tasks(work.source)
@@ -240,7 +240,7 @@ def _tasks(work: Work) -> list[Task]:
     return tasks
 
 
-def _workers(work: Work) -> dict[str, int]:
+def _workers(work: RequestedWork) -> dict[str, int]:
     """Read how many of which agents do each task; an empty name is the agent of the task, or the only one."""
     if sum(choice is not None for choice in (work.agent, work.agents, work.command)) > 1:
         raise BadInput("give only one of `--agent`, `--agents` and `--command`")
@@ -255,7 +255,7 @@ def _workers(work: Work) -> dict[str, int]:
     return found
 
 
-def _command(work: Work) -> AgentSpec:
+def _command(work: RequestedWork) -> AgentSpec:
     return AgentSpec(name="command", adapter="command", command=_argv(work.command or ""))
 
 
@@ -269,7 +269,7 @@ def _argv(command: str) -> tuple[str, ...]:
     return words
 
 
-def _from_file(work: Work, environ: Mapping[str, str]) -> Plan:
+def _from_file(work: RequestedWork, environ: Mapping[str, str]) -> Plan:
     own = own_file(work.folder)
     given = _read_inputs(work.inputs)
     if work.target is not None and _is_file(work.target):

@@ -24,7 +24,7 @@ PLACE = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningSession:
     """A session that runs now; *pid* is that of its agent, once that has started."""
 
     paths: StatePaths
@@ -48,7 +48,7 @@ def command(json: Json = False) -> int:
     return 0
 
 
-def _list_safely(paths: StatePaths) -> list[Running]:
+def _list_safely(paths: StatePaths) -> list[RunningSession]:
     """List the sessions of one repository; one that cannot be read does not hide the others."""
     try:
         return list(_list_running(paths))
@@ -57,7 +57,7 @@ def _list_safely(paths: StatePaths) -> list[Running]:
         return []
 
 
-def _list_running(paths: StatePaths) -> Iterator[Running]:
+def _list_running(paths: StatePaths) -> Iterator[RunningSession]:
     for lock in sorted(paths.runs.glob("*.lock")):
         if not is_locked(lock):
             continue
@@ -65,7 +65,7 @@ def _list_running(paths: StatePaths) -> Iterator[Running]:
             for step in run.steps.values():
                 for session in step.sessions.values():
                     if not session.status.is_ended:
-                        yield Running(paths, run, step.step, session, _find_pid(paths, session.session))
+                        yield RunningSession(paths, run, step.step, session, _find_pid(paths, session.session))
 
 
 def _find_pid(paths: StatePaths, session: str) -> int | None:
@@ -73,7 +73,7 @@ def _find_pid(paths: StatePaths, session: str) -> int | None:
     return next((event.pid for event in started if isinstance(event, AgentStarted)), None)
 
 
-def _row(running: Running, now: float) -> dict[str, object]:
+def _row(running: RunningSession, now: float) -> dict[str, object]:
     return {
         "repository": str(running.paths.root.parent),
         "run": running.run.run,
@@ -88,14 +88,14 @@ def _row(running: Running, now: float) -> dict[str, object]:
     }
 
 
-def _lines(found: Sequence[Running], now: float, paint: Paint) -> Iterator[str]:
+def _lines(found: Sequence[RunningSession], now: float, paint: Paint) -> Iterator[str]:
     titles = ("session", "agent", "state", "time", "pid", "run", "repository")
     head, *rows = columns([titles, *(_cells(running, now) for running in found)])
     yield heading(head, paint)
     yield from map(join_cells, rows)
 
 
-def _cells(running: Running, now: float) -> tuple[str, ...]:
+def _cells(running: RunningSession, now: float) -> tuple[str, ...]:
     session, run = running.session, running.run
     paused = " (paused)" if run.status.value == "paused" else ""
     return (

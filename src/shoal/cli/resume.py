@@ -16,7 +16,7 @@ from shoal.cli.detach import follow_apart, start_detached
 from shoal.cli.follow import follow_run
 from shoal.cli.options import HERE, Repo, Run, Session
 from shoal.cli.output import escape
-from shoal.cli.planning import RunOverrides, Work, make_plan
+from shoal.cli.planning import RequestedWork, RunOverrides, make_plan
 from shoal.cli.render.columns import ago, columns, count, join_cells, some
 from shoal.cli.repository import find_place, run_of
 from shoal.cli.run import Detach, EventLines, Json, ReportStart, Yes, assert_one_output, choose_display
@@ -188,7 +188,7 @@ def _rewind_lines(run: RunState, discard: Sequence[SessionDiscarded]) -> Iterato
 
 def plan_of(file: Path, folder: Path) -> Plan:
     """Make the plan of *file*, which takes the place of the recorded one."""
-    return make_plan(Work(folder, str(file)), RunOverrides(), os.environ)
+    return make_plan(RequestedWork(folder, str(file)), RunOverrides(), os.environ)
 
 
 def follow_resumed(resumable: ResumableRun, *, yes: bool, json: bool, events: bool, report_start: int | None) -> int:

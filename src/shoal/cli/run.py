@@ -14,10 +14,10 @@ from shoal.cli import run as option
 from shoal.cli.detach import follow_apart, start_detached
 from shoal.cli.follow import follow_run, make_request
 from shoal.cli.options import HERE, Repo
-from shoal.cli.planning import STDIN, RunOverrides, Work, duration, make_plan, one_or_several, read_source
+from shoal.cli.planning import STDIN, RequestedWork, RunOverrides, duration, make_plan, one_or_several, read_source
 from shoal.cli.run_output import EventOutput, JsonOutput, LineOutput, LiveOutput, RunOutput
 from shoal.errors import BadInput
-from shoal.model.plan import Plan, everything
+from shoal.model.plan import Plan, walk_stages
 from shoal.sandboxes.registry import DEFAULT, KINDS
 from shoal.store import documents as document
 from shoal.workspaces.registry import NAMES as WORKSPACE_NAMES
@@ -133,7 +133,9 @@ def command(
     if detach and report_start is None:
         return start_detached(sys.argv[1:], b"" if tasks != STDIN else read_source(STDIN, "stdin"), repo, json=json)
     only, every = one_or_several(agent or [], agents)
-    work = Work(repo, target, tuple(task or ()), tasks, only, every, program, pattern, tuple(inputs or ()), pipeline)
+    work = RequestedWork(
+        repo, target, tuple(task or ()), tasks, only, every, program, pattern, tuple(inputs or ()), pipeline
+    )
     overrides = RunOverrides(at_once, sandbox, isolation, timeout, network, retries)
     until = None if deadline is None else duration("--deadline", deadline)
     plan = make_plan(work, overrides, os.environ)
@@ -170,7 +172,7 @@ def choose_display(plan: Plan, *, json: bool, events: bool, is_live: bool = True
     """Choose what shows the progress of *plan*."""
     if events:
         return EventOutput()
-    width = max(len(stage.name) for stage in everything(plan.steps)) + HEX
+    width = max(len(stage.name) for stage in walk_stages(plan.steps)) + HEX
     if json:
         return JsonOutput(width=width)
     return LiveOutput(width=width) if is_live and output.is_live() else LineOutput(width=width)

@@ -9,8 +9,8 @@ from shoal.adapters.registry import adapter_of
 from shoal.contracts.committed_work import CommittedBench, Reviewer, RunnerFor
 from shoal.contracts.workbench import Workbench
 from shoal.errors import FAULTS
-from shoal.model.artifact import Produced
-from shoal.model.contract import TRIAL, Checked, Contract, Passes, failure
+from shoal.model.artifact import ProducedArtifact
+from shoal.model.contract import TRIAL, CommandContract, Contract, ContractResult, failure
 from shoal.model.results import WorkerResult, sum_usage
 from shoal.model.select import score_of
 from shoal.model.status import Status
@@ -20,17 +20,17 @@ from shoal.sessions.worker import Session, WorkerSpec
 MET = "met"
 
 
-async def check(contracts: Sequence[Contract], bench: Workbench) -> tuple[Checked, ...]:
+async def check(contracts: Sequence[Contract], bench: Workbench) -> tuple[ContractResult, ...]:
     """Check the work on *bench* against all *contracts*, in their order, so that a retry learns of every fault."""
     return tuple([await _check(contract, bench) for contract in contracts])
 
 
-async def _check(contract: Contract, bench: Workbench) -> Checked:
+async def _check(contract: Contract, bench: Workbench) -> ContractResult:
     try:
         broken = await _find_fault(contract, bench)
     except FAULTS as error:
         broken = f"it could not be checked: {str(error) or type(error).__name__}"
-    return Checked(contract.type, broken is None, broken or MET, contract.only_warns)
+    return ContractResult(contract.type, broken is None, broken or MET, contract.only_warns)
 
 
 class CheckedType(Protocol):
@@ -45,7 +45,7 @@ async def _find_fault(contract: Contract, bench: Workbench) -> str | None:
 
 
 async def check_contracts(
-    session: Session, result: WorkerResult, produced: Sequence[Produced], runner_for: RunnerFor
+    session: Session, result: WorkerResult, produced: Sequence[ProducedArtifact], runner_for: RunnerFor
 ) -> WorkerResult:
     """Check good work against the contracts of its step; work that does not meet them fails, with the reason."""
     worker = session.worker
@@ -78,13 +78,13 @@ def _reviewers(worker: WorkerSpec) -> dict[str, Reviewer]:
     return {name: Reviewer(task=task, adapter=adapter_of(task.agent, host)) for name, task in worker.reviewers.items()}
 
 
-async def _run_trial(trial: Passes, bench: Workbench) -> Checked:
+async def _run_trial(trial: CommandContract, bench: Workbench) -> ContractResult:
     """Run a selection's command: it only compares, and its last line may be a score."""
     try:
         ran = await bench.run(trial.argv, trial.timeout)
     except FAULTS as error:
-        return Checked(TRIAL, is_met=False, message=str(error) or type(error).__name__, is_warning=True)
+        return ContractResult(TRIAL, is_met=False, message=str(error) or type(error).__name__, is_warning=True)
     is_met = ran.exit_code == 0 and ran.failure is None
     score = score_of(ran.output) if is_met else None
     said = (ran.failure or f"it exited with {ran.exit_code}") if score is None else repr(score)
-    return Checked(TRIAL, is_met=is_met, message=said, is_warning=True)
+    return ContractResult(TRIAL, is_met=is_met, message=said, is_warning=True)

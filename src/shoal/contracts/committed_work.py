@@ -10,7 +10,7 @@ from pathlib import Path
 from shoal.adapters.command import CommandAdapter
 from shoal.adapters.kind import Adapter
 from shoal.contracts.committed_files import blob, changes, patch
-from shoal.contracts.workbench import Change, Ran
+from shoal.contracts.workbench import BenchResult, Change
 from shoal.git.refs import pin
 from shoal.git.snapshot import revert_paths
 from shoal.model.contract import AgentReview
@@ -45,7 +45,7 @@ class Reviewer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Within(StatePaths):
+class _NestedPaths(StatePaths):
     """The places of a repository, but session directories lie inside of that of the session whose work is looked at.
 
     Whatever a kill leaves of a check is then unmounted and removed with that session, which has not ended before it.
@@ -70,8 +70,7 @@ class _Within(StatePaths):
 class CommittedBench:
     """What *worker* committed on the base of *context*; *commit* is `None` if it changed nothing.
 
-    *session_dir* is its session directory, which must still exist. Setting *stop* ends whatever is running. Commands run
-    by *runner_for*, and their output goes to the session's log.
+    *session_dir* must still exist. Setting *stop* ends whatever is running. Output goes to the log of the session.
     """
 
     context: RunContext
@@ -118,7 +117,7 @@ class CommittedBench:
             return ""
         return await patch(self.context.repository.git, self.context.base.commit, self.commit, limit)
 
-    async def run(self, command: tuple[str, ...], timeout: float | None) -> Ran:
+    async def run(self, command: tuple[str, ...], timeout: float | None) -> BenchResult:
         """Run *command* as the worker could have: its network, limits and variables, and the whole work to write in."""
         task = self.worker.task
         agent = replace(task.agent, adapter="command", command=command, script=None, mind=None, made=None, timeout=None)
@@ -135,14 +134,14 @@ class CommittedBench:
                 timeout=timeout,
             ),
         )
-        heard = _Heard(self.context.ledger.note)
+        heard = _OutputTail(self.context.ledger.note)
         return await self._run_worker(worker, heard, f"{self.word}: {' '.join(command)}")
 
-    async def review(self, contract: AgentReview, prompt: str) -> Ran:
+    async def review(self, contract: AgentReview, prompt: str) -> BenchResult:
         """Run the reviewer on *prompt* in its own sandbox, and return its stdout."""
         reviewer = self.reviewers.get(contract.reviewer)
         if reviewer is None:
-            return Ran(exit_code=None, output="", failure=f"nobody is known as {contract.reviewer}")
+            return BenchResult(exit_code=None, output="", failure=f"nobody is known as {contract.reviewer}")
         timeout = contract.timeout if contract.timeout is not None else reviewer.task.timeout
         task = replace(reviewer.task, prompt=prompt, timeout=timeout)
         worker = replace(self.worker, adapter=reviewer.adapter, function=None, task=task)
@@ -159,9 +158,9 @@ class CommittedBench:
             await pin(context.repository, context.run, commit)
         return commit
 
-    async def _run_worker(self, worker: WorkerSpec, heard: "_Heard | None", title: str) -> Ran:
+    async def _run_worker(self, worker: WorkerSpec, heard: "_OutputTail | None", title: str) -> BenchResult:
         if self.stop.is_set():
-            return Ran(exit_code=None, output="", failure=STOPPED)
+            return BenchResult(exit_code=None, output="", failure=STOPPED)
         context = self.context
         context.ledger.note(
             Output(run=context.run, session=worker.session, stream="stderr", text=context.mask.text(title))
@@ -173,7 +172,7 @@ class CommittedBench:
         output = heard.text if heard and not heard.is_cut else log.output + (log.errors if heard else "")
         if ended.usage:
             self.spent.append(ended.usage)
-        return Ran(exit_code=ended.exit.code, output=output, failure=_failure(worker, ended), usage=ended.usage)
+        return BenchResult(exit_code=ended.exit.code, output=output, failure=_failure(worker, ended), usage=ended.usage)
 
     @contextlib.asynccontextmanager
     async def _open(self, worker: WorkerSpec) -> AsyncIterator[Session]:
@@ -182,7 +181,7 @@ class CommittedBench:
         async with self._base() as base:
             # A linked worktree would need a branch; a copy does not.
             kind = self.context.kind if self.context.kind.has_layers else Directory()
-            paths, trusted = _Within(self.context.paths.root, session_dir), self.context.trusted_base
+            paths, trusted = _NestedPaths(self.context.paths.root, session_dir), self.context.trusted_base
             there = replace(self.context, base=base, kind=kind, paths=paths, trusted=trusted)
             control = SessionControl(stop=self.stop)
             async with open_session(there, worker, control=control, setup_as=self.setup_as) as session:
@@ -197,7 +196,7 @@ class CommittedBench:
         return base_ready(context.repository, self.commit, context.paths.bases)
 
 
-class _Heard:
+class _OutputTail:
     """Listens to what goes to the log, and remembers the end of it as it was said."""
 
     def __init__(self, note: Callable[[Event], None]) -> None:

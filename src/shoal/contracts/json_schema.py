@@ -19,21 +19,21 @@ REFERENCES = ('"$ref"', '"$dynamicRef"', '"$recursiveRef"')
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class SchemaMismatch:
     """The faults that were found in time."""
 
-    faults: tuple["Fault", ...] = ()
+    faults: tuple["SchemaFault", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SchemaFault:
     """One thing that is wrong: where, and what."""
 
     path: str
     message: str
 
 
-async def unfit(schema: str, content: bytes, value: object) -> Unfit | None:
+async def find_mismatch(schema: str, content: bytes, value: object) -> SchemaMismatch | None:
     """Say in what *content*, read as *value*, does not fit *schema*; `None` where it does."""
     validator = compile_schema(json.loads(schema))
     # Only a schema that comes back to itself can be asked the same thing over and over by how deep a document is.
@@ -44,7 +44,7 @@ async def unfit(schema: str, content: bytes, value: object) -> Unfit | None:
         case b"fits":
             return None
         case b"unfit":
-            return Unfit(tuple(Fault(*json.loads(line)) for line in lines[1:-1]))
+            return SchemaMismatch(tuple(SchemaFault(*json.loads(line)) for line in lines[1:-1]))
         case _:
             raise Broken(f"the schema could not be held against it within {SECONDS} s, or took too much memory")
 

@@ -37,7 +37,7 @@ PLAIN = ("100644", "100755")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class BenchResult:
     """How a command or a reviewer ended; *output* is the end of its output, *failure* why it was cut off."""
 
     exit_code: int | None
@@ -78,7 +78,7 @@ class Workbench(Protocol):
     async def artifact(self, name: str, limit: int) -> bytes | None:
         """Return the beginning of an artifact that the worker left."""
 
-    async def run(self, command: tuple[str, ...], timeout: float | None) -> Ran:
+    async def run(self, command: tuple[str, ...], timeout: float | None) -> BenchResult:
         """Run *command* on the work in the worker's sandbox; its changes are discarded."""
 
     async def changes(self) -> tuple[Change, ...]:
@@ -87,7 +87,7 @@ class Workbench(Protocol):
     async def patch(self, limit: int) -> str:
         """Return the difference as text, cut after so many bytes."""
 
-    async def review(self, contract: AgentReview, prompt: str) -> Ran:
+    async def review(self, contract: AgentReview, prompt: str) -> BenchResult:
         """Run the reviewer on *prompt*, with the work to look at."""
 
 

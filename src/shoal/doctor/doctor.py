@@ -9,7 +9,7 @@ from shoal.doctor.escapes import check_host_network, check_sandbox, find_sandbox
 from shoal.doctor.host import clients, room, surroundings
 from shoal.doctor.limit_breaches import breach_limits
 from shoal.doctor.targets import README, scratch_folder
-from shoal.errors import ShoalError, Unavailable, first_of
+from shoal.errors import ShoalError, Unavailable, first_error
 from shoal.git.snapshot import scratch_repository
 from shoal.model.diagnosis import Diagnosis, Finding
 from shoal.runs.context import open_run
@@ -44,7 +44,7 @@ async def diagnose(folder: Path, environ: Mapping[str, str], tell: Tell = lambda
             note(await room(folder, environ))
             note(await programs)
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
     return replace(diagnosis, findings=tuple(found))
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.adapters.kind import Invocation, SessionPaths
-from shoal.doctor.targets import Bait, open_bait
+from shoal.doctor.targets import AttackTargets, open_targets
 from shoal.errors import FAULTS, ShoalError, Unavailable
 from shoal.model.agent import AgentSpec
 from shoal.model.diagnosis import Finding
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.proc import Stream
-from shoal.proc.output import Head
+from shoal.proc.output import HeadBuffer
 from shoal.sandboxes.kind import SHARED_KERNEL, Sandbox
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, probe_sandbox
@@ -126,12 +126,14 @@ class AttackReport:
 
 async def try_escapes(context: RunContext, folder: Path, *, needed: bool) -> tuple[Finding, ...]:
     """Try every escape from the sandbox of *context*; *folder* is for the bait."""
-    async with open_bait(folder, context.repository.git, context.environ) as bait:
+    async with open_targets(folder, context.repository.git, context.environ) as bait:
         outcome = await run_attacker(context, bait, tuple(escape.key for escape in ESCAPES), Network.NONE)
     return tuple(_judge(escape, outcome, context.sandbox, needed=needed) for escape in ESCAPES)
 
 
-async def run_attacker(context: RunContext, bait: Bait, tries: tuple[str, ...], network: Network) -> AttackOutcome:
+async def run_attacker(
+    context: RunContext, bait: AttackTargets, tries: tuple[str, ...], network: Network
+) -> AttackOutcome:
     """Run the attacker in a session of *context*, import its work like an agent's, and inspect the host."""
     task = ResolvedTask(name="attack", prompt="", agent=AgentSpec(name="attacker", adapter="command"), network=network)
     attacker = Attacker(bait.plan(tries), network)
@@ -183,7 +185,7 @@ def _judge(escape: Escape, outcome: AttackOutcome, sandbox: Sandbox, *, needed: 
     )
 
 
-def _collect_proof(reports: Mapping[str, AttackReport], bait: Bait) -> dict[str, str]:
+def _collect_proof(reports: Mapping[str, AttackReport], bait: AttackTargets) -> dict[str, str]:
     """Return the tries with proof: the secret itself, or the attacker's claim where no other proof exists."""
     reported = {key: report.proof for key, report in reports.items() if key in BY_WORD and report.proof}
     secrets = {key: BROUGHT[key] for key, report in reports.items() if key in BROUGHT and bait.secret in report.proof}
@@ -211,7 +213,7 @@ class _AttackOutput:
     """
 
     def __init__(self) -> None:
-        self._heads = {stream: Head(SAID_BYTES) for stream in Stream}
+        self._heads = {stream: HeadBuffer(SAID_BYTES) for stream in Stream}
         self.given: Mapping[str, str] = {}
 
     def feed(self, stream: Stream, data: bytes) -> None:
@@ -240,7 +242,7 @@ NO_SCOPE = "use Linux 6.12 or later, whose Landlock can shut them; or keep agent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walled:
+class SandboxFindings:
     """The findings about a sandbox; it *stood* if nothing but its known gaps was open."""
 
     findings: tuple[Finding, ...]
@@ -257,14 +259,14 @@ async def find_sandbox(name: str, environ: Mapping[str, str]) -> Sandbox | Unava
 
 async def check_sandbox(
     context: RunContext, name: str, sandbox: Sandbox | Unavailable, folder: Path, *, needed: bool
-) -> Walled:
+) -> SandboxFindings:
     """Try to escape from *sandbox*, in sessions of *context* that use it."""
     tried = "look at it from inside"
     if isinstance(sandbox, Unavailable):
         absent = Finding(
             area=name, name="wall", held=False, tried=tried, said=sandbox.why, remedy=sandbox.remedy, needed=needed
         )
-        return Walled(findings=(absent,), stood=False)
+        return SandboxFindings(findings=(absent,), stood=False)
     kind = await kind_of_workspace("auto", sandbox, context.paths)
     escapes = await try_escapes(replace(context, sandbox=sandbox, kind=kind), folder, needed=needed)
     up = Finding(area=name, name="wall", held=True, tried=tried, said=await _version(sandbox), needed=needed)
@@ -272,12 +274,12 @@ async def check_sandbox(
         Finding(area=name, name="not held", held=None, tried="", said=gap) for gap in (*sandbox.gaps, *SHARED_KERNEL)
     )
     stood = all(escape.held or escape.remedy == KNOWN_GAP for escape in escapes)
-    return Walled(findings=(up, *escapes, *gaps), stood=stood)
+    return SandboxFindings(findings=(up, *escapes, *gaps), stood=stood)
 
 
 async def check_host_network(context: RunContext, folder: Path) -> tuple[Finding, ...]:
     """Try `network: host`: what it promises must work, and everything else must stay closed."""
-    async with open_bait(folder, context.repository.git, context.environ) as bait:
+    async with open_targets(folder, context.repository.git, context.environ) as bait:
         outcome = await run_attacker(context, bait, ("tcp", "abstract"), Network.HOST)
     is_reached, is_open = "tcp" in outcome.seen, "abstract" in outcome.seen
     said = "reached, as asked for" if is_reached else outcome.trouble

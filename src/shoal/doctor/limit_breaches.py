@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from shoal.adapters.command import CommandAdapter as CommandAdapter
-from shoal.errors import FAULTS, first_of
+from shoal.errors import FAULTS, first_error
 from shoal.model.agent import AgentSpec
 from shoal.model.diagnosis import Finding
 from shoal.model.limits import ResourceLimits
@@ -99,7 +99,7 @@ async def breach_limits(context: RunContext) -> tuple[Finding, ...]:
                 }
             over.set()
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
     found = [_judge(breach, ended[breach.name].result(), context) for breach in BREACHES]
     return (
         *_enforcement(context),

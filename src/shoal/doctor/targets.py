@@ -30,7 +30,7 @@ LONGEST_SOCKET = 107
 README = "README.md"
 
 
-class Ear:
+class Listener:
     """A listening socket that records whether anything connected or sent to it."""
 
     def __init__(self, family: int, kind: int, address: str | tuple[str, int]) -> None:
@@ -53,7 +53,7 @@ class Ear:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bait:
+class AttackTargets:
     """All targets; *secret* is in what must not be read, and *mark* is what the attacker leaves."""
 
     folder: Path
@@ -64,7 +64,7 @@ class Bait:
     secret: str
     decoy: int
     decoy_fd: int
-    ears: Mapping[str, tuple[Ear, ...]]
+    ears: Mapping[str, tuple[Listener, ...]]
     terminal: tuple[int, str] | None
     signals: list[int]
     before: str
@@ -142,7 +142,7 @@ class Bait:
 
 
 @contextlib.asynccontextmanager
-async def open_bait(folder: Path, git: Path, environ: Mapping[str, str]) -> AsyncIterator[Bait]:
+async def open_targets(folder: Path, git: Path, environ: Mapping[str, str]) -> AsyncIterator[AttackTargets]:
     """Lay out all bait below *folder*, and remove it on leaving with whatever was done to it."""
     mark, secret = f"shoal-doctor-{secrets.token_hex(6)}", secrets.token_hex(12)
     folder.mkdir()
@@ -151,10 +151,10 @@ async def open_bait(folder: Path, git: Path, environ: Mapping[str, str]) -> Asyn
     decoy = Command(argv=argv, cwd=Path("/"), env={"PATH": "/usr/bin:/bin", "TOKEN": secret})
     with contextlib.ExitStack() as undo:
         ears, terminal, signals = _ears(folder, mark, undo), _terminal(undo), _signals(undo)
-        async with proc.started(decoy, sink=lambda _stream, _data: None, grace=0) as process:
+        async with proc.open_process(decoy, sink=lambda _stream, _data: None, grace=0) as process:
             decoy_fd = os.pidfd_open(process.pid)
             undo.callback(os.close, decoy_fd)
-            bait = Bait(
+            bait = AttackTargets(
                 folder=folder,
                 home=(Path(environ["HOME"]),) if environ.get("HOME") else (),
                 git=git,
@@ -209,9 +209,9 @@ def running(mark: str) -> list[int]:
     return found
 
 
-def _ears(folder: Path, mark: str, undo: contextlib.ExitStack) -> dict[str, tuple[Ear, ...]]:
-    def ear(family: int, kind: int, address: str | tuple[str, int]) -> Ear:
-        made = Ear(family, kind, address)
+def _ears(folder: Path, mark: str, undo: contextlib.ExitStack) -> dict[str, tuple[Listener, ...]]:
+    def ear(family: int, kind: int, address: str | tuple[str, int]) -> Listener:
+        made = Listener(family, kind, address)
         undo.enter_context(made.socket)
         return made
 
@@ -258,7 +258,7 @@ SHORT = Path("/tmp")  # noqa: S108 - for sockets, whose paths may not be long; n
 async def scratch_folder() -> AsyncIterator[Path]:
     """Make a folder named after its owner, so that it is recognised as an orphan if the owner was killed."""
     for place in {Path(tempfile.gettempdir()), SHORT}:
-        await _swept(place)
+        await _remove_orphans(place)
     folder = Path(tempfile.mkdtemp(prefix=prefix())).resolve()
     try:
         yield folder
@@ -271,7 +271,7 @@ def prefix() -> str:
     return f"{Fleet.ours().name}{MARK}"
 
 
-async def _swept(place: Path) -> None:
+async def _remove_orphans(place: Path) -> None:
     for folder in place.glob(f"shoal-*{MARK}*"):
         owner, _, _ = folder.name.partition(MARK)
         if is_orphan(owner) and folder.lstat().st_uid == os.getuid() and not folder.is_symlink():

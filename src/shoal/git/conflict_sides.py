@@ -22,7 +22,7 @@ BINARY = 255
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _Resolution:
     """The resolution of a conflicting file."""
 
     mode: str
@@ -64,7 +64,7 @@ def _has_sides(stages: Mapping[int, IndexEntry]) -> bool:
 
 async def _choose_side(
     bench: MergeRepository, stages: Mapping[int, IndexEntry], side: ConflictRule, scratch: Path
-) -> _Choice:
+) -> _Resolution:
     winner = stages[OURS if side is ConflictRule.OURS else THEIRS]
     files = {stage: scratch / str(stage) for stage in (OURS, BEFORE, THEIRS)}
     for stage, file in files.items():
@@ -73,9 +73,9 @@ async def _choose_side(
     asked = ("merge-file", "-p", "-q", f"--{side.value}", *map(str, files.values()))
     done = await bench.git(*asked, accept=(0, BINARY))
     if done.exit.code == BINARY or done.dropped:
-        return _Choice(_mode(stages, winner), winner.oid)
+        return _Resolution(_mode(stages, winner), winner.oid)
     stored = await bench.git("hash-object", "-w", "--no-filters", "--stdin", stdin=done.stdout)
-    return _Choice(_mode(stages, winner), stored.stdout.decode().strip())
+    return _Resolution(_mode(stages, winner), stored.stdout.decode().strip())
 
 
 def _mode(stages: Mapping[int, IndexEntry], winner: IndexEntry) -> str:
@@ -95,7 +95,7 @@ async def _content(bench: MergeRepository, entry: IndexEntry | None) -> bytes:
     return done.stdout
 
 
-async def _replace_files(bench: MergeRepository, tree: str, chosen: Mapping[str, _Choice]) -> str:
+async def _replace_files(bench: MergeRepository, tree: str, chosen: Mapping[str, _Resolution]) -> str:
     """Make *tree* again with some files replaced, in the bench's own index."""
     await bench.git("read-tree", tree)
     lines = "".join(f"{choice.mode} {choice.oid}\t{path}\0" for path, choice in chosen.items())

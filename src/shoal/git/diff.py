@@ -89,7 +89,7 @@ async def list_touched_files(repository: Repository, base: str, commits: Sequenc
     return {commit: tuple(paths) for commit, paths in found.items()}
 
 
-def meeting(changed: Mapping[str, Iterable[str]]) -> tuple[list[tuple[str, str]], bool]:
+def find_meeting_pairs(changed: Mapping[str, Iterable[str]]) -> tuple[list[tuple[str, str]], bool]:
     """Return the pairs that touch the same place, and whether these are all of them.
 
     A place is a file, or a file where another has a folder. Renames of whole folders can conflict without that.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal import proc
-from shoal.errors import GitFailed, first_of
+from shoal.errors import GitFailed, first_error
 from shoal.git.gitdir import quote_path
 from shoal.git.run import ENVIRONMENT, FLAGS, TIMEOUT, git
 from shoal.model.command import Command, ProcessLimits
@@ -75,7 +75,7 @@ async def take(
     try:
         async with asyncio.timeout(bounds.import_seconds):
             with _quarantine(pack) as aside:
-                return await _check_and_take(_Aside.of(repository, aside, lender, bounds), pack, base, tips)
+                return await _check_and_take(_Quarantine.of(repository, aside, lender, bounds), pack, base, tips)
     except TimeoutError:
         return ImportRefused(f"to check it took more than {bounds.import_seconds:.0f} s")
     except GitFailed as error:
@@ -91,7 +91,7 @@ async def take_history(
     try:
         async with asyncio.timeout(bounds.import_seconds):
             with _quarantine(pack) as folder:
-                aside = _Aside.of(repository, folder, repository.lenders[0], bounds)
+                aside = _Quarantine.of(repository, folder, repository.lenders[0], bounds)
                 refusal = await _unpack(aside, pack) or await _not_whole(aside, None, tips)
                 refusal = refusal or _too_large(await _objects(aside)) or await _has_state(aside, tips)
                 if refusal:
@@ -103,7 +103,7 @@ async def take_history(
         return ImportRefused(f"git could not check it: {error}")
 
 
-async def _has_state(aside: "_Aside", tips: tuple[str, ...]) -> str | None:
+async def _has_state(aside: "_Quarantine", tips: tuple[str, ...]) -> str | None:
     for tip in tips:
         if (await aside.git("ls-tree", tip, "--", ".shoal")).stdout:
             return f"{tip[:10]} has a `.shoal` of its own"
@@ -111,7 +111,7 @@ async def _has_state(aside: "_Aside", tips: tuple[str, ...]) -> str | None:
 
 
 async def _check_and_take(
-    aside: "_Aside", pack: Path, base: str, tips: tuple[str, ...]
+    aside: "_Quarantine", pack: Path, base: str, tips: tuple[str, ...]
 ) -> ImportedWork | ImportRefused:
     if refusal := await _unpack(aside, pack):
         return ImportRefused(refusal)
@@ -122,7 +122,7 @@ async def _check_and_take(
             brought = group.create_task(_objects(aside))
             change = group.create_task(_find_change(aside, base, tips[0]))
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
     refusal = whole.result() or related.result() or _too_large(brought.result()) or change.result().refusal
     commits = [item.name for item in brought.result().objects if item.kind == "commit"]
     # What a kept ref holds may be in the repository already; the difference to the base told all of a single commit.
@@ -136,7 +136,7 @@ async def _check_and_take(
 
 
 @dataclass(frozen=True, slots=True)
-class _Aside:
+class _Quarantine:
     """The quarantine: the pack's objects, with the agent's base objects as alternates."""
 
     repository: Repository
@@ -146,7 +146,7 @@ class _Aside:
     limits: ProcessLimits
 
     @classmethod
-    def of(cls, repository: Repository, folder: Path, lender: Path, bounds: WorkBounds) -> "_Aside":
+    def of(cls, repository: Repository, folder: Path, lender: Path, bounds: WorkBounds) -> "_Quarantine":
         alone = {"GIT_OBJECT_DIRECTORY": str(folder), "GIT_ALLOC_LIMIT": str(MAX_ALLOC_BYTES)}
         env = {**alone, "GIT_ALTERNATE_OBJECT_DIRECTORIES": quote_path(lender, ":")}
         limits = ProcessLimits(memory_bytes=bounds.import_memory_mb * 2**20, cpu_seconds=bounds.import_cpu)
@@ -201,7 +201,7 @@ def _identity(pid: int) -> list[str]:
         return []
 
 
-async def _unpack(aside: _Aside, pack: Path) -> str | None:
+async def _unpack(aside: _Quarantine, pack: Path) -> str | None:
     with pack.open("rb") as file:
         start = file.read(32)
     if start[:4] != b"PACK" or len(start) < 32:
@@ -212,7 +212,7 @@ async def _unpack(aside: _Aside, pack: Path) -> str | None:
     return None if done.ok else f"git does not take its objects: {_first_error(done.stderr)}"
 
 
-async def _feed_pack(aside: _Aside, pack: Path) -> proc.Completed:
+async def _feed_pack(aside: _Quarantine, pack: Path) -> proc.Completed:
     verb = ("index-pack", "--stdin", "--fix-thin", "--threads=2", "--strict", f"--max-input-size={MAX_PACK_BYTES}")
     command = Command(
         argv=("git", *FLAGS, *verb),
@@ -224,13 +224,13 @@ async def _feed_pack(aside: _Aside, pack: Path) -> proc.Completed:
     return await proc.run(command, timeout=TIMEOUT)
 
 
-async def _not_whole(aside: _Aside, base: str | None, tips: tuple[str, ...]) -> str | None:
+async def _not_whole(aside: _Quarantine, base: str | None, tips: tuple[str, ...]) -> str | None:
     known = () if base is None else (f"^{base}",)
     done = await aside.git("rev-list", "--objects", "--quiet", *tips, *known, accept=(0, 128))
     return None if done.ok else f"its history is not whole: {_last_line(done.stderr)}"
 
 
-async def _check_related(aside: _Aside, base: str, tip: str) -> str | None:
+async def _check_related(aside: _Quarantine, base: str, tip: str) -> str | None:
     done = await aside.git("merge-base", "--is-ancestor", base, tip, accept=(0, 1, 128))
     return None if done.ok else "it does not descend from the base"
 
@@ -245,23 +245,23 @@ class _PackedObject:
 
 
 @dataclass(frozen=True, slots=True)
-class _Brought:
+class _PackObjects:
     """All objects of the pack, or too many to list."""
 
     objects: list[_PackedObject]
     is_cut: bool
 
 
-async def _objects(aside: _Aside) -> _Brought:
+async def _objects(aside: _Quarantine) -> _PackObjects:
     asked = "--batch-check=%(objectname) %(objecttype) %(objectsize)"
     done = await replace(aside, env=aside.alone).git(
         "cat-file", "--batch-all-objects", "--unordered", "--buffer", asked
     )
     rows = (line.split() for line in done.stdout.decode().splitlines()) if not done.dropped else ()
-    return _Brought([_PackedObject(name, kind, int(size)) for name, kind, size in rows], bool(done.dropped))
+    return _PackObjects([_PackedObject(name, kind, int(size)) for name, kind, size in rows], bool(done.dropped))
 
 
-def _too_large(brought: _Brought) -> str | None:
+def _too_large(brought: _PackObjects) -> str | None:
     if brought.is_cut:
         return "it brings more objects than can be looked at"
     for item in brought.objects:
@@ -280,7 +280,7 @@ class _Change:
     refusal: str | None
 
 
-async def _find_change(aside: _Aside, base: str, tip: str) -> _Change:
+async def _find_change(aside: _Quarantine, base: str, tip: str) -> _Change:
     options = ("-r", "-z", "--raw", "--no-renames")
     done = await aside.git("diff-tree", *options, base, tip, accept=(0, 128), limit=MAX_LISTED_BYTES)
     if done.dropped:
@@ -292,7 +292,7 @@ async def _find_change(aside: _Aside, base: str, tip: str) -> _Change:
     return _Change(tuple(path for _, path in pairs), _check_entries([f"{facts}\t{path}" for facts, path in pairs]))
 
 
-async def _check_commits(aside: _Aside, commits: list[str]) -> str | None:
+async def _check_commits(aside: _Quarantine, commits: list[str]) -> str | None:
     """Check each commit by itself: a later one may have removed what an earlier one added."""
     raw = await aside.git(
         *("diff-tree", "--stdin", "-r", "-m", "--root", "--raw", "--no-renames"),

@@ -108,14 +108,14 @@ async def workbench(repository: Repository) -> AsyncIterator["MergeRepository"]:
             limits=LIMITS,
         )
         said = _MergeOutput()
-        async with proc.started(asked, sink=said.take) as process:
-            yield MergeRepository(repository, shadow, _OutputLine(process, feed, said))
+        async with proc.open_process(asked, sink=said.take) as process:
+            yield MergeRepository(repository, shadow, _RequestPipe(process, feed, said))
 
 
 class MergeRepository:
     """A gitdir to merge in, without a checkout; made by `workbench`."""
 
-    def __init__(self, repository: Repository, shadow: Path, line: "_OutputLine") -> None:
+    def __init__(self, repository: Repository, shadow: Path, line: "_RequestPipe") -> None:
         self.repository = repository
         self._shadow = shadow
         self._line = line
@@ -167,7 +167,7 @@ class MergeRepository:
         return done.stdout.decode().strip()
 
 
-class _OutputLine:
+class _RequestPipe:
     """A connection to a process that answers each request before the next."""
 
     def __init__(self, process: proc.Process, feed: int, said: "_MergeOutput") -> None:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-from shoal.limits.cgroups import Cgroups, working
+from shoal.limits.cgroups import Cgroups, list_working_controllers
 from shoal.limits.control_files import Files, Hierarchies, LimitsHost
 from shoal.limits.group import Counter, Dialect, Setting
 from shoal.model.limits import ResourceLimits
@@ -14,7 +14,7 @@ SHARES = 1024  # the weight of one ordinary process outside of any group
 
 def cgroup1(hierarchies: Hierarchies, files: Files, fleet_limits: ResourceLimits | None = None) -> Cgroups | None:
     """Return the enforcer, or `None` if it cannot limit memory."""
-    places = working(hierarchies.v1, DIALECT, files)
+    places = list_working_controllers(hierarchies.v1, DIALECT, files)
     return Cgroups(places, DIALECT, files, fleet_limits) if "memory" in places else None
 
 

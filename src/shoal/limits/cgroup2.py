@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from shoal.limits.cgroups import HELD, Cgroups, working
+from shoal.limits.cgroups import HELD, Cgroups, list_working_controllers
 from shoal.limits.control_files import Files, Hierarchies, LimitsHost
 from shoal.limits.group import Counter, Dialect, Setting
 from shoal.model.limits import ResourceLimits
@@ -15,7 +15,7 @@ PERIOD_US = 100_000
 def cgroup2(hierarchies: Hierarchies, files: Files, fleet_limits: ResourceLimits | None = None) -> Cgroups | None:
     """Return the enforcer, or `None` if it cannot limit memory."""
     place = _place(hierarchies, files)
-    places = working(dict.fromkeys(HELD, place), DIALECT, files) if place else {}
+    places = list_working_controllers(dict.fromkeys(HELD, place), DIALECT, files) if place else {}
     return Cgroups(places, DIALECT, files, fleet_limits) if "memory" in places else None
 
 

@@ -199,7 +199,7 @@ class Cgroups:
         self._remove(whole)
 
 
-def working(places: Mapping[str, Path], dialect: Dialect, files: Files) -> dict[str, Path]:
+def list_working_controllers(places: Mapping[str, Path], dialect: Dialect, files: Files) -> dict[str, Path]:
     """Try each controller alone, and return those with which a group can be made, limited and removed."""
     return {name: place for name, place in places.items() if _works(name, place, dialect, files)}
 

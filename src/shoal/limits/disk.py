@@ -16,7 +16,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class DiskUsage:
     """The result of a walk; *unread* folders could not be opened, and *lost* entries had disappeared."""
 
     bytes: int = 0
@@ -32,7 +32,7 @@ class _Identity:
     inode: int
 
 
-class Tally:
+class SizeCounter:
     """Adds up sizes, counting each file once however many links it has."""
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ class Tally:
             self._linked.add(identity)
         self._bytes += max(found.st_blocks * 512, FILE_BYTES)
 
-    def total(self, *, is_whole: bool = False) -> Used:
+    def total(self, *, is_whole: bool = False) -> DiskUsage:
         """Return the sum."""
-        return Used(self._bytes, self._entries, self.unread, self.lost, is_whole)
+        return DiskUsage(self._bytes, self._entries, self.unread, self.lost, is_whole)
 
 
 @dataclass(slots=True)
@@ -67,13 +67,13 @@ class _Folder:
     below: list[str] = field(default_factory=list)
 
 
-def walk(root: Path, tally: Tally) -> Iterator[None]:
+def walk(root: Path, tally: SizeCounter) -> Iterator[None]:
     """Count all below *root* on its own file system, and pause after each entry."""
     with contextlib.closing(_Descent(root, tally)) as descent:
         yield from descent.steps()
 
 
-def open_files(pids: Iterable[int], tally: Tally) -> Iterator[None]:
+def open_files(pids: Iterable[int], tally: SizeCounter) -> Iterator[None]:
     """Count the deleted files that *pids* still hold open, and pause after each descriptor."""
     for pid in pids:
         for link in _links(pid):
@@ -87,7 +87,7 @@ def open_files(pids: Iterable[int], tally: Tally) -> Iterator[None]:
 class _Descent:
     """Opens one folder at a time; it goes back up by `..`, if that is still the parent."""
 
-    def __init__(self, root: Path, tally: Tally) -> None:
+    def __init__(self, root: Path, tally: SizeCounter) -> None:
         self._root = root
         self._tally = tally
         self._fd = -1
@@ -194,12 +194,12 @@ async def measure_disk(
     most_entries: int | None = None,
     most_bytes: int | None = None,
     rest: float = REST,
-) -> Used:
+) -> DiskUsage:
     """Add up what lies below *folders* and what *pids* hold open without a name, resting after each slice.
 
     Past *most_entries* or *most_bytes* it gives what it has so far, which is then not whole.
     """
-    used = Used()
+    used = DiskUsage()
     with contextlib.closing(measure_in_slices(*folders, pids=pids)) as steps:
         for used in steps:
             if used.is_whole or _is_past(used.entries, most_entries) or _is_past(used.bytes, most_bytes):
@@ -208,9 +208,9 @@ async def measure_disk(
     return used
 
 
-def measure_in_slices(*folders: Path, pids: Iterable[int] = ()) -> Generator[Used, None, None]:
+def measure_in_slices(*folders: Path, pids: Iterable[int] = ()) -> Generator[DiskUsage, None, None]:
     """Yield the sum so far after each slice of 5 ms, and the whole at the end."""
-    tally = Tally()
+    tally = SizeCounter()
     due = time.monotonic() + SLICE
     for _ in _steps(folders, pids, tally):
         if time.monotonic() >= due:
@@ -219,7 +219,7 @@ def measure_in_slices(*folders: Path, pids: Iterable[int] = ()) -> Generator[Use
     yield tally.total(is_whole=True)
 
 
-def _steps(folders: Iterable[Path], pids: Iterable[int], tally: Tally) -> Iterator[None]:
+def _steps(folders: Iterable[Path], pids: Iterable[int], tally: SizeCounter) -> Iterator[None]:
     for folder in folders:
         yield from walk(folder, tally)
     yield from open_files(pids, tally)

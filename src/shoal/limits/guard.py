@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.limits.kind import Enforcer
-from shoal.model.command import Command, Live
+from shoal.model.command import Command, OpenInput
 from shoal.proc.namespace import Namespace
 
 WATCHER = Path(__file__).with_name("watcher.py")
@@ -34,6 +34,6 @@ async def open_guard(enforcer: Enforcer | None) -> AsyncIterator[Guard]:
     folders = () if enforcer is None else enforcer.folders
     argv = (sys.executable, "-I", "-S", str(WATCHER), str(os.getpid()), *map(str, folders))
     # Its input ends with us: the kernel closes our end of it, however we go.
-    command = Command(argv=argv, cwd=Path("/"), stdin=Live())
-    async with proc.started(command, sink=lambda _stream, _data: None, grace=0.0) as process:
+    command = Command(argv=argv, cwd=Path("/"), stdin=OpenInput())
+    async with proc.open_process(command, sink=lambda _stream, _data: None, grace=0.0) as process:
         yield Guard(process, has_groups=bool(folders))

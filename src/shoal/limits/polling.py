@@ -27,7 +27,7 @@ class ProcessInfo:
     cpu_seconds: float
 
 
-def descent(roots: Iterable[int]) -> Iterator[ProcessInfo]:
+def list_descendants(roots: Iterable[int]) -> Iterator[ProcessInfo]:
     """Yield *roots* and all below them, a process before its children."""
     rest = list(roots)
     while rest:
@@ -145,7 +145,7 @@ class PolledGroup:
 
     def pids(self) -> tuple[int, ...]:
         """Return its current processes."""
-        return tuple(process.pid for process in descent(self._roots()))
+        return tuple(process.pid for process in list_descendants(self._roots()))
 
     def freeze(self) -> None:
         """Refuse: processes that were stopped by signals could be started again by others of the agent's."""
@@ -167,7 +167,7 @@ class PolledGroup:
         self._pids_fd = None
 
     def _sample(self) -> list[ProcessInfo]:
-        now = list(self._enough(descent(self._roots())))
+        now = list(self._enough(list_descendants(self._roots())))
         self._cpu = max(self._cpu, sum(process.cpu_seconds for process in now))
         self._note_memory(now)
         if self._limits.pids is not None and sum(process.threads for process in now) > self._limits.pids:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from shoal.git.commits import Ancestry, missing_commits, since
 from shoal.git.conflicts import Conflicted, Tried
-from shoal.git.diff import list_touched_files, meeting
+from shoal.git.diff import find_meeting_pairs, list_touched_files
 from shoal.git.merge import try_pairs
 from shoal.model.merge import Clash, MergeResult, MergeStatus, Preview
 from shoal.model.repository import Repository
@@ -15,7 +15,7 @@ MAX_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allowed:
+class MergeWaivers:
     """What is merged although a person should have reviewed it."""
 
     executable: bool = False
@@ -26,7 +26,7 @@ class Allowed:
         return bool((worker.executable and not self.executable) or (worker.secrets and not self.secrets))
 
 
-ALL_ALLOWED = Allowed(executable=True, secrets=True)
+ALL_ALLOWED = MergeWaivers(executable=True, secrets=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Selection:
 
 
 def select_candidates(
-    workers: Sequence[WorkerResult], *, named: Container[str] = (), allowed: Allowed, removed: Container[str] = ()
+    workers: Sequence[WorkerResult], *, named: Container[str] = (), allowed: MergeWaivers, removed: Container[str] = ()
 ) -> Selection:
     """Sort *workers*; those *named* are taken although they failed or were *removed* by an undo."""
     candidates: list[Candidate] = []
@@ -184,7 +184,7 @@ async def preview_merge(
     changed: dict[str, tuple[str, ...]] = {}
     for start in dict.fromkeys(own.values()):
         changed |= await list_touched_files(repository, start, [source[name] for name in source if own[name] == start])
-    pairs, is_whole = meeting({session: changed[commit] for session, commit in source.items()})
+    pairs, is_whole = find_meeting_pairs({session: changed[commit] for session, commit in source.items()})
     if not pairs:
         return Preview(run=run, sessions=tuple(source), is_whole=is_whole)
     ancestry = await since(repository, [base], list(source.values()))

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from shoal.errors import FAULTS, first_of
+from shoal.errors import FAULTS, first_error
 from shoal.git.conflicts import Clean, Conflicted
-from shoal.merge.candidates import Allowed, Candidate, hold_back
+from shoal.merge.candidates import Candidate, MergeWaivers, hold_back
 from shoal.merge.commits import Chain, CommitBuilder
-from shoal.merge.request import MergeContext, Resolving
+from shoal.merge.request import ConflictOptions, MergeContext
 from shoal.merge.resolver_prompt import Intent, SessionConflict
 from shoal.merge.resolvers import Resolved, ResolverInputs, Unresolved, resolve
 from shoal.merge.tree_check import TreeCheck, Verified, describe_fault
-from shoal.merge.verify import Stopped
+from shoal.merge.verify import VerificationStopped
 from shoal.model.conflict_rule import ConflictRule
 from shoal.model.merge import ConflictKind, MergeResult, MergeStatus
 from shoal.model.results import WorkerResult
@@ -31,8 +31,8 @@ class ConflictContext:
     merge: MergeContext
     builder: CommitBuilder
     tree_check: TreeCheck
-    resolving: Resolving
-    allowed: Allowed
+    resolving: ConflictOptions
+    allowed: MergeWaivers
     candidates: Mapping[str, Candidate]
     workers: Mapping[str, WorkerResult]
     earlier: Mapping[str, MergeResult]
@@ -165,7 +165,7 @@ def _describe_left(refused: MergeResult, rule: ConflictRule, left: Unresolved) -
     return f"{refused.message}; `{rule.value}` did not resolve it: {left.why[:MAX_REASON_CHARS]}{attempts}"
 
 
-async def _unless_stopped(resolving: Resolving, work: Resolution) -> Resolved | Unresolved | None:
+async def _unless_stopped(resolving: ConflictOptions, work: Resolution) -> Resolved | Unresolved | None:
     """Wait for *work*; on a stop, keep what its sessions wrote and decide nothing."""
     try:
         async with asyncio.TaskGroup() as group:
@@ -182,14 +182,14 @@ async def _unless_stopped(resolving: Resolving, work: Resolution) -> Resolved | 
                     resolving.runner.end_at_once()
                 raise
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
     return None if resolution.cancelled() else resolution.result()
 
 
 async def _catch_stop(work: Resolution) -> Resolved | Unresolved | None:
     try:
         return await work
-    except Stopped:
+    except VerificationStopped:
         return None
 
 
@@ -208,10 +208,10 @@ async def resolve_conflicts(context: ConflictContext, chain: Chain, keep: Keep) 
         if context.was_resolved(refused.session):
             chain = await _resolve_session(context, chain, refused)
             if context.resolving.stop.is_set():
-                raise Stopped
+                raise VerificationStopped
     if not await keep(chain):
         return None
-    with suppress(Stopped):
+    with suppress(VerificationStopped):
         for refused in conflicts:
             if context.resolving.stop.is_set():
                 break

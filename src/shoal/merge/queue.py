@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from shoal.errors import first_of
+from shoal.errors import first_error
 from shoal.merge.candidates import Candidate
 from shoal.merge.commits import Chain, CommitBuilder
 from shoal.merge.tree_check import Fault, TreeCheck, Verdicts, Verified, describe_case_clash, shorten_log
@@ -94,7 +94,7 @@ async def run_queue(
             await queue.run(candidates)
             verifier.want(())
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
     return QueueResult(queue.chain, tuple(queue.refusals), queue.base_log)
 
 

@@ -11,7 +11,7 @@ from shoal.errors import BadInput, UnknownName
 from shoal.git.refs import refuse_blocked_names, value
 from shoal.git.repository import inspect
 from shoal.git.snapshot import is_hidden
-from shoal.merge.candidates import Allowed
+from shoal.merge.candidates import MergeWaivers
 from shoal.model.conflict_rule import ConflictRule
 from shoal.model.events import MergeEnded, Recorded
 from shoal.model.merge import (
@@ -107,7 +107,7 @@ Verify = Callable[[str], Awaitable[str | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolving:
+class ConflictOptions:
     """How to resolve conflicts; once *stop* is set, the remaining conflicts are left as they are."""
 
     rule: ConflictRule = ConflictRule.REPORT
@@ -147,12 +147,12 @@ class MergeRequest:
     verify: Verify | None = None
     width: int = 1
     """How many verifications run at the same time, at most."""
-    resolving: Resolving = field(default_factory=Resolving)
+    resolving: ConflictOptions = field(default_factory=ConflictOptions)
 
     @property
-    def allowed(self) -> Allowed:
+    def allowed(self) -> MergeWaivers:
         """What is merged although a person should have reviewed it."""
-        return Allowed(executable=self.allow_executable, secrets=self.allow_secrets)
+        return MergeWaivers(executable=self.allow_executable, secrets=self.allow_secrets)
 
     @property
     def waits(self) -> bool:

@@ -14,7 +14,7 @@ from shoal.git.diff import list_changed_paths
 from shoal.git.merge import MergeRepository
 from shoal.merge.resolver_prompt import SessionConflict, is_resolvable, write_prompt
 from shoal.merge.tree_check import Verified
-from shoal.merge.verify import Stopped
+from shoal.merge.verify import VerificationStopped
 from shoal.model.conflict_rule import ConflictRule
 from shoal.model.events import StepEnded, StepStarted
 from shoal.model.resolved_task import ResolvedTask
@@ -86,7 +86,7 @@ async def resolve(rule: ConflictRule, conflict: SessionConflict, inputs: Resolve
                 return Unresolved("it is left to a person")
             case _:
                 return Unresolved(f"`on_conflict: {rule.value}` needs the pipeline that the work comes from")
-    except Stopped:
+    except VerificationStopped:
         raise
     except FAULTS as error:
         return Unresolved(f"it could not be resolved: {str(error) or type(error).__name__}")

@@ -12,7 +12,7 @@ from shoal.merge.candidates import ALL_ALLOWED, Candidate
 from shoal.merge.commits import Chain, CommitBuilder, revert_message
 from shoal.merge.deliver import deliver, find_target, move_integration, remove_integration
 from shoal.merge.queue import land_candidates
-from shoal.merge.request import HEADS, MergeContext, MergeHistory, Resolving, hold_merge_lock, record_merge_ended
+from shoal.merge.request import HEADS, ConflictOptions, MergeContext, MergeHistory, hold_merge_lock, record_merge_ended
 from shoal.merge.tree_check import TreeCheck, Verdicts
 from shoal.model.merge import (
     Delivery,
@@ -129,7 +129,7 @@ async def _resolve_again(
         merge=context,
         builder=builder,
         tree_check=TreeCheck(builder.bench, chain.tree, Verdicts()),
-        resolving=Resolving(),
+        resolving=ConflictOptions(),
         allowed=ALL_ALLOWED,
         candidates={candidate.session: candidate for candidate in kept},
         workers={},

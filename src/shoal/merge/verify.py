@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from shoal.adapters.command import CommandAdapter
 from shoal.contracts.committed_work import CommittedBench
-from shoal.contracts.workbench import Ran, escape_text
+from shoal.contracts.workbench import BenchResult, escape_text
 from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable
 from shoal.git.refs import pin
 from shoal.merge.tree_check import Verified
 from shoal.model.agent import AgentSpec
-from shoal.model.contract import Passes
+from shoal.model.contract import CommandContract
 from shoal.model.events import SessionStarted, StepEnded, StepStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.policy import Network
@@ -38,7 +38,7 @@ LOG_BYTES = 64 * 1024
 COMMAND_CHARS = 300
 
 
-class Stopped(ShoalError):
+class VerificationStopped(ShoalError):
     """A verification was stopped before it came to a verdict."""
 
     def __init__(self) -> None:
@@ -49,12 +49,12 @@ class Stopped(ShoalError):
 class Verifier:
     """Runs *command* on commits, each in its own sandbox that is recorded as a session without work.
 
-    What a kill leaves behind is then found and removed by the next start. Once *stop* is set, it raises `Stopped`;
-    cancelled, its sandbox ends at once.
+    The next start therefore finds and removes what a kill leaves behind. Once *stop* is set, it raises
+    `VerificationStopped`. A cancelled one ends its sandbox at once.
     """
 
     context: RunContext
-    command: Passes
+    command: CommandContract
     limits: ResourceLimits | None = None
     network: Network = Network.NONE
     limiter: Limiter | None = None
@@ -72,7 +72,7 @@ class Verifier:
         async with self.limiter.slot(run=context.run) if self.limiter else contextlib.nullcontext():
             result = await self._verify_and_record(self._make_worker(), commit)
         if result.status is Status.CANCELLED:
-            raise Stopped
+            raise VerificationStopped
         self.verdicts.append(result.status.is_good)
         return Verified(ok=result.status.is_good, log=failure_log(result))
 
@@ -135,7 +135,7 @@ class Verifier:
         why = ran.failure or f"it exited with {ran.exit_code}"
         return replace(result, status=Status.FAILED, error=f"`{_command_text(self.command)}` did not pass: {why}")
 
-    async def _run_command(self, worker: WorkerSpec, commit: str) -> Ran:
+    async def _run_command(self, worker: WorkerSpec, commit: str) -> BenchResult:
         context = self.context
         directory = context.paths.session_dir(worker.session)
         directory.mkdir(mode=0o700)
@@ -158,7 +158,7 @@ class Verifier:
 @contextlib.asynccontextmanager
 async def open_verifier(
     context: RunContext,
-    command: Passes,
+    command: CommandContract,
     *,
     limits: ResourceLimits | None = None,
     network: Network = Network.NONE,
@@ -192,7 +192,7 @@ def failure_log(result: WorkerResult) -> str:
     return head + tail.decode(errors="ignore")
 
 
-def _command_text(command: Passes) -> str:
+def _command_text(command: CommandContract) -> str:
     return escape_text(command.words, COMMAND_CHARS)
 
 

@@ -32,7 +32,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mind:
+class ModelSettings:
     """The model of an in-process agent; *replies* are those of the model `scripted`, as canonical JSON."""
 
     model: str
@@ -72,7 +72,7 @@ class AgentSpec:
     setup: Setup | None = None
     """How its workspaces are made ready; `None` means that no document says."""
     permissions: Permissions | None = None
-    mind: Mind | None = None
+    mind: ModelSettings | None = None
     """For `python`: the model that it thinks with."""
     made: object | None = field(default=None, repr=False, compare=False)
     """For `python`: an `Agent` that the program made itself, in place of a mind."""

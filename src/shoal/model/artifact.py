@@ -60,7 +60,7 @@ class Injection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Produced:
+class ProducedArtifact:
     """An artifact with its *content*; *path* is where it was declared, *worker* whose it is where each has its own."""
 
     name: str
@@ -142,7 +142,7 @@ def document(content: bytes) -> object:
         raise ValueError("a number in it is too long, or none that JSON knows") from None
 
 
-def merge_artifacts(parts: Sequence[Produced | None], *, always: bool = False) -> tuple[Produced, ...]:
+def merge_artifacts(parts: Sequence[ProducedArtifact | None], *, always: bool = False) -> tuple[ProducedArtifact, ...]:
     """Make one artifact of what the workers of a step left, in their order; who left none is passed over.
 
     That of a single worker is handed on as it is, unless it is to be made one *always*: a matrix may have one item or
@@ -164,12 +164,12 @@ def merge_artifacts(parts: Sequence[Produced | None], *, always: bool = False) -
 
 
 def select_inputs(
-    parts: Mapping[str, Sequence[Produced]], wanted: Sequence[Injection] | None
-) -> dict[str, tuple[Produced, ...]]:
+    parts: Mapping[str, Sequence[ProducedArtifact]], wanted: Sequence[Injection] | None
+) -> dict[str, tuple[ProducedArtifact, ...]]:
     """Choose what is *wanted* from the artifacts of each step, under its new name; `None` wants all."""
     if wanted is None:
         return {step: tuple(those) for step, those in parts.items() if those}
-    chosen: dict[str, tuple[Produced, ...]] = {}
+    chosen: dict[str, tuple[ProducedArtifact, ...]] = {}
     for injection in wanted:
         found = [part for part in parts.get(injection.step, ()) if part.name == injection.artifact]
         if found:
@@ -215,6 +215,6 @@ def under_number(text: str) -> str:
     return _HEADING.sub(r"\\\g<0>", text)
 
 
-def _with_heading(worker: int, part: Produced) -> bytes:
+def _with_heading(worker: int, part: ProducedArtifact) -> bytes:
     text = under_number(part.content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
     return b"## worker %d\n\n%s\n" % (worker, text.rstrip(b"\n"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class InheritedBytes:
     """Bytes that the child reads from a descriptor; its number stands in argv in this value's place."""
 
     content: bytes = field(repr=False)
@@ -20,11 +20,11 @@ class ReportPipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class OpenInput:
     """A standard input that stays open: it is written to while the child runs."""
 
 
-Argument = str | Given | ReportPipe
+Argument = str | InheritedBytes | ReportPipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ class ProcessLimits:
 class Command:
     """A program with its arguments, folder, whole environment (nothing is inherited) and standard input.
 
-    *stdin* is what it reads, or a file of ours with that, or `Live`.
+    *stdin* is what it reads, or a file of ours with that, or `OpenInput`.
     """
 
     argv: tuple[Argument, ...]
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
-    stdin: bytes | Path | Live = field(default=b"", repr=False)
+    stdin: bytes | Path | OpenInput = field(default=b"", repr=False)
     limits: ProcessLimits = ProcessLimits()

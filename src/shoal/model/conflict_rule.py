@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shoal.model.contract import Passes
+from shoal.model.contract import CommandContract
 from shoal.model.merge import Strategy
 
 
@@ -28,10 +28,10 @@ class ConflictRule(StrEnum):
         return self in (ConflictRule.OURS, ConflictRule.THEIRS)
 
 
-def verification(command: str | Sequence[str], timeout: float | None = None) -> Passes:
+def verification(command: str | Sequence[str], timeout: float | None = None) -> CommandContract:
     """Return the command that must exit with 0 on the merged work; a string is for the shell."""
     words = command if isinstance(command, str) else tuple(command)
-    return Passes(type="verify", command=words, timeout=timeout)
+    return CommandContract(type="verify", command=words, timeout=timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Merging:
     strategy: Strategy = Strategy.REVIEW
     into: str | None = None
     """The branch of the user's that it is delivered into; `None` leaves it on the branch of the run."""
-    verify: Passes | None = None
+    verify: CommandContract | None = None
     on_conflict: ConflictRule = ConflictRule.REPORT
     resolver_agent: str | None = None
     resolver_persona: str | None = None

@@ -14,7 +14,7 @@ MOST_SCHEMA = 8 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ContractResult:
     """The outcome of one contract; *is_warning* if a failure is only reported."""
 
     type: str
@@ -69,7 +69,7 @@ class JsonSchema(Contract):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes(Contract):
+class CommandContract(Contract):
     """A command exits with 0 on the work; a text is a shell's, which takes *values* as parameters."""
 
     command: str | tuple[str, ...]
@@ -173,18 +173,18 @@ def compliance(contracts: Sequence[Contract]) -> str:
     return "\n".join(("## Contract compliance", "", head, *lines))
 
 
-def failure(checked: Iterable[Checked]) -> str | None:
+def failure(checked: Iterable[ContractResult]) -> str | None:
     """Return which contracts make the work fail, and why; `None` when none does."""
     broken = [f"contract {result.type} is not met: {result.message}" for result in checked if result.has_failed]
     return "\n".join(broken) or None
 
 
-def warnings(checked: Iterable[Checked]) -> tuple[str, ...]:
+def warnings(checked: Iterable[ContractResult]) -> tuple[str, ...]:
     """Return which contracts are not met and only warn, and whether a selection's command did not pass."""
     return tuple(_warning(result) for result in checked if result.is_warning and not result.is_met)
 
 
-def _warning(result: Checked) -> str:
+def _warning(result: ContractResult) -> str:
     if result.is_trial:
         return f"it cannot be chosen: the command of `select` did not pass: {result.message}"
     return f"contract {result.type} is not met (a warning only): {result.message}"

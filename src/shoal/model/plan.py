@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from shoal.model.artifact import Artifact, Injection
 from shoal.model.conflict_rule import ConflictRule, Merging
-from shoal.model.contract import AgentReview, Contract, Passes
+from shoal.model.contract import AgentReview, CommandContract, Contract
 from shoal.model.executable_files import ExecutableRules
 from shoal.model.gate import Gate
 from shoal.model.limits import ResourceLimits
@@ -93,7 +93,7 @@ class Step(Stage):
     """Which artifacts it is given; `None` means all of its needs."""
     contracts: tuple[Contract, ...] = ()
     select: Select | None = None
-    trial: Passes | None = None
+    trial: CommandContract | None = None
     """What is run on the work of each worker, for the selection."""
     vary: tuple[Variation, ...] = ()
     matrix: Matrix | None = None
@@ -156,7 +156,7 @@ class Plan:
     @property
     def working(self) -> tuple[Step, ...]:
         """All steps that have work for agents, those inside of others too."""
-        return tuple(stage for stage in everything(self.steps) if isinstance(stage, Step))
+        return tuple(stage for stage in walk_stages(self.steps) if isinstance(stage, Step))
 
     @property
     def assignments(self) -> tuple[ResolvedTask, ...]:
@@ -164,17 +164,17 @@ class Plan:
         return (*(step.task for step in self.working), *self.reviewers.values())
 
 
-def short(name: str) -> str:
+def local_name(name: str) -> str:
     """Return the name of a stage inside its own pipeline."""
     return name.rpartition(INNER)[2]
 
 
-def everything(stages: Sequence[Stage]) -> Iterator[Stage]:
+def walk_stages(stages: Sequence[Stage]) -> Iterator[Stage]:
     """Go through *stages* and those inside of them."""
     for stage in stages:
         yield stage
         if isinstance(stage, PipelineGroup):
-            yield from everything(stage.stages)
+            yield from walk_stages(stage.stages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

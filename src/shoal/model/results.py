@@ -6,7 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from shoal.errors import ExitCode, ShoalError
-from shoal.model.contract import Checked
+from shoal.model.contract import ContractResult
 from shoal.model.merge import MergeReport, Overlap
 from shoal.model.select import RankedRow
 from shoal.model.status import Status
@@ -85,7 +85,7 @@ class WorkerResult:
     """The item of a matrix that it worked on."""
     stopped_by: str | None = None
     """Who stopped this session alone; such a session counts as failed, and is not tried again."""
-    checks: tuple[Checked, ...] = ()
+    checks: tuple[ContractResult, ...] = ()
     """What became of the contracts of its step, and of the command that a selection tried its work with."""
 
     @property

@@ -15,7 +15,7 @@ _TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[-+]?\}\}|[()\[\]{}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placeholder:
     """A place: as it is written, where it is in the text without marks, and where it is in the file's own."""
 
     text: str
@@ -25,11 +25,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedText:
+class PlaceholderText:
     """A text without `{% raw %}` marks, and its places; *statement* is where the first other `{% … %}` is."""
 
     text: str
-    places: tuple[Place, ...] = ()
+    places: tuple[Placeholder, ...] = ()
     statement: int | None = None
 
     @property
@@ -43,20 +43,20 @@ class PlacedText:
 
 
 @lru_cache(maxsize=64)
-def find_places(text: str) -> PlacedText:
+def find_placeholders(text: str) -> PlaceholderText:
     """Find the places of *text*."""
-    clean, at, places = "", 0, list[Place]()
+    clean, at, places = "", 0, list[Placeholder]()
     while mark := _MARK.search(text, at):
         clean += text[at : mark.start()]
         if mark[0] == "{{" and (end := _end(text, mark.end())) is not None:
             place = text[mark.start() : end]
-            places.append(Place(place, len(clean), len(clean) + len(place), mark.start()))
+            places.append(Placeholder(place, len(clean), len(clean) + len(place), mark.start()))
             clean, at = clean + place, end
         elif mark[0] not in ("{{", "{%") and (closing := _END_RAW.search(text, mark.end())):
             clean, at = clean + text[mark.end() : closing.start()], closing.end()
         else:  # a statement, or something that the template's own parser refuses
-            return PlacedText(clean + text[mark.start() :], tuple(places), mark.start())
-    return PlacedText(clean + text[at:], tuple(places))
+            return PlaceholderText(clean + text[mark.start() :], tuple(places), mark.start())
+    return PlaceholderText(clean + text[at:], tuple(places))
 
 
 def _end(text: str, at: int) -> int | None:
@@ -117,7 +117,7 @@ def parameterise(script: str, render: Render) -> tuple[str, tuple[str, ...]]:
 
     Raises `BadInput` for a place that is not certain to be read as one value, and for a value that no shell can hold.
     """
-    placed = find_places(script)
+    placed = find_placeholders(script)
     if placed.statement is not None:
         raise BadInput("`{% … %}` cannot be used in a shell's text")
     if not placed.places:
@@ -138,7 +138,7 @@ def parameterise(script: str, render: Render) -> tuple[str, tuple[str, ...]]:
 
 def write_out(script: str, render: Render) -> str:
     """Return a shell's text with its values where the places are, for a person to read."""
-    placed = find_places(script)
+    placed = find_placeholders(script)
     return _apply_edits(placed.text, [(place.start, place.end, render(place.text)) for place in placed.places])
 
 

@@ -98,7 +98,7 @@ _QUOTED_VALUE = re.compile(r"\|\s*quote\s*(?:\(\s*\))?\s*-?\}\}$")
 
 
 @dataclass(frozen=True, slots=True)
-class CodePlace:
+class CodePlaceholder:
     """A place that *program* reads as a part of its code; *is_word* if that is a shell's, and it is unquoted there."""
 
     start: int
@@ -112,13 +112,13 @@ class CodePlace:
         return self.is_word and _QUOTED_VALUE.search(text) is not None
 
 
-def code_places(command: Sequence[Word]) -> tuple[CodePlace, ...]:
+def find_code_placeholders(command: Sequence[Word]) -> tuple[CodePlaceholder, ...]:
     """Find the places of a command that some program reads as a part of its code."""
     words, assigned = list(command), list[Word]()
     while words and (words[0].text in RESERVED or words[0].text[:1] == "-" or ASSIGNMENT.fullmatch(words[0].text)):
         assigned.append(words.pop(0))
     if words[:1] and words[0].text == "function":
-        return code_places(words[2:])
+        return find_code_placeholders(words[2:])
     found = {place.start: place for place in _assignment_places(assigned, words)}
     if not words:
         return tuple(found.values())
@@ -129,18 +129,18 @@ def code_places(command: Sequence[Word]) -> tuple[CodePlace, ...]:
                 found |= {place.start: place for place in _option_places(_name(word), words[at + 1 :])}
             for code in _code_words(words, at, _name(word)):
                 found |= {
-                    start: CodePlace(start, _name(word), _is_word(_name(word), code, start))
+                    start: CodePlaceholder(start, _name(word), _is_word(_name(word), code, start))
                     for start in code.all_places
                 }
     return tuple(found.values())
 
 
-def _assignment_places(assigned: Sequence[Word], words: Sequence[Word]) -> list[CodePlace]:
+def _assignment_places(assigned: Sequence[Word], words: Sequence[Word]) -> list[CodePlaceholder]:
     """Find the values of variables that programs run; `make` runs any."""
     name = _name(words[0]) if words else ""
     others = words[1:] if name in DECLARING | STARTING else []
     return [
-        CodePlace(start, f"{variable}=")
+        CodePlaceholder(start, f"{variable}=")
         for word in (*assigned, *others)
         if (variable := word.text.partition("=")[0].rstrip("+")) != word.text
         and (RUN_FROM.fullmatch(variable) or (word in assigned and name in ("make", "gmake")))
@@ -148,7 +148,7 @@ def _assignment_places(assigned: Sequence[Word], words: Sequence[Word]) -> list[
     ]
 
 
-def _command_places(words: Sequence[Word]) -> list[CodePlace]:
+def _command_places(words: Sequence[Word]) -> list[CodePlaceholder]:
     """Find the places that name the command itself, or the file that `.` runs."""
     named, is_option = [words[0]], False
     for word in words[1:] if _name(words[0]) in RUNNING else ():
@@ -157,7 +157,7 @@ def _command_places(words: Sequence[Word]) -> list[CodePlace]:
         if not _BEFORE_COMMAND.fullmatch(word.text):
             break
         is_option = word.text.startswith("-") and word.text != "--"
-    return [CodePlace(start, "") for word in named if word.text != STDIN for start in word.all_places]
+    return [CodePlaceholder(start, "") for word in named if word.text != STDIN for start in word.all_places]
 
 
 def _name(word: Word) -> str:
@@ -167,22 +167,22 @@ def _name(word: Word) -> str:
     return name if name in FIRST or name in ALWAYS_FROM_STDIN else _VERSION.sub("", name) or name
 
 
-def _builtin_places(words: Sequence[Word]) -> list[CodePlace]:
+def _builtin_places(words: Sequence[Word]) -> list[CodePlaceholder]:
     """Find places that a shell itself calculates or runs."""
     first, texts = words[0].text, [word.text for word in words]
     if first == "[[" and not _CALCULATED.isdisjoint(texts):
-        return [CodePlace(start, "[[") for word in words for start in word.places]
+        return [CodePlaceholder(start, "[[") for word in words for start in word.places]
     if first == "read":
         names = [word for before, word in itertools.pairwise(words) if not _READ_OPTION.fullmatch(before.text)]
-        return [CodePlace(start, first) for word in names if word.text != STDIN for start in word.places]
+        return [CodePlaceholder(start, first) for word in names if word.text != STDIN for start in word.places]
     if first in NAMING_BY_V:
         named = _behind_flags(words[1:], re.compile("-v")) + _options_of_value(first, words[1:])
-        return [CodePlace(start, first) for word in named for start in word.places]
+        return [CodePlaceholder(start, first) for word in named for start in word.places]
     if first not in DECLARING:
         return []
     is_number = any(re.fullmatch(r"-[A-Za-z]*[aAin][A-Za-z]*", text) for text in texts)
     return [
-        CodePlace(start, first)
+        CodePlaceholder(start, first)
         for word in words[1:]
         for start in word.places
         if ((_VALUE.fullmatch(word.text) is None) != (first in ("make", "gmake")) or is_number) and word.text != STDIN
@@ -214,16 +214,16 @@ def _code_words(words: Sequence[Word], at: int, name: str) -> list[Word]:
     return [*code, *(word for word in rest if word.text != STDIN)] if name in EVERY else code
 
 
-def _option_places(name: str, rest: Sequence[Word]) -> list[CodePlace]:
+def _option_places(name: str, rest: Sequence[Word]) -> list[CodePlaceholder]:
     """Find the places that *name* takes for an option where their value begins with `-`."""
     is_interpreter = name in FROM_STDIN
     if not is_interpreter and name not in OPTIONS_RUN:
         return []
-    found, before = list[CodePlace](), ""
+    found, before = list[CodePlaceholder](), ""
     for word in rest:
         is_value = before in _OPERAND_OPTIONS if is_interpreter else re.fullmatch("-[A-Za-z]+", before)
         if word.text.startswith(MASK) and not is_value:
-            found.append(CodePlace(word.places[0], name, is_option=True))
+            found.append(CodePlaceholder(word.places[0], name, is_option=True))
         is_end = not word.text.startswith(("-", MASK)) or AFTER_FLAG.get(name, _C).fullmatch(word.text)
         if word.text == "--" or (is_interpreter and is_end and not is_value):
             break

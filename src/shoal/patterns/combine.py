@@ -6,8 +6,8 @@ from typing import Any, TypeAlias, TypeVar, Unpack
 
 from shoal.errors import AllFailed, BadInput, CallCancelled, QuorumMissed
 from shoal.patterns.flow import Flow
-from shoal.patterns.options import How, Options
-from shoal.patterns.outcome import Cancelled, Err, Meter, Ok, Outcome
+from shoal.patterns.options import Options, PatternSettings
+from shoal.patterns.outcome import Cancelled, Err, Ok, Outcome, ProgressMeter
 from shoal.patterns.source import Call, Source, calls_of, size_of
 
 T = TypeVar("T")
@@ -18,10 +18,12 @@ async def gather(calls: Source[Call[T]], **options: Unpack[Options[T]]) -> list[
 
     What others failed with before they were ended is added to it as notes.
     """
-    return await gather_counted(calls, How(**options))
+    return await gather_counted(calls, PatternSettings(**options))
 
 
-async def gather_counted(calls: Source[Call[T]], how: How[T], meter: Meter | None = None) -> list[T]:
+async def gather_counted(
+    calls: Source[Call[T]], how: PatternSettings[T], meter: ProgressMeter | None = None
+) -> list[T]:
     """Gather as *how* says, counting into *meter*."""
     values: dict[int, T] = {}
     failure: Exception | None = None
@@ -52,19 +54,19 @@ async def settled(calls: Source[Call[T]], **options: Unpack[Options[T]]) -> list
     Those that the deadline ended, or kept from starting, are `Err(TimedOut)`; of a source without a length, only those
     that were begun are in the list.
     """
-    return await _run_settled(calls, size_of(calls), How(**options))
+    return await _run_settled(calls, size_of(calls), PatternSettings(**options))
 
 
 async def map(
     function: Callable[[Item], Awaitable[T]], items: Source[Item], **options: Unpack[Options[T]]
 ) -> list[Outcome[T]]:
     """Call *function* with each item and give how each call ended, in input order, as `settled` does."""
-    return await _run_settled(calls_of(function, items), size_of(items), How(**options))
+    return await _run_settled(calls_of(function, items), size_of(items), PatternSettings(**options))
 
 
-async def _run_settled(calls: Source[Call[T]], total: int | None, how: How[T]) -> list[Outcome[T]]:
+async def _run_settled(calls: Source[Call[T]], total: int | None, how: PatternSettings[T]) -> list[Outcome[T]]:
     outcomes: dict[int, Outcome[T]] = {}
-    async with Flow(calls, how, meter=Meter(how.progress, total)) as flow:
+    async with Flow(calls, how, meter=ProgressMeter(how.progress, total)) as flow:
         async for outcome in flow:
             outcomes[outcome.index] = outcome
     late = range(len(outcomes), total or 0) if flow.is_cut else ()
@@ -77,7 +79,7 @@ async def race(calls: Source[Call[T]], **options: Unpack[Options[T]]) -> T:
 
     Raises `AllFailed` with every cause, or `TimedOut` when the deadline passed first.
     """
-    how: How[T] = How(**options)
+    how: PatternSettings[T] = PatternSettings(**options)
     winner: Ok[T] | None = None
     errors: list[Exception] = []
     async with Flow(calls, how) as flow:
@@ -102,7 +104,7 @@ async def quorum(calls: Source[Call[T]], n: int, **options: Unpack[Options[T]]) 
     """
     if n < 0:
         raise BadInput(f"a quorum is at least 0, not {n}")
-    how: How[T] = How(**options)
+    how: PatternSettings[T] = PatternSettings(**options)
     total = size_of(calls)
     good: dict[int, T] = {}
     errors: list[Exception] = []
@@ -135,9 +137,9 @@ async def stages(*stages: Stage, initial: object = None, **options: Unpack[Optio
     A stage is a function of the former stage's result (of *initial*, for the first), or several such functions, which
     run at once as in `gather` and whose results go on as a list. A failure ends its stage and no later one starts.
     """
-    how: How[Any] = How(**options)
+    how: PatternSettings[Any] = PatternSettings(**options)
     whole = [(stage,) if callable(stage) else tuple(stage) for stage in stages]
-    meter = Meter(how.progress, sum(len(functions) for functions in whole))
+    meter = ProgressMeter(how.progress, sum(len(functions) for functions in whole))
     result: Any = initial
     for stage, functions in zip(stages, whole, strict=True):
         calls = [partial(function, result) for function in functions]

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Generic, Self, TypeAlias, TypeVar, Unpack
 
 from shoal.errors import Refused, TimedOut
-from shoal.patterns.options import How, Options
-from shoal.patterns.outcome import Cancelled, Err, Meter, Ok, Outcome, Progress
+from shoal.patterns.options import Options, PatternSettings
+from shoal.patterns.outcome import Cancelled, Err, Ok, Outcome, Progress, ProgressMeter
 from shoal.patterns.retry import again
-from shoal.patterns.slot import Lending, live_below
+from shoal.patterns.slot import LentSlot, run_below
 from shoal.patterns.source import Call, Source, calls_of, each, size_of
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ async def timeout(call: Callable[[], Awaitable[T]], seconds: float) -> T:
         return await call()
 
 
-async def run_to_outcome(call: Call[T], how: How[T], index: int, started: Callable[[], None]) -> Outcome[T]:
+async def run_to_outcome(call: Call[T], how: PatternSettings[T], index: int, started: Callable[[], None]) -> Outcome[T]:
     """Run *call* by the options *how* and return its outcome; only a cancellation from outside propagates."""
     attempt = partial(_once, call, how, started)
     try:
@@ -59,7 +59,7 @@ async def run_to_outcome(call: Call[T], how: How[T], index: int, started: Callab
         return Err(error, index)
 
 
-async def _once(call: Call[T], how: How[T], started: Callable[[], None]) -> T:
+async def _once(call: Call[T], how: PatternSettings[T], started: Callable[[], None]) -> T:
     async with how.slot():
         started()
         async with within(how.timeout, how.overtime):
@@ -77,15 +77,20 @@ class Flow(Generic[T]):
     """
 
     def __init__(
-        self, calls: Source[Call[T]], how: How[T], *, meter: Meter | None = None, ordered: bool = False
+        self,
+        calls: Source[Call[T]],
+        how: PatternSettings[T],
+        *,
+        meter: ProgressMeter | None = None,
+        ordered: bool = False,
     ) -> None:
-        self.meter = meter or Meter(how.progress, size_of(calls))
+        self.meter = meter or ProgressMeter(how.progress, size_of(calls))
         self.is_cut = False  # whether the deadline kept it from pulling more
         self.starts: deque[int] | None = None  # a deque when somebody wants to hear of starts as well
         self._calls = calls
         self._how = how
         self._group = asyncio.TaskGroup()
-        self.lending = Lending()
+        self.lending = LentSlot()
         self._running: set[asyncio.Task[Outcome[T]]] = set()
         self._landed: deque[Outcome[T]] = deque()
         self._early: dict[int, Outcome[T]] | None = {} if ordered else None
@@ -151,7 +156,7 @@ class Flow(Generic[T]):
         return True
 
     async def _feed(self) -> None:
-        live_below(self.lending.below)
+        run_below(self.lending.below)
         try:
             async with aclosing(each(self._calls)) as calls, within(self._how.seconds_left(), self._how.lateness):
                 await self._has_room()
@@ -217,8 +222,8 @@ async def stream(
     iterate inside `async with contextlib.aclosing(stream(…))`: all calls have ended when that is left. A bare `break`
     cancels them too, but nobody waits for them.
     """
-    how: How[T] = How(**options)
-    meter = Meter(how.progress, size_of(items))
+    how: PatternSettings[T] = PatternSettings(**options)
+    meter = ProgressMeter(how.progress, size_of(items))
     async with Flow(calls_of(function, items), how, meter=meter, ordered=ordered) as flow:
         async for outcome in flow:
             async with flow.lending.pause():
@@ -242,7 +247,7 @@ class Finished(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """How far the whole is, after each call that ended."""
+    """PatternSettings far the whole is, after each call that ended."""
 
     progress: Progress
 
@@ -252,7 +257,7 @@ Event: TypeAlias = Started | Finished[T] | Progressed
 
 async def events(calls: Source[Call[T]], **options: Unpack[Options[T]]) -> AsyncGenerator[Event[T], None]:
     """Run all calls as `settled` does, and yield what happens while it happens; to leave early, see `stream`."""
-    async with Flow(calls, How(**options)) as flow:
+    async with Flow(calls, PatternSettings(**options)) as flow:
         flow.starts = deque()
         while await flow.wait_for_change():
             async with flow.lending.pause():

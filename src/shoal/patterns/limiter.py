@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from shoal.errors import BadInput
-from shoal.patterns.slot import Line, Loan, Slot, Waiter, return_slot
+from shoal.patterns.slot import Loan, Slot, Waiter, WaitQueue, return_slot
 
 DEFAULT_MAX_CONCURRENT = 10
 
@@ -52,7 +52,7 @@ class Limiter:
         self._retry_seconds = retry_seconds
         self._reason: str | None = None
         self._again: asyncio.TimerHandle | None = None
-        self._line: Line[Waiter] = Line()
+        self._line: WaitQueue[Waiter] = WaitQueue()
         self._active = 0
         self.resize(max_concurrent)
 
@@ -127,7 +127,7 @@ class Limiter:
                 return
             self.grant(first, new=True)
 
-    def next_of(self, line: Line[Waiter]) -> Waiter | None:
+    def next_of(self, line: WaitQueue[Waiter]) -> Waiter | None:
         """Return the next waiter in *line* that was not cancelled."""
         while line:
             first = line.first()

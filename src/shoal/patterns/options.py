@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Options(TypedDict, Generic[T], total=False):
-    """The keyword arguments of every pattern; `How` documents them and their defaults."""
+    """The keyword arguments of every pattern; `PatternSettings` documents them and their defaults."""
 
     limit: int | None
     timeout: float | None
@@ -29,8 +29,8 @@ class Options(TypedDict, Generic[T], total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How(Generic[T]):
-    """How a pattern runs its calls."""
+class PatternSettings(Generic[T]):
+    """PatternSettings a pattern runs its calls."""
 
     limit: int | None = None  # how many of this pattern at once; the limiter's own number unless given
     timeout: float | None = None  # seconds of each attempt, from its start

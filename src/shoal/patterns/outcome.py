@@ -50,7 +50,7 @@ class Progress:
     eta: float | None
 
 
-class Meter:
+class ProgressMeter:
     """Count outcomes and tell a callback."""
 
     def __init__(self, callback: Callable[[Progress], Awaitable[None] | None] | None, total: int | None) -> None:

@@ -10,7 +10,7 @@ from typing import Generic, Self, TypeAlias, TypeVar
 
 from shoal.errors import BadInput
 from shoal.patterns.limiter import Limiter, default_limiter
-from shoal.patterns.slot import Lending, holds_slot, live_below
+from shoal.patterns.slot import LentSlot, holds_slot, run_below
 
 A = TypeVar("A")
 
@@ -176,7 +176,7 @@ class AgentPool(Generic[A]):
             closing.append(self._idle.pop())
             closing[-1].has_place = True
             closing[-1].retire()
-        with Lending():
+        with LentSlot():
             for kept in closing:
                 await kept.ended.wait()
 
@@ -185,7 +185,7 @@ class AgentPool(Generic[A]):
             raise BadInput(
                 "a call that uses an agent of a pool cannot wait for another of the same pool: make a second pool"
             )
-        with Lending() as lending:
+        with LentSlot() as lending:
             while True:
                 await self._places.acquire()
                 kept = await self._next(lending)
@@ -198,7 +198,7 @@ class AgentPool(Generic[A]):
                     raise
                 kept.retire()
 
-    async def _next(self, lending: Lending) -> PooledAgent[A]:
+    async def _next(self, lending: LentSlot) -> PooledAgent[A]:
         await self._ensure_open()
         kept = self._idle.pop() if self._idle else self._begin(lending)
         kept.has_place = True
@@ -209,14 +209,14 @@ class AgentPool(Generic[A]):
         if name not in self._named:
             if len(self._named) >= self._size:
                 raise BadInput(f"the pool has room for {self._size} agents, all of them named; give it a larger `size`")
-            with Lending() as lending:
+            with LentSlot() as lending:
                 await self._places.acquire()
                 if name in self._named:  # another caller was quicker
                     self._places.release()
                 else:
                     self._named[name] = await self._begin_named(name, lending)
         kept = self._named[name]
-        with Lending():
+        with LentSlot():
             await kept.ready.wait()
         if kept.error is not None:
             if self._named.get(name) is kept:
@@ -225,21 +225,21 @@ class AgentPool(Generic[A]):
         kept.uses += 1
         return kept
 
-    async def _begin_named(self, name: str, lending: Lending) -> PooledAgent[A]:
+    async def _begin_named(self, name: str, lending: LentSlot) -> PooledAgent[A]:
         await self._ensure_open()
         kept = self._begin(lending, name)
         kept.has_place = True
         return kept
 
-    def _begin(self, lending: Lending, name: str | None = None) -> PooledAgent[A]:
+    def _begin(self, lending: LentSlot, name: str | None = None) -> PooledAgent[A]:
         kept: PooledAgent[A] = PooledAgent(name)
         self._all.add(kept)
         kept.task = self._group.create_task(self._keep(kept, lending))
         kept.task.add_done_callback(lambda _: self._free_place(kept))
         return kept
 
-    async def _keep(self, kept: PooledAgent[A], lending: Lending) -> None:
-        live_below(lending.below)
+    async def _keep(self, kept: PooledAgent[A], lending: LentSlot) -> None:
+        run_below(lending.below)
         try:
             async with self._made(kept.name) as kept.agent:
                 kept.ready.set()

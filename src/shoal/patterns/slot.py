@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from shoal.patterns.limiter import Limiter
 
 
-class Waits(Protocol):
+class QueueEntry(Protocol):
     """Somebody in a line: the higher priority first, and runs take turns within a priority."""
 
     priority: float
     run: str
 
 
-W = TypeVar("W", bound=Waits)
+W = TypeVar("W", bound=QueueEntry)
 
 
-class Line(Generic[W]):
+class WaitQueue(Generic[W]):
     """A line that can be left from any place in constant time."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Loan:
 
     def __init__(self, slot: "Slot") -> None:
         self.slot = slot
-        self.line: Line[Waiter] = Line()
+        self.line: WaitQueue[Waiter] = WaitQueue()
         self.attached = False
         self.children = 0
         self._users = 0
@@ -208,7 +208,7 @@ def _nearest(loan: Loan | None, limiter: "Limiter") -> Loan | None:
     return loan
 
 
-class Lending:
+class LentSlot:
     """The running call's slot, if it holds one, lent to the calls that it waits for inside the `with`."""
 
     def __enter__(self) -> Self:
@@ -242,7 +242,7 @@ class Lending:
 class Pause:
     """A time in which the lender goes on; a class, as a generator would be closed twice with an abandoned stream."""
 
-    def __init__(self, lending: Lending) -> None:
+    def __init__(self, lending: LentSlot) -> None:
         self._lending = lending
 
     async def __aenter__(self) -> None:
@@ -253,7 +253,7 @@ class Pause:
             self._lending.lend_again()
 
 
-def live_below(loan: Loan | None) -> None:
+def run_below(loan: Loan | None) -> None:
     """Make the running task, which a pattern started, hold no slot, and its calls take theirs below *loan*."""
     _slot.set(None)
     _loan.set(loan)

@@ -56,7 +56,7 @@ def parse(content: str, name: str, *, read: Reader | None = None) -> Document:
     if not isinstance(tree, Fields):
         wrong = Problem(name, tree.at, "the top level must be a mapping; start with `steps:`")
         raise BadDocument([*composed.problems, wrong])
-    beside = _Beside(tree, name, read or _nowhere)
+    beside = _ReferencedFiles(tree, name, read or _nowhere)
     system_prompts, scripts = beside.system_prompts(), beside.scripts()
     schemas = Schemas(tree, name, read or _nowhere)
     meant = meaning_problems(tree, name, system_prompts)
@@ -74,7 +74,7 @@ def parse(content: str, name: str, *, read: Reader | None = None) -> Document:
     )
 
 
-class _Beside:
+class _ReferencedFiles:
     """The files that one document names, and what is wrong with them."""
 
     def __init__(self, tree: Node, name: str, read: Reader) -> None:

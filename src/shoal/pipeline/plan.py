@@ -15,9 +15,9 @@ from shoal.pipeline.keys.toolchains import tool_folders
 from shoal.pipeline.load import Document
 from shoal.pipeline.names import OWN_FILE, slug
 from shoal.pipeline.problems import BadDocument, Position, Problem
-from shoal.pipeline.resolve import Settling
+from shoal.pipeline.resolve import StepResolver
 from shoal.pipeline.shape import StepShape
-from shoal.pipeline.templates.missing_inputs import Input, lacking
+from shoal.pipeline.templates.missing_inputs import Input, find_missing_inputs
 from shoal.pipeline.templates.template import is_plain
 from shoal.pipeline.templates.texts import texts
 from shoal.pipeline.tree import find, position
@@ -44,13 +44,13 @@ def plan(
     that is not.
     """
     chosen = _choose_pipeline(document, pipeline)
-    settling = Settling(document=document, environ=environ, notes=[chosen.note] if chosen.note else [])
+    settling = StepResolver(document=document, environ=environ, notes=[chosen.note] if chosen.note else [])
     steps = _stages(settling, chosen)
     how = merging(document.shape.runtime.merge, document.shape.personas, auto_merge=document.shape.runtime.auto_merge)
     how = None if how is None else replace(how, places=merging_places(document.tree, document.name))
     settling.resolver(how)
     folders = tool_folders(settling)
-    if problems := [*settling.problems, *(() if is_trial else lacking(document, chosen.path, given))]:
+    if problems := [*settling.problems, *(() if is_trial else find_missing_inputs(document, chosen.path, given))]:
         raise BadDocument(problems)
     runtime = document.shape.runtime
     return Plan(
@@ -76,7 +76,7 @@ def agent(document: Document, name: str, *, environ: Mapping[str, str]) -> Agent
     """Return one agent of *document*, for work that is not in it."""
     if name not in document.shape.agents:
         raise UnknownName("agent", name, document.shape.agents)
-    settling = Settling(document=document, environ=environ)
+    settling = StepResolver(document=document, environ=environ)
     spec = settling.agent(name)
     settling.assert_permitted(spec.permissions, settling.variables(document.shape.agents[name], ("agents", name)))
     if settling.problems:
@@ -93,7 +93,7 @@ def resolver(document: Document, name: str, *, environ: Mapping[str, str]) -> Re
         raise BadInput(f"the persona `{name}` names no agent, and a resolver needs one")
     is_persona = name in personas
     how = Merging(resolver_persona=name if is_persona else None, resolver_agent=None if is_persona else name)
-    settling = Settling(document=document, environ=environ)
+    settling = StepResolver(document=document, environ=environ)
     settling.resolver(how)
     if settling.problems:
         raise BadDocument(settling.problems)
@@ -109,12 +109,12 @@ class _Chosen:
     """Why it is the one, where nobody said it."""
 
 
-def _stages(settling: Settling, chosen: _Chosen, outer: str = "") -> tuple[Stage, ...]:
+def _stages(settling: StepResolver, chosen: _Chosen, outer: str = "") -> tuple[Stage, ...]:
     """Settle the steps of one pipeline; inside of another, their names begin with that of its step."""
     return tuple(_stage(settling, shape, (*chosen.path, index), outer) for index, shape in enumerate(chosen.steps))
 
 
-def _stage(settling: Settling, shape: StepShape, path: tuple[str | int, ...], outer: str) -> Stage:
+def _stage(settling: StepResolver, shape: StepShape, path: tuple[str | int, ...], outer: str) -> Stage:
     name = outer + shape.title
     if len(name) > LONGEST_NAME:
         what = f"step {name} has a full name of {len(name)} characters; at most {LONGEST_NAME} are allowed"
@@ -143,7 +143,7 @@ def _stage(settling: Settling, shape: StepShape, path: tuple[str | int, ...], ou
     )
 
 
-def _inside(settling: Settling, pipeline: str, path: tuple[str | int, ...], outer: str) -> tuple[Stage, ...]:
+def _inside(settling: StepResolver, pipeline: str, path: tuple[str | int, ...], outer: str) -> tuple[Stage, ...]:
     """Settle the pipeline that the step at *path* is, unless that would take for ever."""
     if len(outer) > LONGEST_NAME or settling.inside > MOST_INSIDE:  # both are reported already
         return ()

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shoal.model.agent import EVERY, TOOLS, WITH_TEMPERATURE, AgentSpec, Mind
+from shoal.model.agent import EVERY, TOOLS, WITH_TEMPERATURE, AgentSpec, ModelSettings
 from shoal.model.conflict_rule import Merging
-from shoal.model.contract import TRIAL, AgentReview, Contract, Passes, compliance
+from shoal.model.contract import TRIAL, AgentReview, CommandContract, Contract, compliance
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix, expand_matrix
 from shoal.model.permissions import Permissions, effective
@@ -18,7 +18,7 @@ from shoal.model.status import Rule
 from shoal.pipeline.keys.python_agent import canonical_replies
 from shoal.pipeline.load import Document
 from shoal.pipeline.problems import Position, Problem, key
-from shoal.pipeline.shape import AgentShape, PersonaShape, RuntimeShape, StepShape, Surroundings
+from shoal.pipeline.shape import AgentShape, CommonSettings, PersonaShape, RuntimeShape, StepShape
 from shoal.pipeline.tree import Scalar, find, position
 from shoal.pipeline.value_types import FromHost
 
@@ -98,7 +98,7 @@ _BRACES = re.compile(r"\{\{|\{%")
 
 
 @dataclass(slots=True, kw_only=True)
-class Settling:
+class StepResolver:
     """One making of a plan: what it has to say besides the steps gathers here."""
 
     document: Document
@@ -117,7 +117,7 @@ class Settling:
         """Settle a step with work for agents, or a plain command."""
         own = shape.has_agent
         persona = self._persona(shape)
-        spec = asking(self.agent(shape.agent or persona.agent or ""), persona) if own else _plain(shape)
+        spec = with_persona_model(self.agent(shape.agent or persona.agent or ""), persona) if own else _plain(shape)
         task = self.assignment(shape, path, persona, spec)
         self._assert_temperature(shape, path, spec)
         return Step(
@@ -166,7 +166,7 @@ class Settling:
     def _reviewer(self, name: str, persona: str | None, agent: str | None) -> None:
         shape = StepShape(name="review", persona=persona, agent=agent, prompt="")
         own = self._persona(shape)
-        spec = asking(self.agent(agent or own.agent or ""), own)
+        spec = with_persona_model(self.agent(agent or own.agent or ""), own)
         self.reviewers[name] = self.assignment(shape, (), own, spec)
 
     def resolver(self, how: Merging | None) -> None:
@@ -259,9 +259,9 @@ class Settling:
         nearest = step.network or persona.network or spec.network or self.document.shape.runtime.network
         return Network(nearest) if nearest else None
 
-    def setup(self, *nearest: Surroundings) -> Setup | None:
+    def setup(self, *nearest: CommonSettings) -> Setup | None:
         """Return the nearest set-up, of *nearest* or else of the whole run."""
-        every: tuple[Surroundings | RuntimeShape, ...] = (*nearest, self.document.shape.runtime)
+        every: tuple[CommonSettings | RuntimeShape, ...] = (*nearest, self.document.shape.runtime)
         found = next((source.setup for source in every if source.setup is not None), None)
         timeout = next((source.setup_timeout for source in every if source.setup_timeout is not None), None)
         return None if found is None else found.to_setup(timeout)
@@ -272,8 +272,8 @@ class Settling:
     def _persona(self, shape: StepShape) -> PersonaShape:
         return self.document.shape.personas[shape.persona] if shape.persona else PersonaShape()
 
-    def _agent_shape(self, spec: AgentSpec) -> Surroundings:
-        return self.document.shape.agents.get(spec.name) or Surroundings()
+    def _agent_shape(self, spec: AgentSpec) -> CommonSettings:
+        return self.document.shape.agents.get(spec.name) or CommonSettings()
 
     def _workers(self, shape: StepShape, path: Path) -> int:
         workers = self._cells(shape) if shape.strategy else self._clamp(shape)
@@ -302,7 +302,7 @@ class Settling:
         # A schema may hold braces, which are meant as they stand.
         return system_prompt(words, _BRACES.sub(r"{{ '\g<0>' }}", promises), offered, permissions)
 
-    def variables(self, shape: Surroundings, path: Path) -> Variables:
+    def variables(self, shape: CommonSettings, path: Path) -> Variables:
         """Read the environment that *shape* says."""
         values = {name: self._value(value, (*path, "env", name)) for name, value in shape.env.items()}
         taken = {
@@ -325,15 +325,15 @@ class Settling:
         self.notes.append(f"step {shape.title}: {what}")
 
 
-def asking(spec: AgentSpec, persona: PersonaShape) -> AgentSpec:
+def with_persona_model(spec: AgentSpec, persona: PersonaShape) -> AgentSpec:
     """Return the agent with the model of its persona."""
     return spec if persona.model is None else spec.asking(persona.model)
 
 
-def _mind(shape: AgentShape) -> Mind | None:
+def _mind(shape: AgentShape) -> ModelSettings | None:
     if shape.model is None or shape.adapter != "python":
         return None
-    return Mind(
+    return ModelSettings(
         model=shape.model,
         tools=tuple(TOOLS) if shape.tools is None else tuple(shape.tools),
         replies=None if shape.replies is None else canonical_replies(shape.replies),
@@ -341,7 +341,7 @@ def _mind(shape: AgentShape) -> Mind | None:
     )
 
 
-def _permissions(shape: Surroundings) -> Permissions | None:
+def _permissions(shape: CommonSettings) -> Permissions | None:
     return shape.permissions.given if shape.permissions else None
 
 
@@ -360,9 +360,9 @@ def _on_failure(shape: StepShape) -> str:
     return "best_effort" if is_patient else shape.on_failure
 
 
-def _trial(shape: StepShape) -> Passes | None:
+def _trial(shape: StepShape) -> CommandContract | None:
     select = shape.select
     if select is None or select.command is None:
         return None
     command = select.command if isinstance(select.command, str) else tuple(select.command)
-    return Passes(type=TRIAL, only_warns=True, command=command, timeout=select.timeout)
+    return CommandContract(type=TRIAL, only_warns=True, command=command, timeout=select.timeout)

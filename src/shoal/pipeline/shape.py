@@ -87,7 +87,7 @@ class RuntimeShape(Shape):
     """Time limit for set-up, in seconds or like `10m`; default: 10 minutes."""
 
 
-class Surroundings(Shape):
+class CommonSettings(Shape):
     """Settings of a step, a persona or an agent; precedence: step > persona > agent > runtime."""
 
     refused: ClassVar[dict[str, str]] = ELSEWHERE
@@ -114,7 +114,7 @@ class Surroundings(Shape):
     """Time limit for set-up, in seconds or like `10m`; default: 10 minutes."""
 
 
-class AgentShape(Surroundings):
+class AgentShape(CommonSettings):
     """An agent: its adapter, and the adapter's settings."""
 
     adapter: AdapterName
@@ -139,7 +139,7 @@ class AgentShape(Surroundings):
     """With `model: scripted`: the model's replies, turn by turn: a text, a call, or a list of calls."""
 
 
-class PersonaShape(Surroundings):
+class PersonaShape(CommonSettings):
     """A role of an agent."""
 
     agent: str | None = None
@@ -180,7 +180,7 @@ class LoopShape(Shape):
         return Loop(until=self.until, most=most, must_hold=self.on_exhausted == "fail")
 
 
-class StepShape(Surroundings, Contracted):
+class StepShape(CommonSettings, Contracted):
     """A step."""
 
     name: str | None = None

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from shoal.model.shell import Place, PlacedText, find_places, script_index
-from shoal.model.shell_code import RUN_FROM, CodePlace, code_places
+from shoal.model.shell import Placeholder, PlaceholderText, find_placeholders, script_index
+from shoal.model.shell_code import RUN_FROM, CodePlaceholder, find_code_placeholders
 from shoal.model.shell_reader import read_shell_text
 from shoal.model.shell_text import EXPANSION, MASK, Word
 from shoal.pipeline.problems import Position, Problem, key
@@ -57,13 +57,13 @@ class _Check:
     def run_variable(self, node: Scalar, variable: str) -> Iterator[Problem]:
         """Look at the value of a variable that programs run."""
         written = Text.of(node)
-        for place in find_places(written.text).places:
+        for place in find_placeholders(written.text).places:
             if not self._is_ours(place.text, "input"):
                 yield self._problem(written, place.origin, f"programs run what is in the variable `{variable}`")
 
     def script(self, node: Scalar) -> Iterator[Problem]:
         written = Text.of(node)
-        placed = find_places(written.text)
+        placed = find_placeholders(written.text)
         if placed.statement is not None and "{%" in written.text[placed.statement : placed.statement + 2]:
             what = "`{% … %}` cannot be used in a shell's text"
             yield self._problem(
@@ -72,9 +72,9 @@ class _Check:
         if placed.places:
             yield from self._places(written, placed)
 
-    def _places(self, written: Text, placed: PlacedText) -> Iterator[Problem]:
+    def _places(self, written: Text, placed: PlaceholderText) -> Iterator[Problem]:
         read = read_shell_text(placed.masked)
-        code = {found.start: found for command in read.commands for found in code_places(command)}
+        code = {found.start: found for command in read.commands for found in find_code_placeholders(command)}
         for place in placed.places:
             if refusal := read.readings[place.start].refusal:
                 what = f"it is not certain that a shell reads {key(place.text)} as one value: {refusal}"
@@ -86,9 +86,9 @@ class _Check:
         """Look at a list of words: one of them may be a shell's text, others another program's code."""
         nodes = [item for item in node.items if isinstance(item, Scalar)]
         script = script_index([str(scalar.value) for scalar in nodes])
-        words, places = list[Word](), dict[int, tuple[Scalar, Place]]()
+        words, places = list[Word](), dict[int, tuple[Scalar, Placeholder]]()
         for index, scalar in enumerate(nodes):
-            placed = find_places(str(scalar.value))
+            placed = find_placeholders(str(scalar.value))
             word = Word("".join(_mask_places(placed)))
             if index != script:
                 for place in placed.places:
@@ -97,12 +97,12 @@ class _Check:
             words.append(word)
         if script is not None:
             yield from self.script(nodes[script])
-        for found in code_places(words):
+        for found in find_code_placeholders(words):
             scalar, place = places[found.start]
             if why := self._why_not_code(found, place.text):
                 yield self._problem(Text.of(scalar), place.origin, why)
 
-    def _why_not_code(self, found: CodePlace | None, written: str) -> str | None:
+    def _why_not_code(self, found: CodePlaceholder | None, written: str) -> str | None:
         """Return why the place cannot be a part of a program's code, or `None`."""
         if found is None or found.takes(written) or self._is_ours(written):
             return None
@@ -143,7 +143,7 @@ class _Check:
         return Problem(self.name, written.place(place), what)
 
 
-def _mask_places(placed: PlacedText) -> Iterator[str]:
+def _mask_places(placed: PlaceholderText) -> Iterator[str]:
     at = 0
     for place in placed.places:
         yield placed.text[at : place.start] + MASK

@@ -14,7 +14,7 @@ from shoal.pipeline.keys.toolchains import tool_folders
 from shoal.pipeline.load import Document, beside, parse
 from shoal.pipeline.names import own_file
 from shoal.pipeline.problems import BadDocument
-from shoal.pipeline.resolve import MAX_SUB_AGENTS, Settling, asking, system_prompt
+from shoal.pipeline.resolve import MAX_SUB_AGENTS, StepResolver, system_prompt, with_persona_model
 from shoal.pipeline.shape import FileShape, PersonaShape, RuntimeShape
 from shoal.pipeline.templates.template import is_plain
 
@@ -51,8 +51,8 @@ class PersonaSources:
         step = self._step(name, promises)
         shape = PersonaShape() if persona is None else self._persona(persona)
         document = self._document(step)
-        spec = asking(agent(shape.agent or ""), shape)
-        settling = Settling(document=document, environ=self.environ)
+        spec = with_persona_model(agent(shape.agent or ""), shape)
+        settling = StepResolver(document=document, environ=self.environ)
         own = (step.shape.steps or [])[0]
         task = settling.assignment(own, (), shape, spec)
         contracts = settling.contracts(own)
@@ -75,7 +75,7 @@ class PersonaSources:
         runtime = {key: value for key, value in given.items() if value is not None}
         written = [_parse({"runtime": runtime}, "coordinator", self.folder)] if runtime else []
         found = [
-            Settling(document=document, environ=self.environ)
+            StepResolver(document=document, environ=self.environ)
             for document in (*written, *([self.own] if self.own else []))
         ]
         folders = next((tools for settling in found if (tools := tool_folders(settling))), ())

@@ -1,26 +1,26 @@
 """Start processes, stream and cap their output, and end them: the only place that starts a process.
 
-Start at `process.py`: `started` holds a process and leaves nothing of it behind; `completed.py` runs a command to
+Start at `process.py`: `open_process` holds a process and leaves nothing of it behind; `completed.py` runs a command to
 its end. `spawn.py` makes the child, `pipes.py` reads its output at a bounded rate, and `namespace.py` ends a
 whole sandbox.
 """
 
-from shoal.proc.output import Lines, OutputBudget, Passages
-from shoal.proc.process import Exit, Process, Sink, pidfd_ended, started
+from shoal.proc.output import LineBatcher, LineSplitter, OutputBudget
+from shoal.proc.process import Exit, Process, Sink, open_process, pidfd_ended
 from shoal.proc.run import Completed, run, run_into
 from shoal.proc.spawn import Stream
 
 __all__ = [
     "Completed",
     "Exit",
-    "Lines",
+    "LineBatcher",
+    "LineSplitter",
     "OutputBudget",
-    "Passages",
     "Process",
     "Sink",
     "Stream",
+    "open_process",
     "pidfd_ended",
     "run",
     "run_into",
-    "started",
 ]

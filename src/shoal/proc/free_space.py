@@ -16,7 +16,7 @@ FLOOR_PART = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class FreeSpace:
     """The free space of a disk, and how much must stay free; disks with dynamic inodes have no inode limit."""
 
     free_bytes: int
@@ -35,14 +35,14 @@ class Room:
         return self.free_inodes - self.floor_inodes
 
 
-def room(path: Path, *, coming_bytes: int = 0, part: float = 1.0) -> Room:
+def room(path: Path, *, coming_bytes: int = 0, part: float = 1.0) -> FreeSpace:
     """Read the free space on the disk of *path*; *coming_bytes* were written but have yet to arrive there.
 
     2 GiB and 100,000 inodes stay free, on a small disk 5 % of it: 5 % of a large one would be more than many people
     ever have free. *part* of that floor counts.
     """
     disk = os.statvfs(path)
-    return Room(
+    return FreeSpace(
         free_bytes=disk.f_bavail * disk.f_frsize - coming_bytes,
         floor_bytes=int(part * min(FLOOR_BYTES, disk.f_blocks * disk.f_frsize * FLOOR_PART)),
         free_inodes=disk.f_favail if disk.f_files else sys.maxsize,
@@ -67,7 +67,7 @@ SHORTEST, LONGEST = 0.005, 1.0
 OWN_PART = 0.5
 
 
-def pause(now: Room) -> float:
+def pause(now: FreeSpace) -> float:
     """Return a pause in which even the fastest writer fills at most half of the spare space."""
     least = min(now.spare_bytes / FASTEST_BYTES, now.spare_inodes / FASTEST_INODES)
     return min(LONGEST, max(SHORTEST, least))

@@ -72,7 +72,7 @@ class Namespace:
                 signal.pidfd_send_signal(self._pidfd, signum)
 
 
-def adopt(pid: int, *, parent: int) -> Namespace | None:
+def find_namespace(pid: int, *, parent: int) -> Namespace | None:
     """Open the pid 1 that *parent* started; `None` if it is gone."""
     try:
         pidfd = os.pidfd_open(pid)

@@ -19,7 +19,7 @@ class OutputBudget:
         return True
 
 
-class Head:
+class HeadBuffer:
     """Keep the first *limit* bytes and count the others."""
 
     def __init__(self, limit: int) -> None:
@@ -38,12 +38,12 @@ class Head:
         return bytes(self._kept)
 
 
-class Ends:
+class HeadTailBuffer:
     """Keep the first and the last *each* bytes, and say between them how many are missing."""
 
     def __init__(self, each: int) -> None:
         self._each = each
-        self._head = Head(each)
+        self._head = HeadBuffer(each)
         self._tail = bytearray()
         self._passed = 0
 
@@ -68,7 +68,7 @@ class Ends:
         self._passed += surplus
 
 
-class Lines:
+class LineSplitter:
     """Split chunks into lines and emit each with the number of bytes cut off it."""
 
     def __init__(self, emit: Callable[[str, int], None], *, cap: int = 16 * 2**20) -> None:
@@ -118,7 +118,7 @@ class Lines:
         self._emit(_text(line[: self._cap]), max(0, len(line) - self._cap))
 
 
-class Passages(Lines):
+class LineBatcher(LineSplitter):
     """Emit lines that arrive together as one text, which makes a flood of lines fifty times cheaper."""
 
     def _tell_all(self, lines: bytes) -> None:

@@ -15,7 +15,7 @@ LARGEST_PIPE = 2**20  # what an ordinary user may make of one
 
 
 @dataclass(frozen=True, slots=True)
-class Outlet:
+class OutputTarget:
     """Where a tap's bytes go, and its end; *pour* may return for how many seconds to pause."""
 
     pour: Callable[[bytes], float | None]
@@ -23,10 +23,10 @@ class Outlet:
     failed: Callable[[Exception], None]
 
 
-class Tap:
+class PipeReader:
     """Read a pipe while it is readable; above its rate it pauses, so that the writer blocks, not the loop."""
 
-    def __init__(self, fd: int, outlet: Outlet, rate_bytes: int) -> None:
+    def __init__(self, fd: int, outlet: OutputTarget, rate_bytes: int) -> None:
         self._fd = fd
         self._outlet = outlet
         self._loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ class Tap:
             self._outlet.failed(error)
 
 
-class Feed:
+class PipeWriter:
     """Write whole messages into a pipe; raise `BrokenPipeError` if the reader is gone."""
 
     def __init__(self, fd: int) -> None:

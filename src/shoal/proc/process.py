@@ -12,8 +12,8 @@ from functools import partial
 
 from shoal.errors import Blocked, Broken
 from shoal.model.command import Command
-from shoal.proc.output import Head
-from shoal.proc.pipes import Feed, Outlet, Tap
+from shoal.proc.output import HeadBuffer
+from shoal.proc.pipes import OutputTarget, PipeReader, PipeWriter
 from shoal.proc.spawn import Child, Stream, spawn
 
 
@@ -71,7 +71,7 @@ PATIENCE, PAUSE = 60.0, 0.1
 
 
 @contextlib.asynccontextmanager
-async def started(
+async def open_process(
     command: Command,
     *,
     sink: Sink,
@@ -111,15 +111,15 @@ async def _spawn(command: Command) -> Child:
 
 
 class Process:
-    """A process that `started` holds; its pid is never signalled once it could be another's."""
+    """A process that `open_process` holds; its pid is never signalled once it could be another's."""
 
     def __init__(self, child: Child, grace: float, gone: Callable[[], None] | None = None) -> None:
         self.pid = child.popen.pid
         self._child = child
         self._grace = grace
         self._loop = asyncio.get_running_loop()
-        self._feed = None if child.stdin is None else Feed(child.stdin)
-        self._taps: list[Tap] = []
+        self._feed = None if child.stdin is None else PipeWriter(child.stdin)
+        self._taps: list[PipeReader] = []
         self._reports: dict[str, _Reported] = {}
         self._exit: Exit | None = None
         self._gone = asyncio.Event()
@@ -157,13 +157,13 @@ class Process:
         self._signal_group(signal.SIGKILL)
 
     def leave_running(self) -> None:
-        """Let the process outlive us: leaving `started` reads what it has written so far, and ends nothing."""
+        """Let the process outlive us: leaving `open_process` reads what it has written so far, and ends nothing."""
         self._is_left = True
         for tap in self._taps:
             tap.drain()
 
     async def write(self, message: bytes) -> None:
-        """Write to a `Live` standard input; raise BrokenPipeError once its reader is gone."""
+        """Write to an `OpenInput`; raise BrokenPipeError once its reader is gone."""
         if self._feed is None:
             raise BrokenPipeError("this process was started without a live standard input")
         await self._feed.write(message)
@@ -188,14 +188,14 @@ class Process:
         for stream, fd in self._child.outputs.items():
             self._tap(fd, partial(sink, stream), rate_bytes)
         for name, fd in self._child.reports.items():
-            said = Head(REPORT_BYTES)
+            said = HeadBuffer(REPORT_BYTES)
             self._reports[name] = _Reported(self._tap(fd, said.feed, rate_bytes), said)
         for tap in self._taps:
             tap.open()
         self._loop.add_reader(self._child.pidfd, self._note_exit)
 
-    def _tap(self, fd: int, pour: Callable[[bytes], float | None], rate_bytes: int) -> Tap:
-        tap = Tap(fd, Outlet(pour=pour, closed=self._note_closed, failed=self._fail), rate_bytes)
+    def _tap(self, fd: int, pour: Callable[[bytes], float | None], rate_bytes: int) -> PipeReader:
+        tap = PipeReader(fd, OutputTarget(pour=pour, closed=self._note_closed, failed=self._fail), rate_bytes)
         self._taps.append(tap)
         return tap
 
@@ -276,5 +276,5 @@ class Process:
 class _Reported:
     """A child's output on one of its report pipes."""
 
-    tap: Tap
-    said: Head
+    tap: PipeReader
+    said: HeadBuffer

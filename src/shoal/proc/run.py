@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 from shoal.errors import Broken
 from shoal.model.command import Command
-from shoal.proc.output import Ends, Head
-from shoal.proc.process import Exit, Sink, started
+from shoal.proc.output import HeadBuffer, HeadTailBuffer
+from shoal.proc.process import Exit, Sink, open_process
 from shoal.proc.spawn import Stream
 
 STDERR_BYTES = 64 * 1024  # of its head, and as much of its tail
@@ -32,16 +32,16 @@ class Completed:
 
 async def run(command: Command, *, timeout: float, limit: int = 8 * 2**20) -> Completed:
     """Run *command* to its end; raise TimeoutError, after having ended everything, when it takes too long."""
-    stdout, stderr = Head(limit), Ends(STDERR_BYTES)
-    async with asyncio.timeout(timeout), started(command, sink=_split(stdout.feed, stderr.feed)) as process:
+    stdout, stderr = HeadBuffer(limit), HeadTailBuffer(STDERR_BYTES)
+    async with asyncio.timeout(timeout), open_process(command, sink=_split(stdout.feed, stderr.feed)) as process:
         ended = await process.wait()
     return Completed(exit=ended, stdout=stdout.content(), stderr=stderr.content(), dropped=stdout.dropped)
 
 
 async def run_into(command: Command, target: BinaryIO, *, timeout: float, limit: int) -> Completed:
     """Run *command* with its stdout streamed to *target*; past *limit* bytes it is killed and *dropped* is above 0."""
-    spool, stderr = _Spool(target, limit), Ends(STDERR_BYTES)
-    async with asyncio.timeout(timeout), started(command, sink=_split(spool.feed, stderr.feed)) as process:
+    spool, stderr = _Spool(target, limit), HeadTailBuffer(STDERR_BYTES)
+    async with asyncio.timeout(timeout), open_process(command, sink=_split(spool.feed, stderr.feed)) as process:
         spool.overflowed = process.kill
         ended = await process.wait()
     spool.flush()

@@ -12,7 +12,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 
 from shoal.errors import BadInput, Blocked, Broken, ShoalError, Unavailable
-from shoal.model.command import Argument, Command, Given, Live, ProcessLimits, ReportPipe
+from shoal.model.command import Argument, Command, InheritedBytes, OpenInput, ProcessLimits, ReportPipe
 
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 SCARCE = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -113,7 +113,7 @@ class _Wiring:
     def argument(self, argument: Argument) -> str:
         """Return one argument as the child will see it."""
         match argument:
-            case Given(content):
+            case InheritedBytes(content):
                 return self._inherit(self._memfd(content))
             case ReportPipe(name):
                 if name not in self.reports:
@@ -122,11 +122,11 @@ class _Wiring:
             case _:
                 return argument
 
-    def input(self, stdin: bytes | Path | Live) -> int:
+    def input(self, stdin: bytes | Path | OpenInput) -> int:
         """Open the child's standard input."""
         if isinstance(stdin, bytes):
             return self.readable(stdin)
-        if isinstance(stdin, Live):
+        if isinstance(stdin, OpenInput):
             return self._live()
         fd = os.open(stdin, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._lent.callback(os.close, fd)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from shoal.errors import BadInput
 from shoal.merge.merge import merge
-from shoal.merge.request import MergeContext, MergeRequest, Resolving, Verify
-from shoal.merge.verify import Stopped, find_recorded_worker, open_verifier, setup_worker
+from shoal.merge.request import ConflictOptions, MergeContext, MergeRequest, Verify
+from shoal.merge.verify import VerificationStopped, find_recorded_worker, open_verifier, setup_worker
 from shoal.model.conflict_rule import Merging
-from shoal.model.contract import Passes
+from shoal.model.contract import CommandContract
 from shoal.model.merge import MergeReport
 from shoal.model.plan import Plan
 from shoal.model.resolved_task import ResolvedTask
@@ -41,27 +41,29 @@ async def auto_merge(
         into=how.into,
         allow_executable=how.allow_executable_config,
         allow_secrets=how.allow_secrets,
-        resolving=Resolving(rule=how.on_conflict, resolver=resolver, stop=stop),
+        resolving=ConflictOptions(rule=how.on_conflict, resolver=resolver, stop=stop),
     )
-    async with equipped(runner, request, how.verify) as whole:
+    async with prepare_merge_request(runner, request, how.verify) as whole:
         try:
             return await merge(merge_context, whole)
-        except Stopped:
+        except VerificationStopped:
             return None
 
 
 @contextlib.asynccontextmanager
-async def equipped(runner: WorkerRunner, request: MergeRequest, verify: Passes | None) -> AsyncIterator[MergeRequest]:
+async def prepare_merge_request(
+    runner: WorkerRunner, request: MergeRequest, verify: CommandContract | None
+) -> AsyncIterator[MergeRequest]:
     """Let a merge run sessions: those of *runner*, within its limiter."""
     limiter, stop = runner.limiter, request.resolving.stop
-    async with verified(runner, verify, stop) as check:
+    async with open_verify(runner, verify, stop) as check:
         width = min(AT_ONCE, limiter.max_concurrent)
         yield replace(request, verify=check, width=width, resolving=replace(request.resolving, runner=runner))
 
 
 @contextlib.asynccontextmanager
-async def verified(
-    runner: WorkerRunner, command: Passes | None, stop: asyncio.Event | None = None
+async def open_verify(
+    runner: WorkerRunner, command: CommandContract | None, stop: asyncio.Event | None = None
 ) -> AsyncIterator[Verify | None]:
     """Hold what says of a commit why it is not good; nothing where there is no *command*."""
     if command is None:
@@ -79,7 +81,7 @@ async def verified(
 
 
 @contextlib.asynccontextmanager
-async def reopened(
+async def open_recorded_run(
     folder: Path, environ: Mapping[str, str], run: RunState, at_once: int, resolver: ResolvedTask | None = None
 ) -> AsyncIterator[WorkerRunner]:
     """Hold what sessions of *run* are run with, up to *at_once*; whatever they leave is recorded as the run's."""

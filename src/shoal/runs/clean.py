@@ -20,7 +20,7 @@ from shoal.model.command import Command
 from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.runs.leftovers import Leftover, Sort, Target, find_merged, remove_merged
+from shoal.runs.leftovers import Leftover, LeftoverKind, Target, find_merged, remove_merged
 from shoal.runs.request import RunRequest
 from shoal.sessions.checkpoints import FOLDER, drop_checkpoints, list_checkpoints
 from shoal.sessions.host_probe import TRIAL
@@ -47,7 +47,7 @@ DU_SECONDS = 600.0
 TRIAL_SECONDS = 60.0  # longer than any probe of the host takes
 
 
-async def leftovers(repository: Repository, paths: StatePaths, older_than: float | None = None) -> list[Leftover]:
+async def find_leftovers(repository: Repository, paths: StatePaths, older_than: float | None = None) -> list[Leftover]:
     """Look at everything, at logs and patches only if they are so many seconds old; nothing is changed."""
     # Listed before the ledger is read: what a new run makes from now on is not in the list, and what is in the
     # list was announced in the ledger before it was made.
@@ -55,12 +55,14 @@ async def leftovers(repository: Repository, paths: StatePaths, older_than: float
     noted = [] if older_than is None else _records(paths, time.time() - older_than)
     found = [*_list_killed(paths), *await _classify(repository, paths, entries), *_list_caches(paths)]
     found += await _list_checkpoints(repository, paths)
-    sizes = await _sizes(finding.path for finding in found if finding.sort not in (Sort.KILLED, Sort.CHECKPOINTS))
+    sizes = await _sizes(
+        finding.path for finding in found if finding.kind not in (LeftoverKind.KILLED, LeftoverKind.CHECKPOINTS)
+    )
     sized = [replace(finding, size_bytes=sizes.get(finding.path, 0)) for finding in found]
     return [*sized, *await _filter_needed(repository, paths, noted)]
 
 
-def records(paths: StatePaths) -> list[Leftover]:
+def find_records(paths: StatePaths) -> list[Leftover]:
     """Find the logs and patches of all sessions, of whatever age."""
     return _records(paths, math.inf)
 
@@ -72,17 +74,17 @@ def find_killed_runs(paths: StatePaths) -> list[RunState]:
 
 
 def _list_killed(paths: StatePaths) -> Iterator[Leftover]:
-    return (Leftover(sort=Sort.KILLED, path=paths.run_lock(run.run)) for run in find_killed_runs(paths))
+    return (Leftover(kind=LeftoverKind.KILLED, path=paths.run_lock(run.run)) for run in find_killed_runs(paths))
 
 
 def _list_caches(paths: StatePaths) -> Iterator[Leftover]:
-    yield from (Leftover(sort=Sort.POOL, path=path) for path in _children(paths.pool) if path.is_dir())
-    yield from (Leftover(sort=Sort.BASE, path=path.parent) for path in sorted(paths.bases.glob("*/ready")))
-    yield from (Leftover(sort=Sort.OBJECTS, path=path.parent) for path in sorted(paths.objects.glob("*/ready")))
-    yield from (Leftover(sort=Sort.SETUP, path=path.parent) for path in sorted(paths.setups.glob("*/ready")))
+    yield from (Leftover(kind=LeftoverKind.POOL, path=path) for path in _children(paths.pool) if path.is_dir())
+    yield from (Leftover(kind=LeftoverKind.BASE, path=path.parent) for path in sorted(paths.bases.glob("*/ready")))
+    yield from (Leftover(kind=LeftoverKind.OBJECTS, path=path.parent) for path in sorted(paths.objects.glob("*/ready")))
+    yield from (Leftover(kind=LeftoverKind.SETUP, path=path.parent) for path in sorted(paths.setups.glob("*/ready")))
     kept = [path for path in _children(paths.conversations) if not is_locked(paths.run_lock(path.name))]
-    yield from (Leftover(sort=Sort.CONVERSATION, path=path) for path in kept)
-    yield from (Leftover(sort=Sort.OPENED, path=path) for path in _children(paths.root / "open"))
+    yield from (Leftover(kind=LeftoverKind.CONVERSATION, path=path) for path in kept)
+    yield from (Leftover(kind=LeftoverKind.OPENED, path=path) for path in _children(paths.root / "open"))
 
 
 async def _list_checkpoints(repository: Repository, paths: StatePaths) -> list[Leftover]:
@@ -97,7 +99,7 @@ async def _list_checkpoints(repository: Repository, paths: StatePaths) -> list[L
         for name, session_dir in session_dirs.items()
         if not session_dir.exists() and not _is_of(session_dir, claims, busy)
     ]
-    return [Leftover(sort=Sort.CHECKPOINTS, path=Path(FOLDER, name)) for name in free]
+    return [Leftover(kind=LeftoverKind.CHECKPOINTS, path=Path(FOLDER, name)) for name in free]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,28 +114,30 @@ async def _classify(repository: Repository, paths: StatePaths, entries: Iterable
     entries = list(entries)
     claims = _claims(paths) if entries else {}  # else the whole history would be read for nothing
     busy = {path.stem for path in _locks(paths)}  # live, or killed and still to be brought in
-    sorts = {
+    kinds = {
         entry: await _sort(repository, entry, claims.get(entry)) for entry in entries if not _is_of(entry, claims, busy)
     }
-    return [Leftover(sort=sort, path=entry) for entry, sort in sorts.items() if sort is not None]
+    return [Leftover(kind=kind, path=entry) for entry, kind in kinds.items() if kind is not None]
 
 
 def _records(paths: StatePaths, before: float) -> list[Leftover]:
-    places = ((Sort.LOG, paths.sessions, ".db"), (Sort.RESULT, paths.results, ".patch"))
-    named = [(sort, path) for sort, folder, end in places for path in _children(folder) if path.name.endswith(end)]
-    named += [(Sort.ARTIFACTS, path) for path in _children(paths.results) if path.is_dir() and not path.is_symlink()]
+    places = ((LeftoverKind.LOG, paths.sessions, ".db"), (LeftoverKind.RESULT, paths.results, ".patch"))
+    named = [(kind, path) for kind, folder, end in places for path in _children(folder) if path.name.endswith(end)]
+    named += [
+        (LeftoverKind.ARTIFACTS, path) for path in _children(paths.results) if path.is_dir() and not path.is_symlink()
+    ]
     found = []
-    for sort, path in named:
+    for kind, path in named:
         with contextlib.suppress(FileNotFoundError):  # another `clean` may be at work
             seen = path.lstat()
             # Counted here and not by `du`: there may be more of them than fit into a command.
-            size = (seen.st_blocks + sum(entry.lstat().st_blocks for entry in _inside(sort, path))) * 512
-            found += [Leftover(sort=sort, path=path, size_bytes=size)] if seen.st_mtime < before else []
+            size = (seen.st_blocks + sum(entry.lstat().st_blocks for entry in _inside(kind, path))) * 512
+            found += [Leftover(kind=kind, path=path, size_bytes=size)] if seen.st_mtime < before else []
     return found
 
 
-def _inside(sort: Sort, path: Path) -> list[Path]:
-    return _children(path) if sort is Sort.ARTIFACTS else []
+def _inside(kind: LeftoverKind, path: Path) -> list[Path]:
+    return _children(path) if kind is LeftoverKind.ARTIFACTS else []
 
 
 async def _filter_needed(repository: Repository, paths: StatePaths, noted: Iterable[Leftover]) -> list[Leftover]:
@@ -147,7 +151,7 @@ async def _filter_needed(repository: Repository, paths: StatePaths, noted: Itera
     return [
         finding
         for finding in ended
-        if finding.sort is not Sort.RESULT or await _has_ref(repository, paths, finding, claims)
+        if finding.kind is not LeftoverKind.RESULT or await _has_ref(repository, paths, finding, claims)
     ]
 
 
@@ -160,14 +164,14 @@ def _is_of(entry: Path, claims: Mapping[Path, _Claim], runs: Container[str]) -> 
     return entry in claims and claims[entry].run in runs
 
 
-async def _sort(repository: Repository, entry: Path, claim: _Claim | None) -> Sort | None:
+async def _sort(repository: Repository, entry: Path, claim: _Claim | None) -> LeftoverKind | None:
     """Say what *entry* is; `None` for a probe of the host that may be going on."""
     if claim is not None:
-        return Sort.LEFTOVER if await _is_held(repository, claim.result) else Sort.RAW
+        return LeftoverKind.LEFTOVER if await _is_held(repository, claim.result) else LeftoverKind.RAW
     if not entry.name.startswith(TRIAL):
-        return Sort.RAW  # the ledger does not know it: it was lost, or is another's
+        return LeftoverKind.RAW  # the ledger does not know it: it was lost, or is another's
     is_left = is_orphan(entry.name.removeprefix(TRIAL))
-    return Sort.LEFTOVER if is_left or time.time() - entry.lstat().st_mtime > TRIAL_SECONDS else None
+    return LeftoverKind.LEFTOVER if is_left or time.time() - entry.lstat().st_mtime > TRIAL_SECONDS else None
 
 
 def _claims(paths: StatePaths) -> dict[Path, _Claim]:
@@ -230,7 +234,7 @@ class Cleaning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broom:
+class CleanRequest:
     """Where to clean, and whether what no ref holds may go too."""
 
     folder: Path
@@ -246,7 +250,7 @@ class Broom:
     """Called as in a `RunRequest`."""
 
 
-async def find_merged_branches(broom: Broom) -> list[Leftover]:
+async def find_merged_branches(broom: CleanRequest) -> list[Leftover]:
     """Find the branches of agents whose work is in the user's branch; those of runs that may go on stay."""
     if broom.target is None:
         return []
@@ -256,10 +260,10 @@ async def find_merged_branches(broom: Broom) -> list[Leftover]:
     steps = [step for run in open_runs for step in run.steps.values()]
     busy = {session.branch for step in steps for session in step.sessions.values()}
     found = await find_merged(broom.repository, broom.target, busy)
-    return [Leftover(sort=Sort.BRANCH, path=Path(branch)) for branch in found]
+    return [Leftover(kind=LeftoverKind.BRANCH, path=Path(branch)) for branch in found]
 
 
-async def clean(broom: Broom) -> Cleaning:
+async def clean(broom: CleanRequest) -> Cleaning:
     """Bring in the killed runs and what could not be kept before, then remove what may go.
 
     The ledger is rebuilt first where it was lost. All of it works on a full disk, with the space that was reserved.
@@ -271,8 +275,8 @@ async def clean(broom: Broom) -> Cleaning:
     if broom.paths.bases.is_dir():
         await base_checkouts.sweep_bases(broom.repository, broom.paths.bases)
     await object_stores.sweep_stores(broom.paths.objects)
-    seen = [*await leftovers(broom.repository, broom.paths, broom.older_than), *await find_merged_branches(broom)]
-    found = [leftover for leftover in seen if leftover.sort is not Sort.KILLED]
+    seen = [*await find_leftovers(broom.repository, broom.paths, broom.older_than), *await find_merged_branches(broom)]
+    found = [leftover for leftover in seen if leftover.kind is not LeftoverKind.KILLED]
     gone = [
         leftover for leftover in found if (broom.force or not leftover.needs_force) and await _remove(broom, leftover)
     ]
@@ -287,7 +291,7 @@ async def clean(broom: Broom) -> Cleaning:
     )
 
 
-async def _open_ledger(broom: Broom) -> tuple[str, ...]:
+async def _open_ledger(broom: CleanRequest) -> tuple[str, ...]:
     """Make sure that the ledger can be read and written; return what had to be done for that."""
     if not (broom.paths.ledger.exists() or broom.paths.sessions.is_dir()):
         return ()
@@ -300,7 +304,7 @@ async def _open_ledger(broom: Broom) -> tuple[str, ...]:
     return (*rebuilt, *((note,) if recorded else ()))
 
 
-async def _recover(broom: Broom) -> "Recovery":
+async def _recover(broom: CleanRequest) -> "Recovery":
     """Reconcile, in the sandbox of the latest run that left something; where there is none, no sandbox is needed."""
     # whatever a run needs: a dry run does not pay for it
     from shoal.runs.context import open_run
@@ -325,38 +329,38 @@ def _find_raw_runs(paths: StatePaths) -> list[RunState]:
     return [run for run in runs if any(left & set(step.sessions) for step in run.steps.values())]
 
 
-async def _remove(broom: Broom, finding: Leftover) -> bool:
+async def _remove(broom: CleanRequest, finding: Leftover) -> bool:
     """Remove one thing; `False` when it turns out to be in use."""
-    match finding.sort:
-        case Sort.LEFTOVER | Sort.RAW:
+    match finding.kind:
+        case LeftoverKind.LEFTOVER | LeftoverKind.RAW:
             await _workspace_removed(broom, finding.path)
-        case Sort.POOL:
+        case LeftoverKind.POOL:
             await _remove_pooled(broom, finding.path)
-        case Sort.BASE:
+        case LeftoverKind.BASE:
             await base_checkouts.evict_base(broom.repository, finding.path)
             return not finding.path.exists()
-        case Sort.OBJECTS:
+        case LeftoverKind.OBJECTS:
             await object_stores.evict_store(finding.path)
             return not finding.path.exists()
-        case Sort.SETUP:
+        case LeftoverKind.SETUP:
             await setup.evict_setup(finding.path)
             return not finding.path.exists()
-        case Sort.OPENED:
+        case LeftoverKind.OPENED:
             return await _remove_opened(broom, finding.path)
-        case Sort.LOG | Sort.RESULT:
+        case LeftoverKind.LOG | LeftoverKind.RESULT:
             _record_removed(finding.path)
-        case Sort.ARTIFACTS | Sort.CONVERSATION:
+        case LeftoverKind.ARTIFACTS | LeftoverKind.CONVERSATION:
             await remove_all(finding.path)
-        case Sort.BRANCH:
+        case LeftoverKind.BRANCH:
             return broom.target is not None and await remove_merged(broom.repository, broom.target, str(finding.path))
-        case Sort.CHECKPOINTS:
+        case LeftoverKind.CHECKPOINTS:
             await drop_checkpoints(broom.repository, finding.path.name)
-        case Sort.KILLED:
+        case LeftoverKind.KILLED:
             return False
     return True
 
 
-async def _workspace_removed(broom: Broom, path: Path) -> None:
+async def _workspace_removed(broom: CleanRequest, path: Path) -> None:
     for place in list_mounts(path):
         unmount(place)
     await forget_worktree(broom.repository, path)
@@ -369,7 +373,7 @@ def _record_removed(path: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-async def _remove_pooled(broom: Broom, path: Path) -> None:
+async def _remove_pooled(broom: CleanRequest, path: Path) -> None:
     async with repository_locked(broom.repository.git):
         # Without its note no run takes it any more.
         path.with_suffix(".json").unlink(missing_ok=True)
@@ -377,7 +381,7 @@ async def _remove_pooled(broom: Broom, path: Path) -> None:
     await remove_all(path)
 
 
-async def _remove_opened(broom: Broom, path: Path) -> bool:
+async def _remove_opened(broom: CleanRequest, path: Path) -> bool:
     """Take away a worktree that a person opened, unless there is work of theirs in it."""
     if (path / ".git").is_file() and await dirt(replace(broom.repository, top=path)) > 0:
         return False

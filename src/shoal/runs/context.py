@@ -34,8 +34,8 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, probe_sandbox
 from shoal.sessions.session_dir import User
 from shoal.sessions.setup.project import project_ready
-from shoal.sessions.toolchain import searching
-from shoal.steps.workers import Equipment
+from shoal.sessions.toolchain import search_path
+from shoal.steps.workers import WorkerSettings
 from shoal.store.database import release_if_full
 from shoal.store.known_repositories import register
 from shoal.store.ledger import open_ledger
@@ -56,7 +56,7 @@ class OpenRun:
     context: RunContext
     plan: Plan
     """With commits in the place of the names that stages start from."""
-    equipment: Mapping[str, Equipment] = field(default_factory=dict)
+    equipment: Mapping[str, WorkerSettings] = field(default_factory=dict)
     """What the workers of each step are run with."""
     recovery: Recovery = field(default_factory=Recovery)
     """What killed runs had left: what was brought in now, and what could not be."""
@@ -70,7 +70,7 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
     the work of killed runs is brought in. This is the only way to a `RunContext`, also where no agent of a plan runs.
     """
     plan = plan or Plan(name=request.name, steps=())
-    environ = searching(request.environ, plan.toolchains)
+    environ = search_path(request.environ, plan.toolchains)
     adapters = adapters_for(plan, this_host(), environ)
     await assert_installed(plan, this_host(), environ)
     rebuilt: list[str] = []
@@ -106,8 +106,8 @@ async def _open_context(request: RunRequest, plan: Plan, on_rebuilt: OnRebuilt) 
     run = request.run or f"{request.name}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
     async with (
         open_ledger(store_at(paths, on_rebuilt), on_blocked=request.on_blocked) as book,
-        _owned(paths, run),
-        _pinned(repository, paths, run, commit),
+        _hold_run_lock(paths, run),
+        _hold_pin(repository, paths, run, commit),
         base_ready(repository, commit, paths.bases, on_gather=request.on_gather) as base,
         project_ready(repository, base, paths, run) as project,
         _trash(paths) as trash,
@@ -205,7 +205,7 @@ def exclude_state(repository: Repository) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _owned(paths: StatePaths, run: str) -> AsyncIterator[None]:
+async def _hold_run_lock(paths: StatePaths, run: str) -> AsyncIterator[None]:
     """Hold the run's lock: whoever finds its file unlocked knows that something of the run was not brought in."""
     lock = paths.run_lock(run)
     async with hold_lock(lock, timeout=5):
@@ -217,7 +217,7 @@ async def _owned(paths: StatePaths, run: str) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _pinned(repository: Repository, paths: StatePaths, run: str, commit: str) -> AsyncIterator[None]:
+async def _hold_pin(repository: Repository, paths: StatePaths, run: str, commit: str) -> AsyncIterator[None]:
     """Hold the base by a ref, so that no gc can take its objects away from the agents that borrow them.
 
     What a second cancel cut off is brought in by the next start, which needs its bases until then.

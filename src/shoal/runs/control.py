@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from shoal.errors import BadInput, NoMessages, first_of
+from shoal.errors import BadInput, NoMessages, first_error
 from shoal.model.events import RequestTaken
 from shoal.proc.spawn import raise_file_limit
 from shoal.sessions.session_control import AgentMessage
@@ -124,6 +124,6 @@ async def hold_control(control: RunControl) -> AsyncIterator[None]:
                 error = raised
             taking.cancel()
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
     if error is not None:
         raise error

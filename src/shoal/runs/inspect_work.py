@@ -34,7 +34,7 @@ class Combination:
 
 
 @contextlib.asynccontextmanager
-async def combination(repository: Repository, report: RunReport) -> AsyncIterator[Combination]:
+async def open_combination(repository: Repository, report: RunReport) -> AsyncIterator[Combination]:
     """Merge all that ended well, in the order in which a merge would; nothing is left in the repository."""
     candidates = select_candidates(await find_workers(repository, report), allowed=ALL_ALLOWED).candidates
     line = order_candidates(candidates, await preview_merge(repository, report.run, report.base, candidates))
@@ -63,26 +63,26 @@ HEADS = "refs/heads/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenedBranch:
     """A worktree of a branch, and whether it was made just now."""
 
     path: Path
     is_new: bool
 
 
-async def open_branch(repository: Repository, branch: str, path: Path) -> Opened:
+async def open_branch(repository: Repository, branch: str, path: Path) -> OpenedBranch:
     """Check *branch* out at *path*; where it is open already, say where. The worktree is the person's from then on."""
     commit = await value(repository, f"{HEADS}{branch}")
     if commit is None:
         raise BadInput(f"the branch {branch!r} is gone; it was renamed or deleted")
     if (place := find_checkout(repository, branch)) is not None:
         if place.is_dir():
-            return Opened(path=place, is_new=False)
+            return OpenedBranch(path=place, is_new=False)
         await forget_worktree(repository, place)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise BadInput(f"{path} is in use; name an empty or a new folder with --path")
     await _check_out(repository, commit, path, await _add_worktree(repository, branch, path))
-    return Opened(path=path, is_new=True)
+    return OpenedBranch(path=path, is_new=True)
 
 
 def find_checkout(repository: Repository, branch: str) -> Path | None:

@@ -240,9 +240,7 @@ async def _foreseen(request: RunRequest, worker: WorkerSpec) -> _Foreseen:
     paths = StatePaths.of(await home_of(request))
     session_dir = paths.session_dir(worker.session)
     disk = session_dir / "disk" if worker.limits.is_exact else session_dir
-    directory = SessionDir(
-        path=session_dir, disk=disk, session=worker.session, port=0, database_name=worker.database
-    )
+    directory = SessionDir(path=session_dir, disk=disk, session=worker.session, port=0, database_name=worker.database)
     return _Foreseen(
         paths.workspace(str(request.run), worker.step, 0),
         directory.database,

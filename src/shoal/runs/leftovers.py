@@ -11,7 +11,7 @@ from shoal.git.run import git
 from shoal.model.repository import Repository
 
 
-class Sort(StrEnum):
+class LeftoverKind(StrEnum):
     """What kind of thing was found."""
 
     KILLED = "killed run"
@@ -34,19 +34,19 @@ class Sort(StrEnum):
 class Leftover:
     """One thing on disk; what no ref holds, or what a person opened, goes only by force."""
 
-    sort: Sort
+    kind: LeftoverKind
     path: Path
     size_bytes: int = 0
 
     @property
     def needs_force(self) -> bool:
         """Say whether removing it could lose work."""
-        return self.sort in (Sort.RAW, Sort.OPENED)
+        return self.kind in (LeftoverKind.RAW, LeftoverKind.OPENED)
 
     @property
     def is_record(self) -> bool:
         """Say whether it is what a session left to be read: that goes by its age, and only when asked for."""
-        return self.sort in (Sort.LOG, Sort.RESULT, Sort.ARTIFACTS)
+        return self.kind in (LeftoverKind.LOG, LeftoverKind.RESULT, LeftoverKind.ARTIFACTS)
 
 
 AGENTS = "refs/heads/agent/"

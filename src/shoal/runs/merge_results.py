@@ -5,14 +5,21 @@ from dataclasses import replace
 
 from shoal.errors import BadInput, UnknownName
 from shoal.merge.merge import merge
-from shoal.merge.request import MergeRequest, Resolving, conflict_rule, find_results, open_merge_context, session_name
+from shoal.merge.request import (
+    ConflictOptions,
+    MergeRequest,
+    conflict_rule,
+    find_results,
+    open_merge_context,
+    session_name,
+)
 from shoal.merge.resolver_prompt import advice
 from shoal.model.conflict_rule import verification
 from shoal.model.merge import Conflict, MergeReport, MergeResult
 from shoal.model.merge import Strategy as MergeStrategy
 from shoal.model.results import WorkerResult
 from shoal.model.task import AgentLike
-from shoal.runs.auto_merge import equipped
+from shoal.runs.auto_merge import prepare_merge_request
 from shoal.runs.isolated_session import IsolatedAgentSession
 from shoal.runs.program_run import ProgramRun
 from shoal.sessions.command_session import OpenSession
@@ -45,7 +52,7 @@ class ProgramMerge(ProgramRun):
         makes it fail is put aside. What conflicts is resolved as *on_conflict* says, by the agent *resolver* with
         `agent`; `redo` does tasks of this run again.
         """
-        how = Resolving(rule=conflict_rule(on_conflict, resolver))
+        how = ConflictOptions(rule=conflict_rule(on_conflict, resolver))
         request = MergeRequest(strategy=_strategy(strategy), into=into, allow_secrets=allow_secrets, resolving=how)
         request = replace(request, allow_executable=allow_executable_config)
         if results is not None and not results:
@@ -57,7 +64,9 @@ class ProgramMerge(ProgramRun):
         async with self._open() as task_run:
             if resolver is not None:
                 request = replace(request, resolving=replace(how, resolver=await task_run.resolver(resolver)))
-            async with equipped(task_run.runner, request, None if verify is None else verification(verify)) as whole:
+            async with prepare_merge_request(
+                task_run.runner, request, None if verify is None else verification(verify)
+            ) as whole:
                 return await self._merge_sessions(results, whole)
 
     async def merge_agent_results(

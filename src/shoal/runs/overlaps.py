@@ -15,7 +15,7 @@ from shoal.git.diff import list_touched_files
 from shoal.git.merge import try_pairs
 from shoal.model.events import OverlapSeen, Recorded, SessionEnded, StepEnded
 from shoal.model.merge import Conflict, Overlap
-from shoal.model.plan import Plan, Step, everything
+from shoal.model.plan import Plan, Step, walk_stages
 from shoal.model.results import Purpose, WorkerResult
 from shoal.sessions.context import RunContext
 
@@ -41,7 +41,7 @@ class Overlaps:
         self._rivals: dict[str, dict[int, WorkerResult]] = {}
         self._news: asyncio.Queue[WorkerResult] = asyncio.Queue()
         self._ended: dict[str, WorkerResult] = {}
-        self._places = Places()
+        self._places = TouchedPaths()
 
     def hear(self, recorded: Recorded) -> None:
         """Take note of work that counts; of workers that are alternatives only the chosen one's does."""
@@ -137,7 +137,7 @@ class Overlaps:
         await self._site.ledger.append(OverlapSeen(run=self._site.run, overlap=overlap, is_last=is_last))
 
 
-class Places:
+class TouchedPaths:
     """Which sessions touch which places: a file, or a file where another has a folder."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ async def watch_overlaps(
 
 def alternatives_of(plan: Plan) -> frozenset[str]:
     """Name the steps of which only one worker's work will count."""
-    steps = (stage for stage in everything(plan.steps) if isinstance(stage, Step))
+    steps = (stage for stage in walk_stages(plan.steps) if isinstance(stage, Step))
     return frozenset(step.name for step in steps if step.select is not None)
 
 

@@ -29,14 +29,14 @@ from shoal.patterns import (
     stream,
 )
 from shoal.patterns.balance import Strategy
-from shoal.patterns.outcome import Meter
+from shoal.patterns.outcome import ProgressMeter
 from shoal.patterns.source import Source
 from shoal.runs.merge_results import ProgramMerge
 from shoal.runs.task_run import TaskRun, run_task_graph
 from shoal.sessions.command_session import OpenSession
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import is_good
-from shoal.steps.workers import room_for
+from shoal.steps.workers import limiter_for
 
 Stage = Sequence[TaskLike] | Callable[[list[WorkerResult]], Sequence[TaskLike]]
 OnProgress: TypeAlias = Callable[[Progress], Awaitable[None] | None] | None
@@ -61,7 +61,7 @@ class RunPatterns(ProgramMerge):
         """
         async with self._open() as task_run:
             workers = await task_run.plan_graph(_list_tasks(tasks, retry))
-            meter = Meter(progress, len(workers))
+            meter = ProgressMeter(progress, len(workers))
             try:
                 async with asyncio.timeout(deadline) as clock:
                     await run_task_graph(
@@ -87,7 +87,9 @@ class RunPatterns(ProgramMerge):
     ) -> list[WorkerResult]:
         """Run all; the first that does not end well ends the rest, whose work is kept, and raises `AgentFailed`."""
         async with self._plan_workers(tasks, retry) as (task_run, workers), _failing():
-            return await gather(_calls(task_run, workers), accept=is_good, limiter=room_for(workers), progress=progress)
+            return await gather(
+                _calls(task_run, workers), accept=is_good, limiter=limiter_for(workers), progress=progress
+            )
 
     async def race(
         self, tasks: Sequence[TaskLike], *, progress: OnProgress = None, retry: RetryLike = None
@@ -97,7 +99,7 @@ class RunPatterns(ProgramMerge):
             return await race(
                 _calls(task_run, _find_decisive(task_run, workers, 1)),
                 accept=is_good,
-                limiter=room_for(workers),
+                limiter=limiter_for(workers),
                 progress=progress,
             )
 
@@ -112,7 +114,7 @@ class RunPatterns(ProgramMerge):
                 _calls(task_run, _find_decisive(task_run, workers, n)),
                 n,
                 accept=is_good,
-                limiter=room_for(workers),
+                limiter=limiter_for(workers),
                 progress=progress,
             )
 
@@ -261,7 +263,7 @@ def _failure(error: Exception) -> Exception:
 
 
 async def _all(task_run: TaskRun, workers: Sequence[WorkerSpec], progress: OnProgress) -> list[WorkerResult]:
-    outcomes = await settled(_calls(task_run, workers), accept=is_good, limiter=room_for(workers), progress=progress)
+    outcomes = await settled(_calls(task_run, workers), accept=is_good, limiter=limiter_for(workers), progress=progress)
     for outcome in outcomes:
         if isinstance(outcome, Err) and not isinstance(outcome.error, Refused):
             raise outcome.error

@@ -19,7 +19,7 @@ from shoal.git.snapshot import is_hidden
 from shoal.merge.deliver import find_target
 from shoal.model.agent import ACP
 from shoal.model.command import Command
-from shoal.model.contract import Passes
+from shoal.model.contract import CommandContract
 from shoal.model.masking import Mask
 from shoal.model.plan import PipelineGroup, Plan, Stage
 from shoal.model.repository import Repository
@@ -33,7 +33,7 @@ from shoal.sessions.host_probe import assert_exact_disk, kind_of_workspace, prob
 from shoal.sessions.policy import assert_grants
 from shoal.sessions.session_dir import SYSTEM_PATH
 from shoal.sessions.toolchain import show_folders, toolchain
-from shoal.steps.workers import Equipment
+from shoal.steps.workers import WorkerSettings
 from shoal.workspaces.kind import Kind
 
 
@@ -121,7 +121,7 @@ def _commands(plan: Plan) -> Iterator[_Command]:
         if step.is_command and words[: len(SHELL)] == SHELL:
             yield _Command(f"step {step.name}", words[len(SHELL)], step.task)
         for contract in (*step.contracts, step.trial):
-            if isinstance(contract, Passes):
+            if isinstance(contract, CommandContract):
                 what = "select" if contract is step.trial else f"contract {contract.type}"
                 yield _Command(f"step {step.name}: {what}", contract.command, step.task)
     if plan.merging is not None and plan.merging.verify is not None:
@@ -154,11 +154,11 @@ def adapters_for(plan: Plan, host: AdapterHost, environ: Mapping[str, str]) -> d
     return {step.name: adapter_of(step.task.agent, host) for step in plan.working}
 
 
-async def equip_steps(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> dict[str, Equipment]:
+async def equip_steps(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> dict[str, WorkerSettings]:
     """Find the sandbox and the kind of workspace of each step that asks for others than the run's."""
     sandboxes: dict[str, Sandbox] = {}
     kinds: dict[tuple[str, str], Kind] = {}
-    found: dict[str, Equipment] = {}
+    found: dict[str, WorkerSettings] = {}
     for step in plan.working:
         sandbox, kind = None, None
         if step.sandbox not in (None, context.sandbox.name):
@@ -170,7 +170,7 @@ async def equip_steps(context: RunContext, plan: Plan, adapters: Mapping[str, Ad
             kinds[key] = kind = kinds.get(key) or await kind_of_workspace(
                 strategy, behind, context.paths, stays=not context.cleanup
             )
-        found[step.name] = Equipment(adapter=adapters[step.name], sandbox=sandbox, kind=kind)
+        found[step.name] = WorkerSettings(adapter=adapters[step.name], sandbox=sandbox, kind=kind)
     return found
 
 

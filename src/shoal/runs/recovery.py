@@ -21,7 +21,7 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.executable_config import flag_changes
 from shoal.sessions.keep_work import KeptWork, add_seal_notes, find_secrets, keep_work
 from shoal.sessions.open_session import prune
-from shoal.sessions.saved_conversations import Attempt, keep_conversation, last_heard
+from shoal.sessions.saved_conversations import ConversationKey, keep_conversation, last_heard
 from shoal.sessions.seal import SealRequest, seal_work
 from shoal.sessions.session_dir import SessionDir
 from shoal.store.fold import fold
@@ -224,7 +224,9 @@ async def _reconcile_session(context: RunContext, step: str, session: SessionSta
     for place in _list_places(context, session, session_dir):
         await end_survivors(place)
     heard = last_heard(context.paths, session.session) if session.result is None else None
-    attempt = Attempt(run=context.run, step=step, visit=session.visit, index=session.index, attempt=session.attempt)
+    attempt = ConversationKey(
+        run=context.run, step=step, visit=session.visit, index=session.index, attempt=session.attempt
+    )
     folder = attempt.folder(context.paths) if heard is not None and heard.client_session else None
     work = await _salvage(context, session, session_dir, path, folder)
     for place in list_mounts(session_dir):
@@ -349,7 +351,7 @@ async def _seal(
     message = f"{session.branch.split('/')[1]}: work of an agent that was cut off\n\nShoal-Session: {session.session}\n"
     async with (
         base_checkouts.base_ready(context.repository, session.base, context.paths.bases) as base,
-        _reopened(replace(context, base=base), session, directory.disk, path) as workspace,
+        _open_killed_run(replace(context, base=base), session, directory.disk, path) as workspace,
     ):
         there = replace(context, base=base)
         if known.commit is None:
@@ -374,7 +376,9 @@ async def _branch_dropped(context: RunContext, session: SessionState, here: str 
 
 
 @contextlib.asynccontextmanager
-async def _reopened(context: RunContext, session: SessionState, disk: Path, path: Path) -> AsyncIterator[Workspace]:
+async def _open_killed_run(
+    context: RunContext, session: SessionState, disk: Path, path: Path
+) -> AsyncIterator[Workspace]:
     """Look at a killed session's files again, read-only."""
     if session.strategy != "overlay":
         admin = admin_of(context.repository, path) if session.strategy == "worktree" else None

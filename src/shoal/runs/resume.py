@@ -12,7 +12,7 @@ from shoal.git.commits import is_ancestor
 from shoal.git.repository import inspect
 from shoal.model.events import GateAnswered, GateOpened, RunPlanned, RunResumed, SessionDiscarded
 from shoal.model.gate import GateVerdict
-from shoal.model.plan import PipelineGroup, Plan, Stage, everything
+from shoal.model.plan import PipelineGroup, Plan, Stage, walk_stages
 from shoal.model.repository import Repository
 from shoal.model.status import Status
 from shoal.runs.request import Resume, RunRequest
@@ -153,8 +153,8 @@ def find_resumable(
 
 def _assert_same_finished(run: RunState, recorded: Plan, changed: Plan) -> None:
     """Refuse a changed plan whose finished steps are not as they were."""
-    before = {stage.name: stage for stage in everything(recorded.steps)}
-    after = {stage.name: stage for stage in everything(changed.steps)}
+    before = {stage.name: stage for stage in walk_stages(recorded.steps)}
+    after = {stage.name: stage for stage in walk_stages(changed.steps)}
     for name, step in run.steps.items():
         is_finished = any(session.status in FINISHED for session in step.sessions.values())
         if is_finished and name in before and before[name] != after.get(name):
@@ -184,7 +184,7 @@ def discard_failed(run: RunState, plan: Plan, word: str | None = None) -> tuple[
 
 def discard_from(run: RunState, plan: Plan, step: str) -> tuple[SessionDiscarded, ...]:
     """Discard all sessions of *step* and of the steps that depend on it."""
-    known = {stage.name for stage in everything(plan.steps)}
+    known = {stage.name for stage in walk_stages(plan.steps)}
     if step not in known:
         raise BadInput(f"{run.run} has no step {step!r}; its steps: {', '.join(sorted(known))}")
     found = _sessions_of(run, {step} | dependants(plan.steps, {step}))
@@ -256,7 +256,7 @@ def dependants(stages: Sequence[Stage], names: set[str]) -> set[str]:
     """List the stages that depend on any of *names*, with all that is inside of them, at every level."""
     found: set[str] = set()
     for stage in stages:
-        inner = {item.name for item in everything([stage])}
+        inner = {item.name for item in walk_stages([stage])}
         if isinstance(stage, PipelineGroup):
             found |= dependants(stage.stages, names)
         if set(stage.needs) & (names | found) or (inner & (names | found) and stage.loop is not None):

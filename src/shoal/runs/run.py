@@ -7,11 +7,11 @@ import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 
-from shoal.errors import ExitCode, ShoalError, first_of
+from shoal.errors import ExitCode, ShoalError, first_error
 from shoal.git.repository import dirt
 from shoal.model.events import Event, Recorded, RunEnded, RunStarted
 from shoal.model.limits import ResourceLimits
-from shoal.model.plan import Approval, Plan, Stage, Step, everything
+from shoal.model.plan import Approval, Plan, Stage, Step, walk_stages
 from shoal.model.policy import NETWORKS
 from shoal.model.results import RunBroken, RunReport, StepResult, exit_code
 from shoal.model.status import Rule, Status, run_status, step_status
@@ -30,13 +30,13 @@ from shoal.sessions.session import name_short_secrets
 from shoal.sessions.setup.project import setup_notes
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
-from shoal.steps.gate import door_of
+from shoal.steps.gate import open_request_door
 from shoal.steps.history import History
 from shoal.steps.stage_outcome import record_stage_ended, record_stages_started
 from shoal.steps.stages import StageRunner
 from shoal.steps.step import StepRunner, make_all_workers
 from shoal.steps.template_scope import TemplateScope
-from shoal.steps.workers import together
+from shoal.steps.workers import run_together
 from shoal.store.fold import Fold
 from shoal.store.fold import report as make_report
 from shoal.store.ledger import Listener
@@ -69,7 +69,7 @@ async def record_start(
             *name_short_secrets(context.mask),
         ),
         limits=_limits(context, plan, limits),
-        stages=tuple(stage.name for stage in everything(plan.steps)),
+        stages=tuple(stage.name for stage in walk_stages(plan.steps)),
     )
     await context.ledger.append(started, *more)
     return started
@@ -101,7 +101,7 @@ def _other_sandboxes(context: RunContext, plan: Plan) -> tuple[str, ...]:
     """Name the steps in another sandbox than the run's, and warn of gates that agents can answer."""
     other = [step for step in plan.working if step.sandbox not in (None, context.sandbox.name)]
     notes = [f"step {step.name}: sandbox {step.sandbox} instead of the run's" for step in other]
-    has_gates = any(isinstance(stage, Approval) for stage in everything(plan.steps))
+    has_gates = any(isinstance(stage, Approval) for stage in walk_stages(plan.steps))
     names = (context.sandbox.name, *(step.sandbox for step in other if step.sandbox))
     if has_gates and not all(map(confines, names)):
         notes.append("an agent without a sandbox can answer gates itself")
@@ -118,7 +118,7 @@ def _gaps(context: RunContext, plan: Plan) -> tuple[str, ...]:
 async def record_stopped(stages: StageRunner, plan: Plan) -> None:
     """Record the end of each stage that was stopped, or that never began."""
     outer = {stage.name for stage in plan.steps}
-    for stage in everything(plan.steps):
+    for stage in walk_stages(plan.steps):
         if stage.name in stages.outcomes or not (stage.name in outer or stages.steps.has_begun(stage.name)):
             continue
         result = replace(_result_of_stopped(stages, plan, stage), notes=stages.notes.get(stage.name, ()))
@@ -160,7 +160,7 @@ async def run(plan: Plan, request: RunRequest, *, stop: asyncio.Event, listen: L
     began, work = time.monotonic(), None
     try:
         async with open_run(replace(request, on_event=listen), plan) as opened:
-            with door_of(opened.context) as door:
+            with open_request_door(opened.context) as door:
                 record = RunRecord(opened.context)
                 history = await _begin(opened, request)
                 work = _Work(opened, record, _make_runner(opened.context, opened.plan, history), door)
@@ -299,7 +299,7 @@ async def _run_stages(stages: StageRunner, plan: Plan) -> None:
         await stages.run(plan.steps, None, _scope(steps.context, plan))
         return
     await record_stages_started(steps.context, plan.steps)
-    await together(steps.runner, make_all_workers(steps, plan.working), plan.rule)
+    await run_together(steps.runner, make_all_workers(steps, plan.working), plan.rule)
 
 
 def _scope(context: RunContext, plan: Plan) -> TemplateScope:
@@ -325,4 +325,4 @@ async def _until(stop: asyncio.Event, runner: WorkerRunner, work: Coroutine[None
                     runner.end_at_once()
                 raise
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None

@@ -40,17 +40,17 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
-from shoal.steps.dag import Contribution, DagRunner, Node, Turn, Unstacked, explain_skip
-from shoal.steps.gate import door_of
+from shoal.steps.dag import Contribution, DagRunner, Node, NodeInputs, Unstacked, explain_skip
+from shoal.steps.gate import open_request_door
 from shoal.steps.history import History
 from shoal.steps.resolve_task import (
     AgentDirectory,
     TaskDefaults,
     add_need_results,
     assert_order,
-    assignment,
     name_tasks,
-    settle,
+    resolve_assignment,
+    resolve_task,
 )
 from shoal.store.fold import fold, report
 from shoal.store.ledger import Listener
@@ -145,7 +145,7 @@ class TaskRun:
     async def resolver(self, agent: AgentLike) -> ResolvedTask:
         """Settle the agent that resolves conflicts; refuse one that this host does not have."""
         context = self.runner.context
-        made = assignment(
+        made = resolve_assignment(
             Task(prompt="resolve a conflict", agent=agent, name="resolve"), self._directory, self._defaults
         )
         plan = Plan(name=self.settings.name, steps=(), reviewers={"resolver": made})
@@ -170,7 +170,7 @@ class TaskRun:
     async def _plan_workers(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
         """Settle each task on its agent, refuse what cannot start, and record the steps; nothing runs yet."""
         context = self.runner.context
-        roles = [settle(task, self._directory, self._defaults) for task in tasks]
+        roles = [resolve_task(task, self._directory, self._defaults) for task in tasks]
         steps = [
             Step(name=str(task.name), task=role.task, artifacts=role.artifacts, contracts=role.contracts)
             for task, role in zip(tasks, roles, strict=True)
@@ -265,7 +265,7 @@ async def open_task_run(
     opening = open_run(request, plan)
     async with opening as opened, contextlib.AsyncExitStack() as held:
         context = opened.context
-        door = held.enter_context(door_of(context))
+        door = held.enter_context(open_request_door(context))
         history = await _begin(context, plan, request, settings)
         admission = Admission(context.paths.root, objects=context.repository.git)
         limit = limiter or admitting(context, admission, most)
@@ -332,7 +332,7 @@ OnEnd = Callable[[WorkerResult], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _TaskEnd:
     result: WorkerResult
     base: str | None
     """The commit that it started from; `None` is the run's base."""
@@ -363,19 +363,19 @@ class _TaskWork:
     work: Work
     on_end: OnEnd | None
 
-    def is_met(self, ended: _Ended) -> bool:
+    def is_met(self, ended: _TaskEnd) -> bool:
         return ended.result.status.is_good
 
-    def contribution(self, name: str, ended: _Ended) -> Contribution:
+    def contribution(self, name: str, ended: _TaskEnd) -> Contribution:
         return Contribution(name, ended.commit)
 
-    async def skip(self, node: Node, failed: Sequence[str]) -> _Ended:
+    async def skip(self, node: Node, failed: Sequence[str]) -> _TaskEnd:
         return await self._note(node, Status.SKIPPED, explain_skip(failed))
 
-    async def unstack(self, node: Node, error: Unstacked, turn: Turn[_Ended]) -> _Ended:
+    async def unstack(self, node: Node, error: Unstacked, turn: NodeInputs[_TaskEnd]) -> _TaskEnd:
         return await self._note(node, Status.FAILED, str(error))
 
-    async def perform(self, node: Node, turn: Turn[_Ended]) -> _Ended:
+    async def perform(self, node: Node, turn: NodeInputs[_TaskEnd]) -> _TaskEnd:
         worker = self.workers[node.name]
         task = worker.task
         if worker.wish is not None:
@@ -383,13 +383,13 @@ class _TaskWork:
         await self.work(replace(worker, base=turn.base, task=task))
         return await self._end(node, turn.base)
 
-    async def _note(self, node: Node, status: Status, why: str) -> _Ended:
+    async def _note(self, node: Node, status: Status, why: str) -> _TaskEnd:
         worker = self.workers[node.name]
         self.runner.note(worker, worker.result_without_start(status, why))
         return await self._end(node, None)
 
-    async def _end(self, node: Node, base: str | None) -> _Ended:
-        ended = _Ended(self.runner.result(self.workers[node.name]), base)
+    async def _end(self, node: Node, base: str | None) -> _TaskEnd:
+        ended = _TaskEnd(self.runner.result(self.workers[node.name]), base)
         if self.on_end is not None:
             await self.on_end(ended.result)
         return ended

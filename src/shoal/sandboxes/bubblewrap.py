@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import BadInput, Unavailable
-from shoal.model.command import Argument, Command, Given, ReportPipe
+from shoal.model.command import Argument, Command, InheritedBytes, ReportPipe
 from shoal.model.policy import NETWORKS, Layers, Network, Policy
 from shoal.sandboxes import bubblewrap as inside
 from shoal.sandboxes.host import TRIAL_TOKEN, HostRoot, SandboxHost
@@ -204,8 +204,8 @@ class Bubblewrap:
             *view.argv,
             *("--chdir", str(command.cwd)),
             # Not in argv, which every user of the host can read, and not in the environment of bubblewrap itself.
-            *("--args", Given(nul_separated(("--clearenv", *variables)))),
-            *("--seccomp", Given(self.seccomp)),
+            *("--args", InheritedBytes(nul_separated(("--clearenv", *variables)))),
+            *("--seccomp", InheritedBytes(self.seccomp)),
             *("--info-fd", ReportPipe("info")),
             "--",
             *inside.argv(command.argv, environment, policy, view),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.errors import Unavailable
-from shoal.model.command import Command, Given
+from shoal.model.command import Command, InheritedBytes
 from shoal.model.policy import NETWORKS, Policy
 from shoal.sandboxes.host import TRIAL_TOKEN, HostRoot, SandboxHost, Trial
 from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, RESOURCES, TRUE, user_shares
@@ -71,7 +71,7 @@ class Landlock:
         }
         program = self.filters[Strength.CUT_OFF if is_cut_off else Strength.CONFINED]
         command = replace(command, env={**WITHOUT_SYSTEM, **command.env})
-        return launch_command((*self.launcher, "landlock"), command, policy, lists, Given(program))
+        return launch_command((*self.launcher, "landlock"), command, policy, lists, InheritedBytes(program))
 
 
 def _assert_hidden(policy: Policy, shown: tuple[Path, ...]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from shoal.errors import Unavailable
-from shoal.model.command import Argument, Command, Given, ReportPipe
+from shoal.model.command import Argument, Command, InheritedBytes, ReportPipe
 from shoal.model.policy import Policy
 from shoal.sandboxes.host import SandboxHost
 from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, nul_separated
@@ -25,7 +25,7 @@ def launch_command(words: tuple[str, ...], command: Command, policy: Policy, lis
         *(word for name, value in command.env.items() for word in ("env", f"{name}={value}")),
         *(word for key, values in lists.items() for value in values for word in (key, value)),
     )
-    argv = (*words, Given(nul_separated(order)), ReportPipe("info"), *more, "--", *command.argv)
+    argv = (*words, InheritedBytes(nul_separated(order)), ReportPipe("info"), *more, "--", *command.argv)
     return Command(argv=argv, cwd=OUTSIDE_CWD, env=OUTSIDE_ENV, stdin=command.stdin)
 
 

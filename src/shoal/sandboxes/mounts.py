@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from shoal.errors import BadInput
-from shoal.model.command import Argument, Given
+from shoal.model.command import Argument, InheritedBytes
 from shoal.model.policy import NETWORKS, Network, Policy
 from shoal.sandboxes.host import HostRoot
 
@@ -29,7 +29,7 @@ NOTHING = "/dev/null"
 MEMORY = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - the sandbox's own
 
 
-class Show(StrEnum):
+class MountKind(StrEnum):
     """What is at a mount target."""
 
     LINK = "link"
@@ -45,7 +45,7 @@ class Show(StrEnum):
     COVER = "cover"
 
 
-READ_ONLY = (Show.SYSTEM, Show.COPY, Show.READ)
+READ_ONLY = (MountKind.SYSTEM, MountKind.COPY, MountKind.READ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Mount:
     """One thing in the sandbox; *source* is a host path, or a link's text, and *content* a copied file's."""
 
     target: Path
-    show: Show
+    show: MountKind
     source: str = ""
     content: bytes = field(default=b"", repr=False)
 
@@ -62,28 +62,28 @@ class Mount:
         """Its arguments for bubblewrap."""
         target = str(self.target)
         match self.show:
-            case Show.LINK:
+            case MountKind.LINK:
                 return ("--symlink", self.source, target)
-            case Show.KERNEL:
+            case MountKind.KERNEL:
                 return (f"--{self.target.name}", target)
-            case Show.DEVICE:
+            case MountKind.DEVICE:
                 return ("--dev-bind", self.source, target)
-            case Show.CLOSED:  # a node in a mount without devices: nobody can open it
+            case MountKind.CLOSED:  # a node in a mount without devices: nobody can open it
                 return ("--ro-bind", NOTHING, target)
-            case Show.MEMORY:
+            case MountKind.MEMORY:
                 return ("--perms", "1777", "--size", str(MEMORY_BYTES), "--tmpfs", target)
-            case Show.MASK:
+            case MountKind.MASK:
                 return ("--tmpfs", target)
-            case Show.COPY:
-                return ("--perms", "0444", "--file", Given(self.content), target)
-            case Show.WRITE:
+            case MountKind.COPY:
+                return ("--perms", "0444", "--file", InheritedBytes(self.content), target)
+            case MountKind.WRITE:
                 return ("--bind", self.source, target)
-            case Show.SYSTEM | Show.READ | Show.COVER:
+            case MountKind.SYSTEM | MountKind.READ | MountKind.COVER:
                 return ("--ro-bind", self.source, target)
 
 
 @dataclass(frozen=True, slots=True)
-class Bare:
+class BareDirectory:
     """A hidden directory that leads to something visible: it may contain *names* and nothing else."""
 
     folder: Path
@@ -91,7 +91,7 @@ class Bare:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedView:
     """What every sandbox has, and the parent directories; strings compare ten times as fast as paths."""
 
     placed: Mapping[str, Mount]
@@ -108,14 +108,14 @@ class View:
         self._hidden = policy.hidden
         asked = _shows_of(policy)
         for path in sorted({*asked, *self._masks(asked), *self._frames(asked)}, key=lambda path: path.split("/")):
-            self._place(path, asked.get(path, Show.MASK))
+            self._place(path, asked.get(path, MountKind.MASK))
         for cover in policy.covers:
-            self._cover(cover.source, cover.target, Show.WRITE if cover.is_writable else Show.COVER)
+            self._cover(cover.source, cover.target, MountKind.WRITE if cover.is_writable else MountKind.COVER)
 
     @property
     def argv(self) -> tuple[Argument, ...]:
         """The arguments for bubblewrap; the last ones make everything of ours read-only."""
-        masks = [mount.target for mount in self._placed.values() if mount.show is Show.MASK]
+        masks = [mount.target for mount in self._placed.values() if mount.show is MountKind.MASK]
         shut = (word for path in (*masks, *KERNEL, Path("/")) for word in ("--remount-ro", str(path)))
         return (*(word for mount in self._placed.values() for word in mount.argv), *shut)
 
@@ -125,58 +125,58 @@ class View:
         return tuple(path for path in self._hidden if str(path) not in self._leading)
 
     @property
-    def bare(self) -> tuple[Bare, ...]:
+    def bare(self) -> tuple[BareDirectory, ...]:
         """The hidden directories that lead to something visible."""
-        return tuple(Bare(path, self._names_in(path)) for path in self._hidden if str(path) in self._leading)
+        return tuple(BareDirectory(path, self._names_in(path)) for path in self._hidden if str(path) in self._leading)
 
     def _names_in(self, folder: Path) -> tuple[str, ...]:
         depth = len(folder.parts)
         within = (mount.target.parts for mount in self._placed.values() if folder in mount.target.parents)
         return tuple({parts[depth]: None for parts in within})
 
-    def _masks(self, asked: Mapping[str, Show]) -> Iterator[str]:
+    def _masks(self, asked: Mapping[str, MountKind]) -> Iterator[str]:
         """Find the directories to empty; called before the policy's own paths are placed, so it reads *asked*."""
         for path in map(_check_path, self._hidden):
             if path in asked or path in self._placed:
                 raise BadInput(f"{path} cannot be both visible in the sandbox and hidden from it")
             above = _nearest(path, asked, self._placed)
-            show = asked.get(above) or self._placed[above].show if above else Show.MASK
-            if show is Show.WRITE or (show in READ_ONLY and above == _parent(path)):
+            show = asked.get(above) or self._placed[above].show if above else MountKind.MASK
+            if show is MountKind.WRITE or (show in READ_ONLY and above == _parent(path)):
                 raise BadInput(f"{path} cannot be hidden, because {above} is visible in the sandbox")
             if show in READ_ONLY:
                 yield _parent(path)
 
-    def _frames(self, asked: Mapping[str, Show]) -> Iterator[str]:
+    def _frames(self, asked: Mapping[str, MountKind]) -> Iterator[str]:
         """Find the directories that only lead to something visible below `/tmp`; they are read-only like all others."""
         for path in asked:
             above = self._above(path)
-            if above and above.show is Show.MEMORY and _parent(path) != str(above.target):
+            if above and above.show is MountKind.MEMORY and _parent(path) != str(above.target):
                 first, *_ = path.removeprefix(f"{above.target}/").split("/")
                 yield f"{above.target}/{first}"
 
-    def _place(self, path: str, show: Show) -> None:
+    def _place(self, path: str, show: MountKind) -> None:
         above = self._above(path)
-        if show is Show.READ and self._is_shown(path, above):
+        if show is MountKind.READ and self._is_shown(path, above):
             return
-        if show is Show.MASK and above and above.show is Show.MASK:
+        if show is MountKind.MASK and above and above.show is MountKind.MASK:
             return
         if path in self._placed or path in self._leading:
             raise BadInput(f"{path} cannot be made visible: every sandbox has its own {path}")
-        if above and above.show in (Show.WRITE, Show.KERNEL, Show.LINK):
+        if above and above.show in (MountKind.WRITE, MountKind.KERNEL, MountKind.LINK):
             raise BadInput(f"{path} cannot be made visible at that path, because it is below {above.target}")
         self._add_mount(Mount(Path(path), show, path))
 
     def _is_shown(self, path: str, above: Mount | None) -> bool:
         own = self._placed.get(path)
         if own:
-            return own.show in (Show.LINK, *READ_ONLY)
-        return bool(above and above.show in (Show.LINK, *READ_ONLY))
+            return own.show in (MountKind.LINK, *READ_ONLY)
+        return bool(above and above.show in (MountKind.LINK, *READ_ONLY))
 
-    def _cover(self, source: Path, target: Path, show: Show) -> None:
+    def _cover(self, source: Path, target: Path, show: MountKind) -> None:
         path = _check_path(target)
         above = self._above(path)
         is_pointer = above is not None and target == above.target / ".git"
-        if above and above.show in (Show.READ, Show.WRITE, Show.COVER) and not is_pointer:
+        if above and above.show in (MountKind.READ, MountKind.WRITE, MountKind.COVER) and not is_pointer:
             raise BadInput(f"{target} cannot be covered: an agent may have replaced what is below {above.target}")
         if path in self._leading:
             raise BadInput(f"{target} cannot be covered: something below it is visible in the sandbox")
@@ -194,30 +194,30 @@ class View:
 
 
 @functools.lru_cache(maxsize=8)
-def _everywhere(root: HostRoot, network: Network) -> Shared:
+def _everywhere(root: HostRoot, network: Network) -> SharedView:
     """Return what every sandbox of a host has."""
     etc = root.etc + (root.resolver if NETWORKS[network].shares_host else ())
     mounted = (path for path in (*root.folders, *etc) if path not in root.texts)
     mounts = (
-        *(Mount(link.path, Show.LINK, link.text) for link in root.links),
-        *(Mount(path, Show.SYSTEM, str(path)) for path in mounted),
-        *(Mount(path, Show.COPY, content=text) for path, text in root.texts.items()),
-        *(Mount(path, Show.KERNEL) for path in KERNEL),
-        *(Mount(Path("/dev") / path.name, Show.DEVICE, str(path)) for path in root.devices),
-        *(Mount(path, Show.CLOSED) for path in root.closed),
-        *(Mount(path, Show.MEMORY) for path in MEMORY),
+        *(Mount(link.path, MountKind.LINK, link.text) for link in root.links),
+        *(Mount(path, MountKind.SYSTEM, str(path)) for path in mounted),
+        *(Mount(path, MountKind.COPY, content=text) for path, text in root.texts.items()),
+        *(Mount(path, MountKind.KERNEL) for path in KERNEL),
+        *(Mount(Path("/dev") / path.name, MountKind.DEVICE, str(path)) for path in root.devices),
+        *(Mount(path, MountKind.CLOSED) for path in root.closed),
+        *(Mount(path, MountKind.MEMORY) for path in MEMORY),
     )
     placed = {str(mount.target): mount for mount in mounts}
-    return Shared(placed, frozenset(folder for path in placed for folder in _folders_above(path)))
+    return SharedView(placed, frozenset(folder for path in placed for folder in _folders_above(path)))
 
 
-def _shows_of(policy: Policy) -> dict[str, Show]:
-    asked = dict.fromkeys(map(_check_path, policy.read), Show.READ) | dict.fromkeys(
-        map(_check_path, policy.write), Show.WRITE
+def _shows_of(policy: Policy) -> dict[str, MountKind]:
+    asked = dict.fromkeys(map(_check_path, policy.read), MountKind.READ) | dict.fromkeys(
+        map(_check_path, policy.write), MountKind.WRITE
     )
     if policy.layers:
         # Layers with an upper may still be read-only as a whole, with only parts below them writable.
-        asked.setdefault(_check_path(policy.layers.target), Show.WRITE if policy.layers.upper else Show.READ)
+        asked.setdefault(_check_path(policy.layers.target), MountKind.WRITE if policy.layers.upper else MountKind.READ)
     return asked
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from shoal.adapters.events import LONGEST, MAX_NAME_CHARS, number
 from shoal.adapters.events import words as text_of
 from shoal.adapters.kind import Reader
-from shoal.errors import first_of
+from shoal.errors import first_error
 from shoal.limits.kind import LimitGroup
 from shoal.model.activity import Act, Activity
 from shoal.model.events import AgentEnded, AgentStarted, ClientHeard
@@ -21,7 +21,7 @@ from shoal.model.permissions import Decision
 from shoal.proc import Exit
 from shoal.sessions.client_output import ClientOutput
 from shoal.sessions.clocks import WorkClock
-from shoal.sessions.credentials import Laid, furnish, return_logins
+from shoal.sessions.credentials import CopiedLogin, furnish, return_logins
 from shoal.sessions.limit_watch import SessionBounds, wait_for_breach
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import agent_command, note_decision, note_grants, session_bounds
@@ -68,7 +68,7 @@ class AgentEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchResult:
     """What ended the agent's process, how, and which limit it had passed."""
 
     ending: Ending
@@ -83,7 +83,7 @@ async def watch_process(
     stop: asyncio.Event,
     grace: float,
     endings: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
-) -> Watched:
+) -> WatchResult:
     """Wait for the first of: the agent ends, its time is over, it is told to stop, it passes a limit, one of *endings*.
 
     What the endings wait for must be awaited nowhere else: it is cancelled here.
@@ -111,13 +111,13 @@ async def watch_process(
                 sign = next((ending for ending, task in shown.items() if task.done()), None)
                 if tenant.ended.is_set():
                     done.cancel()
-                    result = Watched(Ending.LIMIT, await sandboxed.end(0), "disk")
+                    result = WatchResult(Ending.LIMIT, await sandboxed.end(0), "disk")
                 else:
                     result = await _end(sandboxed, done, stopped, over, grace, sign)
                 for task in every:
                     task.cancel()
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
     return result
 
 
@@ -132,15 +132,15 @@ async def _end(
     over: asyncio.Task[str] | None,
     grace: float,
     sign: Ending | None,
-) -> Watched:
+) -> WatchResult:
     if done.done():
-        return Watched(Ending.BY_ITSELF, await done)
+        return WatchResult(Ending.BY_ITSELF, await done)
     done.cancel()  # who is ended before its sandbox was up was ended: that is not a broken sandbox
     if over is not None and over.done():
         # Who is over a limit gets no grace: it would only spend more.
-        return Watched(Ending.LIMIT, await sandboxed.end(0), await over)
+        return WatchResult(Ending.LIMIT, await sandboxed.end(0), await over)
     ending = Ending.STOP if stopped.done() else sign or Ending.TIME
-    return Watched(ending, await sandboxed.end(grace))
+    return WatchResult(ending, await sandboxed.end(grace))
 
 
 BUSY = 0.1
@@ -207,7 +207,7 @@ LINGER_SECONDS = 2.0
 STALL_SECONDS = 900.0
 
 
-class Talk(Reader, Protocol):
+class InteractiveReader(Reader, Protocol):
     """A reader who also speaks with the agent, and so watches over it in a way of its own."""
 
     async def watch(
@@ -218,11 +218,11 @@ class Talk(Reader, Protocol):
         stop: asyncio.Event,
         grace: float,
         endings: Mapping[Ending, Awaitable[object]],
-    ) -> Watched:
+    ) -> WatchResult:
         """Do as `watched` does; that the agent is done is a sign that it adds itself."""
 
 
-async def run_process(session: Session, talk: Talk | None = None) -> AgentEnd:
+async def run_process(session: Session, talk: InteractiveReader | None = None) -> AgentEnd:
     """Run the agent's own process to its end, or until something else ends it; *talk* speaks with it meanwhile."""
     context, worker = session.context, session.worker
     command, policy = agent_command(session)
@@ -291,7 +291,7 @@ def _note_heard(session: Session, reader: Reader) -> None:
     session.context.ledger.note(heard)
 
 
-def _write_client_files(session: Session) -> dict[str, Laid]:
+def _write_client_files(session: Session) -> dict[str, CopiedLogin]:
     """Write a client's files and logins into its private home, and return the logins."""
     adapter = session.worker.adapter
     if adapter.client is None:
@@ -300,7 +300,7 @@ def _write_client_files(session: Session) -> dict[str, Laid]:
     return furnish(session.directory.home, files, adapter, session.context.environ)
 
 
-async def _return_logins(session: Session, logins: Mapping[str, Laid]) -> None:
+async def _return_logins(session: Session, logins: Mapping[str, CopiedLogin]) -> None:
     """Take renewed logins back where the user asked for that; otherwise report them in the session's log."""
     is_asked = session.worker.task.agent.refresh_login
     for trouble in await return_logins(session.context, session.directory, logins, is_asked=is_asked):
@@ -329,7 +329,7 @@ def _patience(worker: WorkerSpec) -> float:
     return worker.task.stall_timeout or STALL_SECONDS
 
 
-def _apply_client_verdict(worker: WorkerSpec, ended: AgentEnd, reader: Reader, seen: Watched) -> AgentEnd:
+def _apply_client_verdict(worker: WorkerSpec, ended: AgentEnd, reader: Reader, seen: WatchResult) -> AgentEnd:
     """Believe what the client told of itself, not its exit code."""
     failure = None
     if seen.ending in (Ending.BY_ITSELF, Ending.DONE):

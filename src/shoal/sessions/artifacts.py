@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.errors import FAULTS, Broken
-from shoal.model.artifact import Artifact, Produced, fault
+from shoal.model.artifact import Artifact, ProducedArtifact, fault
 from shoal.model.command import Command
 from shoal.model.policy import Layers, Policy
 from shoal.model.results import WorkerResult
@@ -41,7 +41,7 @@ _STATES = {
 class Collected:
     """What an agent left of what was declared; *problems* are those of required artifacts, *notes* of the others."""
 
-    produced: tuple[Produced, ...] = ()
+    produced: tuple[ProducedArtifact, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -82,10 +82,10 @@ async def read_files(
     ) as sandboxed:
         async with asyncio.timeout(SECONDS):
             await sandboxed.wait()
-    return answers(bytes(said.stdout), token, len(paths))
+    return parse_files(bytes(said.stdout), token, len(paths))
 
 
-def answers(said: bytes, token: str, count: int) -> list[FoundFile]:
+def parse_files(said: bytes, token: str, count: int) -> list[FoundFile]:
     """Take apart what the sandbox wrote about *count* files; raise `Broken` where it is not whole."""
     found, at = [], 0
     for _ in range(count):
@@ -102,7 +102,7 @@ def answers(said: bytes, token: str, count: int) -> list[FoundFile]:
     return found
 
 
-def store_artifacts(context: RunContext, session: str, produced: Sequence[Produced]) -> dict[str, str]:
+def store_artifacts(context: RunContext, session: str, produced: Sequence[ProducedArtifact]) -> dict[str, str]:
     """Write copies beside the other results, and give their paths by the artifacts' labels; names are ours alone."""
     if not produced:
         return {}
@@ -118,7 +118,7 @@ def keep_bytes(context: RunContext, session: str, contents: Mapping[str, bytes])
     return {name: str(_write_atomically(folder / name, content)) for name, content in contents.items()}
 
 
-def read_back(paths: Mapping[str, str], declared: Sequence[Artifact]) -> tuple[Produced, ...]:
+def read_back(paths: Mapping[str, str], declared: Sequence[Artifact]) -> tuple[ProducedArtifact, ...]:
     """Load what was kept of one worker; raise `Broken` for a copy that is gone."""
     return tuple(_read_back(artifact, Path(paths[artifact.name])) for artifact in declared if artifact.name in paths)
 
@@ -163,7 +163,9 @@ async def _check_artifacts(declared: Sequence[Artifact], found: Sequence[FoundFi
     for artifact, file in zip(declared, found, strict=True):
         why = fault(artifact, file.content) if file.state == "file" else _STATES.get(file.state, "cannot be read")
         if why is None:
-            produced.append(Produced(name=artifact.name, type=artifact.type, path=artifact.path, content=file.content))
+            produced.append(
+                ProducedArtifact(name=artifact.name, type=artifact.type, path=artifact.path, content=file.content)
+            )
         else:
             wrong.append((artifact, why))
         await asyncio.sleep(0)  # to read 8 MiB of JSON takes a while, and others are waiting
@@ -185,7 +187,7 @@ def _write_atomically(path: Path, content: bytes) -> Path:
     return aside.replace(path)
 
 
-def _read_back(artifact: Artifact, path: Path) -> Produced:
+def _read_back(artifact: Artifact, path: Path) -> ProducedArtifact:
     try:
         with open(path, "rb", opener=_not_through_links) as file:
             content = file.read(MOST_BYTES + 1)
@@ -193,7 +195,7 @@ def _read_back(artifact: Artifact, path: Path) -> Produced:
         raise Broken(f"artifact {artifact.name} was kept as {path}, which cannot be read: {error.strerror}") from error
     if (why := fault(artifact, content)) or len(content) > MOST_BYTES:
         raise Broken(f"artifact {artifact.name} was kept as {path}, which was changed since: it {why or 'has grown'}")
-    return Produced(name=artifact.name, type=artifact.type, path=artifact.path, content=content)
+    return ProducedArtifact(name=artifact.name, type=artifact.type, path=artifact.path, content=content)
 
 
 def _not_through_links(path: str, flags: int) -> int:

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-from shoal.errors import FAULTS, Broken, first_of
+from shoal.errors import FAULTS, Broken, first_error
 from shoal.git.imports import ImportRefused, release, take
 from shoal.git.refs import ABSENT, Move, move, value
 from shoal.git.run import git
@@ -108,7 +108,7 @@ async def keep_checkpoints(session: Session) -> AsyncIterator[None]:
             finally:
                 keeping.cancel()
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

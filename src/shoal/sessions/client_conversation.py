@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Iterable, Mapping
 from types import MappingProxyType
 
 from shoal.adapters.kind import Conversational
-from shoal.errors import first_of
+from shoal.errors import first_error
 from shoal.model.activity import Activity
-from shoal.sessions.agent_process import LINGER_SECONDS, AgentEnd, Ending, Watched, run_process, watch_process
+from shoal.sessions.agent_process import LINGER_SECONDS, AgentEnd, Ending, WatchResult, run_process, watch_process
 from shoal.sessions.limit_watch import SessionBounds
 from shoal.sessions.sandboxed import SandboxedProcess
 from shoal.sessions.session_control import note_message
@@ -68,7 +68,7 @@ class ClientConversation:
         stop: asyncio.Event,
         grace: float,
         endings: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
-    ) -> Watched:
+    ) -> WatchResult:
         """Speak with the client in *sandboxed* until the first thing that ends it."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -77,7 +77,7 @@ class ClientConversation:
                 seen = await watch_process(sandboxed, bounds, seconds, stop, grace, every)
                 speaking.cancel()
         except BaseExceptionGroup as errors:
-            raise first_of(errors) from None
+            raise first_error(errors) from None
         return seen
 
     async def _speak(self, sandboxed: SandboxedProcess) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from shoal.adapters.events import MAX_NAME_CHARS, plain
 from shoal.adapters.kind import Reader
 from shoal.model.activity import Act, Activity
-from shoal.proc import Lines, Stream
+from shoal.proc import LineSplitter, Stream
 from shoal.sessions.output_log import OutputLog
 
 LINE_BYTES = 8 * 2**20
@@ -40,8 +40,8 @@ class ClientOutput:
         self._reader = reader
         self._denied = denied
         self._hum = heartbeat
-        self._lines = Lines(self._line, cap=LINE_BYTES)
-        self._errors = Lines(self._error, cap=LINE_BYTES)
+        self._lines = LineSplitter(self._line, cap=LINE_BYTES)
+        self._errors = LineSplitter(self._error, cap=LINE_BYTES)
         self._calls: set[str] = set()
         self._said: list[str] = []
         self._denials = 0

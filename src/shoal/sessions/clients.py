@@ -21,7 +21,7 @@ from shoal.model.agent import CLIENTS, AgentSpec
 from shoal.model.command import Command
 from shoal.model.policy import Policy
 from shoal.proc import Exit, Stream
-from shoal.proc.output import Head
+from shoal.proc.output import HeadBuffer
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.credentials import login_files
 from shoal.sessions.sandboxed import open_sandboxed
@@ -169,7 +169,7 @@ class ClientStatus:
         return found.path is not None and not client.is_too_old(found.version) and has_login and not self.trouble
 
 
-async def standings(sandbox: Sandbox | None, environ: Mapping[str, str]) -> list[ClientStatus]:
+async def check_clients(sandbox: Sandbox | None, environ: Mapping[str, str]) -> list[ClientStatus]:
     """Look for every client that there is an adapter for, and try those that are here behind *sandbox*."""
     host = this_host()
     found: list[ClientStatus] = []
@@ -180,7 +180,7 @@ async def standings(sandbox: Sandbox | None, environ: Mapping[str, str]) -> list
             found.append(_unavailable_status(name, error))
             continue
         if kind.client is not None:
-            found.append(await _standing(kind, kind.client, sandbox, environ))
+            found.append(await _check_client(kind, kind.client, sandbox, environ))
     return found
 
 
@@ -189,7 +189,9 @@ def _unavailable_status(name: str, error: Unavailable) -> ClientStatus:
     return ClientStatus(agent=name, client=client, found=FoundClient(), trouble=str(error))
 
 
-async def _standing(kind: Adapter, client: Client, sandbox: Sandbox | None, environ: Mapping[str, str]) -> ClientStatus:
+async def _check_client(
+    kind: Adapter, client: Client, sandbox: Sandbox | None, environ: Mapping[str, str]
+) -> ClientStatus:
     found = await find_client(kind, client, client.program, environ)
     standing = ClientStatus(agent=kind.name, client=client, found=found)
     if found.path is None or sandbox is None:
@@ -207,7 +209,7 @@ async def _try_client(
     """Ask it for its version where an agent would stand, and say what is wrong with the answer."""
     home = Path(environ.get("HOME") or "/nowhere")
     tools = toolchain(str(path), search=environ.get("PATH", ""), private=(home,))
-    said = {stream: Head(SAID_BYTES) for stream in Stream}
+    said = {stream: HeadBuffer(SAID_BYTES) for stream in Stream}
     with tempfile.TemporaryDirectory(prefix="shoal-client-") as scratch:
         env = {"PATH": ":".join((*map(str, tools.path), *SYSTEM_PATH)), "HOME": scratch, "TMPDIR": scratch}
         command = Command(argv=(str(path), *client.version_arguments), cwd=Path(scratch), env=env)

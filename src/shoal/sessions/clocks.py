@@ -12,7 +12,7 @@ DEAREST_SECONDS = 0.005  # what one look may count for, so that nobody's large t
 WEIGHT = 0.1
 
 
-class Pace:
+class PollInterval:
     """The common rhythm of all sessions of a run: their number, and what a look at one of them has cost of late."""
 
     def __init__(self) -> None:

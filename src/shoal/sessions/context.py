@@ -16,9 +16,9 @@ from shoal.model.policy import Bind, Layers, Network, Policy
 from shoal.model.repository import Base, Repository
 from shoal.model.setup import Aside, Project, ToolFolder
 from shoal.sandboxes.kind import Sandbox
-from shoal.sessions.clocks import Pace
-from shoal.sessions.host_disk import Floor
-from shoal.sessions.output_log import Flood, OutputLog
+from shoal.sessions.clocks import PollInterval
+from shoal.sessions.host_disk import HostDiskWatch
+from shoal.sessions.output_log import FloodControl, OutputLog
 from shoal.sessions.session_dir import User
 from shoal.store.ledger import Ledger
 from shoal.store.paths import StatePaths
@@ -65,9 +65,9 @@ class RunContext:
     executable: ExecutableRules = field(default_factory=ExecutableRules)
     """What the user adds to the table of files that run code, and excepts from it."""
     project: Project = field(default_factory=Project, repr=False)
-    flood: Flood = field(default_factory=Flood, repr=False)
-    pace: Pace = field(default_factory=Pace, repr=False)
-    floor: Floor = field(default_factory=Floor, repr=False)
+    flood: FloodControl = field(default_factory=FloodControl, repr=False)
+    pace: PollInterval = field(default_factory=PollInterval, repr=False)
+    floor: HostDiskWatch = field(default_factory=HostDiskWatch, repr=False)
     bounds: WorkBounds = WORK_BOUNDS
     """What our own work on agents' files may take."""
     on_gather: OnGather | None = field(default=None, repr=False)

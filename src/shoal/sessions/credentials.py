@@ -100,14 +100,16 @@ def login_secrets(adapter: Adapter, environ: Mapping[str, str]) -> dict[str, str
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class CopiedLogin:
     """The content of a login as it was laid into a private home, and when, in nanoseconds."""
 
     content: bytes = field(repr=False)
     at: int
 
 
-def furnish(home: Path, files: Mapping[str, bytes], adapter: Adapter, environ: Mapping[str, str]) -> dict[str, Laid]:
+def furnish(
+    home: Path, files: Mapping[str, bytes], adapter: Adapter, environ: Mapping[str, str]
+) -> dict[str, CopiedLogin]:
     """Lay an agent's own files into its private home, before it is let in; logins are copies of the user's."""
     logins = _logins(adapter, environ)
     for place, content in {**logins, **files}.items():
@@ -116,7 +118,7 @@ def furnish(home: Path, files: Mapping[str, bytes], adapter: Adapter, environ: M
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as out:
             out.write(content)
-    return {name: Laid(content, time.time_ns()) for name, content in logins.items() if name not in files}
+    return {name: CopiedLogin(content, time.time_ns()) for name, content in logins.items() if name not in files}
 
 
 def login_files(adapter: Adapter, environ: Mapping[str, str]) -> tuple[Path, ...]:
@@ -153,7 +155,7 @@ async def lock_of_logins() -> AsyncIterator[None]:
 
 
 async def return_logins(
-    context: RunContext, session_dir: SessionDir, seeded: Mapping[str, Laid], *, is_asked: bool
+    context: RunContext, session_dir: SessionDir, seeded: Mapping[str, CopiedLogin], *, is_asked: bool
 ) -> list[str]:
     """Write renewed logins back where it *is_asked*; gives what a person should know of those that were not."""
     try:
@@ -163,7 +165,7 @@ async def return_logins(
 
 
 async def _return_logins(
-    context: RunContext, session_dir: SessionDir, seeded: Mapping[str, Laid], *, is_asked: bool
+    context: RunContext, session_dir: SessionDir, seeded: Mapping[str, CopiedLogin], *, is_asked: bool
 ) -> list[str]:
     names = [name for name, laid in seeded.items() if _is_touched(session_dir.home / name, laid)]
     if not names:
@@ -178,7 +180,7 @@ async def _return_logins(
     return [TOLD.format(name=f"~/{name}") + why for name, why in reasons.items() if why]
 
 
-def _is_touched(file: Path, laid: Laid) -> bool:
+def _is_touched(file: Path, laid: CopiedLogin) -> bool:
     """Say whether the file may be another than was laid there, without opening what an agent could write."""
     try:
         seen = file.lstat()

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, REST, Used, measure_disk
+from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES, REST, DiskUsage, measure_disk
 from shoal.limits.kind import LimitGroup, signal_each
-from shoal.proc.free_space import Room, room
+from shoal.proc.free_space import FreeSpace, room
 from shoal.proc.namespace import Namespace
 
 # By signals: a frozen group of version 1 cannot be killed, and would outlive a coordinator that is.
@@ -22,7 +22,7 @@ STOPPED = frozenset("TtZX")
 
 
 @contextlib.asynccontextmanager
-async def still(members: Callable[[], Iterable[int]]) -> AsyncIterator[bool]:
+async def hold_stopped(members: Callable[[], Iterable[int]]) -> AsyncIterator[bool]:
     """Stop all *members* and give whether they all stand still; on leaving, those that we stopped go on.
 
     Whoever had stopped before stays so. Nobody who has been stopped can wake another or start one.
@@ -94,7 +94,7 @@ class Allowance:
 class DiskUse:
     """Counts what a session uses; *at_start* is what its disk had free before the session's first byte."""
 
-    def __init__(self, allowed: Allowance, at_start: Room) -> None:
+    def __init__(self, allowed: Allowance, at_start: FreeSpace) -> None:
         self._allowed = allowed
         self._place = allowed.folders[0]
         self._room = at_start
@@ -131,7 +131,7 @@ class DiskUse:
 
     async def _is_over_at_rest(self) -> bool:
         began = time.monotonic()
-        async with still(self._allowed.group.pids) as is_still:
+        async with hold_stopped(self._allowed.group.pids) as is_still:
             used = await self._walk(0)
             now = room(self._place)
         ended = time.monotonic()
@@ -142,10 +142,10 @@ class DiskUse:
         self._unstill += 1
         return self._unstill >= UNSTILL_COUNTS
 
-    async def _walk(self, rest: float) -> Used:
+    async def _walk(self, rest: float) -> DiskUsage:
         allowed = self._allowed
         used = await measure_disk(*allowed.folders, pids=allowed.group.pids(), most_bytes=allowed.most_bytes, rest=rest)
         # A folder that its owner may write but not list hides what is in it from an ordinary user.
         if used.unread and allowed.unread is not None and used.bytes <= allowed.most_bytes:
-            return Used(max(used.bytes, await allowed.unread()), used.entries, lost=used.lost)
+            return DiskUsage(max(used.bytes, await allowed.unread()), used.entries, lost=used.lost)
         return used

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.errors import BadInput, Unavailable, first_of
+from shoal.errors import BadInput, Unavailable, first_error
 from shoal.model.agent import AgentSpec
 from shoal.proc import Exit, Stream
 from shoal.sessions.agent_process import AgentEnd, Ending
@@ -32,7 +32,7 @@ async def run_in_thread(session: Session) -> AgentEnd:
             ending = Ending.BY_ITSELF if said.done() else Ending.STOP if stopped.done() else Ending.TIME
             stopped.cancel()
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
     # What goes on by itself may still write there: nobody else must get these files.
     workspace.can_recycle = workspace.can_recycle and said.done()
     code = _log_outcome(said.result(), session.log) if said.done() else None

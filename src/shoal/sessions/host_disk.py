@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.limits.kind import LimitGroup
-from shoal.proc.free_space import LONGEST, Room, pause, room
+from shoal.proc.free_space import LONGEST, FreeSpace, pause, room
 
 WINDOW_SECONDS = 0.1  # in which the fall is measured
 REACTION_SECONDS = 0.15  # until who was ended writes no more
@@ -19,18 +19,18 @@ SAMPLE_SECONDS = 0.1
 SETTLE_SECONDS = 0.05
 
 
-class Floor:
+class HostDiskWatch:
     """Ends who fills the host's disk, before the floor of its free space or inodes is passed."""
 
     def __init__(self) -> None:
         self._disks: dict[int, _Disk] = {}
 
     @contextlib.contextmanager
-    def watching(self, group: LimitGroup, place: Path) -> Iterator["Tenant"]:
+    def watching(self, group: LimitGroup, place: Path) -> Iterator["DiskWriter"]:
         """Watch the disk of *place* while a session writes there."""
         device = os.stat(place).st_dev  # noqa: PTH116 - for each session, and half the time of Path.stat
         disk = self._disks.setdefault(device, _Disk(place))
-        tenant = Tenant(group)
+        tenant = DiskWriter(group)
         disk.enter(tenant)
         try:
             yield tenant
@@ -38,7 +38,7 @@ class Floor:
             disk.leave(tenant)
 
 
-class Tenant:
+class DiskWriter:
     """A session that writes on a disk; *ended* is set when it was ended to keep the last of it free."""
 
     def __init__(self, group: LimitGroup) -> None:
@@ -74,7 +74,7 @@ class _Sample:
 @dataclass(frozen=True, slots=True)
 class _Look:
     at: float
-    room: Room
+    room: FreeSpace
 
 
 class _Disk:
@@ -82,19 +82,19 @@ class _Disk:
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        self._tenants: dict[Tenant, _Sample] = {}
+        self._tenants: dict[DiskWriter, _Sample] = {}
         self._looks: deque[_Look] = deque()
         self._sampled = 0.0
         self._not_before = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def enter(self, tenant: Tenant) -> None:
+    def enter(self, tenant: DiskWriter) -> None:
         """Watch *tenant* too."""
         self._tenants[tenant] = _Sample()
         if self._timer is None:
             self._sample()
 
-    def leave(self, tenant: Tenant) -> None:
+    def leave(self, tenant: DiskWriter) -> None:
         """Watch *tenant* no more."""
         self._tenants.pop(tenant, None)
         if not self._tenants and self._timer is not None:
@@ -137,7 +137,7 @@ class _Disk:
         fallen_inodes = first.room.free_inodes - look.room.free_inodes
         return max(0.0, fallen_bytes / passed), max(0.0, fallen_inodes / passed)
 
-    def _growth(self, tenant: Tenant) -> _Sample:
+    def _growth(self, tenant: DiskWriter) -> _Sample:
         """Say what *tenant* has done since the last sample."""
         now, before = tenant.sample(), self._tenants[tenant]
         return _Sample(now.stored - before.stored, now.written - before.written, now.spent - before.spent)
@@ -160,7 +160,7 @@ class _Disk:
         if any(spent.values()):
             self._end_one(max(spent, key=lambda tenant: (spent[tenant] > 0, tenant.entries, spent[tenant])), look)
 
-    def _end_one(self, tenant: Tenant, look: _Look) -> None:
+    def _end_one(self, tenant: DiskWriter, look: _Look) -> None:
         self._not_before = look.at + SETTLE_SECONDS
         self._looks.clear()
         self._looks.append(look)

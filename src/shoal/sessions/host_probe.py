@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shoal import proc
-from shoal.errors import Broken, ShoalError, Unavailable, first_of
+from shoal.errors import Broken, ShoalError, Unavailable, first_error
 from shoal.limits.cgroups import Fleet
 from shoal.model.command import Command
 from shoal.model.policy import Layers, Policy
@@ -101,7 +101,7 @@ async def _probe(name: str, search: str) -> SandboxHost:
         async with asyncio.TaskGroup() as group:
             tasks = {kind: group.create_task(_trial(command)) for kind, command in trials(host, name).items()}
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
     return host.with_trials({kind: task.result() for kind, task in tasks.items()})
 
 

@@ -12,9 +12,9 @@ from shoal.adapters.events import argument
 from shoal.adapters.events import event as parse_event
 from shoal.agent import Agent, AgentEvent, AgentLimits, Call, ModelReplied, Reply, ScriptedModel, sandboxed_tools
 from shoal.agent.events import ToolCalled, ToolReturned
-from shoal.errors import AgentCancelled, AgentTimedOut, BadInput, ShoalError, first_of
+from shoal.errors import AgentCancelled, AgentTimedOut, BadInput, ShoalError, first_error
 from shoal.model.activity import Act, Activity
-from shoal.model.agent import SCRIPTED, TOOLS, AgentSpec, Mind
+from shoal.model.agent import SCRIPTED, TOOLS, AgentSpec, ModelSettings
 from shoal.model.events import ClientHeard
 from shoal.model.results import sum_usage
 from shoal.proc import Exit, Stream
@@ -69,14 +69,14 @@ def _agent(spec: AgentSpec) -> Agent:
     return Agent(model, name=spec.name, limits=_limits(spec.mind))
 
 
-def _limits(mind: Mind) -> AgentLimits:
+def _limits(mind: ModelSettings) -> AgentLimits:
     if mind.budget is None:
         return AgentLimits()
     turns = {} if mind.budget.turns is None else {"turns": mind.budget.turns}
     return AgentLimits(tokens=mind.budget.tokens, dollars=mind.budget.dollars, **turns)
 
 
-def _make_scripted_model(mind: Mind) -> ScriptedModel:
+def _make_scripted_model(mind: ModelSettings) -> ScriptedModel:
     """Make the model that gives the replies of a file."""
     return ScriptedModel([_step(reply) for reply in json.loads(mind.replies or "[]")])
 
@@ -118,7 +118,7 @@ async def _outcome(fork: Agent, session: Session) -> Reply | ShoalError:
             for task in (asked, stopped):
                 task.cancel()
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
     return AgentCancelled() if asked.cancelled() else asked.result()
 
 

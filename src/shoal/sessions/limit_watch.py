@@ -13,11 +13,11 @@ from shoal.limits.kind import LimitGroup, ResourceUsage
 from shoal.model.command import Command
 from shoal.model.limits import ResourceLimits
 from shoal.proc import Stream
-from shoal.proc.free_space import Room, free_floor, room
-from shoal.sessions.clocks import Pace, WorkClock
+from shoal.proc.free_space import FreeSpace, free_floor, room
+from shoal.sessions.clocks import PollInterval, WorkClock
 from shoal.sessions.context import RunContext
 from shoal.sessions.disk_use import Allowance, DiskUse
-from shoal.sessions.host_disk import Floor, Tenant
+from shoal.sessions.host_disk import DiskWriter, HostDiskWatch
 from shoal.sessions.resource_meter import Record, ResourceMeter
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.sessions.session_dir import SYSTEM_PATH
@@ -52,12 +52,12 @@ class SessionBounds:
     """Counts what lies in those folders though we may not read it, where that can be done."""
     clock: WorkClock = field(default_factory=WorkClock)
     """Counts the agent's time, but for that in which it is frozen."""
-    pace: Pace = field(default_factory=Pace)
-    floor: Floor = field(default_factory=Floor)
+    pace: PollInterval = field(default_factory=PollInterval)
+    floor: HostDiskWatch = field(default_factory=HostDiskWatch)
     meter: ResourceMeter = field(default_factory=ResourceMeter)
     record: Record = lambda sample: None
     """Records a sample of what the session uses."""
-    at_start: Room | None = None
+    at_start: FreeSpace | None = None
     """What the host's disk had free before the agent could write."""
 
     def find_reached_limit(self, *, failed: bool) -> str | None:
@@ -82,12 +82,12 @@ class SessionBounds:
         return self.disk is not None and is_full(self.disk, self.limits.disk_bytes or 0)
 
 
-async def wait_for_breach(bounds: SessionBounds, since: float, tenant: Tenant | None = None) -> str:
+async def wait_for_breach(bounds: SessionBounds, since: float, tenant: DiskWriter | None = None) -> str:
     """Look until a limit is passed for good, and name it; *since* is when the agent was let in.
 
     *tenant* is told how many files the session was seen to have.
     """
-    watch = _LimitWatch(bounds, since, tenant or Tenant(bounds.group))
+    watch = _LimitWatch(bounds, since, tenant or DiskWriter(bounds.group))
     with bounds.pace.watching():
         while True:
             with bounds.pace.look():
@@ -101,7 +101,7 @@ async def wait_for_breach(bounds: SessionBounds, since: float, tenant: Tenant | 
 class _LimitWatch:
     """What was seen of one session so far."""
 
-    def __init__(self, bounds: SessionBounds, since: float, tenant: Tenant) -> None:
+    def __init__(self, bounds: SessionBounds, since: float, tenant: DiskWriter) -> None:
         self._bounds = bounds
         self._tenant = tenant
         self._use = _disk_use(bounds)

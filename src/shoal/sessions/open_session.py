@@ -10,11 +10,11 @@ from shoal.git.gitdir import user_config, write_gitdir, write_refs
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import assert_room
 from shoal.sessions.policy import as_json
-from shoal.sessions.reuse import Spare, gitdir_aside
-from shoal.sessions.sandboxed import begun_turn
+from shoal.sessions.reuse import ReusableDir, gitdir_aside
+from shoal.sessions.sandboxed import hold_turn_early
 from shoal.sessions.session_control import SessionControl
 from shoal.sessions.session_dir import SessionDir, hold_session_dir
-from shoal.sessions.setup.prepare import Ready, finish_setup, set_up
+from shoal.sessions.setup.prepare import SetupPlan, finish_setup, set_up
 from shoal.sessions.worker import Session, WorkerSpec
 from shoal.workspaces.kind import Kind, Workspace, WorkspaceOrder
 from shoal.workspaces.quota import open_disk, settle
@@ -41,7 +41,7 @@ async def open_session(
     starts_at_once = worker.is_program and not is_held
     async with (
         set_up(context, setup_as or worker, control.stop) as ready,
-        begun_turn() if starts_at_once else contextlib.nullcontext(),
+        hold_turn_early() if starts_at_once else contextlib.nullcontext(),
         _filled(context, worker, ready, control, is_seen=is_held or worker.function is not None) as session,
     ):
         yield session
@@ -49,13 +49,13 @@ async def open_session(
 
 @contextlib.asynccontextmanager
 async def _filled(
-    context: RunContext, worker: WorkerSpec, ready: Ready, control: SessionControl, *, is_seen: bool
+    context: RunContext, worker: WorkerSpec, ready: SetupPlan, control: SessionControl, *, is_seen: bool
 ) -> AsyncIterator[Session]:
     path = context.workspace_path(worker.step, worker.index)
     session_dir = context.paths.session_dir(worker.session)
     files = _input_files(worker)
     user = context.user if context.sandbox.mounts else None
-    spare = Spare.of(context, worker, session_dir, path, files, user)
+    spare = ReusableDir.of(context, worker, session_dir, path, files, user)
     if not spare.take():
         os.mkdir(session_dir, 0o700)  # noqa: PTH102
     workspace: Workspace | None = None

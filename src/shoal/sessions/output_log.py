@@ -8,7 +8,7 @@ from collections.abc import Callable
 from shoal.model.activity import Activity
 from shoal.model.events import AgentActed, Output
 from shoal.model.masking import Mask
-from shoal.proc import OutputBudget, Passages, Stream
+from shoal.proc import LineBatcher, OutputBudget, Stream
 
 CPUS = os.cpu_count() or 1
 # Eight agents that print short lines take two cores while they are read; a writer that waits on its pipe takes none.
@@ -28,18 +28,18 @@ LONGEST = 2.0  # seconds of rest
 FRESH = 3.0  # seconds for which a flood is remembered
 
 
-class Flood:
+class FloodControl:
     """What one run's agents may say together; an agent alone in flood disturbs nobody, and goes on."""
 
     def __init__(self) -> None:
         self._honest = _Recent()
         self._endless = _Recent()
 
-    def talker(self) -> "Talker":
+    def talker(self) -> "OutputRate":
         """Give one agent its share."""
-        return Talker(self)
+        return OutputRate(self)
 
-    def rest(self, talker: "Talker", missing: float, now: float) -> float:
+    def rest(self, talker: "OutputRate", missing: float, now: float) -> float:
         """Say how long *talker* rests after it said so many bytes more than its streams may."""
         if talker.is_honest:
             self._endless.forget(talker)
@@ -50,10 +50,10 @@ class Flood:
         return min(LONGEST, missing * together / TOTAL_BYTES) if together > 1 else 0.0
 
 
-class Talker:
+class OutputRate:
     """One agent: its streams, and how much it may say beyond their bursts before it counts as a flood."""
 
-    def __init__(self, flood: Flood) -> None:
+    def __init__(self, flood: FloodControl) -> None:
         self._flood = flood
         self._reserve = float(HONEST_BYTES)
 
@@ -80,7 +80,7 @@ class Talker:
 class OutputFlow:
     """One stream, and how much it may say before it has to rest."""
 
-    def __init__(self, talker: Talker) -> None:
+    def __init__(self, talker: OutputRate) -> None:
         self._talker = talker
         self._level = float(BURST_BYTES)
         self._sips = float(BURST_SIPS)
@@ -112,15 +112,15 @@ class _Recent:
     """Who was in flood of late, the oldest first."""
 
     def __init__(self) -> None:
-        self._seen: dict[Talker, float] = {}
+        self._seen: dict[OutputRate, float] = {}
 
-    def note(self, talker: Talker, now: float) -> int:
+    def note(self, talker: OutputRate, now: float) -> int:
         """Note that *talker* is in flood, and count all that are."""
         self._seen.pop(talker, None)
         self._seen[talker] = now  # last, so that the first is always the oldest
         return self.count(now)
 
-    def forget(self, talker: Talker) -> None:
+    def forget(self, talker: OutputRate) -> None:
         """Count *talker* no more."""
         self._seen.pop(talker, None)
 
@@ -150,9 +150,9 @@ class OutputLog:
         session: str,
         note: Callable[[Output | AgentActed], None],
         mask: Mask,
-        flood: Flood | None = None,
+        flood: FloodControl | None = None,
     ) -> None:
-        self._talker = (flood or Flood()).talker()
+        self._talker = (flood or FloodControl()).talker()
         self._mask = mask
         self._run = run
         self._session = session
@@ -257,7 +257,7 @@ class _StreamBuffer:
         self.flow = flow
         self.tail = _Tail()
         self._masked = mask.stream()
-        self._lines = Passages(self._emit, cap=LINE_BYTES)
+        self._lines = LineBatcher(self._emit, cap=LINE_BYTES)
         self._waiting: list[str] = []
         self._missing = 0
 

@@ -15,7 +15,7 @@ from shoal.adapters.kind import Adapter
 from shoal.errors import BadInput, Unavailable
 from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES
 from shoal.limits.kind import LimitGroup
-from shoal.model.command import Command, Live
+from shoal.model.command import Command, OpenInput
 from shoal.model.events import PermissionDecided, ResourcesSampled
 from shoal.model.permissions import NO_RULE, NOT_LISTED, Decision, Permissions
 from shoal.model.plan import Plan
@@ -37,7 +37,7 @@ ALIVE = tuple(map(Path, ("/dev", "/proc", "/run", "/sys", "/var/run")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class SandboxGrant:
     """What a session's sandbox shows otherwise than usual.
 
     *outside* is read-only. *parts*, from the workspace's top, are what may be written of it; `None` is all.
@@ -60,7 +60,7 @@ class Grant:
             _assert_real((tree,), part)
 
 
-def resolve_grants(context: RunContext, task: ResolvedTask, adapter: Adapter) -> Grant:
+def resolve_grants(context: RunContext, task: ResolvedTask, adapter: Adapter) -> SandboxGrant:
     """Turn the task's permissions into a grant.
 
     Raises `BadInput` for what cannot be meant, `Unavailable` for what cannot be held here; nothing is ever left out.
@@ -69,7 +69,7 @@ def resolve_grants(context: RunContext, task: ResolvedTask, adapter: Adapter) ->
     network = network_of(task, adapter)
     _assert_holdable(context, permissions, network)
     outside = tuple(_outside(context, path) for path in permissions.outside)
-    grant = Grant(outside=outside, parts=_parts(permissions.writable))
+    grant = SandboxGrant(outside=outside, parts=_parts(permissions.writable))
     for path in permissions.writable:  # the needless ones too: who names a path means something by it
         if path != ".":
             _assert_real(context.base.trees, Path(os.path.normpath(path)))
@@ -244,7 +244,7 @@ def agent_command(session: Session, argv: tuple[str, ...] | None = None) -> tupl
         **worker.task.agent.env,
         **worker.task.env,
     }
-    stdin = Live() if invocation.is_live else invocation.stdin
+    stdin = OpenInput() if invocation.is_live else invocation.stdin
     return Command(argv=argv, cwd=workspace.path, env=env, stdin=stdin), policy
 
 

@@ -120,7 +120,7 @@ class ReuseKey:
 
 
 @dataclass(slots=True, kw_only=True)
-class Spare:
+class ReusableDir:
     """Whether a session may take over the directory of an earlier one, and leave its own."""
 
     trash: Trash
@@ -147,7 +147,7 @@ class Spare:
         path: Path,
         prompts: Mapping[str, object],
         user: User | None,
-    ) -> "Spare":
+    ) -> "ReusableDir":
         """Say what the folder of *worker* is like."""
         is_plain = context.kind.has_layers and not worker.task.inputs and not worker.limits.is_exact
         names = (*prompts, *(("passwd", "group", "git") if user else ()))

@@ -11,17 +11,17 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from shoal import proc
-from shoal.errors import Broken, WallBroken
+from shoal.errors import Broken, SandboxBroken
 from shoal.limits.guard import Guard
 from shoal.model.command import Command
 from shoal.model.policy import Policy
 from shoal.proc import Exit, Process, Sink, Stream
-from shoal.proc.namespace import Namespace, adopt
+from shoal.proc.namespace import Namespace, find_namespace
 from shoal.sandboxes.kind import Sandbox, ready_line
 from shoal.sessions.session_dir import SYSTEM_PATH
 
 Joiner = Callable[[Command], Command]
-Begun = Callable[[int], None]
+OnStart = Callable[[int], None]
 """Is told the pid before anything that the command says."""
 
 START_SECONDS = 30.0
@@ -57,10 +57,10 @@ class SandboxCheck:
         return None
 
     def assert_open(self) -> None:
-        """Raise `WallBroken` with what was said instead."""
+        """Raise `SandboxBroken` with what was said instead."""
         if not self.is_open:
             said = self._first.decode(errors="replace").strip()[-400:] or "it said nothing and did not start"
-            raise WallBroken(self._wall, said)
+            raise SandboxBroken(self._wall, said)
 
     def _try_to_open(self) -> None:
         # bubblewrap may warn before our line; no byte of the agent's can come before it.
@@ -78,23 +78,23 @@ class SandboxCheck:
 class SandboxedProcess:
     """A running command in its sandbox."""
 
-    def __init__(self, process: Process, gate: SandboxCheck, namespace: Namespace | None) -> None:
+    def __init__(self, process: Process, check: SandboxCheck, namespace: Namespace | None) -> None:
         self._process = process
-        self._gate = gate
+        self._check = check
         self._namespace = namespace
         self.pid = process.pid
 
     async def wait(self) -> Exit:
-        """Wait for the main process; raise `WallBroken` if it never got into the sandbox."""
+        """Wait for the main process; raise `SandboxBroken` if it never got into the sandbox."""
         exit_ = await self._process.wait()
-        self._gate.assert_open()
+        self._check.assert_open()
         return exit_
 
     async def end(self, grace: float) -> Exit:
         """Ask it to stop, and after *grace* make it."""
         if self._namespace is None:
             return await self._process.end(grace)
-        if self._gate.is_open:  # before that the agent has not begun: nobody would hear it, and nobody needs time
+        if self._check.is_open:  # before that the agent has not begun: nobody would hear it, and nobody needs time
             self._namespace.ask_to_stop()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace):
@@ -103,7 +103,7 @@ class SandboxedProcess:
         return await self._process.wait()
 
     async def write(self, message: bytes) -> None:
-        """Write to its input, which has to be `Live`; raise BrokenPipeError once nobody will read it."""
+        """Write to its input, an `OpenInput`; raise BrokenPipeError once nobody will read it."""
         await self._process.write(message)
 
     def close_input(self) -> None:
@@ -126,7 +126,7 @@ async def open_sandboxed(
     *,
     sink: Sink,
     join: Joiner | None = None,
-    begun: Begun | None = None,
+    begun: OnStart | None = None,
     gone: Callable[[], None] | None = None,
     guard: Guard | None = None,
 ) -> AsyncIterator[SandboxedProcess]:
@@ -135,14 +135,16 @@ async def open_sandboxed(
     On leaving, the sandbox has been killed and seen empty; *gone* ends what is left without a launcher, and *guard*
     ends everybody in it when we are killed: give one wherever an agent's own programs run.
     """
-    async with taken_turn() as turn:
-        gate = SandboxCheck(sandbox, policy.token, sink, turn.end)
+    async with hold_turn() as turn:
+        check = SandboxCheck(sandbox, policy.token, sink, turn.end)
         ended = gone if policy.is_guarded else None
-        async with proc.started(_wrap_command(sandbox, command, policy, join), sink=gate.feed, gone=ended) as process:
+        async with proc.open_process(
+            _wrap_command(sandbox, command, policy, join), sink=check.feed, gone=ended
+        ) as process:
             if begun is not None:
                 begun(process.pid)
             namespace = await _namespace(process) if sandbox.mounts else None
-            sandboxed = SandboxedProcess(process, gate, namespace)
+            sandboxed = SandboxedProcess(process, check, namespace)
             try:
                 if guard is not None and namespace is not None:
                     await guard.watch(namespace)
@@ -167,7 +169,7 @@ async def _namespace(process: Process) -> Namespace | None:
         pid = int(json.loads(said)["child-pid"])
     except (ValueError, KeyError, TypeError):
         return None  # it never came so far as to have a namespace, and its sandbox never stood
-    return adopt(pid, parent=process.pid)
+    return find_namespace(pid, parent=process.pid)
 
 
 def git_environment(gitdir: Path, tree: Path) -> dict[str, str]:
@@ -214,7 +216,7 @@ _begun: ContextVar[StartTurn | None] = ContextVar("_begun", default=None)
 
 
 @contextlib.asynccontextmanager
-async def taken_turn() -> AsyncIterator[StartTurn]:
+async def hold_turn() -> AsyncIterator[StartTurn]:
     """Wait in line for a turn, or go on with the one that was begun; on leaving it is over in any case."""
     turn = _begun.get()
     if turn is None or turn.is_over:
@@ -228,8 +230,8 @@ async def taken_turn() -> AsyncIterator[StartTurn]:
 
 
 @contextlib.asynccontextmanager
-async def begun_turn() -> AsyncIterator[None]:
+async def hold_turn_early() -> AsyncIterator[None]:
     """Begin a turn now already, with what is made before the start; the first sandbox from here on goes on with it."""
-    async with taken_turn() as turn:
+    async with hold_turn() as turn:
         _begun.set(turn)
         yield

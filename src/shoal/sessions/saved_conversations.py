@@ -27,7 +27,7 @@ PARTIAL = ".partial"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class ConversationKey:
     """Whose conversation it is: the attempts of a resumed run that continue one another are the same to it."""
 
     run: str
@@ -37,7 +37,7 @@ class Attempt:
     attempt: int
 
     @classmethod
-    def of(cls, run: str, worker: WorkerSpec) -> "Attempt":
+    def of(cls, run: str, worker: WorkerSpec) -> "ConversationKey":
         """Name the attempt that *worker* makes."""
         return cls(run=run, step=worker.step, visit=worker.visit, index=worker.index, attempt=worker.attempt)
 
@@ -86,7 +86,7 @@ async def keep_stopped(session: Session, ended: AgentEnd) -> AgentEnd:
     client = session.worker.adapter.client
     if ended.ending is not Ending.STOP or client is None or not is_valid_name(ended.client_session):
         return ended
-    folder = Attempt.of(session.context.run, session.worker).folder(session.context.paths)
+    folder = ConversationKey.of(session.context.run, session.worker).folder(session.context.paths)
     try:
         await asyncio.to_thread(keep_conversation, session.directory.home, client.conversations, folder)
     except (Broken, OSError) as error:
@@ -103,7 +103,7 @@ def drop_conversation(folder: Path) -> None:
 
 async def continue_conversation(session: Session, run_agent: Callable[[Session], Awaitable[AgentEnd]]) -> AgentEnd:
     """Let the agent go on in its own conversation; where that cannot be, in a new one with the same files."""
-    folder = Attempt.of(session.context.run, session.worker).folder(session.context.paths)
+    folder = ConversationKey.of(session.context.run, session.worker).folder(session.context.paths)
     try:
         await asyncio.to_thread(shutil.copytree, folder, session.directory.home, dirs_exist_ok=True)
     except OSError:

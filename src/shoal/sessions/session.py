@@ -11,7 +11,7 @@ from pathlib import Path
 from shoal.adapters.events import MAX_NAME_CHARS
 from shoal.adapters.kind import Conversational
 from shoal.contracts.check import check_contracts
-from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable, first_of
+from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable, first_error
 from shoal.git.run import git
 from shoal.model.agent import ACP
 from shoal.model.events import Imported, SessionEnded, SessionStarted
@@ -27,7 +27,7 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.function_thread import run_in_thread
 from shoal.sessions.keep_work import KeptWork, add_continued, add_patch, keep_work, recycle
 from shoal.sessions.open_session import open_session
-from shoal.sessions.saved_conversations import Attempt, continue_conversation, drop_conversation, keep_stopped
+from shoal.sessions.saved_conversations import ConversationKey, continue_conversation, drop_conversation, keep_stopped
 from shoal.sessions.seal import SealRequest
 from shoal.sessions.session_control import SessionControl, close_inbox
 from shoal.sessions.setup.prepare import setup_record
@@ -63,7 +63,7 @@ async def run_session(
                 await asyncio.wait((body,))
                 raise
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
     return body.result()
 
 
@@ -85,7 +85,7 @@ async def _session(
     result = await _with_client_settings(context, result)
     result = await _record(context, worker, mask_result(result, context.mask))
     if worker.adapter.client is not None and result.status is not Status.CANCELLED:
-        drop_conversation(Attempt.of(context.run, worker).folder(context.paths))
+        drop_conversation(ConversationKey.of(context.run, worker).folder(context.paths))
     if on_result is not None:
         on_result(result)
     return result

@@ -56,7 +56,7 @@ def show_folders(folders: Sequence[ToolFolder]) -> Toolchain:
     return Toolchain(tuple(read), tuple(path))
 
 
-def searching(environ: Mapping[str, str], folders: Sequence[ToolFolder]) -> Mapping[str, str]:
+def search_path(environ: Mapping[str, str], folders: Sequence[ToolFolder]) -> Mapping[str, str]:
     """Find programs in *folders* too, behind the user's own PATH."""
     path = [word for word in (environ.get("PATH", ""), *map(str, show_folders(folders).path)) if word]
     return {**environ, "PATH": ":".join(path)} if folders else environ

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from shoal.adapters.kind import Adapter, Conversational, SessionPaths
 from shoal.model.agent import ACP
 from shoal.model.artifact import Artifact
-from shoal.model.contract import Contract, Passes
+from shoal.model.contract import CommandContract, Contract
 from shoal.model.limits import ResourceLimits
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import Purpose, Usage, WorkerResult
@@ -71,7 +71,7 @@ class WorkerSpec:
     """Files that it has to leave."""
     contracts: tuple[Contract, ...] = ()
     """What its work must meet before it counts as good."""
-    trial: Passes | None = None
+    trial: CommandContract | None = None
     """What is run on its work to compare it with that of its siblings."""
     reviewers: Mapping[str, ResolvedTask] = field(default_factory=dict, repr=False)
     """Who reviews work, by the names that contracts use."""

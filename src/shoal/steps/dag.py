@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from shoal.errors import FAULTS, ShoalError, first_of
+from shoal.errors import FAULTS, ShoalError, first_error
 from shoal.git.conflict_sides import find_markers, has_sides, merge_favouring
 from shoal.git.merge import Conflicted, Merged, MergeRepository, Resolve, combine_commits
 from shoal.git.refs import pin
@@ -36,7 +36,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn(Generic[Ended]):
+class NodeInputs(Generic[Ended]):
     """The moment at which a node may start: its dependencies have ended well, and their work is merged."""
 
     base: str | None
@@ -59,10 +59,10 @@ class DagWork(Protocol[Ended]):
     async def skip(self, node: Node, failed: Sequence[str]) -> Ended:
         """Note that *node* does not start, because its dependencies *failed* did not succeed."""
 
-    async def unstack(self, node: Node, error: "Unstacked", turn: Turn[Ended]) -> Ended:
+    async def unstack(self, node: Node, error: "Unstacked", turn: NodeInputs[Ended]) -> Ended:
         """Note that the work of the dependencies of *node* does not go together."""
 
-    async def perform(self, node: Node, turn: Turn[Ended]) -> Ended:
+    async def perform(self, node: Node, turn: NodeInputs[Ended]) -> Ended:
         """Do *node* to its end."""
 
 
@@ -99,8 +99,8 @@ class DagRunner(Generic[Ended]):
         try:
             base = await self._stack(node, needs)
         except Unstacked as error:
-            return await work.unstack(node, error, Turn(base=node.start, needs=needs, ended=ended))
-        turn = Turn(base=base.commit, needs=needs, ended=ended, note=base.note)
+            return await work.unstack(node, error, NodeInputs(base=node.start, needs=needs, ended=ended))
+        turn = NodeInputs(base=base.commit, needs=needs, ended=ended, note=base.note)
         async with contextlib.nullcontext() if self._limiter is None else self._limiter.slot():
             return await work.perform(node, turn)
 
@@ -142,7 +142,7 @@ async def in_turn(needs: Mapping[str, Sequence[str]], perform: Perform[Ended]) -
             for name in needs:
                 group.create_task(run_node(name))
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise first_error(errors) from None
     return ended
 
 

@@ -13,7 +13,7 @@ MOST_CHARS = 4000
 
 
 @contextlib.contextmanager
-def door_of(context: RunContext) -> Iterator[RequestDoor]:
+def open_request_door(context: RunContext) -> Iterator[RequestDoor]:
     """Take requests of other processes for as long as the run lives; what is none is named in its log."""
 
     def report(name: str, why: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import TypeGuard
 
 from shoal.errors import BadInput
-from shoal.model.artifact import Produced
+from shoal.model.artifact import ProducedArtifact
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.task import Task
@@ -74,7 +74,7 @@ def with_rewind(prompt: str) -> str:
     return f"{prompt.rstrip()}\n\n{_block('This task starts again from a checkpoint', REWOUND)}"
 
 
-def with_artifacts(assignment: ResolvedTask, parts: Mapping[str, Sequence[Produced]]) -> ResolvedTask:
+def with_artifacts(assignment: ResolvedTask, parts: Mapping[str, Sequence[ProducedArtifact]]) -> ResolvedTask:
     """Hand on what earlier steps left, by their names: as files, and listed in the prompt without any content."""
     files = {f"{step}/{part.file}": part for step, those in parts.items() for part in those}
     lines = (f"- {FOLDER}/{place} ({part.type.value}, {len(part.content)} bytes)" for place, part in files.items())

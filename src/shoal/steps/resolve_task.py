@@ -198,7 +198,7 @@ class TaskDefaults:
     """The same, as the project's file says in `runtime`."""
 
 
-def settle(task: Task, directory: AgentDirectory, defaults: TaskDefaults) -> Role:
+def resolve_task(task: Task, directory: AgentDirectory, defaults: TaskDefaults) -> Role:
     """Settle *task* with its persona and its promises; raise `BadInput` for what it cannot mean."""
     role = directory.role(task, defaults.private)
     base, agent = role.task, role.task.agent
@@ -227,9 +227,9 @@ def settle(task: Task, directory: AgentDirectory, defaults: TaskDefaults) -> Rol
     return replace(role, task=settled)
 
 
-def assignment(task: Task, directory: AgentDirectory, defaults: TaskDefaults) -> ResolvedTask:
+def resolve_assignment(task: Task, directory: AgentDirectory, defaults: TaskDefaults) -> ResolvedTask:
     """Settle what one agent is to do; raise `BadInput` for what it cannot mean."""
-    return settle(task, directory, defaults).task
+    return resolve_task(task, directory, defaults).task
 
 
 def _setup(agent: AgentSpec, defaults: TaskDefaults) -> Setup | None:
@@ -238,13 +238,13 @@ def _setup(agent: AgentSpec, defaults: TaskDefaults) -> Setup | None:
     return None if is_own else defaults.setup or defaults.file_setup
 
 
-def add_need_results(assignment: ResolvedTask, task: Task, needs: Mapping[str, WorkerResult]) -> ResolvedTask:
+def add_need_results(resolve_assignment: ResolvedTask, task: Task, needs: Mapping[str, WorkerResult]) -> ResolvedTask:
     """Add the results of the needs to the prompt, where an input of *task* is the name of one of them."""
     resolved = task.resolve_inputs(needs)
     if resolved is task:
-        return assignment
+        return resolve_assignment
     words = briefing(resolved)
-    return replace(assignment, prompt=words.prompt, inputs=words.inputs)
+    return replace(resolve_assignment, prompt=words.prompt, inputs=words.inputs)
 
 
 def name_tasks(tasks: Sequence[Task], names: Iterable[str]) -> list[Task]:

@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from shoal.model.artifact import Produced
+from shoal.model.artifact import ProducedArtifact
 from shoal.model.events import StepEnded, StepStarted
 from shoal.model.plan import Stage, Step
 from shoal.model.results import StepResult, WorkerResult
@@ -22,7 +22,7 @@ class StageOutcome:
     """What those that need it start from; `None` is the run's base."""
     conflict: str | None = None
     """Why its work cannot be built on, where its workers' changes do not go together."""
-    artifacts: Mapping[str, tuple[Produced, ...]] = field(default_factory=dict)
+    artifacts: Mapping[str, tuple[ProducedArtifact, ...]] = field(default_factory=dict)
     """The files that it hands on, by the names of their artifacts."""
     inner: Mapping[str, "StageOutcome"] = field(default_factory=dict)
     """How the stages inside of it ended."""

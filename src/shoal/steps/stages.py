@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.errors import BadInput, Broken, ShoalError
-from shoal.model.artifact import Produced
-from shoal.model.plan import Approval, Loop, PipelineGroup, Stage, Step, everything
+from shoal.model.artifact import ProducedArtifact
+from shoal.model.plan import Approval, Loop, PipelineGroup, Stage, Step, walk_stages
 from shoal.model.results import StepResult
 from shoal.model.status import Status
 from shoal.sessions.context import RunContext
-from shoal.steps.dag import Contribution, DagRunner, Node, Turn, Unstacked, explain_skip, merge_parts
+from shoal.steps.dag import Contribution, DagRunner, Node, NodeInputs, Unstacked, explain_skip, merge_parts
 from shoal.steps.gate import ask_person
 from shoal.steps.stage_outcome import (
     StageOutcome,
@@ -53,7 +53,7 @@ class StageRunner:
         work = _StageWork(self, {stage.name: stage for stage in stages}, start, scope)
         return await DagRunner(self.steps.context, work).run([work.node(stage) for stage in stages])
 
-    async def run_stage(self, stage: Stage, turn: Turn[StageOutcome], scope: TemplateScope) -> StageOutcome:
+    async def run_stage(self, stage: Stage, turn: NodeInputs[StageOutcome], scope: TemplateScope) -> StageOutcome:
         """Do *stage*, whose turn has come, unless its condition does not hold."""
         try:
             within = scope.at(stage, turn.ended)
@@ -114,7 +114,7 @@ class StageRunner:
     def _forget(self, stage: Stage) -> None:
         """Let go of what the round before came to: what this one does not reach must not look done."""
         self.steps.forget(stage)
-        for inner in everything(stage.stages) if isinstance(stage, PipelineGroup) else ():
+        for inner in walk_stages(stage.stages) if isinstance(stage, PipelineGroup) else ():
             self.outcomes.pop(inner.name, None)
             self.notes.pop(inner.name, None)
 
@@ -196,12 +196,12 @@ class _StageWork:
         skipped = self.runner.steps.skip(self.stages[node.name], Status.SKIPPED, explain_skip(failed))
         return await self.runner.finish(node.name, replace(skipped, commit=self.start))
 
-    async def unstack(self, node: Node, error: Unstacked, turn: Turn[StageOutcome]) -> StageOutcome:
+    async def unstack(self, node: Node, error: Unstacked, turn: NodeInputs[StageOutcome]) -> StageOutcome:
         stage = self.stages[node.name]
         outcome = self._conflict(stage, error, turn)
         return await self.runner.finish(node.name, outcome)
 
-    def _conflict(self, stage: Stage, error: Unstacked, turn: Turn[StageOutcome]) -> StageOutcome:
+    def _conflict(self, stage: Stage, error: Unstacked, turn: NodeInputs[StageOutcome]) -> StageOutcome:
         why: ShoalError = error
         try:
             if stage.condition is not None and not self.scope.at(stage, turn.ended).holds(stage.condition):
@@ -210,7 +210,7 @@ class _StageWork:
             why = wrong
         return replace(self.runner.steps.skip(stage, Status.FAILED, str(why)), commit=turn.base)
 
-    async def perform(self, node: Node, turn: Turn[StageOutcome]) -> StageOutcome:
+    async def perform(self, node: Node, turn: NodeInputs[StageOutcome]) -> StageOutcome:
         if turn.note is not None:
             self.runner.notes[node.name] = (self.runner.steps.context.mask.text(turn.note),)
         outcome = await self.runner.run_stage(self.stages[node.name], turn, self.scope)
@@ -230,7 +230,9 @@ def _mask(context: RunContext, outcome: StageOutcome) -> StageOutcome:
     return replace(outcome, result=replace(outcome.result, error=context.mask.text(outcome.result.error)))
 
 
-def _group_artifacts(stage: PipelineGroup, inner: Mapping[str, StageOutcome]) -> dict[str, tuple[Produced, ...]]:
+def _group_artifacts(
+    stage: PipelineGroup, inner: Mapping[str, StageOutcome]
+) -> dict[str, tuple[ProducedArtifact, ...]]:
     """Give the artifacts of all stages inside; of two with one name, that of the stage that comes later."""
     order = graphlib.TopologicalSorter({inside.name: inside.needs for inside in stage.stages}).static_order()
     return {name: parts for inside in order for name, parts in inner[inside].artifacts.items()}

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shoal.errors import FAULTS, BadInput, Broken
-from shoal.model.artifact import Produced, merge_artifacts
+from shoal.model.artifact import ProducedArtifact, merge_artifacts
 from shoal.model.matrix import Cell
-from shoal.model.plan import Stage, Step, everything
+from shoal.model.plan import Stage, Step, walk_stages
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import StepResult, WorkerResult
 from shoal.model.status import Rule, Status, step_status
@@ -19,13 +19,13 @@ from shoal.steps.select import Judge, judge_of, select_worker
 from shoal.steps.stage_outcome import StageOutcome, fail_stage, is_good_enough
 from shoal.steps.template_scope import TemplateScope
 from shoal.steps.workers import (
-    Equipment,
+    WorkerSettings,
     cells_of,
     make_unstarted_workers,
     make_workers,
     run_cells,
+    run_together,
     take_recorded,
-    together,
 )
 from shoal.store.requests import RequestDoor
 
@@ -38,7 +38,7 @@ class StepRunner:
     def __init__(
         self,
         runner: WorkerRunner,
-        equipment: Mapping[str, Equipment],
+        equipment: Mapping[str, WorkerSettings],
         reviewers: Mapping[str, ResolvedTask],
         door: RequestDoor,
         *,
@@ -73,7 +73,7 @@ class StepRunner:
                 self.runner, workers, [history.steps[visit].get(worker.index) for worker in workers]
             )
         elif cells is None:
-            results = await together(self.runner, workers, Rule.on_failure(step.on_failure))
+            results = await run_together(self.runner, workers, Rule.on_failure(step.on_failure))
         else:
             results = await run_cells(self.runner, step, workers, cells)
         return await self._outcome(step, base, results, judge)
@@ -91,7 +91,7 @@ class StepRunner:
 
     def forget(self, stage: Stage) -> None:
         """Let go of the results of *stage* and of all that is inside of it."""
-        names = {inner.name for inner in everything([stage])}
+        names = {inner.name for inner in walk_stages([stage])}
         for place in [place for place in self.runner.results if place.step in names]:
             del self.runner.results[place]
 
@@ -142,7 +142,7 @@ class StepRunner:
         )
         return await self._find_result_commit(step, outcome, base)
 
-    def _artifacts(self, step: Step, result: StepResult) -> dict[str, tuple[Produced, ...]]:
+    def _artifacts(self, step: Step, result: StepResult) -> dict[str, tuple[ProducedArtifact, ...]]:
         """Make one of what the workers left under each name; where one worker was chosen, its own counts alone."""
         workers = [worker for worker in result.worker_results if result.selected in (None, worker.index)]
         left = [read_back(worker.artifacts, step.artifacts) if worker.status.is_good else () for worker in workers]
@@ -190,5 +190,5 @@ def _of_artifacts(step: Step, error: Unstacked) -> str:
     return f"; each worker leaves its own {', '.join(shared)}: {how}"
 
 
-def _find_artifact(parts: Sequence[Produced], name: str) -> Produced | None:
+def _find_artifact(parts: Sequence[ProducedArtifact], name: str) -> ProducedArtifact | None:
     return next((part for part in parts if part.name == name), None)

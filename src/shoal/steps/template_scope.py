@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shoal.errors import BadInput
-from shoal.model.artifact import Produced, under_number
-from shoal.model.plan import Stage, short
+from shoal.model.artifact import ProducedArtifact, under_number
+from shoal.model.plan import Stage, local_name
 from shoal.model.results import StepResult, WorkerResult
 from shoal.pipeline.templates.template import is_true, render_template
 from shoal.steps.stage_outcome import StageOutcome
@@ -13,7 +13,7 @@ from shoal.steps.stage_outcome import StageOutcome
 TOLD = ("session", "exit_code", "output", "branch", "commit", "files_changed", "attempts", "duration_seconds", "error")
 
 
-class Later(Mapping[str, object]):
+class LazyMapping(Mapping[str, object]):
     """A mapping whose values are made when they are asked for: a text names few of the many things that there are."""
 
     def __init__(self, make: Callable[[str], object], names: Callable[[], Iterable[str]]) -> None:
@@ -48,10 +48,12 @@ class TemplateScope:
         here = self.having(step={"name": stage.name})
         if not stage.has_texts:  # most stages name nothing, and there may be thousands
             return here
-        prefix = stage.name.removesuffix(short(stage.name))
+        prefix = stage.name.removesuffix(local_name(stage.name))
         return here.having(
-            steps=Later(lambda name: describe_outcome(ended[prefix + name]), lambda: map(short, ended)),
-            artifacts=Later(lambda name: contents(ended[prefix + name].artifacts), lambda: map(short, ended)),
+            steps=LazyMapping(lambda name: describe_outcome(ended[prefix + name]), lambda: map(local_name, ended)),
+            artifacts=LazyMapping(
+                lambda name: contents(ended[prefix + name].artifacts), lambda: map(local_name, ended)
+            ),
         )
 
     def render(self, text: str) -> str:
@@ -94,13 +96,13 @@ def aggregate(result: StepResult) -> dict[str, object]:
     }
 
 
-def contents(artifacts: Mapping[str, tuple[Produced, ...]]) -> Mapping[str, object]:
+def contents(artifacts: Mapping[str, tuple[ProducedArtifact, ...]]) -> Mapping[str, object]:
     """Give what files hold: JSON as data, text as text."""
     single = {name: parts[0] for name, parts in artifacts.items() if len(parts) == 1}
-    return Later(lambda name: _value(single[name]), lambda: single)
+    return LazyMapping(lambda name: _value(single[name]), lambda: single)
 
 
-def _value(artifact: Produced) -> object:
+def _value(artifact: ProducedArtifact) -> object:
     try:
         return artifact.value
     except ValueError as error:
@@ -108,8 +110,8 @@ def _value(artifact: Produced) -> object:
 
 
 def _describe_inner(outcome: StageOutcome) -> Mapping[str, object]:
-    inner = {short(name): inner_outcome for name, inner_outcome in outcome.inner.items()}
-    return Later(lambda name: describe_outcome(inner[name]), lambda: inner)
+    inner = {local_name(name): inner_outcome for name, inner_outcome in outcome.inner.items()}
+    return LazyMapping(lambda name: describe_outcome(inner[name]), lambda: inner)
 
 
 def _worker(result: WorkerResult) -> dict[str, object]:

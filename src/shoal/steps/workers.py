@@ -8,9 +8,9 @@ from functools import partial
 
 from shoal.adapters.kind import Adapter
 from shoal.errors import AllFailed, BadInput, QuorumMissed, Refused
-from shoal.model.artifact import Produced, Type, document, select_inputs
+from shoal.model.artifact import ProducedArtifact, Type, document, select_inputs
 from shoal.model.matrix import Cell, Matrix, expand_matrix, from_items
-from shoal.model.plan import Step, Variation, short, variation
+from shoal.model.plan import Step, Variation, local_name, variation
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.shell import SHELL, fill_argv
@@ -19,7 +19,7 @@ from shoal.patterns import Call, Err, Limiter, gather, quorum, race, settled
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerKey, WorkerRunner, is_good
-from shoal.steps.dag import Contribution, DagRunner, Node, Turn, Unstacked, explain_skip
+from shoal.steps.dag import Contribution, DagRunner, Node, NodeInputs, Unstacked, explain_skip
 from shoal.steps.history import Visit, is_decided
 from shoal.steps.prompt import with_artifacts
 from shoal.steps.resolve_task import add_need_results
@@ -31,7 +31,7 @@ AGGREGATE = "aggregate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equipment:
+class WorkerSettings:
     """What the workers of one step run with."""
 
     adapter: Adapter
@@ -41,7 +41,7 @@ class Equipment:
 
 def make_workers(
     step: Step,
-    equipment: Equipment,
+    equipment: WorkerSettings,
     base: str | None,
     scope: TemplateScope,
     needs: Mapping[str, StageOutcome],
@@ -82,7 +82,7 @@ def trusts_base(step: Step, base: str | None) -> bool:
     return (step.base is not None and base == step.base) or step.task.allow_executable_config
 
 
-def make_unstarted_workers(step: Step, equipment: Equipment) -> list[WorkerSpec]:
+def make_unstarted_workers(step: Step, equipment: WorkerSettings) -> list[WorkerSpec]:
     """Make the workers of a step that never starts, for their names."""
     return [
         WorkerSpec(step=step.name, index=index, count=step.workers, task=step.task, adapter=equipment.adapter)
@@ -104,16 +104,16 @@ def _with_need_results(step: Step, needs: Mapping[str, StageOutcome]) -> Resolve
     return add_need_results(step.task, step.wish, spoken)
 
 
-def _find_inputs(step: Step, needs: Mapping[str, StageOutcome]) -> dict[str, tuple[Produced, ...]]:
+def _find_inputs(step: Step, needs: Mapping[str, StageOutcome]) -> dict[str, tuple[ProducedArtifact, ...]]:
     """Find the artifacts that *step* is given, by the names of the steps that left them; several workers add theirs."""
-    found: dict[str, tuple[Produced, ...]] = {}
+    found: dict[str, tuple[ProducedArtifact, ...]] = {}
     for need, outcome in needs.items():
         parts = tuple(part for made in outcome.artifacts.values() for part in made)
-        found[short(need)] = (*parts, _aggregate(outcome)) if outcome.result.total_workers > 1 else parts
+        found[local_name(need)] = (*parts, _aggregate(outcome)) if outcome.result.total_workers > 1 else parts
     return select_inputs(found, step.injections)
 
 
-def _with_inputs(step: Step, task: ResolvedTask, parts: Mapping[str, tuple[Produced, ...]]) -> ResolvedTask:
+def _with_inputs(step: Step, task: ResolvedTask, parts: Mapping[str, tuple[ProducedArtifact, ...]]) -> ResolvedTask:
     """Lay artifacts beside the prompt; a plain command is given the files, and nothing to read on its stdin."""
     if not parts and task.title:
         return task
@@ -121,9 +121,9 @@ def _with_inputs(step: Step, task: ResolvedTask, parts: Mapping[str, tuple[Produ
     return replace(given, prompt=task.prompt if step.is_command else given.prompt, title=task.title or task.prompt)
 
 
-def _aggregate(outcome: StageOutcome) -> Produced:
+def _aggregate(outcome: StageOutcome) -> ProducedArtifact:
     text = json.dumps(aggregate(outcome.result), indent=1)
-    return Produced(name=AGGREGATE, type=Type.JSON, path=f"{AGGREGATE}.json", content=text.encode())
+    return ProducedArtifact(name=AGGREGATE, type=Type.JSON, path=f"{AGGREGATE}.json", content=text.encode())
 
 
 def _fill_worker_texts(step: Step, task: ResolvedTask, scope: TemplateScope, own: Variation | None) -> ResolvedTask:
@@ -164,7 +164,7 @@ def apply_variation(task: ResolvedTask, own: Variation) -> ResolvedTask:
     return replace(task, agent=agent, env={**env, **own.env}, prompt=prompt)
 
 
-async def together(
+async def run_together(
     runner: WorkerRunner, workers: Sequence[WorkerSpec], rule: Rule, most: int | None = None
 ) -> tuple[WorkerResult, ...]:
     """Run *workers* by *rule*, at most *most* at once, and return all results in order, stopped ones too."""
@@ -178,7 +178,7 @@ async def together(
         await runner.run(workers[0])
         return (runner.result(workers[0]),)
     calls = [partial(runner.run, worker) for worker in workers]
-    limiter = room_for(workers) if most is None else Limiter(most)
+    limiter = limiter_for(workers) if most is None else Limiter(most)
     try:
         match rule.pattern:
             case "gather":
@@ -208,7 +208,7 @@ def take_recorded(
     return tuple(runner.result(worker) for worker in workers)
 
 
-def room_for(workers: Sequence[WorkerSpec]) -> Limiter:
+def limiter_for(workers: Sequence[WorkerSpec]) -> Limiter:
     """Let all of *workers* begin: each session takes its own slot, and a retry that waits holds none."""
     return Limiter(max(1, len(workers)))
 
@@ -230,7 +230,7 @@ def cells_of(matrix: Matrix, needs: Mapping[str, StageOutcome]) -> tuple[Cell, .
     source = matrix.source
     if source is None:
         return expand_matrix(matrix)
-    left = {short(need): outcome.artifacts for need, outcome in needs.items()}[source.step]
+    left = {local_name(need): outcome.artifacts for need, outcome in needs.items()}[source.step]
     parts = left.get(source.artifact, ())
     if not parts:
         raise BadInput(f"there is no artifact {source.artifact} of step {source.step} to take items from")
@@ -248,7 +248,7 @@ async def run_cells(
     most = step.matrix.most if step.matrix else None
     rule = Rule.on_failure(step.on_failure)
     if not any(cell.needs for cell in cells):
-        return await together(runner, workers, rule, most)
+        return await run_together(runner, workers, rule, most)
     limiter = Limiter(most or max(1, len(workers)))
     work = _CellWork(
         runner, {cell.id: worker for cell, worker in zip(cells, workers, strict=True)}, rule.pattern == "gather"
@@ -280,10 +280,10 @@ class _CellWork:
     async def skip(self, node: Node, failed: Sequence[str]) -> WorkerResult:
         return self._note(node, Status.SKIPPED, explain_skip(failed))
 
-    async def unstack(self, node: Node, error: Unstacked, turn: Turn[WorkerResult]) -> WorkerResult:
+    async def unstack(self, node: Node, error: Unstacked, turn: NodeInputs[WorkerResult]) -> WorkerResult:
         return self._note(node, Status.FAILED, str(error))
 
-    async def perform(self, node: Node, turn: Turn[WorkerResult]) -> WorkerResult:
+    async def perform(self, node: Node, turn: NodeInputs[WorkerResult]) -> WorkerResult:
         worker = self.workers[node.name]
         await self.runner.run(replace(worker, base=turn.base or worker.base))
         return self._end(node)

@@ -257,10 +257,10 @@ def _check_whole(path: Path, connection: sqlite3.Connection) -> None:
         return
     verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
-        raise Damaged(f"{path}: {verdict}")
+        raise DatabaseDamaged(f"{path}: {verdict}")
 
 
-class Damaged(sqlite3.DatabaseError):
+class DatabaseDamaged(sqlite3.DatabaseError):
     """SQLite found pages that do not fit together."""
 
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT

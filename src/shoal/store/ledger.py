@@ -10,7 +10,7 @@ from dataclasses import replace
 from shoal.model.events import Event, Output, Recorded, SessionStarted
 from shoal.store.kind import EventRow, Store
 from shoal.store.paths import component
-from shoal.store.write_queue import Append, Backlog, BacklogBounds, BacklogEntry, Mark
+from shoal.store.write_queue import Append, NoteBarrier, WriteQueue, WriteQueueBounds, WriteQueueEntry
 from shoal.store.writer import OnBlocked, WriteOutcome, Writer
 
 Listener = Callable[[Recorded], None]
@@ -18,14 +18,14 @@ Listener = Callable[[Recorded], None]
 
 @contextlib.asynccontextmanager
 async def open_ledger(
-    store: Store, *, bounds: BacklogBounds | None = None, on_blocked: OnBlocked = lambda reason: None
+    store: Store, *, bounds: WriteQueueBounds | None = None, on_blocked: OnBlocked = lambda reason: None
 ) -> AsyncIterator["Ledger"]:
     """Open the ledger of *store*, made or rebuilt where there is none; on leaving, all that was noted is committed.
 
     Raises `BadInput` for a ledger of a newer Shoal. *on_blocked* is called when a write has to wait, and again
     with "" when it need not any more.
     """
-    ledger = Ledger(store, bounds or BacklogBounds(), on_blocked)
+    ledger = Ledger(store, bounds or WriteQueueBounds(), on_blocked)
     try:
         await ledger.ready()
         yield ledger
@@ -36,9 +36,9 @@ async def open_ledger(
 class Ledger:
     """The door to all state, for the thread of one loop; made by `open_ledger`."""
 
-    def __init__(self, store: Store, bounds: BacklogBounds, on_blocked: OnBlocked) -> None:
+    def __init__(self, store: Store, bounds: WriteQueueBounds, on_blocked: OnBlocked) -> None:
         self._loop = asyncio.get_running_loop()
-        self._backlog = Backlog(bounds)
+        self._backlog = WriteQueue(bounds)
         self._writer = Writer(store, self._backlog, self._receive, on_blocked)
         self._ended = asyncio.Event()
         self._listeners: list[Listener] = []
@@ -113,7 +113,7 @@ class Ledger:
         finally:
             self._thread.join()
 
-    async def _append(self, entries: tuple[BacklogEntry, ...]) -> tuple[Recorded, ...]:
+    async def _append(self, entries: tuple[WriteQueueEntry, ...]) -> tuple[Recorded, ...]:
         waiter: asyncio.Future[tuple[Recorded, ...]] = self._loop.create_future()
         self._backlog.append(Append(entries, waiter))
         return await waiter
@@ -122,7 +122,7 @@ class Ledger:
         component(session)
         self._note_dropped(session)
         waiter: asyncio.Future[None] = self._loop.create_future()
-        self._backlog.mark(session, Mark(waiter, is_last))
+        self._backlog.mark(session, NoteBarrier(waiter, is_last))
         await waiter
 
     def _limit_output(self, output: Output) -> Output | None:
@@ -174,8 +174,8 @@ class Ledger:
             self._listeners.remove(listener)
 
 
-def _entry(event: Event) -> BacklogEntry:
-    return BacklogEntry(event, EventRow.of(event, time.time()))
+def _entry(event: Event) -> WriteQueueEntry:
+    return WriteQueueEntry(event, EventRow.of(event, time.time()))
 
 
 def _session(event: Event) -> str:

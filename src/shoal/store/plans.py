@@ -23,6 +23,8 @@ from shoal.model.resolved_task import ResolvedTask
 
 CLASS = "@"
 """The key under which a value says its class; no field and no variable has that name."""
+RENAMED = {"Passes": "CommandContract", "Mind": "ModelSettings"}
+"""Classes by the names that older plans have for them."""
 _PLAIN = (str, int, float, bool)
 
 
@@ -112,7 +114,7 @@ class _PlanReader:
                 return base64.b64decode(value["base64"])
             case "Path":
                 return Path(value["path"])
-        kind: Any = _classes()[name]
+        kind: Any = _classes()[RENAMED.get(name, name)]
         if issubclass(kind, Enum):
             return kind(value["value"])
         known = {field.name for field in dataclasses.fields(kind)}

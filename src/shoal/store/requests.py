@@ -82,7 +82,7 @@ class ControlRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Mail:
+class PostedRequests:
     """What lies in a run's folder: requests in the order in which they came, and why other files are none."""
 
     requests: tuple[ControlRequest, ...]
@@ -125,7 +125,7 @@ def post(paths: StatePaths, request: ControlRequest) -> None:
         raise Broken(f"the request could not be left for {request.run}: {error.strerror}") from error
 
 
-def read_posted(paths: StatePaths, run: str) -> Mail:
+def read_posted(paths: StatePaths, run: str) -> PostedRequests:
     """Read what was left for *run*; nothing is changed, and nothing raises but what `OSError` says of the folder."""
     requests: list[ControlRequest] = []
     strange: dict[str, str] = {}
@@ -141,7 +141,7 @@ def read_posted(paths: StatePaths, run: str) -> Mail:
                     requests.append(request)
                 case str(why):
                     strange[name] = why
-    return Mail(tuple(requests), strange)
+    return PostedRequests(tuple(requests), strange)
 
 
 def withdraw(paths: StatePaths, *requests: ControlRequest) -> None:

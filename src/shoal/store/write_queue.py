@@ -21,7 +21,7 @@ NOTE_DELAY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class BacklogBounds:
+class WriteQueueBounds:
     """How much may wait; one session alone may fill an eighth of it, so that it cannot silence the others."""
 
     size: int = 64 * 1024 * 1024
@@ -29,7 +29,7 @@ class BacklogBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class BacklogEntry:
+class WriteQueueEntry:
     """An event with the row that it becomes."""
 
     event: Event
@@ -45,12 +45,12 @@ class BacklogEntry:
 class Append:
     """Facts for the ledger, and the callers that wait for their commit."""
 
-    entries: tuple[BacklogEntry, ...]
+    entries: tuple[WriteQueueEntry, ...]
     waiter: asyncio.Future[tuple[Recorded, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class NoteBarrier:
     """A place in a session's notes, and the caller that waits until all before it is committed."""
 
     waiter: asyncio.Future[None]
@@ -70,21 +70,21 @@ class Notes:
     """Some of one session's notes: one transaction, and the mark that follows them."""
 
     session: str
-    entries: tuple[BacklogEntry, ...]
-    mark: Mark | None
+    entries: tuple[WriteQueueEntry, ...]
+    mark: NoteBarrier | None
 
 
 @dataclass(slots=True)
 class _SessionQueue:
-    items: deque[BacklogEntry | Mark]
+    items: deque[WriteQueueEntry | NoteBarrier]
     since: float
     size: int = 0
 
 
-class Backlog:
+class WriteQueue:
     """A queue between the loop's thread, which adds, and the writer's, which takes."""
 
-    def __init__(self, bounds: BacklogBounds) -> None:
+    def __init__(self, bounds: WriteQueueBounds) -> None:
         self._bounds = bounds
         self._changed = threading.Condition()  # guards all that follows
         self._appends: list[Append] = []
@@ -116,7 +116,7 @@ class Backlog:
             if not self._is_gathering:
                 self._changed.notify()
 
-    def note(self, session: str, entry: BacklogEntry) -> None:
+    def note(self, session: str, entry: WriteQueueEntry) -> None:
         """Add a note of *session*, whether there is room or not."""
         with self._changed:
             queue = self._add(session, entry)
@@ -128,7 +128,7 @@ class Backlog:
             elif len(self._queues) == len(queue.items) == 1:
                 self._changed.notify()  # now it is known until when to wait
 
-    def mark(self, session: str, mark: Mark) -> None:
+    def mark(self, session: str, mark: NoteBarrier) -> None:
         """Add a mark behind all notes of *session*."""
         with self._changed:
             self._add(session, mark)
@@ -160,7 +160,7 @@ class Backlog:
             session = self._next()
             return self._some_notes(session) if session else None
 
-    def _add(self, session: str, item: BacklogEntry | Mark) -> _SessionQueue:
+    def _add(self, session: str, item: WriteQueueEntry | NoteBarrier) -> _SessionQueue:
         self._check_open()
         queue = self._queues.setdefault(session, _SessionQueue(deque(), time.monotonic()))
         queue.items.append(item)
@@ -213,12 +213,12 @@ class Backlog:
         return Notes(session, entries, mark)
 
 
-def _head(items: deque[BacklogEntry | Mark]) -> tuple[tuple[BacklogEntry, ...], Mark | None]:
+def _head(items: deque[WriteQueueEntry | NoteBarrier]) -> tuple[tuple[WriteQueueEntry, ...], NoteBarrier | None]:
     """Take up to a batch of notes, and the first mark among them as the end."""
-    entries: list[BacklogEntry] = []
+    entries: list[WriteQueueEntry] = []
     while items and len(entries) < _BATCH:
         item = items.popleft()
-        if isinstance(item, Mark):
+        if isinstance(item, NoteBarrier):
             return tuple(entries), item
         entries.append(item)
     return tuple(entries), None

@@ -11,7 +11,7 @@ from typing import TypeVar, assert_never
 from shoal.errors import BadInput, Blocked, Broken, ShoalError
 from shoal.model.events import Recorded
 from shoal.store.kind import LASTING, EventLog, EventRow, Store
-from shoal.store.write_queue import Append, Appends, Backlog, BacklogEntry, Notes
+from shoal.store.write_queue import Append, Appends, Notes, WriteQueue, WriteQueueEntry
 
 MAX_OPEN_LOGS = 64
 BLOCKED_SECONDS = 3600.0
@@ -36,7 +36,7 @@ class Writer:
     """Everything that happens on the writer's thread."""
 
     def __init__(
-        self, store: Store, backlog: Backlog, on_outcome: Callable[[WriteOutcome], None], on_blocked: OnBlocked
+        self, store: Store, backlog: WriteQueue, on_outcome: Callable[[WriteOutcome], None], on_blocked: OnBlocked
     ) -> None:
         self._backlog = backlog
         self._on_blocked = on_blocked
@@ -143,7 +143,7 @@ class _SessionLogs:
             self.close(session)
 
 
-def _to_recorded(entries: Sequence[BacklogEntry], numbers: Sequence[int]) -> tuple[Recorded, ...]:
+def _to_recorded(entries: Sequence[WriteQueueEntry], numbers: Sequence[int]) -> tuple[Recorded, ...]:
     return tuple(Recorded(number, entry.row.at, entry.event) for entry, number in zip(entries, numbers, strict=True))
 
 

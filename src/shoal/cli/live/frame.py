@@ -41,7 +41,7 @@ class Pane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ViewState:
     """What the person chose to see."""
 
     selected: str | None = None
@@ -60,7 +60,7 @@ class Size:
     height: int
 
 
-def draw_frame(progress: RunProgress, shown: Shown, size: Size, now: float, paint: Paint) -> list[str]:
+def draw_frame(progress: RunProgress, shown: ViewState, size: Size, now: float, paint: Paint) -> list[str]:
     """Draw the run in at most `height - 1` lines, none of them wider than the terminal."""
     room = max(LEAST_HEIGHT, size.height - 1)
     if not progress.run:
@@ -72,7 +72,7 @@ def draw_frame(progress: RunProgress, shown: Shown, size: Size, now: float, pain
     return [*rows, *footer]
 
 
-def _footer(progress: RunProgress, shown: Shown, size: Size, now: float, paint: Paint) -> Iterator[str]:
+def _footer(progress: RunProgress, shown: ViewState, size: Size, now: float, paint: Paint) -> Iterator[str]:
     for step, gate in progress.gates.items():
         answers = " · y approve · n reject · d diff" if shown.has_keys else ""
         yield from _wrap_painted(f'approve {clean(step)}? "{clean(gate.message)}"{answers}', size, "warn", paint)
@@ -142,7 +142,7 @@ def _pane_lines(pane: Pane, size: Size, room: int, paint: Paint) -> list[str]:
 
 
 def _rows(
-    agents: Sequence[AgentProgress], shown: Shown, size: Size, room: int, now: float, paint: Paint
+    agents: Sequence[AgentProgress], shown: ViewState, size: Size, room: int, now: float, paint: Paint
 ) -> Iterator[str]:
     """Draw the agents that there is room for, and count the others."""
     if not agents or room <= 0:
@@ -186,7 +186,7 @@ class _Cell:
 
 
 def _table(
-    agents: Sequence[AgentProgress], shown: Shown, size: Size, now: float, paint: Paint, *, has_head: bool
+    agents: Sequence[AgentProgress], shown: ViewState, size: Size, now: float, paint: Paint, *, has_head: bool
 ) -> Iterator[str]:
     rows = [_cells(agent, now) for agent in agents]
     widths = _widths(rows, size)

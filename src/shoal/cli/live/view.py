@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from shoal.cli import output
-from shoal.cli.diff import Wanted, compare, warning
-from shoal.cli.live.frame import Pane, Shown, draw_frame, log_lines
+from shoal.cli.diff import DiffRequest, compare, warning
+from shoal.cli.live.frame import Pane, ViewState, draw_frame, log_lines
 from shoal.cli.live.terminal import Terminal
 from shoal.cli.output import Paint
 from shoal.cli.render.patch import patch_lines
 from shoal.cli.repository import RepositoryState, find_place
 from shoal.cli.run_output import ProgressLines
-from shoal.errors import ShoalError, first_of
+from shoal.errors import ShoalError, first_error
 from shoal.model.events import AgentStarted, GateOpened, Recorded, SessionStarted
 from shoal.model.gate import GateVerdict
 from shoal.store.progress import RunProgress, RunTail
@@ -55,7 +55,7 @@ class LiveActions:
 
     async def diff(self, run: str, session: str | None, paint: Paint) -> list[str]:
         """Return what a session changed so far, or all of them together, escaped."""
-        wanted = Wanted(first=session or run, second=None, is_combined=session is None, form="--patch")
+        wanted = DiffRequest(first=session or run, second=None, is_combined=session is None, form="--patch")
         found = await compare(self.folder, wanted)
         flagged = [warning(found.executable, paint)] if found.executable else []
         return [*found.remarks, *flagged, *(patch_lines(found.patch, paint) if found.patch else ())]
@@ -69,7 +69,7 @@ class LiveView:
         self._actions = actions
         self._paint: Paint = output.paint()
         self._lines = ProgressLines(self._paint)
-        self._shown = Shown()
+        self._shown = ViewState()
         self._on_yes: Callable[[], None] | None = None
         self._above: list[str] = []
         self._idle = 0
@@ -115,7 +115,7 @@ class LiveView:
                 self._terminal.draw([], self._above)
                 self._above.clear()
         except BaseExceptionGroup as errors:
-            raise first_of(errors) from None
+            raise first_error(errors) from None
         if error is not None:
             raise error
 

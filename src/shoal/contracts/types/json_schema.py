@@ -9,7 +9,7 @@ from shoal.model.contract import JsonSchema
 from shoal.pipeline.json_schema import canonical
 
 if TYPE_CHECKING:
-    from shoal.contracts.json_schema import Fault
+    from shoal.contracts.json_schema import SchemaFault
     from shoal.pipeline.keys.contracts import ContractShape
 
 KEYS = ("path", "artifact", "schema", "schema_file")
@@ -25,7 +25,7 @@ def build(keys: "ContractShape", schemas: Mapping[str, str]) -> JsonSchema:
 
 async def check(contract: JsonSchema, bench: Workbench) -> str | None:
     """Return what does not fit the schema, or `None`."""
-    from shoal.contracts.json_schema import unfit  # it starts a process
+    from shoal.contracts.json_schema import find_mismatch  # it starts a process
 
     if contract.path is not None:
         what, content = show_file(bench, contract.path), await read_file(bench, contract.path, JSON_BYTES + 1)
@@ -40,14 +40,14 @@ async def check(contract: JsonSchema, bench: Workbench) -> str | None:
         value = document(content)
     except ValueError as error:
         return f"{what} is no JSON: {escape_text(bench.mask(str(error)), MESSAGE_CHARS)}"
-    wrong = await unfit(contract.schema, content, value)
+    wrong = await find_mismatch(contract.schema, content, value)
     if wrong is None:
         return None
     found = "; ".join(_describe(bench, fault) for fault in wrong.faults)
     return f"{what} does not fit the schema: {found or 'there is too much in it to say where'}"
 
 
-def _describe(bench: Workbench, fault: "Fault") -> str:
+def _describe(bench: Workbench, fault: "SchemaFault") -> str:
     where = bench.mask(fault.path)
     message = escape_text(bench.mask(fault.message), MESSAGE_CHARS)
     return f"{escape_text(where, MESSAGE_CHARS)}: {message}" if where else message

@@ -88,16 +88,16 @@ def _is_gone(change: Change, tests: Collection[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _TestFile:
     """What a test file holds."""
 
     tests: int
     is_blank: bool
 
 
-async def _count_tests(mode: str, path: str, read: Callable[[str, int], Awaitable[bytes | None]]) -> _Held | None:
+async def _count_tests(mode: str, path: str, read: Callable[[str, int], Awaitable[bytes | None]]) -> _TestFile | None:
     """Count the tests of one file; `None` where it is too large."""
     content = await read(path, MOST_BYTES) if mode in PLAIN else b""
     if content is None or len(content) >= MOST_BYTES:
         return None
-    return _Held(sum(1 for _ in DEFINITION.finditer(content)), not content.strip())
+    return _TestFile(sum(1 for _ in DEFINITION.finditer(content)), not content.strip())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shoal.model.setup import ToolFolder
 from shoal.pipeline.problems import Problem, show_value
-from shoal.pipeline.resolve import Settling
+from shoal.pipeline.resolve import StepResolver
 from shoal.pipeline.tree import position
 
 SHUT = tuple(map(Path, ("/etc", "/root", "/home", "/dev", "/proc", "/run", "/sys", "/var/run")))
@@ -26,7 +26,7 @@ SECRETS = (
 """What holds a person's credentials, from their home."""
 
 
-def tool_folders(settling: Settling) -> tuple[ToolFolder, ...]:
+def tool_folders(settling: StepResolver) -> tuple[ToolFolder, ...]:
     """Find the folders that the document names; what is not there, or must stay hidden, is noted as a problem."""
     document, found = settling.document, []
     for index, text in enumerate(document.shape.runtime.toolchains):

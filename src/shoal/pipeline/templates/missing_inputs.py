@@ -37,7 +37,7 @@ class UsedNames:
         return f"give `--input {part}=…`" if self.by is None else f"add it to the `input` of step {key(self.by)}"
 
 
-def lacking(document: Document, path: tuple[str | int, ...], handed: Input) -> Iterator[Problem]:
+def find_missing_inputs(document: Document, path: tuple[str | int, ...], handed: Input) -> Iterator[Problem]:
     """Find what the steps at *path*, and pipelines inside of them, take from the input and is not there."""
     steps = find(document.tree, *path)
     waiting = [] if steps is None else [(steps, _find_uses(handed))]

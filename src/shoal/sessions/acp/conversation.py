@@ -9,14 +9,14 @@ from types import MappingProxyType
 
 from shoal.adapters.acp import CLIENT
 from shoal.adapters.events import event, explain_failure, last_line
-from shoal.errors import first_of
+from shoal.errors import first_error
 from shoal.model.activity import Act, Activity
 from shoal.model.permissions import Decision, PermissionManager
 from shoal.model.resolved_task import ResolvedTask
-from shoal.sessions.acp.turn import AcpTurn, Lost, TurnAnswer, TurnRefused, one_line
+from shoal.sessions.acp.turn import AcpTurn, ConnectionLost, TurnAnswer, TurnRefused, one_line
 from shoal.sessions.acp.updates import ToolCall, Updates
-from shoal.sessions.acp.wire import AcpWire, Flooded, is_answer, is_request, is_update
-from shoal.sessions.agent_process import AgentEnd, Ending, Watched, run_process, watch_process
+from shoal.sessions.acp.wire import AcpWire, AnswersUnread, is_answer, is_request, is_update
+from shoal.sessions.agent_process import AgentEnd, Ending, WatchResult, run_process, watch_process
 from shoal.sessions.limit_watch import SessionBounds
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import note_decision
@@ -125,7 +125,7 @@ class AcpConversation:
         stop: asyncio.Event,
         grace: float,
         signs: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
-    ) -> Watched:
+    ) -> WatchResult:
         """Speak with the agent in *sandboxed* until the first thing that ends it; told to stop, it is asked before."""
         cuts = {Ending.STOP: self._end_turn_on(Ending.STOP, stop.wait, grace)}
         if seconds is not None:
@@ -137,7 +137,7 @@ class AcpConversation:
                 seen = await watch_process(sandboxed, bounds, None, asyncio.Event(), grace, every)
                 await self._read_last_answer(spoken)
         except BaseExceptionGroup as errors:
-            raise first_of(errors) from None
+            raise first_error(errors) from None
         if self._cut is not None and seen.ending in (Ending.BY_ITSELF, Ending.DONE):
             return replace(seen, ending=self._cut)
         return seen
@@ -148,7 +148,7 @@ class AcpConversation:
             self._answer = await self._turn.run(self._wire)
         except TurnRefused as refused:
             self._fail(str(refused))
-        except Lost:  # it has left, and its exit tells more
+        except ConnectionLost:  # it has left, and its exit tells more
             pass
         self.over.set()
         sandboxed.close_input()
@@ -218,7 +218,7 @@ class AcpConversation:
     def _accept_message(self, wire: AcpWire, message: dict[str, object], signs: int) -> None:
         try:
             wire.accept(message, signs)
-        except Flooded:
+        except AnswersUnread:
             self._fail("it asks and asks, and does not read what it is answered")
 
     def _not_understood(self, line: str) -> Iterable[Activity]:

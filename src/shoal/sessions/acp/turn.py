@@ -38,7 +38,7 @@ class TurnRefused(Exception):
     """The agent cannot or will not do what it was asked; the text says why."""
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """Nothing can be said to the agent, or heard of it, any more."""
 
 
@@ -81,7 +81,7 @@ class AcpTurn:
         self.session = ""
 
     async def run(self, wire: AcpWire) -> TurnAnswer:
-        """Take the turn; raises `Refused` or `Lost`."""
+        """Take the turn; raises `Refused` or `ConnectionLost`."""
         # what the agent asks for beside permissions, we have not: neither our files nor our terminals
         self._agent = acp.connect_to_agent(cast("acp.Client", _Client(self._may)), wire)
         try:
@@ -91,7 +91,7 @@ class AcpTurn:
         except ValidationError as error:
             raise TurnRefused(f"its answer has no form of the protocol: {one_line(str(error))}") from None
         except OSError:
-            raise Lost from None
+            raise ConnectionLost from None
         finally:
             await self._agent.close()
 

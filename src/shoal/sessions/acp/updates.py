@@ -9,7 +9,7 @@ from pathlib import Path
 from shoal.adapters.events import number, words
 from shoal.model.activity import Act, Activity
 from shoal.model.permissions import NOT_LISTED, Decision, PermissionManager
-from shoal.proc import Lines
+from shoal.proc import LineSplitter
 
 LONGEST = 256 * 1024
 MOST_PATHS = 100
@@ -161,7 +161,7 @@ class Updates:
         self._calls: dict[str, ToolCall] = {}
         self._said: list[Activity] = []
         self._late: list[Activity] = []
-        self._lines = Lines(self._line, cap=LINE_BYTES)
+        self._lines = LineSplitter(self._line, cap=LINE_BYTES)
         self._message: str | None = None
         self.cost_usd: float | None = None
         self.last_words = ""

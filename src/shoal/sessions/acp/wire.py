@@ -14,7 +14,7 @@ MAX_UNANSWERED_CHARS = 32 * 2**20
 Message = Mapping[str, object]
 
 
-class Flooded(Exception):
+class AnswersUnread(Exception):
     """The agent asks, and does not read what it is answered."""
 
 
@@ -30,12 +30,12 @@ class AcpWire:
         self._is_ended = False
 
     def accept(self, message: dict[str, Any], signs: int) -> None:
-        """Take a request of the agent's, or its answer to one of ours; raises `Flooded`."""
+        """Take a request of the agent's, or its answer to one of ours; raises `AnswersUnread`."""
         if "method" in message:
             self._unanswered.setdefault(message["id"], []).append(signs)
             self._count(1, signs)
         if self._waiting > MOST_UNANSWERED or self._chars > MAX_UNANSWERED_CHARS:
-            raise Flooded
+            raise AnswersUnread
         self._inbox.append(message)
         self._more.set()
 

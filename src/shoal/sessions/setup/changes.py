@@ -54,7 +54,7 @@ class SetupEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class SetupChanges:
     """What set-up left, apart from what git ignores; *tops* are the topmost new files and folders."""
 
     entries: tuple[SetupEntry, ...]
@@ -76,7 +76,7 @@ class Left:
         (folder / "laid-links").write_bytes(b"".join(links))
 
 
-async def inspect_setup(context: RunContext, workspace: Workspace, session_dir: Path) -> Left:
+async def inspect_setup(context: RunContext, workspace: Workspace, session_dir: Path) -> SetupChanges:
     """Look at a workspace after its set-up; raise `SetupFailed` where that cannot be told."""
     gitdir = session_dir / f"note-{secrets.token_hex(3)}"
     write_gitdir(
@@ -156,10 +156,10 @@ class _SetupOutput:
             self.stdout += data
 
 
-def parse_setup_note(said: bytes) -> Left:
+def parse_setup_note(said: bytes) -> SetupChanges:
     """Read what the box said: names of the topmost new ones, an empty one, then git's raw records."""
     tops, _, raw = said.partition(b"\0\0") if not said.startswith(b"\0") else (b"", b"", said[1:])
-    return Left(tuple(_entries(raw)), tuple(name for name in tops.split(b"\0") if name))
+    return SetupChanges(tuple(_entries(raw)), tuple(name for name in tops.split(b"\0") if name))
 
 
 def _entries(raw: bytes) -> Iterator[SetupEntry]:

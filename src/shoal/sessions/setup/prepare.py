@@ -24,7 +24,7 @@ from shoal.sessions.session_control import SessionControl
 from shoal.sessions.session_dir import hold_session_dir
 from shoal.sessions.setup.changes import LEFT, inspect_setup, pattern, write_setup_note
 from shoal.sessions.setup.project import root_covers
-from shoal.sessions.setup.sandbox import STREAM, run_commands, tools_of
+from shoal.sessions.setup.sandbox import STREAM, find_tools, run_commands
 from shoal.sessions.toolchain import Toolchain
 from shoal.sessions.worker import Session, WorkerSpec
 from shoal.workspaces.base_checkouts import settings_digest
@@ -46,7 +46,7 @@ LOCKS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class SetupPlan:
     """What set-up comes to for one workspace: a *layer* that was made already, or commands to run *inside* of it."""
 
     layer: Path | None = None
@@ -63,7 +63,7 @@ class Ready:
         return self.layer is None and self.inside is None
 
 
-NOTHING = Ready()
+NOTHING = SetupPlan()
 
 
 def setup_of(context: RunContext, job: WorkerSpec) -> Setup:
@@ -97,7 +97,7 @@ def setup_record(context: RunContext, job: WorkerSpec) -> SetupRecord | None:
 
 
 @contextlib.asynccontextmanager
-async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event) -> AsyncIterator[Ready]:
+async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event) -> AsyncIterator[SetupPlan]:
     """Make ready what the workspace of *worker* is to begin with; told to stop, it gives what there is."""
     setup = setup_of(context, job)
     if context.project.refusal:
@@ -107,7 +107,7 @@ async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event) -> A
         return
     if not context.kind.has_layers or not context.sandbox.mounts or (setup.commands and setup.is_each):
         inside = _with_own_rights(context, job, setup)
-        yield Ready(inside=inside, tools=tools_of(context, inside), worker=job)
+        yield SetupPlan(inside=inside, tools=find_tools(context, inside), worker=job)
         return
     key, at, setup = await _layer_of(context, job, setup)
     if setup.is_confined:
@@ -132,11 +132,11 @@ async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event) -> A
             return
         if setup.commands and not makers:
             _say(context, job, "made before, and used again")
-        alias, tools = context.paths.setups / "at" / key, tools_of(context, setup)
-        yield Ready(layer=layer, trees=_stack_layers(context.base, at.base, layer), alias=alias, tools=tools)
+        alias, tools = context.paths.setups / "at" / key, find_tools(context, setup)
+        yield SetupPlan(layer=layer, trees=_stack_layers(context.base, at.base, layer), alias=alias, tools=tools)
 
 
-async def finish_setup(session: Session, ready: Ready, renew: Callable[[], None]) -> None:
+async def finish_setup(session: Session, ready: SetupPlan, renew: Callable[[], None]) -> None:
     """Finish an open workspace: run what has to run inside, and record for its git what is not the agent's work.
 
     *renew* makes the home and the gitdir again, which are removed after commands had them.
@@ -165,7 +165,7 @@ async def finish_setup(session: Session, ready: Ready, renew: Callable[[], None]
         (directory.git / "info" / "exclude").write_bytes(exclude)
 
 
-async def _inside(session: Session, ready: Ready, renew: Callable[[], None]) -> Path | None:
+async def _inside(session: Session, ready: SetupPlan, renew: Callable[[], None]) -> Path | None:
     """Set one workspace up by itself."""
     context, workspace, directory = session.context, session.workspace, session.directory
     setup = ready.inside or Setup()
@@ -283,7 +283,7 @@ def _key(context: RunContext, job: WorkerSpec, setup: Setup, base: Base) -> str:
     by_host = context.kind.mounts_on_host
     env = {**job.task.agent.env, **job.task.env}
     network = setup.network or network_of(job.task, job.adapter)
-    tools = tools_of(context, setup)
+    tools = find_tools(context, setup)
     facts = [
         *(base.commit, settings_digest(context.repository), setup.commands, network, setup.source),
         *(context.project.digest, str(context.repository.top), by_host, os.getuid(), sorted(env.items())),

@@ -13,7 +13,7 @@ from shoal.model.events import AgentActed, Output
 from shoal.model.policy import NETWORKS, Network, Policy
 from shoal.model.setup import OWN_NAMES, ROOT_NAMES, Setup
 from shoal.proc import Exit
-from shoal.sessions.agent_process import Ending, Watched, watch_process
+from shoal.sessions.agent_process import Ending, WatchResult, watch_process
 from shoal.sessions.context import RunContext
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import environment, identity_covers, network_of, session_bounds
@@ -65,7 +65,7 @@ def log_setup_event(context: RunContext, event: Output | AgentActed) -> None:
 def _setup_command(session: Session, setup: Setup) -> tuple[Command, Policy]:
     context, worker, workspace, directory = session.context, session.worker, session.workspace, session.directory
     agent = worker.adapter.invocation(worker.task, session.paths).argv[0]
-    tools = tools_of(context, setup, agent)
+    tools = find_tools(context, setup, agent)
     network = setup.network or network_of(worker.task, worker.adapter)
     env = {**NETWORKS[network].env, **environment(session, tools.path), **worker.task.agent.env, **worker.task.env}
     if not setup.is_each:
@@ -82,7 +82,7 @@ def _setup_command(session: Session, setup: Setup) -> tuple[Command, Policy]:
     return Command(argv=argv, cwd=workspace.path, env=env), policy
 
 
-def tools_of(context: RunContext, setup: Setup, *others: str) -> Toolchain:
+def find_tools(context: RunContext, setup: Setup, *others: str) -> Toolchain:
     """Find the programs that commands begin with, and *others*, as far as they are on the user's PATH."""
     search, found = context.environ.get("PATH", ""), []
     for program in dict.fromkeys((*others, *_programs(setup))):
@@ -100,7 +100,7 @@ def _programs(setup: Setup) -> Iterator[str]:
                 yield from words[:1]
 
 
-def _why(setup: Setup, seen: Watched, log: OutputLog, network: Network) -> str:
+def _why(setup: Setup, seen: WatchResult, log: OutputLog, network: Network) -> str:
     said = (log.output + log.errors).strip()[-TAIL_CHARS:].splitlines()[-TAIL_LINES:]
     lines = [f"setup failed: {_end(setup, seen)}{f' ({setup.source})' if setup.source else ''}", *said]
     if setup.named & ROOT_NAMES and "No such file" in "".join(said):
@@ -112,7 +112,7 @@ def _why(setup: Setup, seen: Watched, log: OutputLog, network: Network) -> str:
     return "\n".join(lines)
 
 
-def _end(setup: Setup, seen: Watched) -> str:
+def _end(setup: Setup, seen: WatchResult) -> str:
     if seen.ending is Ending.TIME:
         return f"it was still running after {setup.timeout:g} s"
     if seen.ending is Ending.LIMIT:
