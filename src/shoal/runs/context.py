@@ -28,8 +28,9 @@ from shoal.runs.preflight import (
     mask_of,
     with_commits,
 )
-from shoal.runs.recovery import Recovery, has_unfinished, reconcile, reconcile_run
+from shoal.runs.recovery import Recovery, reconcile, reconcile_run
 from shoal.runs.request import RunRequest
+from shoal.runs.unfinished import has_unfinished
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, probe_sandbox
 from shoal.sessions.session_dir import User

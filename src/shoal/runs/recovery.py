@@ -15,7 +15,7 @@ from shoal.model.events import ClientHeard, Imported, RunEnded, SessionEnded
 from shoal.model.policy import Layers
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.runs.survivors import end_survivors, sweep_trials
+from shoal.runs.unfinished import Unfinished, end_survivors, has_unfinished, list_unfinished, sweep_trials
 from shoal.sessions.checkpoints import drop_old_checkpoints, is_restored, restore_checkpoint
 from shoal.sessions.context import RunContext
 from shoal.sessions.executable_config import flag_changes
@@ -28,7 +28,7 @@ from shoal.store.fold import fold
 from shoal.store.killed_runs import record_lost_sessions
 from shoal.store.lock import hold_lock, is_locked
 from shoal.store.paths import StatePaths
-from shoal.store.reader import read_events, read_unended
+from shoal.store.reader import read_events
 from shoal.store.requests import forget_dead
 from shoal.store.run_state import SessionState
 from shoal.workspaces import base_checkouts, object_stores
@@ -38,34 +38,6 @@ from shoal.workspaces.overlay import sealing
 from shoal.workspaces.quota import open_disk_again
 from shoal.workspaces.remove import clear_privileges, remove_all
 from shoal.workspaces.worktree import admin_of, forget_worktree
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """A session that was begun, and its step."""
-
-    step: str
-    session: SessionState
-
-
-def list_unfinished(paths: StatePaths, run: str) -> list[Unfinished]:
-    """List the sessions whose work may still lie where their agents left it."""
-    state = fold(read_unended(paths, run)).runs.get(run)
-    return [
-        Unfinished(step.step, session)
-        for step in (state.steps.values() if state else ())
-        for session in step.sessions.values()
-        if session.result is None
-    ]
-
-
-def has_unfinished(paths: StatePaths, run: str) -> bool:
-    """Say whether *run* may have left work; a ledger that cannot be read does not say that it has not."""
-    try:
-        return bool(list_unfinished(paths, run))
-    except ShoalError:
-        return True
-
 
 WORKSPACE_DEPTH = 4  # workspaces, run, step, worker
 MAX_RETRIES = 3
@@ -117,7 +89,7 @@ async def reconcile(context: RunContext, *, is_patient: bool = False) -> Recover
     await sweep_trials(context.paths)
     await unpin_abandoned(context.repository, context.paths.runs)
     forget_dead(context.paths)
-    await record_lost_sessions(context.paths, context.ledger, _list_boxes(context.paths))
+    await record_lost_sessions(context.paths, context.ledger, _list_session_dirs(context.paths))
     found = Recovery()
     for lock in sorted(context.paths.runs.glob("*.lock")):
         if lock.stem != context.run and not is_locked(lock):
@@ -155,7 +127,7 @@ async def reconcile_run(context: RunContext, run: str) -> Recovery:
 
 async def _retry_raw(context: RunContext, *, is_patient: bool) -> Recovery:
     """Try once more to bring in the sessions that ended without a branch, and whose files are still there."""
-    left = _list_boxes(context.paths)
+    left = _list_session_dirs(context.paths)
     if not left:  # else the whole history would be read for nothing
         return Recovery()
     found = Recovery()
@@ -172,7 +144,7 @@ async def _retry_raw(context: RunContext, *, is_patient: bool) -> Recovery:
     return found
 
 
-def _list_boxes(paths: StatePaths) -> set[str]:
+def _list_session_dirs(paths: StatePaths) -> set[str]:
     return {path.name for path in paths.session_dirs.iterdir()} if paths.session_dirs.is_dir() else set()
 
 

@@ -1,21 +1,52 @@
-"""What a killed Shoal left running or mounted: sandboxes of its agents, and trials of the host."""
+"""Find what a killed Shoal left: sessions without a recorded end, running sandboxes, and trials of the host."""
 
 import asyncio
 import contextlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.errors import Broken
+from shoal.errors import Broken, ShoalError
 from shoal.limits.cgroups import is_orphan
 from shoal.limits.kind import kill_each
 from shoal.sessions.host_probe import TRIAL
+from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
+from shoal.store.reader import read_unended
+from shoal.store.run_state import SessionState
 from shoal.workspaces.mount import list_mounts, unmount
 from shoal.workspaces.remove import remove_all
 
 PROGRAM = "bwrap"
 SECONDS = 10.0
 PAUSE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A session without a recorded end, and its step."""
+
+    step: str
+    session: SessionState
+
+
+def list_unfinished(paths: StatePaths, run: str) -> list[Unfinished]:
+    """List the sessions of *run* whose work may not have been imported yet."""
+    state = fold(read_unended(paths, run)).runs.get(run)
+    return [
+        Unfinished(step.step, session)
+        for step in (state.steps.values() if state else ())
+        for session in step.sessions.values()
+        if session.result is None
+    ]
+
+
+def has_unfinished(paths: StatePaths, run: str) -> bool:
+    """Return whether *run* may have left work, also if its ledger cannot be read."""
+    try:
+        return bool(list_unfinished(paths, run))
+    except ShoalError:
+        return True
 
 
 async def end_survivors(session_dir: Path) -> None:
