@@ -96,8 +96,7 @@ def rows(database: Path) -> set[tuple[int, str]]:
 
 def _files_kept(scene: Scene) -> Iterator[str]:
     """I2: what an agent wrote is on a ref or on disk."""
-    wrote = scene.outside / "wrote"
-    names = wrote.read_text().split() if wrote.exists() else []
+    names = scene.wrote()
     held = {line.split(" ")[0] for line in git(scene.repo, "rev-list", "--objects", "--all").splitlines()}
     for name in names:
         note = f"{name} was here\n".encode()

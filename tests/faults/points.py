@@ -5,6 +5,7 @@ the file system and each start of a process, and the doors of the ledger, of git
 that is added later has its crash points already, and the next sweep kills a run there.
 """
 
+import inspect
 import os
 import re
 import signal
@@ -15,8 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import shoal
 from shoal.git import run as git_run
 from shoal.store import database
 from shoal.store.fold import fold
@@ -27,9 +30,11 @@ from shoal.store.requests import ControlRequest, post
 from shoal.workspaces import mount
 from tests.cli import warm
 
+SRC = f"{Path(shoal.__file__).parent}/"
 SEQUENCE = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "shutil.rmtree")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _NAMES = re.compile(r"(?<=import-)\w+|(?<=check-)\w+|(?<=seal-)\w+|[0-9a-f]{6,}|\d+")
+MOUNT_READS = {"list_mounts", "table_version"}
 GIT_READS = {
     "cat-file",
     "check-ignore",
@@ -114,8 +119,11 @@ class _Points:
         # The log and the streams are opened before: they are no effects of the command.
         database.Database.write = self._recording(database.Database.write)  # type: ignore[method-assign]
         _replace_everywhere(git_run.git, self._calling_git(git_run.git))
-        for door in (mount.mount_overlay, mount.unmount):
-            _replace_everywhere(door, self._calling(door.__name__, door))
+        for name, door in list(vars(mount).items()):
+            is_ours = inspect.isfunction(door) and door.__module__ == mount.__name__
+            if is_ours and not name.startswith("_") and name not in MOUNT_READS:
+                wrap = self._awaiting if inspect.iscoroutinefunction(door) else self._calling
+                _replace_everywhere(door, wrap(name, door))
         sys.addaudithook(self._audit)
 
     def reach(self, name: str) -> None:
@@ -123,7 +131,7 @@ class _Points:
         with self._lock:
             self._counts[name] += 1
             self._counts[None] += 1
-            os.write(self._log, f"{name}\n".encode())
+            os.write(self._log, f"{name}\t{_site()}\n".encode())
             kill = self._launch.kill
             if kill is not None and kill.name in (name, None) and self._counts[kill.name] == kill.number:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -177,6 +185,15 @@ class _Points:
 
         return called
 
+    def _awaiting(self, name: str, door: Callable[..., Any]) -> Callable[..., Any]:
+        async def awaited(*given: Any, **more: Any) -> Any:  # noqa: ANN401
+            self.reach(f"before {name}")
+            result = await door(*given, **more)
+            self.reach(f"after {name}")
+            return result
+
+        return awaited
+
     def _calling_git(self, git: Callable[..., Any]) -> Callable[..., Any]:
         async def called(gitdir: Path, *args: str, **more: Any) -> Any:  # noqa: ANN401
             words = [word for word in args if not word.startswith("-") and "=" not in word]
@@ -189,6 +206,17 @@ class _Points:
             return done
 
         return called
+
+
+def _site() -> str:
+    """Name the function of ours that is about to change something: its file and its name."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        place, name = frame.f_code.co_filename, frame.f_code.co_name
+        if place.startswith(SRC) and not name.startswith("<"):
+            return f"{place[len(SRC) :]}:{name}"
+        frame = frame.f_back
+    return ""
 
 
 def _refs_in(stdin: bytes, command: str) -> str:

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from shoal.model.events import SessionEnded, SessionStarted
+from shoal.model.events import AgentStarted, Event, Output, Recorded, SessionEnded, SessionStarted
 from shoal.store.fold import fold, report
 from shoal.store.paths import StatePaths
-from shoal.store.reader import list_runs, read_events, store_at
+from shoal.store.reader import list_runs, read_events, read_session, store_at
 from tests.cli.conftest import environment
 from tests.cli.flows import written
 from tests.conftest import git, make_repo
@@ -19,10 +19,18 @@ from tests.faults.points import Kill, Launch
 # Each agent writes a file of its own, which is the same whenever it starts, and a note that is different each time.
 WORK = """\
 me=$SHOAL_STEP-$SHOAL_WORKER_INDEX; echo $me >> "$OUTSIDE/starts"
-mkdir -p notes; echo "$SHOAL_SESSION was here" > notes/$SHOAL_SESSION; echo $SHOAL_SESSION >> "$OUTSIDE/wrote"
+mkdir -p notes; echo "$SHOAL_SESSION was here" > notes/$SHOAL_SESSION; echo $SHOAL_SESSION >> "$OUTSIDE/wrote" || echo noted
 echo "by $me" > $me.txt
 eval "$(head -n 1 "$SHOAL_PROMPT_FILE")" """
 RUNTIME = "sandbox: none, network: host, max_concurrent_workers: 4"
+VARIANTS = {
+    "bubblewrap": "max_concurrent_workers: 4",
+    "set-up": "max_concurrent_workers: 4, setup: ['mkdir -p deps && echo done > deps/ready']",
+    "exact disk": "max_concurrent_workers: 4, resource_limits: {disk: exact, disk_mb: 64}",
+    "worktree": f"{RUNTIME}, isolation_strategy: worktree, setup: ['mkdir -p deps && echo done > deps/ready']",
+    "directory": f"{RUNTIME}, isolation_strategy: directory",
+}
+"""Runs of three tasks whose agents have other sandboxes and workspaces."""
 
 TWELVE_TASKS = """\
 steps:
@@ -36,6 +44,13 @@ steps:
   - {name: best, agent: work, needs: [plan], prompt: "seq $((99 * SHOAL_WORKER_INDEX)) > seq-$SHOAL_WORKER_INDEX.txt", concurrency: 2, select: {by: diff_size}}
   - {name: last, agent: work, needs: [again, cells, checked, rounds, best], prompt: "true"}
 """
+THREE_TASKS = """\
+steps:
+  - {name: plan, agent: work, prompt: "echo 1 > a.json", output_artifacts: [{name: a, path: a.json}]}
+  - {name: many, agent: work, needs: [plan], prompt: "true", concurrency: 2, on_failure: best_effort}
+  - {name: idle, agent: idle, needs: [plan], prompt: "true", concurrency: 2, on_failure: best_effort}
+  - {name: last, agent: work, needs: [many, idle], prompt: "true"}
+"""
 FOUR_TASKS = """\
 steps:
   - {name: plan, agent: work, prompt: "true"}
@@ -44,6 +59,9 @@ steps:
   - {name: last, agent: work, needs: [plan, ask], prompt: "[ $(grep -c last $OUTSIDE/starts) -ge 2 ]", retry: {max_attempts: 9}}
 """
 DELIVERED = "merge: {strategy: squash, into: main, verify: 'test -e last-0.txt || true'}"
+
+
+E = TypeVar("E", bound=Event)
 
 
 @dataclass(frozen=True)
@@ -132,10 +150,32 @@ class Scene:
         )
 
     def starts(self) -> Counter[str]:
-        return Counter((self.outside / "starts").read_text().split())
+        """Count how often each agent started; one in a sandbox cannot write that down outside, but its log says so."""
+        if (file := self.outside / "starts").exists():
+            return Counter(file.read_text().split())
+        starts = [event for event in map(_event, read_events(self.paths)) if isinstance(event, SessionStarted)]
+        working = [start for start in starts if "__" not in start.step and self._logged(AgentStarted, start.session)]
+        return Counter(f"{start.step}-{start.index}" for start in working)
+
+    def wrote(self) -> list[str]:
+        """List the sessions whose agents wrote their notes."""
+        if (file := self.outside / "wrote").exists():
+            return file.read_text().split()
+        names = [log.stem for log in self.paths.sessions.glob("*.db")]
+        return [name for name in names if any("noted" in output.text for output in self._logged(Output, name))]
+
+    def _logged(self, kind: type[E], session: str) -> list[E]:
+        return [event for event in map(_event, read_session(self.paths, session)) if isinstance(event, kind)]
 
     def passed(self) -> list[str]:
         """List the points that the last command passed, in order."""
+        return [line.partition("\t")[0] for line in self._lines()]
+
+    def sites(self) -> set[str]:
+        """List the functions of ours that passed a point of the last command."""
+        return {line.partition("\t")[2] for line in self._lines()}
+
+    def _lines(self) -> list[str]:
         return (self.outside / f"command-{self.commands}.passed").read_text().splitlines()
 
     def said(self) -> str:
@@ -143,14 +183,13 @@ class Scene:
         return "".join(path.read_text()[-2000:] for path in self.outside.glob(f"command-{self.commands}.said*"))
 
 
-def make_scene(folder: Path, steps: str = TWELVE_TASKS, merge: str = DELIVERED) -> Scene:
+def make_scene(folder: Path, steps: str = TWELVE_TASKS, *, runtime: str = RUNTIME, merge: str = DELIVERED) -> Scene:
     """Make a repository with a pipeline of *steps* in it."""
     folder.mkdir(parents=True)
     repo, outside = make_repo(folder / "repo"), folder / "outside"
     outside.mkdir()
     script = f'OUTSIDE="{outside}"; export OUTSIDE; {WORK}'
-    runtime = f"{RUNTIME}, {merge}" if merge else RUNTIME
-    written(repo, steps, runtime=runtime, work=script)
+    written(repo, steps, runtime=f"{runtime}, {merge}" if merge else runtime, work=script, idle="true")
     (repo / ".git" / "info" / "exclude").write_text("p.yaml\n")
     return Scene(repo, outside, ("run", "p.yaml", "--events"), base=git(repo, "rev-parse", "HEAD"))
 
@@ -162,6 +201,10 @@ def unended(paths: StatePaths) -> list[SessionStarted]:
     events = [recorded.event for recorded in read_events(paths)]
     ended = {event.session for event in events if isinstance(event, SessionEnded)}
     return [event for event in events if isinstance(event, SessionStarted) and event.session not in ended]
+
+
+def _event(recorded: Recorded) -> Event:
+    return recorded.event
 
 
 def _acknowledged(said: Path) -> Iterator[Printed]:
