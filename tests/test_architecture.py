@@ -66,6 +66,7 @@ ONE_DOOR = {
     "yaml": "pipeline",
     "typer": "cli",
     "rich": "cli",
+    "textual": "cli",
     "argparse": "cli testing/model/__main__.py",
     "print": "cli testing/model/__main__.py",
     "ctypes": "workspaces/mount.py sandboxes/seccomp.py limits",
@@ -86,7 +87,7 @@ PROGRAMS = {
     "doctor/attack.py",
 }
 
-HEAVY = "acp asyncio ctypes pydantic pydantic_ai rich ruamel sqlite3 subprocess typer"
+HEAVY = "acp asyncio ctypes pydantic pydantic_ai rich ruamel sqlite3 subprocess textual typer"
 NOT_ROOMS = {"contract", "acceptance", "escapes", "clients", "faults"}
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

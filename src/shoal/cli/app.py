@@ -40,6 +40,7 @@ COMMANDS = (
     "validate",
     "schema",
     "serve",
+    "top",
     "agents",
     "doctor",
     "completion",

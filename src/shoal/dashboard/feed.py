@@ -82,6 +82,11 @@ class SiteFeed:
         whole = interrupt_runs(state, {name}) if feed.is_dead else state
         return whole.runs[name]
 
+    def progress(self, name: str) -> RunProgress | None:
+        """Return how far the agents of a run are; `None` where it was not seen alive."""
+        feed = self._runs.get(name)
+        return None if feed is None else feed.progress
+
     def page(self, name: str) -> Document:
         """Describe a whole run, with its sessions."""
         run, feed = self.run(name), self._runs[name]

@@ -106,7 +106,7 @@ def _total_line(progress: RunProgress, size: Size, now: float, paint: Paint) -> 
         f"{ended}/{total} ended",
         clock(max(0.0, now - progress.started_at)) if progress.started_at else "",
         f"ETA {clock(left)}" if left is not None and left >= 1 else "",
-        _cost(usage) if "cost_usd" in usage else "",
+        describe_cost(usage) if "cost_usd" in usage else "",
         f"{_tokens(usage)} tokens" if _tokens(usage) != "-" else "",
     ]
     words = join_fitting(parts, " · ", size.width)
@@ -179,7 +179,9 @@ def _choose(agents: Sequence[AgentProgress], selected: str | None, most: int) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class AgentCell:
+    """One text of a table, and how it is shown."""
+
     text: str
     tone: str = ""
     is_right: bool = False
@@ -188,20 +190,20 @@ class _Cell:
 def _table(
     agents: Sequence[AgentProgress], shown: ViewState, size: Size, now: float, paint: Paint, *, has_head: bool
 ) -> Iterator[str]:
-    rows = [_cells(agent, now) for agent in agents]
+    rows = [agent_cells(agent, now) for agent in agents]
     widths = _widths(rows, size)
     rest = size.width - 2 - sum(width + len(GAP) for width in widths.values())
     if has_head:
-        names = {name: _Cell(name, is_right=row.is_right) for name, row in rows[0].items()}
+        names = {name: AgentCell(name, is_right=row.is_right) for name, row in rows[0].items()}
         yield paint(fit(f"  {_join(names, widths, lambda text, _: text)}{GAP}doing".rstrip(), size.width), "dim")
     for agent, row in zip(agents, rows, strict=True):
         is_selected = agent.session == shown.selected and shown.has_keys
         head = f"{'›' if is_selected else ' '}{_mark(agent, paint)}{_join(row, widths, paint)}"
         if size.width >= NARROW:
-            yield f"{head}{GAP}{_doing(agent, rest, now, paint)}".rstrip()
+            yield f"{head}{GAP}{describe_action(agent, rest, now, paint)}".rstrip()
         else:
             yield head.rstrip()
-            yield f"    {_doing(agent, size.width - 4, now, paint)}".rstrip()
+            yield f"    {describe_action(agent, size.width - 4, now, paint)}".rstrip()
 
 
 def _mark(agent: AgentProgress, paint: Paint) -> str:
@@ -210,22 +212,23 @@ def _mark(agent: AgentProgress, paint: Paint) -> str:
     return paint("~", "warn") if agent.overlaps else " "
 
 
-def _cells(agent: AgentProgress, now: float) -> dict[str, _Cell]:
+def agent_cells(agent: AgentProgress, now: float) -> dict[str, AgentCell]:
+    """Give what there is to show of an agent, by the names of the columns."""
     status = TONES.get(agent.phase, "") if agent.result is None else tone(agent.result.status)
     again = f" ({agent.attempt})" if agent.attempt > 1 else ""
     return {
-        "agent": _Cell(clean(agent.session)),
-        "task": _Cell(clean(agent.task), "dim"),
-        "state": _Cell(f"{agent.state}{again}", status),
-        "time": _Cell(clock(agent.seconds(now)), is_right=True),
-        "tokens": _Cell(_tokens(agent.usage), is_right=True),
-        "cost": _Cell(_cost(agent.usage), is_right=True),
-        "files": _Cell(_files(agent), is_right=True),
-        "memory": _Cell(_memory(agent), is_right=True),
+        "agent": AgentCell(clean(agent.session)),
+        "task": AgentCell(clean(agent.task), "dim"),
+        "state": AgentCell(f"{agent.state}{again}", status),
+        "time": AgentCell(clock(agent.seconds(now)), is_right=True),
+        "tokens": AgentCell(_tokens(agent.usage), is_right=True),
+        "cost": AgentCell(describe_cost(agent.usage), is_right=True),
+        "files": AgentCell(_files(agent), is_right=True),
+        "memory": AgentCell(_memory(agent), is_right=True),
     }
 
 
-def _widths(rows: Sequence[Mapping[str, _Cell]], size: Size) -> dict[str, int]:
+def _widths(rows: Sequence[Mapping[str, AgentCell]], size: Size) -> dict[str, int]:
     """Choose the columns that the terminal has room for, and how wide they are."""
     room = size.width
     most = {
@@ -244,7 +247,7 @@ def _widths(rows: Sequence[Mapping[str, _Cell]], size: Size) -> dict[str, int]:
     return {name: column([*texts[name], *heads[name]], most[name]) for name in most if most[name] and is_shown[name]}
 
 
-def _join(row: Mapping[str, _Cell], widths: Mapping[str, int], paint: Paint) -> str:
+def _join(row: Mapping[str, AgentCell], widths: Mapping[str, int], paint: Paint) -> str:
     cells = []
     for name, room in widths.items():
         cell = row[name]
@@ -253,7 +256,7 @@ def _join(row: Mapping[str, _Cell], widths: Mapping[str, int], paint: Paint) -> 
     return GAP.join(cells)
 
 
-def _doing(agent: AgentProgress, room: int, now: float, paint: Paint) -> str:
+def describe_action(agent: AgentProgress, room: int, now: float, paint: Paint) -> str:
     """Say what an agent did last, or what came of it."""
     if room <= 0:
         return ""
@@ -301,7 +304,8 @@ def _tokens(usage: Usage) -> str:
     return f"{number:.0f}"
 
 
-def _cost(usage: Usage) -> str:
+def describe_cost(usage: Usage) -> str:
+    """Format what was spent, or `-` where that is not known."""
     cost = usage.get("cost_usd")
     if cost is None:
         return "-"
