@@ -79,6 +79,9 @@ def lose_files(repo: Path, session: str) -> None:
     """Take away what a machine that dies has not written to its disk."""
     for place in list_mounts(repo / ".shoal"):
         unmount(place)
+    subprocess.run(
+        ["chmod", "-R", "u+rwx", repo / ".shoal/boxes" / session], check=True
+    )  # overlayfs takes its own away
     shutil.rmtree(repo / ".shoal/boxes" / session)
     shutil.rmtree(repo / ".shoal/workspaces", ignore_errors=True)
 

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,13 +22,16 @@ ARCHIVE = Path(__file__).parents[1] / "store" / "old_state.tar.xz"
 MADE_IN = "/made/here"
 GOOD, FAILED, KILLED = "shoal-20261118-db87", "bad-20261118-f9a6", "adhoc-20261118-2276"
 
+WHOLLY: dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+"""Python 3.11.3 and older have no filters."""
+
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
     """Unpack the repository, and replace the path that it had by the one that it has."""
     repo = tmp_path / "old"
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(repo, filter="fully_trusted")
+        archive.extractall(repo, **WHOLLY)
     for name in (repo / ".shoal/.moved").read_text().splitlines():
         (repo / name).write_text((repo / name).read_text().replace(MADE_IN, str(repo)))
     with contextlib.closing(sqlite3.connect(repo / ".shoal/ledger.db")) as ledger, ledger:
