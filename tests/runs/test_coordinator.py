@@ -1,6 +1,7 @@
 """The coordinator: every pattern over sandboxed agents, results in order, nothing lost, nothing left."""
 
 import asyncio
+import gc
 import os
 import time
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ from shoal.errors import AllFailed, BadInput, QuorumMissed, Unavailable, Unknown
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.model.task import TaskLike
+from shoal.sessions.worker import WorkerSpec
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
@@ -396,3 +398,15 @@ async def test_a_command_on_work_without_changes_starts_where_that_stood(repo: P
 
     assert idle[0].status is Status.NO_CHANGES
     assert seen.output.strip() == "x"
+
+
+async def test_a_coordinator_forgets_workers_that_ended_long_ago(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.steps.attempts.MOST_RETIRED", 2)
+    async with coordinator(repo) as open_coordinator:
+        for _ in range(3):
+            assert statuses(await open_coordinator.run_agents([Task("true"), Task("true")])) == ["no_changes"] * 2
+
+        gc.collect()
+        kept = [known for known in gc.get_objects() if isinstance(known, WorkerSpec)]
+
+    assert len(kept) == 2

@@ -39,7 +39,7 @@ from shoal.sessions.command_session import OpenSession, hold_session, make_held_
 from shoal.sessions.context import RunContext
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission, admitting
-from shoal.steps.attempts import WorkerRunner
+from shoal.steps.attempts import WorkerKey, WorkerRunner
 from shoal.steps.dag import Contribution, DagRunner, Node, NodeInputs, Unstacked, explain_skip
 from shoal.steps.gate import open_request_door
 from shoal.steps.history import History
@@ -108,7 +108,7 @@ class TaskRun:
             return await self.runner.run(worker)
         finally:
             await self.finish_steps([worker])
-            self.runner.forget(worker)  # a stream may be endless
+            self.runner.forget(WorkerKey(worker.step, worker.index))  # a stream may be endless
 
     async def run_task_by(self, agent: AgentLike, task: TaskLike) -> WorkerResult:
         """Run a single task by *agent*."""
@@ -135,6 +135,7 @@ class TaskRun:
             StepEnded(run=run, step=worker.step, status=status) for worker, status in zip(workers, over, strict=True)
         ]
         await self.runner.context.ledger.append(*marks)
+        self.runner.retire(workers)
         return results
 
     def report(self) -> RunReport:

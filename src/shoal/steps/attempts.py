@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.errors import FAULTS, Refused
@@ -30,6 +31,8 @@ from shoal.steps.prompt import next_attempt, with_interruption, with_rewind
 from shoal.workspaces.base_checkouts import base_ready, delta_ready
 
 DIGEST_CHARS = 16
+MOST_RETIRED = 1000
+"""So many workers are kept after their end, for a merge that repeats their work: a coordinator may run for weeks."""
 APART_SECONDS = 0.05  # a cancel that comes before the last one was seen is one with it
 
 
@@ -101,6 +104,7 @@ class WorkerRunner:
         self.workers: dict[WorkerKey, WorkerSpec] = {}
         """The latest spec of each worker, for a caller that repeats its work."""
         self._admission = admission
+        self._retired: deque[WorkerKey] = deque()
 
     async def run(self, worker: WorkerSpec) -> WorkerResult:
         """Run *worker*, again while it fails and has attempts left; a cancelled one is in `results` too."""
@@ -152,10 +156,16 @@ class WorkerRunner:
         if result.usage:
             self.spent = sum_usage((self.spent, result.usage))
 
-    def forget(self, worker: WorkerSpec) -> None:
+    def retire(self, workers: Sequence[WorkerSpec]) -> None:
+        """Forget *workers*, which have ended, once so many others have ended after them."""
+        self._retired.extend(WorkerKey(worker.step, worker.index) for worker in workers)
+        while len(self._retired) > MOST_RETIRED:
+            self.forget(self._retired.popleft())
+
+    def forget(self, worker: WorkerKey) -> None:
         """Forget the result of a worker that nobody will ask for again."""
-        self.results.pop(WorkerKey(worker.step, worker.index), None)
-        self.workers.pop(WorkerKey(worker.step, worker.index), None)
+        self.results.pop(worker, None)
+        self.workers.pop(worker, None)
 
     def stop_session(self, session: str, by: str) -> None:
         """Stop one session for *by*: its agent is asked, then killed; its work is kept, and the others go on."""
