@@ -1,0 +1,222 @@
+"""One governor for the rate limits of an account: all its sessions, in every process of this user, share it."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.errors import Broken
+from shoal.gateway.account import AccountState
+from shoal.store.lock import hold_lock
+
+LOCK_SECONDS = 2.0
+LONGEST_WAIT = 0.5
+"""Who waits asks again after this long: another process may have given a slot back."""
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks a model: a session of a run."""
+
+    run: str
+    session: str
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Who waits in this process."""
+
+    asker: Asker
+    since: int
+    next: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until it is time to ask again."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.next.wait()
+        self.next.clear()
+
+
+class Governor:
+    """Gives slots for one account; *folder* is shared with other processes, `None` keeps to this one."""
+
+    def __init__(
+        self,
+        account: str,
+        folder: Path | None,
+        *,
+        process: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        name = hashlib.sha256(account.encode()).hexdigest()[:24]
+        self._file = None if folder is None else folder / f"{name}.json"
+        self._process = process or process_name(os.getpid())
+        self._clock = clock
+        self._state = AccountState()
+        self._waiting: list[_Waiting] = []
+        self._asked = 0
+        self._under_way: dict[str, int] = {}
+        self._served: dict[str, int] = {}
+
+    @contextlib.asynccontextmanager
+    async def slot(
+        self, asker: Asker, *, on_wait: Callable[[float], None] = lambda _: None
+    ) -> AsyncIterator["RequestSlot"]:
+        """Wait for a slot and hold it; *on_wait* is told, about twice a second, how long it takes at least."""
+        asked_at = self._clock()
+        await self._take(asker, on_wait)
+        began, session = self._clock(), asker.session
+        self._under_way[session] = self._under_way.get(session, 0) + 1
+        self._served[session] = self._asked
+        try:
+            yield RequestSlot(self, waited=began - asked_at, began=began)
+        finally:
+            self._under_way[session] -= 1
+            if not self._under_way[session]:
+                del self._under_way[session]
+            async with self.change() as state:
+                state.end(self._process, asker.run)
+
+    async def _take(self, asker: Asker, on_wait: Callable[[float], None]) -> None:
+        self._asked += 1
+        me = _Waiting(asker, self._asked)
+        self._waiting.append(me)
+        has_slot = False
+        try:
+            while not has_slot:
+                pause = LONGEST_WAIT
+                if self._first_of(asker.run) is me:
+                    async with self._shared() as state:
+                        pause = state.ask(self._clock(), self._process, asker.run)
+                    has_slot = not pause
+                if not has_slot:
+                    on_wait(pause)
+                    await me.wait(min(pause, LONGEST_WAIT))
+        finally:
+            self._waiting.remove(me)
+            async with self.change() as state:
+                if not has_slot:
+                    state.stop_asking(self._process, asker.run)
+
+    @contextlib.asynccontextmanager
+    async def change(self) -> AsyncIterator[AccountState]:
+        """Change what is known of the account, and let whoever waits ask again."""
+        try:
+            async with self._shared() as state:
+                yield state
+        finally:
+            for run in {entry.asker.run for entry in self._waiting}:
+                self._first_of(run).next.set()
+
+    @property
+    def now(self) -> float:
+        """The time by the governor's clock."""
+        return self._clock()
+
+    def _first_of(self, run: str) -> _Waiting:
+        """Return who of a run is next: the session with the least under way, then the one served longest ago."""
+        waiting = [entry for entry in self._waiting if entry.asker.run == run]
+        return min(waiting, key=self._rank)
+
+    def _rank(self, entry: _Waiting) -> tuple[int, int, int]:
+        session = entry.asker.session
+        return self._under_way.get(session, 0), self._served.get(session, 0), entry.since
+
+    @contextlib.asynccontextmanager
+    async def _shared(self) -> AsyncIterator[AccountState]:
+        """Read what all processes know, and write what became of it; without the others where that is impossible."""
+        if self._file is None:
+            yield self._state
+            return
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(hold_lock(self._file.with_suffix(".lock"), timeout=LOCK_SECONDS))
+            except Broken:  # what another process blocks is no reason to stop
+                yield self._state
+                return
+            self._state = read_state(self._file) or self._state
+            self._state.shares.setdefault(self._process, {})
+            self._state.keep_only({name for name in self._state.shares if name == self._process or is_alive(name)})
+            try:
+                yield self._state
+            finally:
+                write_state(self._file, self._state)
+
+
+class RequestSlot:
+    """The right to have one request under way; say what became of the request as soon as that is known."""
+
+    def __init__(self, governor: Governor, *, waited: float, began: float) -> None:
+        self.waited = waited
+        self._governor = governor
+        self._began = began
+
+    async def answer(self) -> None:
+        """Note that the provider took the request."""
+        async with self._governor.change() as state:
+            state.note_answer(self._governor.now, self._began)
+
+    async def refuse(self, retry_after: float | None) -> None:
+        """Note that the provider refused the request for its rate."""
+        async with self._governor.change() as state:
+            state.note_refusal(self._governor.now, self._began, retry_after)
+
+
+def process_name(pid: int) -> str:
+    """Name a process so that no later one has the same name: by its id, when it began, and the boot."""
+    return f"{pid}.{_began(pid)}"
+
+
+def is_alive(name: str) -> bool:
+    """Say whether the process of that name still runs."""
+    pid, _, began = name.partition(".")
+    return pid.isdigit() and _began(int(pid)) == began != ""
+
+
+def _began(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def read_state(file: Path) -> AccountState | None:
+    """Read the shared state; one that is damaged, or from before the last boot, is as good as none."""
+    try:
+        document = json.loads(file.read_bytes()[: 2**20])
+        return AccountState.of(document) if document["boot"] == _boot() else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return None
+
+
+def write_state(file: Path, state: AccountState) -> None:
+    """Write the shared state whole or not at all; it is only an estimate, so a full disk is no reason to stop."""
+    with contextlib.suppress(OSError):
+        text = json.dumps({**state.document(), "boot": _boot()})
+        draft = file.with_suffix(".draft")
+        with _private(draft) as descriptor:
+            os.write(descriptor, text.encode())
+        draft.replace(file)
+
+
+@contextlib.contextmanager
+def _private(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _boot() -> str:
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return ""
