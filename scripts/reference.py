@@ -26,6 +26,7 @@ SECTIONS = {
     "FleetLimits": "`fleet_limits`",
     "Permissions": "`permissions`",
     "Setup": "`setup`",
+    "Notify": "`notify`",
     "Retry": "`retry`",
     "Contract": "`contract`",
     "Artifact": "`output_artifacts`",

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shoal.cli import output
+from shoal.cli.notify import Notifier
 from shoal.cli.render import messages
 from shoal.cli.run_output import RunOutput
 from shoal.errors import ExitCode
+from shoal.model.events import Recorded
 from shoal.model.plan import Plan
 from shoal.model.results import RunBroken, exit_code
 from shoal.runs.request import RunRequest, StopSignal
@@ -99,11 +101,17 @@ async def follow_run(
     # 0.1 s to import: a command that finds nothing to run does not pay for it
     from shoal.runs.run import run
 
+    notifier = Notifier(plan.notify, request.folder, request.environ, approves_all=request.approve_all)
+
+    def listen(recorded: Recorded) -> None:
+        display.on_event(recorded)
+        notifier.on_event(recorded)
+
     with interruptible(deadline, on_hangup) as interrupt:
         try:
-            async with display.show(request.folder, interrupt.request):
+            async with notifier.open(), display.show(request.folder, interrupt.request):
                 with seldom_collected():
-                    report = await run(plan, request, stop=interrupt.stop, listen=display.on_event)
+                    report = await run(plan, request, stop=interrupt.stop, listen=listen)
         except asyncio.CancelledError:
             output.print_err(messages.interrupt_line())
             return ExitCode.INTERRUPTED

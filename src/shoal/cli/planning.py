@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from shoal.cli.notify import override_notify
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
 from shoal.model.plan import PipelineGroup, Plan, Role, Stage, Step
@@ -87,14 +88,14 @@ class RequestedWork:
 
     folder: Path
     target: str | None = None
-    tasks: tuple[str, ...] = ()
+    tasks: Sequence[str] = ()
     source: str | None = None
     """A file of tasks, or `-`."""
     agent: str | None = None
     agents: str | None = None
     command: str | None = None
     pattern: str | None = None
-    inputs: tuple[str, ...] = ()
+    inputs: Sequence[str] = ()
     """Values of `{{ input }}`: one text, or parts like `name=text`."""
     pipeline: str | None = None
     """The pipeline to run, if the target is a file."""
@@ -115,6 +116,8 @@ class RunOverrides:
     timeout: str | None = None
     network: str | None = None
     retries: int | None = None
+    notify: Sequence[str] | None = None
+    notify_command: str | None = None
 
 
 def make_plan(work: RequestedWork, overrides: RunOverrides, environ: Mapping[str, str]) -> Plan:
@@ -136,6 +139,7 @@ def make_plan(work: RequestedWork, overrides: RunOverrides, environ: Mapping[str
         max_concurrent=overrides.at_once or made.max_concurrent,
         sandbox=overrides.sandbox or made.sandbox,
         isolation_strategy=overrides.isolation or made.isolation_strategy,
+        notify=override_notify(made.notify, overrides.notify or (), overrides.notify_command),
     )
 
 

@@ -90,6 +90,15 @@ OnHangup = Annotated[bool, typer.Option("--detach-on-hangup", help="Continue whe
 NoLive = Annotated[
     bool, typer.Option("--no-live", help="Print lines instead of drawing in place, as in CI and in a pipe.")
 ]
+Ways = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--notify", metavar="bell|desktop|none", help="Notify you when the run ends or needs you; repeatable."
+    ),
+]
+Hook = Annotated[
+    str | None, typer.Option("--notify-command", metavar="COMMAND", help="Start this program for each notification.")
+]
 ReportStart = Annotated[int | None, typer.Option("--report-start", hidden=True)]
 EventLines = Annotated[bool, typer.Option("--events", help="Print every event on stdout, one JSON object per line.")]
 
@@ -122,6 +131,8 @@ def command(
     detach: option.Detach = False,
     detach_on_hangup: option.OnHangup = False,
     no_live: option.NoLive = False,
+    notify: option.Ways = None,
+    notify_command: option.Hook = None,
     report_start: option.ReportStart = None,
     repo: Repo = HERE,
 ) -> int:
@@ -133,19 +144,17 @@ def command(
     if detach and report_start is None:
         return start_detached(sys.argv[1:], b"" if tasks != STDIN else read_source(STDIN, "stdin"), repo, json=json)
     only, every = one_or_several(agent or [], agents)
-    work = RequestedWork(
-        repo, target, tuple(task or ()), tasks, only, every, program, pattern, tuple(inputs or ()), pipeline
-    )
-    overrides = RunOverrides(at_once, sandbox, isolation, timeout, network, retries)
+    work = RequestedWork(repo, target, task or (), tasks, only, every, program, pattern, inputs or (), pipeline)
+    overrides = RunOverrides(at_once, sandbox, isolation, timeout, network, retries, notify, notify_command)
     until = None if deadline is None else duration("--deadline", deadline)
     plan = make_plan(work, overrides, os.environ)
     if dry_run:
         return _show_plan(plan, repo, json=json)
     face = choose_display(plan, json=json and not detach, events=events, is_live=not (no_live or detach))
     request = make_request(plan, repo, base, approve_all=yes)
-    if not detach and not detach_on_hangup:
-        return asyncio.run(follow_run(plan, request, face, until))
-    return asyncio.run(follow_apart(plan, request, face, until, report_start))
+    if detach or detach_on_hangup:
+        return asyncio.run(follow_apart(plan, request, face, until, report_start))
+    return asyncio.run(follow_run(plan, request, face, until))
 
 
 def assert_one_output(*, json: bool, events: bool, detach: bool, dry_run: bool = False) -> None:

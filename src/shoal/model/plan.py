@@ -17,6 +17,25 @@ from shoal.model.status import Rule
 from shoal.model.task import Task
 
 CHECKPOINT_SECONDS = 300.0
+END, NEEDS_PERSON, CONFLICT = "end", "needs_person", "conflict"
+NOTIFY_EVENTS = (END, NEEDS_PERSON, CONFLICT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """How a person hears of a run, and of what."""
+
+    on: tuple[str, ...] = NOTIFY_EVENTS
+    has_bell: bool = False
+    has_desktop: bool = False
+    command: tuple[str, ...] = ()
+    apprise: tuple[str, ...] = ()
+    """The names of variables with addresses: these are secrets."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Return whether anybody is to hear anything."""
+        return bool(self.on) and bool(self.has_bell or self.has_desktop or self.command or self.apprise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +157,7 @@ class Plan:
     keep_database: bool = False
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS
     """How often the files of an agent are kept while it works; `None` means never."""
+    notify: Notify = field(default_factory=Notify)
     fleet_limits: ResourceLimits | None = None
     toolchains: tuple[ToolFolder, ...] = ()
     """Folders of programs that every box of the run shows."""

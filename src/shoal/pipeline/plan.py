@@ -62,6 +62,7 @@ def plan(
         cleanup_on_complete=runtime.cleanup_on_complete,
         keep_database=runtime.keep_database,
         checkpoint_seconds=runtime.checkpoints.seconds if runtime.checkpoints else None,
+        notify=runtime.notify.to_notify(),
         fleet_limits=runtime.fleet_limits,
         toolchains=folders,
         executable=runtime.executable_config.to_rules(),

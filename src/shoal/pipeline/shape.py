@@ -16,6 +16,7 @@ from shoal.pipeline.keys.contracts import Contracted, Words
 from shoal.pipeline.keys.executable_config import ExecutableConfigShape
 from shoal.pipeline.keys.gates import GateField
 from shoal.pipeline.keys.merging import BetweenSteps, MergingField
+from shoal.pipeline.keys.notify import NotifyField, NotifyShape
 from shoal.pipeline.keys.permissions import PermissionsShape
 from shoal.pipeline.keys.python_agent import BudgetShape, Replies, Tools
 from shoal.pipeline.keys.script import Action
@@ -75,6 +76,8 @@ class RuntimeShape(Shape):
     """Keep each agent's database with its results, as the artifact `database`."""
     checkpoints: CheckpointsField = Field(default_factory=CheckpointsShape)
     """Keep each agent's files while it works: `{minutes: 5}`, a duration like `90s`, or `false` for never."""
+    notify: NotifyField = Field(default_factory=NotifyShape)
+    """How to notify you when the run ends, needs you or conflicts: `bell`, `desktop`, a list of them, or a mapping."""
     sandbox: SandboxName = "bubblewrap"
     """The sandbox of each agent; Shoal never falls back to a weaker one by itself."""
     network: NetworkName | None = None
