@@ -17,8 +17,7 @@ from markdown_it import MarkdownIt
 from shoal.cli.render.html_report import AgentDiff, PageContent, page
 from shoal.cli.render.junit import junit
 from shoal.cli.render.markdown import markdown
-from shoal.cli.render.resource_plots import cpu_points, disk_points, memory_points, plot_svg
-from shoal.cli.render.timeline import read_lane
+from shoal.cli.render.resource_plots import plot_svg
 from shoal.model.activity import Act
 from shoal.model.events import AgentActed, AgentEnded, AgentStarted, Recorded
 from shoal.model.merge import Overlap
@@ -26,6 +25,7 @@ from shoal.model.resources import ResourceSample
 from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
 from shoal.store.reader import SampleAt
+from shoal.store.timeline import cpu_points, disk_points, memory_points, read_lane
 from tests.cli.conftest import Shoal, shoal_in
 from tests.conftest import git, make_repo
 

@@ -79,7 +79,7 @@ def test_logs_diffs_timeline_and_merging(repo: Path, shoal: Shoal, dashboard: Da
     assert "-0\n+1\n" in between["patch"]
     assert "said" in [event["text"] for event in events if event["event"] == "Output"]
     assert later == []
-    assert {tick["kind"] for tick in ticks[first]} == {"output"}
+    assert [kind for _, _, kind in ticks[first]["spans"]] == ["queue", "setup", "run", "seal"]
     assert len(preview["document"]["clashes"]) == 1
     assert (artifact.headers["content-disposition"], artifact.content) == ('attachment; filename="n.txt"', b"0\n")
     assert merged[1]["document"]["delivery"]["status"] == "delivered"

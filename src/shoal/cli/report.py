@@ -18,7 +18,7 @@ from shoal.cli.output import escape
 from shoal.cli.render.html_report import AgentDiff, PageContent, page
 from shoal.cli.render.junit import junit
 from shoal.cli.render.markdown import markdown
-from shoal.cli.render.timeline import MAX_LANES, Lane, read_lane
+from shoal.cli.render.timeline import MAX_LANES
 from shoal.cli.repository import RepositoryState, find_place
 from shoal.cli.status import status_document
 from shoal.errors import BadInput, Broken, GitFailed
@@ -30,6 +30,7 @@ from shoal.store.fold import report
 from shoal.store.lookup import find_run
 from shoal.store.reader import read_events, read_samples, read_session
 from shoal.store.run_state import RunState
+from shoal.store.timeline import Lane, read_lane
 
 DIFF_BYTES = 128 * 1024
 ALL_DIFF_BYTES = 4 * 2**20

@@ -27,13 +27,17 @@ class Outcome:
     error: str
     is_cut: bool = False
 
+    @property
+    def document(self) -> object:
+        """Give the document that it printed; `None` where it printed none."""
+        try:
+            return json.loads(self.output)
+        except ValueError:
+            return None
+
     def as_fields(self) -> dict[str, object]:
         """Return what the page is told."""
-        try:
-            document = json.loads(self.output)
-        except ValueError:
-            document = None
-        return {"code": self.code, "document": document, "error": self.error}
+        return {"code": self.code, "document": self.document, "error": self.error}
 
 
 def word(fields: Fields, name: str) -> str:

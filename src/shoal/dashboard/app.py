@@ -5,7 +5,8 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -20,17 +21,20 @@ from starlette.staticfiles import StaticFiles
 from shoal import __version__
 from shoal.dashboard.access import Access, PageGuard, is_ours
 from shoal.dashboard.actions import Outcome, command_words, run_command
-from shoal.dashboard.documents import error_document, event_document, ticks
+from shoal.dashboard.documents import error_document, event_document, lane_document, samples_document
 from shoal.dashboard.feed import ChangeFeed, SiteFeed
 from shoal.errors import BadInput, ShoalError
+from shoal.model.events import Recorded
 from shoal.store.documents import run_document
 from shoal.store.fold import report
-from shoal.store.reader import read_session
+from shoal.store.paths import StatePaths
+from shoal.store.reader import read_samples, read_session
 
 PAGE = Path(__file__).parent / "page"
 EVENTS_AT_ONCE = 500
 MAX_ARTIFACT_BYTES = 64 * 2**20
-MAX_TICKS = 2000
+MAX_SESSIONS = 50
+MAX_SAMPLES = 120
 AT_ONCE = 4
 """How many commands run at a time for the page."""
 
@@ -56,6 +60,8 @@ def make_app(feed: ChangeFeed, access: Access, environ: Mapping[str, str]) -> St
         Route("/api/report/{site}/{run}", _answer(pages.report)),
         Route("/api/preview/{site}/{run}", _answer(pages.preview)),
         Route("/api/timeline/{site}/{run}", _answer(pages.timeline)),
+        Route("/api/samples/{site}/{run}", _answer(pages.samples)),
+        Route("/api/catalogue/{site}", _answer(pages.catalogue)),
         Route("/api/events/{site}/{session}", _answer(pages.events)),
         Route("/api/diff/{site}", _answer(pages.diff)),
         Route("/api/artifact/{site}/{session}/{name:path}", _answer(pages.artifact)),
@@ -125,35 +131,46 @@ class _Pages:
         return _outcome(await self._run(self._site(request), words))
 
     async def timeline(self, request: Request) -> Response:
-        """List what happened in some sessions of a run at which time."""
-        site = self._site(request)
-        site.run(request.path_params["run"])
+        """Say what some sessions of a run did when."""
+        site, run, wanted = self._site(request), request.path_params["run"], _sessions(request)
         found: dict[str, object] = {}
-        for session in request.query_params.get("sessions", "").split(",")[:50]:
-            if session:
-                events = list(islice(read_session(site.paths, session), 100_000))
-                found[session] = ticks(events)[:MAX_TICKS]
-                await asyncio.sleep(0)  # others are served in between
+        for session in wanted:
+            found |= {name: lane_document(lane) for name, lane in site.lanes(run, {session}).items()}
+            await asyncio.sleep(0)  # others are served in between
+        return JSONResponse(found)
+
+    async def samples(self, request: Request) -> Response:
+        """Say what some sessions of a run used of the machine when."""
+        site = self._site(request)
+        known = {session for step in site.run(request.path_params["run"]).steps.values() for session in step.sessions}
+        found: dict[str, object] = {}
+        for session in _sessions(request):
+            if session in known:
+                found[session] = samples_document(read_samples(site.paths, session, MAX_SAMPLES))
+                await asyncio.sleep(0)
         return JSONResponse(found)
 
     async def events(self, request: Request) -> Response:
         """Give a part of the log of a session: after an event, or its end."""
         site, session = self._site(request), request.path_params["session"]
         after = _number(request, "after")
-        events = read_session(site.paths, session, after)
-        if after:
-            found = list(islice(events, EVENTS_AT_ONCE))
-        else:  # the latest first: the page shows the end of a log
-            every = list(events)
-            found = every[-EVENTS_AT_ONCE:]
+        found = await asyncio.to_thread(_read_log, site.paths, session, after)
         return JSONResponse([event_document(recorded) for recorded in found])
+
+    async def catalogue(self, request: Request) -> Response:
+        """List the agents and pipelines that new work can name."""
+        site = self._site(request)
+        async with asyncio.TaskGroup() as group:
+            agents = group.create_task(self._run(site, ["agents", "--json"]))
+            pipelines = group.create_task(self._run(site, ["validate", "--json"]))
+        return JSONResponse({"agents": agents.result().document, "pipelines": pipelines.result().document})
 
     async def diff(self, request: Request) -> Response:
         """Give what sessions changed, as a patch, with the files that need a careful look."""
         site, asked = self._site(request), request.query_params
-        names = [asked[name] for name in ("a", "b") if asked.get(name)]
+        names = ["--", *(asked[name] for name in ("a", "b") if asked.get(name))]
         if run := asked.get("run"):
-            names = ["--combined", run]
+            names = ["--combined", "--", run]
         async with asyncio.TaskGroup() as group:
             about = group.create_task(self._run(site, ["diff", "--json", *names]))
             patch = group.create_task(self._run(site, ["diff", *names]))
@@ -198,6 +215,17 @@ class _Pages:
 
 def _outcome(outcome: Outcome) -> Response:
     return JSONResponse(outcome.as_fields())
+
+
+def _sessions(request: Request) -> list[str]:
+    names = request.query_params.get("sessions", "").split(",")
+    return [name for name in names if name][:MAX_SESSIONS]
+
+
+def _read_log(paths: StatePaths, session: str, after: int) -> Collection[Recorded]:
+    """Read the log of a session after an event, or else its end: the page shows the latest first."""
+    events = read_session(paths, session, after)
+    return list(islice(events, EVENTS_AT_ONCE)) if after else deque(events, maxlen=EVENTS_AT_ONCE)
 
 
 def _number(request: Request, name: str) -> int:

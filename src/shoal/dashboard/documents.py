@@ -5,16 +5,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from shoal.errors import ShoalError
-from shoal.model.events import AgentActed, Output, Recorded
+from shoal.model.events import Recorded
 from shoal.model.results import RunReport
+from shoal.model.status import Status
 from shoal.store.codec import encode
 from shoal.store.documents import worker_document
 from shoal.store.fold import report
 from shoal.store.progress import AgentProgress, RunProgress
+from shoal.store.reader import SampleAt
 from shoal.store.run_state import RunState, SessionState, StepState
+from shoal.store.timeline import Lane, cpu_points, disk_points, memory_points
 
 MAX_TEXT_CHARS = 4000
 MAX_PROMPT_CHARS = 300
+MAX_TICK_CHARS = 120
+FAILURES = (Status.FAILED, Status.TIMED_OUT, Status.OVER_LIMIT)
 Document = dict[str, object]
 
 
@@ -34,7 +39,9 @@ def run_card(site: str, run: RunState, progress: RunProgress | None = None) -> D
         "error": run.error,
         "workers": len(workers),
         "good": sum(worker.status.is_good for worker in workers),
+        "bad": sum(worker.status in FAILURES for worker in workers),
         "running": sum(not session.status.is_ended for session in sessions),
+        "queued": 0 if progress is None or run.status.is_ended else progress.count_queued(),
         "usage": dict(summary.usage) if progress is None or run.status.is_ended else progress.usage,
         "waiting": "" if progress is None or run.status.is_ended else progress.waiting,
         "seconds_left": None if progress is None else progress.seconds_left(time.time()),
@@ -87,6 +94,9 @@ def session_row(step: str, session: SessionState, agent: AgentProgress | None, v
         "status": session.status.value,
         "ended": session.status.is_ended,
         "prompt": session.prompt[:MAX_PROMPT_CHARS],
+        "agent": session.agent,
+        "adapter": session.adapter,
+        "takes_messages": session.takes_messages,
         "branch": session.branch,
         "started_at": session.started_at,
         "duration_seconds": None if result is None else result.duration_seconds,
@@ -102,9 +112,21 @@ def session_row(step: str, session: SessionState, agent: AgentProgress | None, v
         "last": "" if agent is None else agent.action[:MAX_PROMPT_CHARS],
         "last_ok": agent is None or not agent.has_failed,
         "phase": "" if agent is None or agent.is_ended else agent.phase.value,
+        "sample": _sample(agent),
         "waits_until": 0.0 if agent is None else agent.waits_until,
         "edited": 0 if agent is None else len(agent.edited),
         "version": version,
+    }
+
+
+def _sample(agent: AgentProgress | None) -> Document:
+    """Give what a session at work used when that was looked at last."""
+    if agent is None or agent.is_ended or agent.sample is None:
+        return {}
+    return {
+        "memory_mb": agent.sample.memory_mb,
+        "cpu_seconds": agent.sample.cpu_seconds,
+        "disk_mb": agent.sample.disk_mb,
     }
 
 
@@ -173,26 +195,17 @@ def event_document(recorded: Recorded) -> Document:
     return {"seq": recorded.seq, "at": recorded.at, "event": type(recorded.event).__name__, **fields}
 
 
-def ticks(events: Sequence[Recorded]) -> list[Document]:
-    """List what happened in a session at which time, for the timeline; output counts once a second."""
-    found: list[Document] = []
-    last_output = 0.0
-    for recorded in events:
-        match recorded.event:
-            case AgentActed(act=act, tool=tool, ok=ok, seconds=seconds, text=text):
-                found.append(
-                    {
-                        "at": recorded.at,
-                        "kind": act.value,
-                        "text": f"{tool}: {text}"[:120] if tool else text[:120],
-                        "ok": ok,
-                        "seconds": seconds,
-                    }
-                )
-            case Output() if recorded.at - last_output >= 1.0:
-                last_output = recorded.at
-                found.append({"at": recorded.at, "kind": "output", "text": "", "ok": True, "seconds": 0.0})
-    return found
+def lane_document(lane: Lane) -> Document:
+    """Describe what a session did when: states as start, end and kind; ticks as time, seconds, kind and text."""
+    return {
+        "spans": [[span.start, span.end, span.kind] for span in lane.spans],
+        "ticks": [[tick.at, tick.took, tick.kind, tick.text[:MAX_TICK_CHARS]] for tick in lane.ticks],
+    }
+
+
+def samples_document(samples: Sequence[SampleAt]) -> Document:
+    """Describe what a session used when: memory and disk in MB, CPU in percent of a core."""
+    return {"memory": memory_points(samples), "cpu": cpu_points(samples), "disk": disk_points(samples)}
 
 
 def error_document(error: ShoalError) -> Document:

@@ -8,19 +8,20 @@ import contextlib
 import itertools
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.dashboard.documents import Document, plan_stages, run_card, run_page, session_row
 from shoal.errors import BadInput
-from shoal.model.events import Recorded
+from shoal.model.events import AgentActed, AgentEnded, AgentStarted, Recorded, SessionEnded, StepStarted
 from shoal.store.fold import Fold
 from shoal.store.killed_runs import find_dead, interrupt_runs
 from shoal.store.paths import StatePaths
 from shoal.store.progress import RunProgress, RunTail
-from shoal.store.reader import read_events, store_at
+from shoal.store.reader import read_events, read_session, store_at
 from shoal.store.run_state import RunState, SessionState
+from shoal.store.timeline import Lane, LaneDraft
 
 POLL_SECONDS = 0.25
 DEAD_SECONDS = 5.0
@@ -51,6 +52,12 @@ class _RunFeed:
     tail: RunTail | None = None
     progress: RunProgress | None = None
     versions: dict[str, int] = field(default_factory=dict)
+    begun: dict[str, float] = field(default_factory=dict)
+    """When its steps began."""
+    ended: dict[str, float] = field(default_factory=dict)
+    """When its sessions ended."""
+    lanes: dict[str, LaneDraft] = field(default_factory=dict)
+    """What those sessions did that were at work while we looked."""
     is_dead: bool = False
 
 
@@ -108,6 +115,28 @@ class SiteFeed:
         agent = None if feed.progress is None else feed.progress.find(session.session)
         return session_row(step, session, agent, feed.versions.get(session.session, 0))
 
+    def lanes(self, name: str, wanted: Collection[str]) -> dict[str, Lane]:
+        """Say what the *wanted* sessions of a run did when."""
+        run, feed = self.run(name), self._runs[name]
+        found: dict[str, Lane] = {}
+        for step, session in _sessions(run):
+            if session.session in wanted:
+                draft = feed.lanes.get(session.session) or self._read_lane(feed, session)
+                start = session.started_at
+                queued = feed.begun.get(step, start) if session.attempt == 1 and session.visit == 1 else start
+                end = feed.ended.get(session.session, start if session.status.is_ended else time.time())
+                found[session.session] = draft.lane(session.session, queued=min(queued, start), start=start, end=end)
+        return found
+
+    def _read_lane(self, feed: _RunFeed, session: SessionState) -> LaneDraft:
+        """Read the log of a session that ended before we looked."""
+        draft = LaneDraft()
+        for recorded in read_session(self.paths, session.session):
+            draft.take(recorded)
+        if session.status.is_ended:
+            feed.lanes[session.session] = draft
+        return draft
+
     def poll(self) -> dict[str, set[str]]:
         """Read what is new; return the runs that changed, each with its changed sessions."""
         changed: dict[str, set[str]] = {}
@@ -126,6 +155,11 @@ class SiteFeed:
         event = recorded.event
         feed = self._runs.setdefault(event.run, _RunFeed())
         feed.fold.take(recorded)
+        match event:
+            case StepStarted(step=step):
+                feed.begun.setdefault(step, recorded.at)
+            case SessionEnded(session=session):
+                feed.ended[session] = recorded.at
         sessions = changed.setdefault(event.run, set())
         if (session := getattr(event, "session", "")) != "":
             sessions.add(session)
@@ -135,6 +169,8 @@ class SiteFeed:
     ) -> None:
         for recorded in tail.read():
             progress.take(recorded)
+            if isinstance(recorded.event, AgentStarted | AgentActed | AgentEnded):
+                feed.lanes.setdefault(recorded.event.session, LaneDraft()).take(recorded)
             if session := getattr(recorded.event, "session", ""):
                 feed.versions[session] = feed.versions.get(session, 0) + 1
                 changed.setdefault(name, set()).add(session)

@@ -11,19 +11,11 @@ from shoal.cli.render.columns import count, seconds, tone
 from shoal.cli.render.overlaps import verdict
 from shoal.cli.render.patch import split_patch
 from shoal.cli.render.report import remarks, setting_lines, step_remarks, summary
-from shoal.cli.render.resource_plots import (
-    Point,
-    cpu_points,
-    cpu_text,
-    disk_points,
-    disk_text,
-    memory_points,
-    memory_text,
-    plot_svg,
-)
-from shoal.cli.render.timeline import LEGEND, MAX_LANES, Lane, timeline_svg
+from shoal.cli.render.resource_plots import cpu_text, disk_text, memory_text, plot_svg
+from shoal.cli.render.timeline import LEGEND, MAX_LANES, timeline_svg
 from shoal.model.results import RunReport, Usage, WorkerResult
 from shoal.store.reader import SampleAt
+from shoal.store.timeline import Lane, Point, cpu_points, disk_points, memory_points
 
 MAX_AGENTS = 1000
 MAX_OVERLAPS = 100

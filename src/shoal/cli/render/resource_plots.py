@@ -1,35 +1,12 @@
 """What each session used of the machine over time, drawn as small SVG plots."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 from shoal.cli.render.columns import seconds
 from shoal.model.results import Usage
-from shoal.store.reader import SampleAt
+from shoal.store.timeline import Point
 
 WIDTH, HEIGHT = 220, 40
-Point = tuple[float, float]
-"""A time and a value."""
-
-
-def memory_points(samples: Sequence[SampleAt]) -> list[Point]:
-    """Give the memory in MB over time."""
-    return [(taken.at, taken.sample.memory_mb) for taken in samples if taken.sample.memory_mb is not None]
-
-
-def cpu_points(samples: Sequence[SampleAt]) -> list[Point]:
-    """Give how much of a core was used over time, in percent, between each two samples."""
-    spent = [(taken.at, taken.sample.cpu_seconds) for taken in samples if taken.sample.cpu_seconds is not None]
-    return [
-        (later, max(0.0, 100 * (after - before) / (later - at)))
-        for (at, before), (later, after) in pairwise(spent)
-        if later > at
-    ]
-
-
-def disk_points(samples: Sequence[SampleAt]) -> list[Point]:
-    """Give the disk use in MB over time."""
-    return [(taken.at, taken.sample.disk_mb) for taken in samples if taken.sample.disk_mb is not None]
 
 
 def memory_text(resources: Usage) -> str:

@@ -1,21 +1,17 @@
 """What each session did at which time, drawn as one SVG."""
 
 import html
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 from shoal.cli.output import escape, flat
 from shoal.cli.render.columns import beginning, seconds
-from shoal.model.activity import Act
-from shoal.model.events import AgentActed, AgentEnded, AgentStarted, Recorded
+from shoal.store.timeline import Lane, Span, Tick
 
 MAX_LANES = 200
-MAX_TICKS = 300
 TEXT_CHARS = 160
 NAME_CHARS = 30
 LEFT, WIDTH, ROW, TOP = 230, 1000, 20, 24
 GRID = 6
-MARKS = {Act.TOOL: "call", Act.DENIED: "bad", Act.TROUBLE: "bad", Act.RETRY: "wait"}
 LEGEND = (
     ("queue", "queued"),
     ("setup", "set-up"),
@@ -26,68 +22,6 @@ LEGEND = (
     ("call", "tool call"),
     ("bad", "failed or denied"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of time in which a session was in one state."""
-
-    start: float
-    end: float
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Something that a session did, in words of its own."""
-
-    at: float
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """One session on the timeline."""
-
-    session: str
-    spans: tuple[Span, ...]
-    ticks: tuple[Tick, ...]
-
-    @property
-    def end(self) -> float:
-        """Say when it ended."""
-        return max((span.end for span in self.spans), default=0.0)
-
-
-def read_lane(session: str, events: Iterable[Recorded], *, queued: float, start: float, end: float) -> Lane:
-    """Make the lane of a session out of its log; *queued* is when its step started."""
-    spans = [Span(queued, start, "queue")]
-    ticks: list[Tick] = []
-    kind, since = "setup", start
-    for recorded in events:
-        match recorded.event:
-            case AgentStarted() | AgentEnded() as event:
-                spans.append(Span(since, recorded.at, kind))
-                kind, since = _next_kind(event, kind), recorded.at
-            case AgentActed(act=Act.RETRY, seconds=length):
-                spans.append(Span(recorded.at, min(recorded.at + length, max(end, recorded.at)), "wait"))
-        if isinstance(recorded.event, AgentActed) and len(ticks) < MAX_TICKS:
-            ticks.extend(_ticks(recorded.at, recorded.event))
-    spans.append(Span(since, max(end, since), kind))
-    return Lane(session=session, spans=tuple(sorted(spans, key=lambda span: span.kind == "wait")), ticks=tuple(ticks))
-
-
-def _next_kind(event: AgentStarted | AgentEnded, kind: str) -> str:
-    if isinstance(event, AgentEnded):
-        return "seal"
-    return "run" if kind == "setup" else "check"
-
-
-def _ticks(at: float, event: AgentActed) -> Iterator[Tick]:
-    kind = "bad" if event.act is Act.RESULT and not event.ok else MARKS.get(event.act)
-    if kind is not None:
-        yield Tick(at, kind, f"{event.tool}: {event.text}" if event.tool else event.text)
 
 
 def timeline_svg(lanes: Sequence[Lane], statuses: Mapping[str, str], start: float) -> Iterator[str]:

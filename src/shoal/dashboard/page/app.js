@@ -1,17 +1,21 @@
 // The frame of the page: where we are, what the server sends as it changes, and the keys.
-import {html, render, useState, useEffect, useReducer, useCallback, get, Dialog, Act} from "./ui.js";
+import {html, render, useState, useEffect, useReducer, useCallback, clean, get, useKeys, Dialog} from "./ui.js";
 import {Board} from "./board.js";
 import {RunPage} from "./run.js";
+import {NewWork} from "./work.js";
+
+const AGAIN_MS = 2000;
 
 const here = () => {
   const [, kind, site, run, session] = location.pathname.split("/").map(decodeURIComponent);
   const query = new URLSearchParams(location.search);
-  return kind === "run" ? {site, run, session, tab: query.get("tab") ?? "agents", view: query.get("view") ?? "log"} : {};
+  return kind === "run" ? {site, run, session, tab: query.get("tab") ?? "agents", view: query.get("view") ?? "log", other: query.get("other") ?? undefined} : {};
 };
-export const address = ({site, run, session, tab, view}) => {
+export const address = ({site, run, session, tab, view, other}) => {
   if (!run) return "/";
   const path = ["", "run", site, run, session].filter((part) => part !== undefined).map(encodeURIComponent).join("/");
-  const query = new URLSearchParams({...(tab && tab !== "agents" ? {tab} : {}), ...(session && view && view !== "log" ? {view} : {})});
+  const wanted = {tab: tab !== "agents" && tab, view: session && view !== "log" && view, other: session && view === "diff" && other};
+  const query = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value));
   return query.size ? `${path}?${query}` : path;
 };
 
@@ -25,23 +29,26 @@ function keep(state, changes) {
   return {runs, sessions};
 }
 
-// One stream for the whole page: the browser connects again by itself, and says what it saw last.
+// One stream for the whole page. The browser connects again by itself, and says what it saw last; after a refusal we do.
 function useLive(place) {
   const [state, dispatch] = useReducer((old, action) => (action === "clear" ? {...old, sessions: {}} : keep(old, action)), {runs: {}, sessions: {}});
   const [isOnline, setOnline] = useState(true);
-  const query = place.run ? `?${new URLSearchParams({site: place.site, run: place.run})}` : "";
+  const query = place.run ? {site: place.site, run: place.run} : {};
   useEffect(() => {
-    dispatch("clear");
-    const source = new EventSource(`/api/live${query}`);
-    let timer;
-    source.addEventListener("changes", (event) => { setOnline(true); dispatch(JSON.parse(event.data)); });
-    source.onopen = () => setOnline(true);
-    source.onerror = () => {
-      setOnline(false);
-      if (source.readyState === EventSource.CLOSED) timer = setTimeout(() => location.reload(), 3000);
+    let source, timer, last = "";
+    const connect = () => {
+      source = new EventSource(`/api/live?${new URLSearchParams({...query, after: last})}`);
+      source.addEventListener("changes", (event) => { last = event.lastEventId; setOnline(true); dispatch(JSON.parse(event.data)); });
+      source.onopen = () => setOnline(true);
+      source.onerror = () => {
+        setOnline(false);
+        if (source.readyState === EventSource.CLOSED) timer = setTimeout(connect, AGAIN_MS);
+      };
     };
+    dispatch("clear");
+    connect();
     return () => { clearTimeout(timer); source.close(); };
-  }, [query]);
+  }, [query.site, query.run]);
   return {...state, isOnline};
 }
 
@@ -53,27 +60,8 @@ function switchTheme() {
   localStorage.setItem("theme", next);
 }
 
-const KEYS = [["g", "go to the board"], ["n", "start new work"], ["j / k", "choose the next or the one before"], ["Enter", "open what is chosen"],
-  ["l / d / i", "log, diff, details of an agent"], ["x", "stop the agent that is open"], ["Esc", "close"], ["t", "light or dark"], ["?", "these keys"]];
-
-function NewWork({sites, site, onClose, go}) {
-  const [name, setName] = useState(site ?? sites[0]?.name);
-  const [tasks, setTasks] = useState("");
-  const [agent, setAgent] = useState("");
-  const [pipeline, setPipeline] = useState("");
-  const fields = () => ({action: "run", agent, pipeline, tasks: tasks.split("\n").filter((line) => line.trim())});
-  const done = (found) => { onClose(); if (found.document?.run) go({site: name, run: found.document.run}); };
-  return html`<${Dialog} title="New work" onClose=${onClose}><form class="stack" onSubmit=${(event) => event.preventDefault()}>
-    ${sites.length > 1 && html`<label>Repository <select onChange=${(event) => setName(event.target.value)}>
-      ${sites.map((each) => html`<option selected=${each.name === name}>${each.name}</option>`)}</select></label>`}
-    <label>Tasks, one a line; each gets an agent of its own
-      <textarea rows="5" value=${tasks} onInput=${(event) => setTasks(event.target.value)} placeholder="Fix the login test"></textarea></label>
-    <label>Agent or persona <input value=${agent} onInput=${(event) => setAgent(event.target.value)} placeholder="claude, codex, …" /></label>
-    <p class="or">or</p>
-    <label>Pipeline: a file of the repository, or a name in its shoal.yaml
-      <input value=${pipeline} onInput=${(event) => setPipeline(event.target.value)} placeholder="review.yaml" /></label>
-    <${Act} site=${name} fields=${fields} label="Start" tone="primary" onDone=${done} /></form></${Dialog}>`;
-}
+const KEYS = [["g", "go to the board"], ["n", "start new work"], ["j / k", "choose the next or the one before"], ["Enter", "open what is chosen"], ["/", "find"],
+  ["1 … 8", "the views of a run"], ["l / d / u / i", "log, diff, resources, details of an agent"], ["x", "stop the agent that is open"], ["Esc", "close"], ["t", "light or dark"], ["?", "these keys"]];
 
 function App() {
   const [place, setPlace] = useState(here());
@@ -87,35 +75,32 @@ function App() {
     addEventListener("popstate", back);
     return () => removeEventListener("popstate", back);
   }, []);
-  useEffect(() => {
-    const key = (event) => {
-      if (event.target.closest?.("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
-      if (event.key === "g") go({});
-      else if (event.key === "n") setOpen("new");
-      else if (event.key === "?") setOpen("keys");
-      else if (event.key === "t") switchTheme();
-      else return;
-      event.preventDefault();
-    };
-    addEventListener("keydown", key);
-    return () => removeEventListener("keydown", key);
-  }, [go]);
-  useEffect(() => { document.title = place.run ? `${place.run} – Shoal` : "Shoal"; }, [place.run]);
+  useKeys((event) => {
+    if (event.key === "g") go({});
+    else if (event.key === "n") setOpen("new");
+    else if (event.key === "?") setOpen("keys");
+    else if (event.key === "t") switchTheme();
+    else return false;
+    return true;
+  });
+  const runs = Object.values(live.runs), asking = runs.filter((run) => run.gates.length).length;
+  useEffect(() => { document.title = `${asking ? `(${asking}) ` : ""}${place.run ? `${place.run} – Shoal` : "Shoal"}`; }, [place.run, asking]);
   const link = (next) => ({href: address(next), onClick: (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault(); go(next);
   }});
   return html`
     <header class="top"><a class="brand" ...${link({})}><img src="/static/icon.svg" alt="" width="22" height="22" /> Shoal</a>
-      <span class="sites">${sites.sites.map((site) => site.name).join(", ")}</span>
-      ${!live.isOnline && html`<span class="offline" role="status">not connected; trying again…</span>`}
+      <nav class="crumbs" aria-label="Where you are">${place.run ? html`<span class="site">/ ${clean(place.site)}</span><span class="clip">/ <a ...${link({site: place.site, run: place.run})}>${clean(place.run)}</a></span>`
+        : html`<span class="clip">${clean(sites.sites.map((site) => site.name).join(", "))}</span>`}</nav>
+      ${!live.isOnline && html`<span class="offline" role="status" title="If shoal serve was started again, open the new link that it printed.">Not connected; trying again…</span>`}
       <span class="space"></span>
-      <button type="button" class="primary" onClick=${() => setOpen("new")}>New work</button>
+      <button type="button" class="primary" title="New work (n)" onClick=${() => setOpen("new")}>New work</button>
       <button type="button" class="plain" onClick=${switchTheme} aria-label="Light or dark" title="Light or dark (t)">◐</button>
       <button type="button" class="plain" onClick=${() => setOpen("keys")} aria-label="Keys" title="Keys (?)">?</button></header>
     ${place.run
       ? html`<${RunPage} key=${`${place.site}/${place.run}`} place=${place} live=${live} go=${go} link=${link} />`
-      : html`<${Board} runs=${Object.values(live.runs)} hasSites=${sites.sites.length > 1} go=${go} link=${link} />`}
+      : html`<${Board} runs=${runs} sites=${sites.sites.map((site) => site.name)} go=${go} link=${link} onNew=${() => setOpen("new")} />`}
     ${open === "new" && html`<${NewWork} sites=${sites.sites} site=${place.site} go=${go} onClose=${() => setOpen("")} />`}
     ${open === "keys" && html`<${Dialog} title="Keys" onClose=${() => setOpen("")}><dl class="keys">
       ${KEYS.map(([key, what]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl></${Dialog}>`}`;

@@ -27,12 +27,107 @@ export const ago = (at) => {
 
 const TONES = {
   succeeded: "good", no_changes: "good", merged: "good", delivered: "good", failed: "bad", timed_out: "bad", over_limit: "bad",
-  interrupted: "warn", degraded: "warn", conflicts: "warn", held: "warn", running: "live", pending: "dim", cancelled: "dim", skipped: "dim",
+  interrupted: "warn", degraded: "warn", conflicts: "warn", held: "warn", paused: "warn", waiting: "warn", "rate limit": "warn", retrying: "warn", running: "live",
+  "set-up": "live", sealing: "live", verifying: "live", merge_ready: "good", pending: "dim", cancelled: "dim", skipped: "dim",
 };
 export const tone = (status) => TONES[status] ?? "dim";
 export const words = (status) => String(status ?? "").replaceAll("_", " ");
-export const Status = ({status, phase}) =>
-  html`<span class=${`status ${tone(status)}`}>${words(phase && status === "running" ? phase : status)}</span>`;
+export const Status = ({status, phase, isPill}) => {
+  const shown = phase && status === "running" ? phase : status;
+  return html`<span class=${`status ${tone(shown)}${isPill ? " pill" : ""}`}>${words(shown)}</span>`;
+};
+
+// How far a run is, as a bar of its agents.
+export function Bar({run}) {
+  const rest = Math.max(0, run.workers - run.good - run.bad - run.running);
+  const parts = [["good", run.good, "succeeded"], ["bad", run.bad, "failed"], ["live", run.running, "working"], ["rest", rest, "stopped or never started"], ["rest", run.queued, "queued"]].filter(([, count]) => count > 0);
+  return html`<div class="bar" role="img" aria-label=${parts.map(([, count, name]) => `${count} ${name}`).join(", ") || "no agents yet"}>
+    ${parts.map(([name, count]) => html`<i class=${name} style=${{flexGrow: count}}></i>`)}</div>`;
+}
+
+// Which of many rows can be seen, so that only those are drawn.
+export function useRows(box, count, high) {
+  const [range, setRange] = useState([0, 60]);
+  useEffect(() => {
+    if (count <= 80) return undefined;
+    let asked = 0;
+    const look = () => {
+      asked = 0;
+      if (!box.current) return;
+      const first = Math.max(0, Math.floor(-box.current.getBoundingClientRect().top / high) - 10);
+      const next = [first, first + Math.ceil(innerHeight / high) + 20];
+      setRange((old) => (old[0] === next[0] && old[1] === next[1] ? old : next));
+    };
+    const later = () => { asked ||= requestAnimationFrame(look); };
+    look();
+    addEventListener("scroll", later, {passive: true, capture: true});
+    addEventListener("resize", later);
+    return () => { removeEventListener("scroll", later, {capture: true}); removeEventListener("resize", later); cancelAnimationFrame(asked); };
+  }, [count, high]);
+  return count <= 80 ? [0, count] : [Math.min(range[0], count), Math.min(range[1], count)];
+}
+
+export function useWidth(limit) {
+  const [isNarrow, setNarrow] = useState(() => matchMedia(limit).matches);
+  useEffect(() => {
+    const query = matchMedia(limit), change = () => setNarrow(query.matches);
+    query.addEventListener("change", change);
+    return () => query.removeEventListener("change", change);
+  }, [limit]);
+  return isNarrow;
+}
+
+// Asks for what some sessions did or used, those that are seen, and again while they work.
+export function useOfSessions(kind, place, rows) {
+  const [known, setKnown] = useState({});
+  const stamps = useRef({}), wanted = useRef(rows);
+  wanted.current = rows;
+  useEffect(() => {
+    let isCurrent = true, timer;
+    const load = async () => {
+      const stale = wanted.current.filter((row) => stamps.current[row.session] !== (row.ended ? "ended" : row.version)).slice(0, 50);
+      if (stale.length) {
+        const path = `/api/${kind}/${encodeURIComponent(place.site)}/${encodeURIComponent(place.run)}`;
+        const found = await get(`${path}?sessions=${stale.map((row) => encodeURIComponent(row.session)).join()}`).catch(() => null);
+        if (!isCurrent) return;
+        if (found) {
+          for (const row of stale) stamps.current[row.session] = row.ended ? "ended" : row.version;
+          setKnown((old) => ({...old, ...found}));
+        }
+      }
+      timer = setTimeout(load, stale.length ? 1000 : 300);
+    };
+    load();
+    return () => { isCurrent = false; clearTimeout(timer); };
+  }, [kind, place.site, place.run]);
+  return known;
+}
+
+const isTyping = (event) => event.target.closest?.("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey;
+
+// Keys of a view: *act* returns whether the key means something there. It is always the one of the last drawing.
+export function useKeys(act) {
+  const latest = useRef(act);
+  latest.current = act;
+  useEffect(() => {
+    const key = (event) => { if (!isTyping(event) && latest.current(event)) event.preventDefault(); };
+    addEventListener("keydown", key);
+    return () => removeEventListener("keydown", key);
+  }, []);
+}
+
+// The views of a page, each with an address of its own.
+export function Tabs({label, names, counts, chosen, linkTo}) {
+  const box = useRef(null);
+  useEffect(() => {
+    const tab = box.current?.querySelector("[aria-current]");
+    if (tab) box.current.scrollLeft = tab.offsetLeft - box.current.offsetLeft - 40;
+  }, [chosen]);
+  return html`<nav class="tabs" aria-label=${label} ref=${box}>${names.map((name) => html`
+    <a ...${linkTo(name)} aria-current=${chosen === name ? "page" : undefined}>${name}${counts?.[name] > 0 && html` <span class="count">${counts[name]}</span>`}</a>`)}</nav>`;
+}
+
+export const part = encodeURIComponent;
 
 // A clock that ticks once a second, for those views in which something runs.
 export function useNow(isRunning) {
@@ -89,8 +184,8 @@ export function Act({site, fields, label, title, tone: kind, confirm, onDone, di
 }
 
 export const Usage = ({usage}) => {
-  const parts = [tokens(usage) !== "0" && `${tokens(usage)} tokens`, cost(usage)].filter(Boolean);
-  return parts.length ? html`<span class="usage">${parts.join(" · ")}</span>` : null;
+  const parts = [tokens(usage) !== "0" && [tokens(usage), " tokens"], cost(usage) && [cost(usage), ""]].filter(Boolean);
+  return parts.map(([value, unit]) => html`<span><b>${value}</b>${unit}</span>`);
 };
 
 export function Dialog({title, onClose, children}) {
