@@ -1,12 +1,13 @@
 """What was merged, delivered and seen to overlap is part of a run's state, and survives being written down."""
 
-from shoal.model.events import Event, MergeEnded, OverlapSeen, Recorded, RunEnded, RunStarted
+from shoal.model.events import Event, OverlapSeen, Recorded, RunEnded, RunStarted
 from shoal.model.merge import (
     Conflict,
     ConflictKind,
     Delivery,
     DeliveryRecorded,
     DeliveryStatus,
+    MergeEnded,
     MergeIntended,
     MergeRecorded,
     MergeReport,

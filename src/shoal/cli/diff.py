@@ -15,12 +15,11 @@ from shoal.cli.options import HERE, Repo
 from shoal.cli.output import Paint, escape
 from shoal.cli.render.columns import some
 from shoal.cli.render.patch import patch_lines
-from shoal.cli.repository import RepositoryState, find_place, no_branch_yet
+from shoal.cli.repository import RepositoryState, find_place, run_of
 from shoal.errors import BadInput
 from shoal.git.diff import list_changed_files, list_changed_paths, patch
-from shoal.model.results import WorkerResult
 from shoal.proc.pager import show_pages
-from shoal.runs.inspect_work import open_combination
+from shoal.runs.inspect_work import open_combination, take_snapshot
 from shoal.sessions.executable_config import flag_changes
 from shoal.store.documents import text
 from shoal.store.fold import report
@@ -50,6 +49,11 @@ def nothing(session: str, raw: str | None) -> str:
 def same(first: str, second: str) -> str:
     """Say that two sessions produced the same files."""
     return f"shoal: there is no difference between {escape(first)} and {escape(second)}"
+
+
+def line_of_running(session: str) -> str:
+    """Say that the work is not all that there will be."""
+    return f"shoal: {escape(session)} is still running; this is its work so far"
 
 
 def line_of_omitted(sessions: Sequence[str]) -> str:
@@ -93,16 +97,42 @@ class _CommitPair:
     """Files known to run code; `None` if they have to be found."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionWork:
+    """A session with the commit of its work: the whole, or so far; `None` where there is none."""
+
+    session: SessionState
+    commit: str | None
+    secrets: tuple[str, ...] = ()
+
+
+async def look_at(place: RepositoryState, session: SessionState) -> SessionWork:
+    """Find the work of *session*; a running agent does not notice."""
+    if session.result is None:
+        if session.status.is_interrupted:
+            raise BadInput(
+                f"{session.session} has no branch yet: it is {session.status.value}; `shoal clean` recovers its work"
+            )
+        kept = await take_snapshot(place.paths, run_of(place.state(), session).run, session.session)
+        if kept is not None:
+            return SessionWork(session=session, commit=kept.commit, secrets=kept.secrets)
+        session = find_session(place.state(), session.session)  # it has ended meanwhile
+    if session.result is None:
+        raise BadInput(f"{session.session} was killed meanwhile; `shoal clean` recovers its work")
+    return SessionWork(session=session, commit=session.result.commit, secrets=session.result.secrets)
+
+
 async def compare(folder: Path, wanted: DiffRequest) -> DiffResult:
     """Compare what was asked for."""
     place = await find_place(folder)
     if wanted.is_combined:
         return await _combine(place, wanted)
     state = place.state()
-    first = find_session(state, wanted.first)
+    first = await look_at(place, find_session(state, wanted.first))
     if wanted.second is None:
         return await _read(_own(place, first), wanted.form)
-    return await _read(_between(place, first, find_session(state, wanted.second)), wanted.form)
+    second = await look_at(place, find_session(state, wanted.second))
+    return await _read(_between(place, first, second), wanted.form)
 
 
 async def _combine(place: RepositoryState, wanted: DiffRequest) -> DiffResult:
@@ -121,34 +151,36 @@ async def _combine(place: RepositoryState, wanted: DiffRequest) -> DiffResult:
         return await _read(sides, wanted.form)
 
 
-def _own(place: RepositoryState, session: SessionState) -> _CommitPair:
-    result = _require_end(session)
+def _own(place: RepositoryState, work: SessionWork) -> _CommitPair:
+    session, result = work.session, work.session.result
+    remarks = (line_of_running(session.session),) if result is None else ()
     return _CommitPair(
         gitdir=place.repository.git,
         base=session.base,
-        commit=result.commit,
-        about={"session": session.session, "branch": result.branch, "secrets": list(result.secrets)},
-        remarks=(has_secrets(result.secrets),) if result.secrets else (),
-        nothing=nothing(session.session, result.raw),
-        flagged=result.executable,
+        commit=work.commit,
+        about={
+            "session": session.session,
+            "branch": None if result is None else result.branch,
+            "running": result is None,
+            "secrets": list(work.secrets),
+        },
+        remarks=(*remarks, *((has_secrets(work.secrets),) if work.secrets else ())),
+        nothing=nothing(session.session, result.raw if result is not None else None),
+        flagged=None if result is None else result.executable,
     )
 
 
-def _between(place: RepositoryState, first: SessionState, second: SessionState) -> _CommitPair:
-    """Compare the final files of two sessions; a session without changes ends where it started."""
+def _between(place: RepositoryState, first: SessionWork, second: SessionWork) -> _CommitPair:
+    """Compare the files of two sessions; a session without changes ends where it started."""
+    both = (first.session, second.session)
     return _CommitPair(
         gitdir=place.repository.git,
-        base=_require_end(first).commit or first.base,
-        commit=_require_end(second).commit or second.base,
-        about={"sessions": [first.session, second.session]},
-        nothing=same(first.session, second.session),
+        base=first.commit or first.session.base,
+        commit=second.commit or second.session.base,
+        about={"sessions": [session.session for session in both]},
+        remarks=tuple(line_of_running(session.session) for session in both if session.result is None),
+        nothing=same(*(session.session for session in both)),
     )
-
-
-def _require_end(session: SessionState) -> WorkerResult:
-    if session.result is None:
-        raise no_branch_yet(session)
-    return session.result
 
 
 async def _read(sides: _CommitPair, form: str) -> DiffResult:
@@ -225,7 +257,8 @@ def command(
 ) -> int:
     """Show what an agent changed.
 
-    With two sessions, show how the second differs from the first. If stdout is not a terminal, print an exact patch for
+    Of a running agent, show its work so far; it does not notice. With two sessions, show how the second differs from
+    the first. If stdout is not a terminal, print an exact patch for
     `git apply`. A warning lists changed files that can run code on your machine.
     """
     if stat + name_only + json > 1:

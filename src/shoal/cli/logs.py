@@ -65,13 +65,15 @@ def log_line(event: Event, paint: Paint) -> str | None:
 
 
 def _activity_line(event: AgentActed, paint: Paint) -> str | None:
-    """Format what a client did on one line; tool results only if they failed."""
+    """Format what a client did on one line; of a tool's result the beginning."""
     text = beginning(event.text, ACTED)
     match event.act:
         case Act.TOOL:
             return paint(f"-- tool {escape(event.tool)}{f': {text}' if text else ''} --", "dim")
         case Act.RESULT if not event.ok:
             return paint(f"-- tool {escape(event.tool)} failed: {text} --", "warn")
+        case Act.RESULT if text:
+            return paint(f"-- tool {escape(event.tool)} returned: {text} --", "dim")
         case Act.RETRY:
             return paint(f"-- model request failed: {text}; retrying in {seconds(event.seconds)} --", "warn")
         case Act.TROUBLE:

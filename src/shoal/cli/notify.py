@@ -23,8 +23,8 @@ from shoal.cli.render.columns import beginning
 from shoal.cli.render.report import summary
 from shoal.errors import BadInput, ShoalError
 from shoal.model.command import Command
-from shoal.model.events import GateOpened, MergeEnded, OverlapSeen, Recorded, RunEnded
-from shoal.model.merge import MergeStatus
+from shoal.model.events import GateOpened, OverlapSeen, Recorded, RunEnded
+from shoal.model.merge import MergeEnded, MergeStatus
 from shoal.model.plan import CONFLICT, END, NEEDS_PERSON, Notify
 from shoal.proc import run
 from shoal.store.fold import Fold, report

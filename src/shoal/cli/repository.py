@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.errors import BadInput, BadRepository
+from shoal.errors import BadRepository
 from shoal.git.repository import inspect
 from shoal.git.snapshot import repository_of_snapshot
 from shoal.model.repository import Repository
@@ -45,13 +45,6 @@ def run_of(state: State, session: SessionState) -> RunState:
     return next(
         run for run in state.runs.values() if any(session.session in step.sessions for step in run.steps.values())
     )
-
-
-def no_branch_yet(session: SessionState) -> BadInput:
-    """Explain why *session*, running or killed, has no branch, and what to do."""
-    is_interrupted = session.status.is_interrupted
-    then = "`shoal clean` recovers its work" if is_interrupted else "`shoal logs -f` follows it"
-    return BadInput(f"{session.session} has no branch yet: it is {session.status.value}; {then}")
 
 
 def is_dead(place: RepositoryState, run: str) -> bool:

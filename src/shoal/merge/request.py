@@ -13,11 +13,12 @@ from shoal.git.repository import inspect
 from shoal.git.snapshot import is_hidden
 from shoal.merge.candidates import MergeWaivers
 from shoal.model.conflict_rule import ConflictRule
-from shoal.model.events import MergeEnded, Recorded
+from shoal.model.events import Recorded
 from shoal.model.merge import (
     Conflict,
     DeliveryIntended,
     DeliveryRecorded,
+    MergeEnded,
     MergeIntended,
     MergeRecorded,
     MergeReport,

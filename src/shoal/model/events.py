@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from shoal.model.activity import Act
 from shoal.model.gate import GateVerdict
-from shoal.model.merge import DeliveryIntended, DeliveryRecorded, MergeIntended, MergeRecorded, MergeReport, Overlap
+from shoal.model.merge import DeliveryIntended, DeliveryRecorded, MergeEnded, MergeIntended, MergeRecorded, Overlap
 from shoal.model.resources import ResourceSample
 from shoal.model.results import Purpose, WorkerResult
 from shoal.model.select import RankedRow
@@ -191,6 +191,20 @@ class CheckpointKept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotKept:
+    """The files of an agent that works were kept because a person wants to look at them, or could not be."""
+
+    run: str
+    session: str
+    request: str
+    commit: str = ""
+    """Empty where they could not be kept."""
+    secrets: tuple[str, ...] = ()
+    """Files that have a secret in them."""
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEnded:
     """The agent's main process ended."""
 
@@ -337,14 +351,6 @@ class OverlapSeen:
     """Whether this is the last overlap recorded; the preview of a merge shows the rest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeEnded:
-    """A merge or an undo ended; recorded if its report differs from the last one."""
-
-    run: str
-    report: MergeReport
-
-
 Event = (
     RunStarted
     | RunPlanned
@@ -359,6 +365,7 @@ Event = (
     | AgentActed
     | AgentMessaged
     | CheckpointKept
+    | SnapshotKept
     | AgentEnded
     | Imported
     | SessionEnded

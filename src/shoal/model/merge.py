@@ -301,6 +301,14 @@ class DeliveryRecorded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MergeEnded:
+    """A merge or an undo ended; recorded if its report differs from the last one."""
+
+    run: str
+    report: MergeReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
     """A pair of sessions that touch the same places; *conflicts* is empty where the work of both can be had."""
 

@@ -22,7 +22,7 @@ from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.runs.leftovers import Leftover, LeftoverKind, Target, find_merged, remove_merged
 from shoal.runs.request import RunRequest
-from shoal.sessions.checkpoints import FOLDER, drop_checkpoints, list_checkpoints
+from shoal.sessions.checkpoints import FOLDER, drop_checkpoints, list_kept
 from shoal.sessions.host_probe import TRIAL
 from shoal.sessions.open_session import prune
 from shoal.store.database import make_reserve, release_if_full
@@ -89,7 +89,7 @@ def _list_caches(paths: StatePaths) -> Iterator[Leftover]:
 
 async def _list_checkpoints(repository: Repository, paths: StatePaths) -> list[Leftover]:
     """List the sessions with checkpoints that no run needs; they stay where the raw files of their session do."""
-    sessions = {checkpoint.session for checkpoint in await list_checkpoints(repository)}
+    sessions = {checkpoint.session for checkpoint in await list_kept(repository)}
     if not sessions:  # else the whole history would be read for nothing
         return []
     claims, busy = _claims(paths), {path.stem for path in _locks(paths)}

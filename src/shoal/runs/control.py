@@ -95,6 +95,8 @@ class RunControl:
                 self.runner.limiter.resize(request.value)
             case RequestKind.SEND:
                 self.runner.send_message(request.session, AgentMessage(text=request.message, by=by, request=request.id))
+            case RequestKind.SNAPSHOT:
+                self.runner.take_snapshot(request.session, request.id)
             case RequestKind.PAUSE:
                 self.runner.pause(is_frozen=request.is_frozen)
             case RequestKind.CONTINUE:

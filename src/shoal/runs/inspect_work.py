@@ -1,12 +1,14 @@
 """All of a run's work together, to be looked at: merged beside the repository, and gone when nobody looks any more."""
 
+import asyncio
 import contextlib
+import os
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.errors import BadInput
+from shoal.errors import BadInput, Broken
 from shoal.git.checkout import check_out, repository_locked
 from shoal.git.commits import Commit
 from shoal.git.conflicts import Clean
@@ -14,9 +16,13 @@ from shoal.git.merge import workbench
 from shoal.git.refs import value
 from shoal.git.run import git
 from shoal.merge.candidates import ALL_ALLOWED, find_workers, order_candidates, preview_merge, select_candidates
+from shoal.model.events import RequestTaken, SessionEnded, SnapshotKept
 from shoal.model.repository import Repository
 from shoal.model.results import RunReport
+from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
+from shoal.store.reader import read_events
+from shoal.store.requests import ControlRequest, RequestKind, post, user_name, withdraw
 from shoal.workspaces.remove import remove_all
 from shoal.workspaces.worktree import admin_of, forget_worktree
 
@@ -59,30 +65,101 @@ async def open_combination(repository: Repository, report: RunReport) -> AsyncIt
         )
 
 
-HEADS = "refs/heads/"
+SNAPSHOT_SECONDS = 60.0
+POLL_SECONDS = 0.05
+SHORT = 12
+"""How much of a tree's id is in the name of the folder of a snapshot."""
+
+
+async def take_snapshot(paths: StatePaths, run: str, session: str) -> SnapshotKept | None:
+    """Let the owner of *run* keep the files of *session* as they are now; `None` where that has ended meanwhile.
+
+    The agent does not notice. Raises `BadInput` where no snapshot can be had.
+    """
+    request = ControlRequest(kind=RequestKind.SNAPSHOT, run=run, session=session, by=user_name())
+    post(paths, request)
+    try:
+        async with asyncio.timeout(SNAPSHOT_SECONDS):
+            kept = await _wait_for_snapshot(paths, request)
+    except TimeoutError:
+        why = "its agent has not started, or its work is being checked; try again later"
+        raise BadInput(f"there was no snapshot of {session} in {SNAPSHOT_SECONDS:.0f} s: {why}") from None
+    finally:
+        withdraw(paths, request)
+    if kept is not None and kept.failure:
+        raise Broken(f"the files of {session} could not be kept: {kept.failure}")
+    return kept
+
+
+async def _wait_for_snapshot(paths: StatePaths, request: ControlRequest) -> SnapshotKept | None:
+    seen = 0
+    while True:
+        is_alive = is_locked(paths.run_lock(request.run))  # asked first: an end is recorded before the lock goes
+        for recorded in read_events(paths, request.run, seen):
+            seen = recorded.seq
+            match recorded.event:
+                case SnapshotKept(request=request.id) as kept:
+                    return kept
+                case RequestTaken(request=request.id, refusal=refusal) if refusal:
+                    return None
+                case SessionEnded(session=request.session):
+                    return None
+        if not is_alive:
+            raise BadInput(f"{request.run} ended before it took the request")
+        await asyncio.sleep(POLL_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedBranch:
-    """A worktree of a branch, and whether it was made just now."""
+class OpenedFolder:
+    """A folder with the files of a session, and whether it was made just now."""
 
     path: Path
     is_new: bool
 
 
-async def open_branch(repository: Repository, branch: str, path: Path) -> OpenedBranch:
+async def open_snapshot(repository: Repository, commit: str, name: str, path: Path | None = None) -> OpenedFolder:
+    """Check the files of *commit* out, to be read only; git does not know that folder.
+
+    Without *path*, it begins with *name*, and the same files have the same folder.
+    """
+    if path is None:
+        tree = await value(repository, f"{commit}^{{tree}}")
+        path = StatePaths.of(repository.home).root / "open" / f"{name}-{(tree or commit)[:SHORT]}"
+        if path.is_dir():
+            return OpenedFolder(path=path, is_new=False)
+    elif path.is_dir() and any(path.iterdir()):
+        raise BadInput(f"{path} is in use; name an empty or a new folder with --path")
+    aside = path.with_name(f".{path.name}-{secrets.token_hex(3)}")  # a folder that is there has all files
+    files = aside / "files"
+    files.mkdir(parents=True)
+    try:
+        await check_out(repository, commit, tree=files, index=aside / "index", shadow=aside / "git")
+        for folder, _, names in os.walk(files):
+            for file in (Path(folder, name) for name in names):
+                if not file.is_symlink():
+                    file.chmod(file.stat().st_mode & ~0o222)
+        files.rename(path)
+    finally:
+        await remove_all(aside)
+    return OpenedFolder(path=path, is_new=True)
+
+
+HEADS = "refs/heads/"
+
+
+async def open_branch(repository: Repository, branch: str, path: Path) -> OpenedFolder:
     """Check *branch* out at *path*; where it is open already, say where. The worktree is the person's from then on."""
     commit = await value(repository, f"{HEADS}{branch}")
     if commit is None:
         raise BadInput(f"the branch {branch!r} is gone; it was renamed or deleted")
     if (place := find_checkout(repository, branch)) is not None:
         if place.is_dir():
-            return OpenedBranch(path=place, is_new=False)
+            return OpenedFolder(path=place, is_new=False)
         await forget_worktree(repository, place)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise BadInput(f"{path} is in use; name an empty or a new folder with --path")
     await _check_out(repository, commit, path, await _add_worktree(repository, branch, path))
-    return OpenedBranch(path=path, is_new=True)
+    return OpenedFolder(path=path, is_new=True)
 
 
 def find_checkout(repository: Repository, branch: str) -> Path | None:

@@ -3,23 +3,27 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from shoal.errors import FAULTS, Broken, first_error
 from shoal.git.imports import ImportRefused, release, take
 from shoal.git.refs import ABSENT, Move, move, value
 from shoal.git.run import git
 from shoal.model.activity import Act
-from shoal.model.events import AgentActed, CheckpointKept
+from shoal.model.events import AgentActed, CheckpointKept, SnapshotKept
 from shoal.model.repository import Repository
 from shoal.proc.free_space import above_floor
+from shoal.sessions.keep_work import find_secrets
 from shoal.sessions.reuse import Fingerprint, fingerprint
 from shoal.sessions.seal import Seal, SealRequest, seal_work
 from shoal.sessions.worker import Session
 from shoal.workspaces.overlay import is_empty
 
 FOLDER = "refs/shoal/checkpoint"
+SNAPSHOT = "snapshot"
+"""In the place of a number: the files that a person looked at last."""
 RESTORED = "its files are gone; its work is that of its checkpoint"
 MOST_KEPT = 24
 """Of one session: two hours at the usual interval. Older ones go."""
@@ -40,7 +44,7 @@ class Checkpoint:
     @property
     def ref(self) -> str:
         """The ref that holds it."""
-        return f"{FOLDER}/{self.session}/{self.number}"
+        return f"{FOLDER}/{self.session}/{self.number or SNAPSHOT}"
 
     @property
     def note(self) -> str:
@@ -50,18 +54,23 @@ class Checkpoint:
 
 async def list_checkpoints(repository: Repository, session: str = "") -> list[Checkpoint]:
     """List the checkpoints of *session*, or of all sessions; those of a session by their numbers."""
+    return [checkpoint for checkpoint in await list_kept(repository, session) if checkpoint.number]
+
+
+async def list_kept(repository: Repository, session: str = "") -> list[Checkpoint]:
+    """List the checkpoints and, with the number 0, the snapshots of *session*, or of all sessions."""
     prefix = f"{FOLDER}/{session}" if session else FOLDER
     fields = "--format=%(refname)%00%(objectname)%00%(committerdate:unix)"
     done = await git(repository.git, "for-each-ref", fields, prefix)
     rows = [line.split("\0") for line in done.stdout.decode(errors="surrogateescape").splitlines()]
-    found = [Checkpoint(*_split(ref), commit, float(at or 0)) for ref, commit, at in rows if _split(ref)[1]]
+    found = [Checkpoint(*_split(ref), commit, float(at or 0)) for ref, commit, at in rows]
     return sorted(found, key=lambda checkpoint: (checkpoint.session, checkpoint.number))
 
 
 async def drop_old_checkpoints(repository: Repository) -> None:
     """Remove those that nobody went back to for days; when this is called, all work of dead runs is on branches."""
     before = time.time() - MOST_SECONDS
-    old = [checkpoint for checkpoint in await list_checkpoints(repository) if checkpoint.at < before]
+    old = [checkpoint for checkpoint in await list_kept(repository) if checkpoint.at < before]
     if old:
         await move(repository, [Move(checkpoint.ref, ABSENT, checkpoint.commit) for checkpoint in old])
 
@@ -88,25 +97,25 @@ async def restore_checkpoint(repository: Repository, session: str, branch: str) 
 
 async def drop_checkpoints(repository: Repository, *sessions: str) -> None:
     """Remove the checkpoints of *sessions*."""
-    found = [checkpoint for session in sessions for checkpoint in await list_checkpoints(repository, session)]
+    found = [checkpoint for session in sessions for checkpoint in await list_kept(repository, session)]
     if found:
         await move(repository, [Move(checkpoint.ref, ABSENT, checkpoint.commit) for checkpoint in found])
 
 
 @contextlib.asynccontextmanager
 async def keep_checkpoints(session: Session) -> AsyncIterator[None]:
-    """Keep a checkpoint every so often, as long as the agent of *session* works."""
+    """Keep a checkpoint every so often, and a snapshot when a person asks, as long as the agent of *session* works."""
     seconds = session.context.checkpoint_seconds
-    if seconds is None:
-        yield
-        return
     try:
         async with asyncio.TaskGroup() as group:
-            keeping = group.create_task(_keep_all(session, seconds))
+            tasks = [group.create_task(_take_snapshots(session))]
+            if seconds is not None:
+                tasks.append(group.create_task(_keep_all(session, seconds)))
             try:
                 yield
             finally:
-                keeping.cancel()
+                for task in tasks:
+                    task.cancel()
     except BaseExceptionGroup as errors:
         raise first_error(errors) from None
 
@@ -143,28 +152,36 @@ def _note_failure(session: Session, why: str) -> None:
 
 async def _keep_next(session: Session, last: _Last) -> _Last:
     """Keep the files as they are now, if they are not as in the last checkpoint."""
-    context, workspace = session.context, session.workspace
-    seen = fingerprint(workspace.changes)  # of more than a few hundred files it says nothing, and the seal compares
-    if (seen is not None and seen == last.seen) or (workspace.is_overlay and is_empty(workspace.changes)):
+    seen = fingerprint(session.workspace.changes)  # of more than a few hundred files it says nothing: the seal compares
+    if seen is not None and seen == last.seen:
         return last
+    commit = await _take_files(session, last.tree, partial(_record, session))
+    tree = None if commit is None else await value(session.context.repository, f"{commit}^{{tree}}")
+    return _Last(seen=seen, tree=tree or last.tree)
+
+
+async def _take_files(session: Session, known_tree: str, hold: Callable[[str], Awaitable[None]]) -> str | None:
+    """Seal the files as they are now, let *hold* hold their commit by a ref, and give it; `None` without changes."""
+    context, workspace = session.context, session.workspace
+    if workspace.is_overlay and is_empty(workspace.changes):
+        return None
     client = session.worker.adapter.client
     request = SealRequest(
         message=session.worker.message(context.mask.text),
         has_history=False,
         scratch_files=client.scratch_files if client else (),
-        known_tree=last.tree,
+        known_tree=known_tree,
     )
     seal = await seal_work(context, workspace, session.directory, request)
     try:
-        tree = await _take(session, seal)
+        return await _import(session, seal, hold)
     finally:
         if seal.pack is not None:
             seal.pack.unlink(missing_ok=True)
-    return _Last(seen=seen, tree=tree or last.tree)
 
 
-async def _take(session: Session, seal: Seal) -> str | None:
-    """Take what was sealed into the repository, and give its tree; `None` where there is nothing new."""
+async def _import(session: Session, seal: Seal, hold: Callable[[str], Awaitable[None]]) -> str | None:
+    """Take what was sealed into the repository, and give its commit; `None` where there is nothing new."""
     context, repository = session.context, session.context.repository
     if seal.failure is not None:
         raise Broken(seal.failure)
@@ -176,10 +193,10 @@ async def _take(session: Session, seal: Seal) -> str | None:
     if isinstance(taken, ImportRefused):
         raise Broken(taken.why)
     try:
-        await _record(session, seal.tip)
+        await hold(seal.tip)
     finally:
         release(taken)
-    return await value(repository, f"{seal.tip}^{{tree}}")
+    return seal.tip
 
 
 async def _record(session: Session, commit: str) -> None:
@@ -195,3 +212,27 @@ async def _record(session: Session, commit: str) -> None:
     await context.ledger.append(
         CheckpointKept(run=context.run, step=step, session=session.id, number=number, commit=commit)
     )
+
+
+async def _take_snapshots(session: Session) -> None:
+    """Keep a snapshot for each request, and record it as its answer; one that fails is no failure of the agent."""
+    context = session.context
+    while True:
+        request = await session.control.snapshots.get()
+        try:
+            async with context.checkpoint_turn:
+                commit = await _take_files(session, "", partial(_hold_snapshot, session)) or context.base.commit
+            secrets = await find_secrets(context, context.base.commit, commit)
+            kept = SnapshotKept(run=context.run, session=session.id, request=request, commit=commit, secrets=secrets)
+        except FAULTS as error:
+            why = context.mask.text(str(error) or type(error).__name__)
+            kept = SnapshotKept(run=context.run, session=session.id, request=request, failure=why)
+        await context.ledger.append(kept)
+
+
+async def _hold_snapshot(session: Session, commit: str) -> None:
+    """Hold *commit* by the one ref for snapshots of its session."""
+    ref = f"{FOLDER}/{session.id}/{SNAPSHOT}"
+    old = await value(session.context.repository, ref)
+    if not await move(session.context.repository, [Move(ref, commit, old or ABSENT)]):
+        raise Broken(f"{ref} cannot be moved")

@@ -66,6 +66,8 @@ class SessionControl:
     stopped_by: str | None = None
     """The person who stopped this session alone."""
     inbox: Inbox = field(default_factory=Inbox)
+    snapshots: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
+    """The requests to keep its files as they are now, while its agent works."""
     clock: WorkClock = field(default_factory=WorkClock)
     meter: ResourceMeter = field(default_factory=ResourceMeter)
     _groups: list[LimitGroup] = field(default_factory=list)

@@ -181,6 +181,11 @@ class WorkerRunner:
         if self.has_open_inbox(session):
             self._controls[session].inbox.put(message)
 
+    def take_snapshot(self, session: str, request: str) -> None:
+        """Keep the files of *session* as they are now, and record that as the answer to *request*."""
+        if (control := self._controls.get(session)) is not None:
+            control.snapshots.put_nowait(request)
+
     def pause(self, *, is_frozen: bool = False) -> None:
         """Start no session until `resume`; those that run go on, or stand still where that is asked for."""
         self._may_start.clear()

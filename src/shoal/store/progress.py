@@ -14,7 +14,6 @@ from shoal.model.events import (
     ClientHeard,
     GateAnswered,
     GateOpened,
-    MergeEnded,
     Output,
     OverlapSeen,
     Recorded,
@@ -28,7 +27,7 @@ from shoal.model.events import (
     StepStarted,
     Waiting,
 )
-from shoal.model.merge import MergeIntended
+from shoal.model.merge import MergeEnded, MergeIntended
 from shoal.model.resources import ResourceSample
 from shoal.model.results import WorkerResult, sum_usage
 from shoal.model.status import Status

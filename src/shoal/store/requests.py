@@ -46,6 +46,7 @@ class RequestKind(StrEnum):
     CONTINUE = "continue"
     SET = "set"
     SEND = "send"
+    SNAPSHOT = "snapshot"
 
     @property
     def max_message_chars(self) -> int:
@@ -247,6 +248,8 @@ def _refusal(request: ControlRequest) -> str | None:
         return f"it asks for {request.value} agents at once; at least 1 is possible"
     if request.kind == RequestKind.SEND and not (request.session and request.message.strip()):
         return "it is a message without words, or to nobody"
+    if request.kind == RequestKind.SNAPSHOT and not request.session:
+        return "it asks for the files of no session"
     most = RequestKind(request.kind).max_message_chars
     return None if len(request.message) <= most else f"its message has more than {most} characters"
 
