@@ -70,7 +70,7 @@ ONE_DOOR = {
     "argparse": "cli testing/model/__main__.py",
     "print": "cli testing/model/__main__.py",
     "ctypes": "workspaces/mount.py sandboxes/seccomp.py limits",
-    "os.environ": "cli sessions runs doctor git",
+    "os.environ": "cli sessions runs doctor git gateway/process.py",
     "os.getenv": "cli sessions runs doctor git",
     "pydantic_ai": "agent",
     "acp": "sessions/acp/turn.py",
@@ -84,6 +84,7 @@ PROGRAMS = {
     "limits/watcher.py",
     "adapters/scripted_agent.py",
     "contracts/json_schema_program.py",
+    "gateway/listen_program.py",
     "doctor/attack.py",
 }
 

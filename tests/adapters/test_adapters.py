@@ -65,7 +65,7 @@ def test_every_plain_kind_has_its_name_and_refuses_an_agent_without_work(name: s
 def test_every_client_has_its_name_the_network_and_what_must_be_known_of_it(name: str) -> None:
     kind = adapter(name, HOST)
 
-    assert (kind.name, kind.default_network) == (name, Network.HOST)
+    assert (kind.name, kind.default_network) == (name, Network.GATEWAY)
     assert kind.client is not None
     assert kind.client.install
     assert kind.client.login

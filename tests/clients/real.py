@@ -41,12 +41,15 @@ class Real:
 
     def agent(self, url: str) -> dict[str, object]:
         """Describe it as an agent that asks the model at *url*."""
-        args = _provider(url) if self.name == "codex" else []
-        return {"adapter": self.name, "model": self.model, "env": dict(self.env), "args": args}
+        return {"adapter": self.name, "model": self.model, "env": dict(self.env)}
 
     def environ(self, url: str) -> dict[str, str]:
         """Give what a person would have set."""
-        addresses = {"claude": {"ANTHROPIC_BASE_URL": url}, "goose": {"GOOSE_PROVIDER": "openai", "OPENAI_HOST": url}}
+        addresses = {
+            "claude": {"ANTHROPIC_BASE_URL": url},
+            "codex": {"OPENAI_BASE_URL": f"{url}/v1"},
+            "goose": {"GOOSE_PROVIDER": "openai", "OPENAI_HOST": url},
+        }
         return {**dict.fromkeys(self.keys, f"dummy-key-of-{self.name}"), **addresses.get(self.name, {})}
 
 

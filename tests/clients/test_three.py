@@ -148,7 +148,18 @@ def test_claude_gets_a_message_from_another_terminal_after_its_turn(scene: MakeS
     here = scene(CLAUDE)
     wait = "while%20%5B%20!%20-e%20go%20%5D%3B%20do%20sleep%200.1%3B%20done"
     here.write([{"name": "w", "prompt": f"[[s:shell cmd={wait}]]"}])
-    command = [str(SHOAL), "run", "shoal.yaml", "--json", "--sandbox", "none", "--isolation", "worktree"]
+    command = [
+        str(SHOAL),
+        "run",
+        "shoal.yaml",
+        "--json",
+        "--sandbox",
+        "none",
+        "--network",
+        "host",
+        "--isolation",
+        "worktree",
+    ]
     with subprocess.Popen(command, cwd=here.repo, env=here.environ(), stdout=subprocess.PIPE, text=True) as running:
         here.model.wait(1, timeout=60)
         said = "Also, [[s:write file=tea.txt content=tea%0A]] please."

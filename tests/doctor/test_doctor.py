@@ -71,6 +71,7 @@ class Weakened:
     confines: bool = True
     has_gaps_offline: bool = False
     mounts: bool = True
+    can_listen: bool = False
     gaps: tuple[str, ...] = ()
     version: str = "1"
     known_escapes: frozenset[str] = frozenset()
@@ -88,6 +89,7 @@ class Shell:
     confines: bool = False
     has_gaps_offline: bool = False
     mounts: bool = False
+    can_listen: bool = False
     gaps: tuple[str, ...] = ()
     version: str = "1"
     known_escapes: frozenset[str] = frozenset()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.model.command import Argument, Command, InheritedBytes, ReportPipe
+from shoal.model.command import Argument, Command, InheritedBytes, ReportPipe, SharedSocket
 from shoal.model.policy import Policy
 from shoal.sandboxes.host import SandboxHost, Trial, inspect_host
 from shoal.sandboxes.kind import Sandbox, ready_line
@@ -101,6 +101,9 @@ def started(command: Command, who: Person) -> Iterator[tuple[subprocess.Popen[by
                     return str(fd)
                 case ReportPipe():
                     return str(writing)
+                case SharedSocket():  # nobody listens, so nothing is to be waited for
+                    lent.append(os.open(os.devnull, os.O_RDONLY))
+                    return str(lent[-1])
                 case _:
                     return argument
 

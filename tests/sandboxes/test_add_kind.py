@@ -24,6 +24,7 @@ class Toy:
     name: str = field(default="toy", init=False)
     confines: bool = field(default=CONFINES, init=False)
     mounts: bool = field(default=False, init=False)
+    can_listen: bool = field(default=False, init=False)
     gaps: tuple[str, ...] = ("it is a toy",)
     has_gaps_offline: bool = True
     version: str = "1"

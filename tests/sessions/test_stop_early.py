@@ -26,6 +26,7 @@ class Unseen:
         self._sandbox = sandbox
         self.name, self.gaps, self.mounts = sandbox.name, sandbox.gaps, sandbox.mounts
         self.confines, self.has_gaps_offline = sandbox.confines, sandbox.has_gaps_offline
+        self.can_listen = sandbox.can_listen
         self.version, self.known_escapes = sandbox.version, sandbox.known_escapes
 
     def wrap(self, command: Command, policy: Policy) -> Command:

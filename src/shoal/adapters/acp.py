@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from shoal.adapters.client import Client
+from shoal.adapters.gateway_settings import GatewaySettings, UsesGateway, usual_settings
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.errors import BadInput
+from shoal.model.gateway import GatewayAccess
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 
@@ -55,6 +57,8 @@ class Acp:
     name: str = "acp"
     default_network: Network = Network.HOST
     client: Client = CLIENT
+    speaker: UsesGateway | None = None
+    """The client that the agent is, if we know it."""
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Put the system prompt into the client's home, where the client reads it."""
@@ -62,10 +66,17 @@ class Acp:
         if not spec.command:
             raise BadInput(f"agent {spec.name!r} has no command; say which agent to run, like [goose, acp]")
         agent = describe_agent(spec.command)
-        home = {}
+        model = self.gateway_settings(place.gateway)
+        home = dict(model.home)
         if agent.system_prompt and task.system_prompt.strip():
             home[agent.system_prompt] = task.system_prompt.encode()
-        return Invocation(argv=(*spec.command, *spec.args), stdin=b"", env=agent.env, home=home, is_live=True)
+        return Invocation(
+            argv=(*spec.command, *spec.args), stdin=b"", env={**agent.env, **model.env}, home=home, is_live=True
+        )
+
+    def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
+        """Lead it there as the client that it is, or by the variables that most programs read."""
+        return usual_settings(access) if self.speaker is None else self.speaker.gateway_settings(access)
 
     def reader(self) -> None:
         """Return no reader: the session reads the protocol."""

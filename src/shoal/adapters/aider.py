@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from shoal.adapters.client import Client
 from shoal.adapters.events import describe_unfinished, event, explain_failure, last_line, number, plain, words
+from shoal.adapters.gateway_settings import GatewaySettings, usual_settings
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, ToolRules, tool_rules, unheld
 from shoal.errors import Unavailable
 from shoal.model.activity import Act, Activity
+from shoal.model.gateway import GatewayAccess
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 
@@ -119,6 +121,9 @@ CLIENT = Client(
         "SSL_CERT_FILE",
     ),
     logins=(".aider.conf.yml", ".aider.model.settings.yml", ".aider.model.metadata.json", ".aider/oauth-keys.env"),
+    upstreams=("anthropic", "openai", "gemini", "openrouter", "deepseek", "groq", "mistral", "xai"),
+    elsewhere={"AZURE_API_KEY": (), "OLLAMA_API_BASE": ()},
+    settings_files=(".aider.conf.yml", ".aider.model.settings.yml", ".aider.model.metadata.json"),
     scratch_files=(".aider.tags.cache.v*",),
     knows=("model", "temperature", "usage", "cost", "retries"),
 )
@@ -153,7 +158,7 @@ class Aider:
     """Run `aider` for one message; it edits by text and has no tools, and its log tells how it went."""
 
     name: str = "aider"
-    default_network: Network = Network.HOST
+    default_network: Network = Network.GATEWAY
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
@@ -161,12 +166,16 @@ class Aider:
         return Invocation(
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task, place), *task.agent.args),
             stdin=b"",
-            env=ENVIRONMENT,
+            env={**ENVIRONMENT, **self.gateway_settings(place.gateway).env},
             home={
                 PROMPT: _escape_prompt(task.prompt).encode(errors="replace"),
                 **_model_settings(task.agent.temperature),
             },
         )
+
+    def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
+        """Name an address and a token for each provider, as litellm reads them."""
+        return usual_settings(access)
 
     def reader(self) -> AiderReader:
         """Read its words, and the log that stands between them."""

@@ -17,9 +17,11 @@ from shoal.adapters.events import (
     plain,
     words,
 )
+from shoal.adapters.gateway_settings import NO_SETTINGS, GatewaySettings, anthropic_variables
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, ToolRules, tool_rules, unheld
 from shoal.model.activity import Act, Activity
+from shoal.model.gateway import GatewayAccess
 from shoal.model.permissions import ToolRule
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
@@ -220,6 +222,8 @@ CLIENT = Client(
         "AWS_REGION",
     ),
     logins=(".claude/.credentials.json",),
+    upstreams=("anthropic",),
+    elsewhere={"CLAUDE_CODE_USE_BEDROCK": ("0",), "CLAUDE_CODE_USE_VERTEX": ("0",), "AWS_BEARER_TOKEN_BEDROCK": ()},
     conversations=(".claude/projects",),
     knows=("model", "system prompt", "tool rules", "usage", "cost", "denials", "retries"),
 )
@@ -239,7 +243,7 @@ class Claude:
     """Run `claude -p` with its messages on stdin; it asks for no permissions, because it is sandboxed."""
 
     name: str = "claude"
-    default_network: Network = Network.HOST
+    default_network: Network = Network.GATEWAY
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
@@ -257,7 +261,12 @@ class Claude:
         argv += [*_permissions(tool_rules(task)), *spec.args]
         # as root it refuses to skip permissions unless it is told that it is sandboxed
         env = {**QUIET, "CLAUDE_CODE_MAX_RETRIES": MOST_RETRIES, "IS_SANDBOX": "1"}
+        env.update(self.gateway_settings(place.gateway).env)
         return Invocation(argv=tuple(argv), stdin=self.message(task.prompt), env=env, is_live=True)
+
+    def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
+        """Name the address and the token."""
+        return NO_SETTINGS if access is None else GatewaySettings(env=dict(anthropic_variables(access)))
 
     def reader(self) -> ClaudeReader:
         """Read its stream of JSON."""

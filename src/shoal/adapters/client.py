@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _VERSION = re.compile(r"(?<!\d)(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?")
@@ -35,6 +35,12 @@ class Client:
     """Files and folders below its home that keep its conversations; none where it cannot continue one."""
     aliases: tuple[str, ...] = ()
     """Other names of the program, by which some of its packages install it."""
+    upstreams: tuple[str, ...] = ()
+    """Models of the gateway that it can ask, by their names; it needs one of them."""
+    elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Variables by which it chooses a provider, with the values that the gateway can be used with, besides none."""
+    settings_files: tuple[str, ...] = ()
+    """Those of its login files that are settings; on `network: gateway` it gets no others, and these without keys."""
     needs_login: bool = True
     heartbeat: str | None = None
     """Lines on stderr with this in them are a sign of life, and nothing else: they are not kept."""

@@ -18,9 +18,11 @@ from shoal.adapters.events import (
     plain,
     words,
 )
+from shoal.adapters.gateway_settings import NO_SETTINGS, GatewaySettings
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, ToolRules, tool_rules, unheld
 from shoal.model.activity import Act, Activity
+from shoal.model.gateway import GatewayAccess
 from shoal.model.permissions import ToolRule
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
@@ -180,6 +182,7 @@ CLIENT = Client(
     oldest=(0, 150, 0),
     keys=("CODEX_API_KEY",),
     logins=(".codex/auth.json",),
+    upstreams=("openai",),
     conversations=(".codex/sessions",),
     knows=("model", "system prompt", "rules for commands", "usage", "retries"),
     heartbeat="codex_otel.log_only: ",
@@ -188,6 +191,13 @@ HUMMING = "error,codex_otel.log_only=info"
 """What it logs; it says nothing while its model speaks, but this gives a line for each piece that comes."""
 SETTINGS = 'approval_policy = "never"\ncheck_for_update_on_startup = false\n'
 TABLES = "[analytics]\nenabled = false\n[feedback]\nenabled = false\n"
+CONFIG = ".codex/config.toml"
+TOKEN = "SHOAL_GATEWAY_TOKEN"  # noqa: S105 - a variable's name
+TABLE = "[model_providers.shoal]"
+PROVIDER = (
+    f'model_provider = "shoal"\n{TABLE}\nname = "Shoal"\nbase_url = {{url}}\nenv_key = {{variable}}\n'
+    'wire_api = "responses"\nsupports_websockets = false\n'
+)
 NO_SHELL = "[features]\nshell_tool = false\nunified_exec = false\n"
 NO_SEARCH = 'web_search = "disabled"\n'
 SHELL = ("Bash", "shell", "exec_command")
@@ -201,7 +211,7 @@ class Codex:
     """Run `codex exec` with the prompt on stdin; its own sandbox is off, because it is sandboxed by Shoal."""
 
     name: str = "codex"
-    default_network: Network = Network.HOST
+    default_network: Network = Network.GATEWAY
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
@@ -210,25 +220,41 @@ class Codex:
         argv = [*(spec.command or (CLIENT.program,)), "exec", "--json", "--sandbox", "danger-full-access"]
         argv += ["--skip-git-repo-check", *(("--model", spec.model) if spec.model else ()), *spec.args]
         argv += ["-"] if place.conversation is None else ["resume", place.conversation, "-"]
-        home = {".codex/config.toml": _settings(task.system_prompt, rules)}
+        model = self.gateway_settings(place.gateway)
+        provider = model.home.get(CONFIG, b"").decode()
+        # It offers the search to every model, and the gateway refuses what is not granted.
+        has_no_search = place.gateway is not None and not {*place.gateway.grants} & {*SEARCH}
+        home = {CONFIG: _settings(task.system_prompt, rules, provider=provider, has_no_search=has_no_search)}
         if forbidden := "".join(_forbidden(rules.deny)):
             home[".codex/rules/shoal.rules"] = forbidden
         files = {path: text.encode(errors="replace") for path, text in home.items()}
-        return Invocation(argv=tuple(argv), stdin=task.prompt.encode(), env={"RUST_LOG": HUMMING}, home=files)
+        return Invocation(
+            argv=tuple(argv), stdin=task.prompt.encode(), env={"RUST_LOG": HUMMING, **model.env}, home=files
+        )
+
+    def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
+        """Describe the gateway as a provider; Codex tries WebSocket first, unless it is told that there is none."""
+        if access is None:
+            return NO_SETTINGS
+        url = f"{access.url_of('openai')}/v1"
+        home = {CONFIG: PROVIDER.format(url=_text(url), variable=_text(TOKEN)).encode()}
+        return GatewaySettings(env={TOKEN: access.token}, home=home)
 
     def reader(self) -> CodexReader:
         """Read its lines of JSON."""
         return CodexReader()
 
 
-def _settings(system_prompt: str, rules: ToolRules) -> str:
+def _settings(system_prompt: str, rules: ToolRules, *, provider: str = "", has_no_search: bool = False) -> str:
     _assert_held(rules)
     named = {rule.tool for rule in rules.deny if rule.glob is None}
     parts = [SETTINGS]
-    if rules.denies_all or named & set(SEARCH):
+    if has_no_search or rules.denies_all or named & set(SEARCH):
         parts.append(NO_SEARCH)
     if system_prompt.strip():
         parts.append(f"developer_instructions = {_text(system_prompt)}\n")
+    parts[:0] = [provider.partition(TABLE)[0]]  # the key of the file's top comes before all tables
+    parts.append("".join(provider.partition(TABLE)[1:]))
     parts.append(TABLES)
     if named & set(SHELL):
         parts.append(NO_SHELL)

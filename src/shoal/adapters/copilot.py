@@ -17,9 +17,11 @@ from shoal.adapters.events import (
     plain,
     words,
 )
+from shoal.adapters.gateway_settings import NO_SETTINGS, GatewaySettings
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, ToolRules, assert_together, client_tool_names, tool_rules, unheld
 from shoal.model.activity import Act, Activity
+from shoal.model.gateway import GatewayAccess
 from shoal.model.permissions import ToolRule
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
@@ -131,6 +133,8 @@ CLIENT = Client(
         "NO_PROXY",
     ),
     logins=(".copilot/config.json",),
+    upstreams=("copilot",),
+    elsewhere={"COPILOT_PROVIDER_TYPE": ("openai", "anthropic")},
     knows=("model", "system prompt", "tool rules", "denials", "retries"),
 )
 ENVIRONMENT = {"COPILOT_AUTO_UPDATE": "false"}
@@ -156,7 +160,7 @@ class Copilot:
     """Run `copilot` for one turn; nobody can approve, so what no rule forbids is allowed."""
 
     name: str = "copilot"
-    default_network: Network = Network.HOST
+    default_network: Network = Network.GATEWAY
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
@@ -165,9 +169,21 @@ class Copilot:
         return Invocation(
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task, place), *task.agent.args),
             stdin=task.prompt.encode(errors="replace"),
-            env=ENVIRONMENT,
+            env={**ENVIRONMENT, **self.gateway_settings(place.gateway).env},
             home={".copilot/copilot-instructions.md": persona} if persona.strip() else {},
         )
+
+    def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
+        """Name the address and the token of the user's own model; GitHub's are not asked through the gateway."""
+        if access is None:
+            return NO_SETTINGS
+        is_anthropic = access.formats.get("copilot") == "anthropic"
+        env = {
+            "COPILOT_PROVIDER_BASE_URL": access.url_of("copilot") + ("" if is_anthropic else "/v1"),
+            "COPILOT_PROVIDER_API_KEY": access.token,
+            "COPILOT_OFFLINE": "true",
+        }
+        return GatewaySettings(env=env)
 
     def reader(self) -> CopilotReader:
         """Read its stream of JSON."""

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from shoal.adapters.client import Client
 from shoal.adapters.events import Calls, argument, event, explain_failure, number, plain, words
+from shoal.adapters.gateway_settings import NO_SETTINGS, GatewaySettings
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, FILE_TOOLS, alternatives, client_tool_names, expression, rules, unheld
 from shoal.model.activity import Act, Activity
+from shoal.model.gateway import GatewayAccess
 from shoal.model.permissions import Permissions, ToolRule
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
@@ -191,8 +193,11 @@ CLIENT = Client(
         "NODE_EXTRA_CA_CERTS",
     ),
     logins=(".gemini/settings.json", ".gemini/oauth_creds.json", ".gemini/google_accounts.json", ".gemini/.env"),
+    upstreams=("gemini",),
+    elsewhere={"GOOGLE_GENAI_USE_VERTEXAI": ("false",), "GOOGLE_GENAI_USE_GCA": ("false",)},
     knows=("model", "system prompt", "tool rules", "usage", "session"),
 )
+BY_KEY = b'{"security": {"auth": {"selectedType": "gemini-api-key"}}}'
 ENVIRONMENT = {
     "GEMINI_CLI_TRUST_WORKSPACE": "true",
     "GEMINI_TELEMETRY_ENABLED": "false",
@@ -205,17 +210,25 @@ class Gemini:
     """Run `gemini` for one turn; its own settings are the user's, for they say how he logs in."""
 
     name: str = "gemini"
-    default_network: Network = Network.HOST
+    default_network: Network = Network.GATEWAY
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Pass the prompt on stdin; nobody can approve, so what no rule forbids is allowed."""
+        model = self.gateway_settings(place.gateway)
         return Invocation(
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task), *task.agent.args),
             stdin=task.prompt.encode(errors="replace"),
-            env=ENVIRONMENT,
-            home=dict(_files(task, place.workspace)),
+            env={**ENVIRONMENT, **model.env},
+            home={**model.home, **dict(_files(task, place.workspace))},
         )
+
+    def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
+        """Name the address and the token, and choose the login by a key."""
+        if access is None:
+            return NO_SETTINGS
+        env = {"GEMINI_API_KEY": access.token, "GOOGLE_GEMINI_BASE_URL": access.url_of("gemini")}
+        return GatewaySettings(env=env, home={".gemini/settings.json": BY_KEY})
 
     def reader(self) -> GeminiReader:
         """Read its stream of JSON."""

@@ -17,10 +17,12 @@ from shoal.adapters.events import (
     plain,
     words,
 )
+from shoal.adapters.gateway_settings import NO_SETTINGS, GatewaySettings
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, ToolRules, client_tool_names, tool_rules, unheld
 from shoal.errors import Unavailable
 from shoal.model.activity import Act, Activity
+from shoal.model.gateway import GatewayAccess
 from shoal.model.permissions import ToolRule
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
@@ -186,6 +188,9 @@ CLIENT = Client(
         "OLLAMA_HOST",
     ),
     logins=(".config/goose/config.yaml", ".config/goose/secrets.yaml"),
+    upstreams=("openai", "anthropic", "gemini", "openrouter"),
+    elsewhere={"GOOSE_PROVIDER": ("openai", "anthropic", "google", "openrouter")},
+    settings_files=(".config/goose/config.yaml",),
     conversations=(".local/share/goose/sessions",),
     knows=("model", "temperature", "system prompt", "tool rules", "usage", "cost", "denials"),
 )
@@ -194,6 +199,13 @@ QUIET = {
     "GOOSE_TELEMETRY_ENABLED": "false",
     "GOOSE_DISABLE_SESSION_NAMING": "true",  # it would ask the model for a title, and not count that
 }
+PROVIDERS = {
+    "openai": ("OPENAI_HOST", "OPENAI_API_KEY"),
+    "anthropic": ("ANTHROPIC_HOST", "ANTHROPIC_API_KEY"),
+    "gemini": ("GOOGLE_HOST", "GOOGLE_API_KEY"),
+    "openrouter": ("OPENROUTER_HOST", "OPENROUTER_API_KEY"),
+}
+"""The variables by which it finds each model of the gateway."""
 TOOLS = ("edit", "read_image", "shell", "tree", "write")
 """What its extension `developer` has."""
 NAMES = {
@@ -215,7 +227,7 @@ class Goose:
     """Run `goose run` with the prompt on stdin."""
 
     name: str = "goose"
-    default_network: Network = Network.HOST
+    default_network: Network = Network.GATEWAY
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
@@ -228,10 +240,21 @@ class Goose:
         argv += [*(("--no-profile",) if rules else ()), *(("--model", spec.model) if spec.model else ())]
         argv += [*_persona(task.system_prompt), *spec.args, "--instructions", "-"]
         env = {**QUIET, "GOOSE_MODE": "approve" if rules else "auto"}
+        env.update(self.gateway_settings(place.gateway).env)
         if spec.temperature is not None:
             env["GOOSE_TEMPERATURE"] = f"{spec.temperature:g}"
         home = {".config/goose/permission.yaml": _permissions(rules)} if rules else {}
         return Invocation(argv=tuple(argv), stdin=task.prompt.encode(), env=env, home=home)
+
+    def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
+        """Name an address and a token for each provider; the user's settings choose one."""
+        if access is None:
+            return NO_SETTINGS
+        env: dict[str, str] = {}
+        for upstream, (address, key) in PROVIDERS.items():
+            if upstream in access.formats:
+                env |= {address: access.url_of(upstream), key: access.token}
+        return GatewaySettings(env=env)
 
     def reader(self) -> GooseReader:
         """Read its stream of JSON."""

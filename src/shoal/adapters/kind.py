@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from shoal.adapters.client import Client
 from shoal.model.activity import Activity
+from shoal.model.gateway import GatewayAccess
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 
@@ -20,6 +21,8 @@ class SessionPaths:
     inputs: Path
     """Read-only: `prompt.md` and `system_prompt.md` lie there."""
     workspace: Path
+    gateway: GatewayAccess | None = None
+    """Where it finds its model, on `network: gateway`."""
     conversation: str | None = None
     """The client's own name for the conversation that it is to continue; its files are in its home."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from shoal.adapters.client import Client
 from shoal.adapters.events import argument, describe_unfinished, event, explain_failure, last_line, number, plain, words
+from shoal.adapters.gateway_settings import NO_SETTINGS, GatewaySettings
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import (
     ANY,
@@ -17,6 +18,7 @@ from shoal.adapters.tool_rules import (
     unheld,
 )
 from shoal.model.activity import Act, Activity
+from shoal.model.gateway import GatewayAccess
 from shoal.model.permissions import ToolRule
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
@@ -133,6 +135,8 @@ CLIENT = Client(
     ),
     conversations=tuple(f".local/share/opencode/{name}" for name in ("storage", "opencode.db", "opencode.db-wal")),
     knows=("model", "temperature", "system prompt", "tool rules", "usage", "cost", "denials", "session"),
+    upstreams=("anthropic", "openai", "gemini", "openrouter", "deepseek", "groq", "mistral", "xai"),
+    settings_files=(".config/opencode/opencode.json", ".config/opencode/opencode.jsonc"),
     needs_login=False,  # it has models that ask for none
 )
 ENVIRONMENT = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1"}
@@ -159,7 +163,7 @@ class Opencode:
     """Run `opencode run` for one turn; its providers are those of the user's own configuration."""
 
     name: str = "opencode"
-    default_network: Network = Network.HOST
+    default_network: Network = Network.GATEWAY
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
@@ -170,15 +174,32 @@ class Opencode:
             config["instructions"] = [str(place.system_prompt_file)]
         if task.agent.temperature is not None:
             config["agent"] = {"build": {"temperature": task.agent.temperature}}
+        model = self.gateway_settings(place.gateway)
+        config.update(json.loads(model.env.get(CONFIG, "{}")))
         return Invocation(
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task, place), *task.agent.args),
             stdin=task.prompt.encode(errors="replace"),
-            env={**ENVIRONMENT, CONFIG: json.dumps(config)},
+            env={**ENVIRONMENT, **model.env, CONFIG: json.dumps(config)},
         )
+
+    def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
+        """Describe every model of the gateway as a provider."""
+        if access is None:
+            return NO_SETTINGS
+        config = {"provider": dict(_providers(access))}
+        return GatewaySettings(env={CONFIG: json.dumps(config), "OPENCODE_DISABLE_MODELS_FETCH": "1"})
 
     def reader(self) -> OpencodeReader:
         """Read its stream of JSON."""
         return OpencodeReader()
+
+
+def _providers(access: GatewayAccess) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield the settings of each provider, by opencode's own name for it."""
+    for upstream, wire in access.formats.items():
+        version = {"anthropic": "v1", "openai": "v1", "gemini": "v1beta"}[wire]
+        options = {"baseURL": f"{access.url_of(upstream)}/{version}", "apiKey": access.token}
+        yield {"gemini": "google"}.get(upstream, upstream), {"options": options}
 
 
 def _arguments(task: ResolvedTask, place: SessionPaths) -> Iterator[str]:

@@ -15,6 +15,7 @@ from shoal.adapters.codex import Codex
 from shoal.adapters.command import CommandAdapter
 from shoal.adapters.copilot import Copilot
 from shoal.adapters.function import Function
+from shoal.adapters.gateway_settings import UsesGateway
 from shoal.adapters.gemini import Gemini
 from shoal.adapters.goose import Goose
 from shoal.adapters.kind import Adapter, Invocation, Reader, SessionPaths
@@ -143,10 +144,14 @@ def adapter(name: str, host: AdapterHost) -> Adapter:
 def adapter_of(spec: AgentSpec, host: AdapterHost) -> Adapter:
     """Return the adapter that is fit for *spec*: an ACP agent that we know as a client has the login of that."""
     made = adapter(spec.adapter, host)
-    client = own.client if isinstance(made, Acp) and (own := _find_speaker(spec, host)) else None
-    if client is None:
+    own = _find_speaker(spec, host) if isinstance(made, Acp) else None
+    if own is None or own.client is None:
         return made
-    return Acp(client=replace(CLIENT, keys=client.keys, settings=client.settings, logins=client.logins))
+    same = ("keys", "settings", "logins", "upstreams", "elsewhere", "settings_files")
+    client = replace(CLIENT, **{name: getattr(own.client, name) for name in same})
+    if not isinstance(own, UsesGateway):
+        return Acp(client=client)
+    return Acp(client=client, speaker=own, default_network=own.default_network)
 
 
 def _find_speaker(spec: AgentSpec, host: AdapterHost) -> Adapter | None:

@@ -76,7 +76,7 @@ Deadline = Annotated[
 ]
 Net = Annotated[
     Literal["none", "host"] | None,
-    typer.Option(help="Network access; default: host for clients like claude, none for others."),
+    typer.Option(help="Network access; default: gateway for clients like claude, none for others."),
 ]
 Input = Annotated[
     list[str] | None,

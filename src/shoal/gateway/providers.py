@@ -110,17 +110,17 @@ class Provider:
             given |= {value.encode() for name, value in parse_qsl(query) if name == self.key_query}
         return given.pop().decode("latin-1") if len(given) == 1 else None
 
-    def set_key(self, headers: Headers, key: str) -> Headers:
+    def set_key(self, headers: Headers, key: str, *, is_bearer: bool = False) -> Headers:
         """Return the headers for the upstream: its key in the place of any credential, and nothing of this hop."""
         named = {
             name.strip().lower() for at, value in headers if at.lower() == b"connection" for name in value.split(b",")
         }
         kept = [(name, value) for name, value in headers if name.lower() not in DROPPED | named]
-        is_login = self.format == "anthropic" and key.startswith("sk-ant-oat")
-        header = b"authorization" if is_login else self.key_header
+        header = b"authorization" if is_bearer or key.startswith("sk-ant-oat") else self.key_header
         scheme = b"Bearer " if header == b"authorization" else b""
         # What is compressed cannot be counted while it passes.
-        return [*kept, (header, scheme + key.encode()), (b"accept-encoding", b"identity")]
+        credential = [(header, scheme + key.encode())] if key else []
+        return [*kept, *credential, (b"accept-encoding", b"identity")]
 
     def upstream_target(self, base_path: str, route: Route) -> str:
         """Return the target at an upstream whose URL has *base_path*; a version is never there twice."""

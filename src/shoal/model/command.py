@@ -24,7 +24,14 @@ class OpenInput:
     """A standard input that stays open: it is written to while the child runs."""
 
 
-Argument = str | InheritedBytes | ReportPipe
+@dataclass(frozen=True, slots=True)
+class SharedSocket:
+    """One end of a pair of sockets; its number stands in argv, and ours is found under *name*."""
+
+    name: str
+
+
+Argument = str | InheritedBytes | ReportPipe | SharedSocket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

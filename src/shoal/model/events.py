@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from shoal.model.activity import Act
 from shoal.model.gate import GateVerdict
+from shoal.model.gateway import ModelAnswered
 from shoal.model.merge import DeliveryIntended, DeliveryRecorded, MergeEnded, MergeIntended, MergeRecorded, Overlap
 from shoal.model.resources import ResourceSample
 from shoal.model.results import Purpose, WorkerResult
@@ -360,6 +361,7 @@ Event = (
     | SessionStarted
     | AgentStarted
     | ClientHeard
+    | ModelAnswered
     | ResourcesSampled
     | Output
     | AgentActed

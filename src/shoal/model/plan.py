@@ -8,6 +8,7 @@ from shoal.model.conflict_rule import ConflictRule, Merging
 from shoal.model.contract import AgentReview, CommandContract, Contract
 from shoal.model.executable_files import ExecutableRules
 from shoal.model.gate import Gate
+from shoal.model.gateway import Upstream
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix
 from shoal.model.resolved_task import ResolvedTask
@@ -169,6 +170,8 @@ class Plan:
     """How the work is brought together when all has ended; `None` leaves that to a person."""
     input: Mapping[str, str] | str | None = None
     """What `{{ input }}` stands for."""
+    upstreams: tuple[Upstream, ...] = ()
+    """The models that the user's file names, without the keys that come from the environment."""
     notes: tuple[str, ...] = ()
     reviewers: Mapping[str, ResolvedTask] = field(default_factory=dict)
     """Who judges the work of others, by the names that contracts and selections use."""

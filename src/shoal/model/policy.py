@@ -11,6 +11,7 @@ class Network(StrEnum):
 
     NONE = "none"
     HOST = "host"
+    GATEWAY = "gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +71,21 @@ class NetworkPolicy:
     """Whether no host outside of `permissions.hosts` can be reached."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that programs need to use it."""
+    has_listener: bool = False
+    """Whether Shoal listens in a sandbox that has no network besides: the agent's model, and the hosts it may reach."""
     note: str = ""
     """What the report says about a session on it."""
 
     def is_within(self, other: "NetworkPolicy") -> bool:
         """Return whether it reaches nothing that *other* does not reach."""
-        return other.shares_host or not self.shares_host
+        return other.shares_host or other is self or not (self.shares_host or self.has_listener)
 
 
 NETWORKS: Mapping[Network, NetworkPolicy] = {
     policy.name: policy
     for policy in (
         NetworkPolicy(name=Network.NONE, shares_host=False, holds_hosts=True),
+        NetworkPolicy(name=Network.GATEWAY, shares_host=False, holds_hosts=True, has_listener=True),
         NetworkPolicy(
             name=Network.HOST, shares_host=True, holds_hosts=False, note="its commands are on the host's network"
         ),

@@ -39,7 +39,7 @@ KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "base": ((str, WorkerResult), "a git ref or a result"),
     "limits": ((ResourceLimits, Mapping), "a mapping like {'memory_mb': 512}"),
     "env": ((Mapping,), "a mapping of names to texts"),
-    "network": ((str,), "`none` or `host`"),
+    "network": ((str,), "`none`, `gateway` or `host`"),
     "context": ((str, WorkerResult), "a text or a result"),
     "persona": ((str,), "the name of a persona"),
     "system_prompt": ((str,), "a text"),

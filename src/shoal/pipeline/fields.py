@@ -101,7 +101,7 @@ def runnable(argv: list[str]) -> list[str]:
 
 Duration = Annotated[float, BeforeValidator(_seconds)]
 Argv = Annotated[list[str], AfterValidator(runnable), BeforeValidator(_argv)]
-NetworkName = Annotated[str, one_of("network", "none", "host")]
+NetworkName = Annotated[str, one_of("network", "none", "gateway", "host")]
 
 
 def _without_echoes(shape: type[Shape], found: list[ErrorDetails]) -> list[ErrorDetails]:

@@ -81,7 +81,7 @@ class RuntimeShape(Shape):
     sandbox: SandboxName = "bubblewrap"
     """The sandbox of each agent; Shoal never falls back to a weaker one by itself."""
     network: NetworkName | None = None
-    """The network of agents without a setting of their own: `none` or `host`."""
+    """The network of agents without a setting of their own: `none`, `gateway` or `host`."""
     toolchains: list[ToolFolderName] = Field(default_factory=list)
     """Folders of programs outside `/usr`, as absolute or `~/` paths: read-only in every sandbox, last on PATH."""
     setup: SetupField | None = None
@@ -98,7 +98,7 @@ class CommonSettings(Shape):
     limits: Limits | None = None
     """Limits of each agent. Precedence: step > persona > agent > runtime, as a whole."""
     network: NetworkName | None = None
-    """Its network: `none` or `host`; default: `host` for clients, `none` for others."""
+    """Its network: `none`, `gateway` or `host`; default: `gateway` for clients, `none` for others."""
     env: Env = Field(default_factory=dict)
     """Environment variables: a value, or `{from: HOST_NAME}`, which is masked everywhere."""
     timeout: Duration | None = None

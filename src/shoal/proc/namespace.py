@@ -29,6 +29,18 @@ class Namespace:
         # Checked last: while it lives its pid is not reused, so what was read is about it.
         return began if self._ours and not is_ended(self._pidfd) else None
 
+    def open_network(self) -> int | None:
+        """Open the network namespace of pid 1; `None` once it has ended, or is not ours."""
+        try:
+            opened = os.open(f"/proc/{self.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        # Looked at last: while it lives its pid is not reused, so what was opened is its own.
+        if self._ours and not is_ended(self._pidfd):
+            return opened
+        os.close(opened)
+        return None
+
     def ask_to_stop(self) -> None:
         """Send TERM to what pid 1 started: the agent itself."""
         for pid in (_children(self.pid) or ()) if self._ours else ():

@@ -5,6 +5,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -173,6 +174,10 @@ class Process:
         if self._feed is not None:
             self._feed.close()
 
+    def find_socket(self, name: str) -> socket.socket:
+        """Return our end of `SharedSocket(name)`, which does not block; it is closed with the process."""
+        return self._child.sockets[name]
+
     async def report(self, name: str, timeout: float) -> bytes:
         """Return what the child wrote on `Report(name)` until it closed it or exited, at most 64 KiB of it.
 
@@ -264,6 +269,8 @@ class Process:
         if not self._gone.is_set() and not self._is_left and is_ended(self._child.pidfd, BURIAL):
             self._note_exit()
         self.close_input()
+        for shared in self._child.sockets.values():
+            shared.close()
         for tap in self._taps:
             tap.close()
         self._loop.remove_reader(self._child.pidfd)

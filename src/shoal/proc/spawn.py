@@ -6,13 +6,14 @@ import fcntl
 import os
 import resource
 import signal
+import socket
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 
 from shoal.errors import BadInput, Blocked, Broken, ShoalError, Unavailable
-from shoal.model.command import Argument, Command, InheritedBytes, OpenInput, ProcessLimits, ReportPipe
+from shoal.model.command import Argument, Command, InheritedBytes, OpenInput, ProcessLimits, ReportPipe, SharedSocket
 
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 SCARCE = {errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -34,6 +35,7 @@ class Child:
     pidfd: int
     outputs: dict[Stream, int]
     reports: dict[str, int]
+    sockets: dict[str, socket.socket]
     stdin: int | None = None
     """Our end of a standard input that stays open."""
 
@@ -69,7 +71,14 @@ def _spawn(command: Command, wiring: "_Wiring") -> Child:
     _limit(popen.pid, command.limits)
     ours = {stream: pipe.ours for stream, pipe in outputs.items()}
     reports = {name: pipe.ours for name, pipe in wiring.reports.items()}
-    return Child(popen=popen, pidfd=_pidfd(popen), outputs=ours, reports=reports, stdin=wiring.stdin)
+    return Child(
+        popen=popen,
+        pidfd=_pidfd(popen),
+        outputs=ours,
+        reports=reports,
+        sockets=wiring.sockets,
+        stdin=wiring.stdin,
+    )
 
 
 def _limit(pid: int, limits: ProcessLimits) -> None:
@@ -108,6 +117,7 @@ class _Wiring:
         self._lent = lent
         self.inherited: list[int] = []
         self.reports: dict[str, _Pipe] = {}
+        self.sockets: dict[str, socket.socket] = {}
         self.stdin: int | None = None
 
     def argument(self, argument: Argument) -> str:
@@ -119,6 +129,8 @@ class _Wiring:
                 if name not in self.reports:
                     self.reports[name] = self.pipe()
                 return self._inherit(self.reports[name].theirs)
+            case SharedSocket(name):
+                return self._inherit(self._share(name))
             case _:
                 return argument
 
@@ -154,6 +166,15 @@ class _Wiring:
         os.set_blocking(ours, False)
         self.stdin = ours
         return theirs
+
+    def _share(self, name: str) -> int:
+        """Make a pair of sockets that keep messages apart."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._kept.callback(ours.close)
+        self._lent.callback(theirs.close)
+        ours.setblocking(False)
+        self.sockets[name] = ours
+        return theirs.fileno()
 
     def _memfd(self, content: bytes) -> int:
         fd = os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

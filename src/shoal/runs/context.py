@@ -11,6 +11,7 @@ from pathlib import Path
 
 from shoal.adapters.client import this_host
 from shoal.errors import BadInput, Unavailable
+from shoal.gateway.gateway import open_gateway
 from shoal.git.refs import pin, refuse_blocked_names, unpin
 from shoal.git.repository import inspect, resolve
 from shoal.git.snapshot import snapshot
@@ -75,7 +76,11 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
     adapters = adapters_for(plan, this_host(), environ)
     await assert_installed(plan, this_host(), environ)
     rebuilt: list[str] = []
-    async with _open_context(replace(request, environ=environ), plan, rebuilt.append) as context:
+    async with (
+        _open_context(replace(request, environ=environ), plan, rebuilt.append) as context,
+        open_gateway(environ) as gateway,
+    ):
+        context = replace(context, gateway=gateway, upstreams=plan.upstreams)
         if request.on_event is not None:
             context.ledger.subscribe(request.on_event)
         await assert_holdable(context, plan, adapters)

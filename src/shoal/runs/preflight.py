@@ -13,15 +13,17 @@ from shoal.adapters.client import AdapterHost
 from shoal.adapters.kind import NOWHERE, Adapter
 from shoal.adapters.registry import adapter_of
 from shoal.errors import BadInput, Unavailable
+from shoal.gateway.upstreams import find_upstreams
 from shoal.git.refs import refuse_blocked_steps
 from shoal.git.repository import resolve
 from shoal.git.snapshot import is_hidden
 from shoal.merge.deliver import find_target
-from shoal.model.agent import ACP
+from shoal.model.agent import ACP, AgentSpec
 from shoal.model.command import Command
 from shoal.model.contract import CommandContract
 from shoal.model.masking import Mask
 from shoal.model.plan import PipelineGroup, Plan, Stage
+from shoal.model.policy import NETWORKS
 from shoal.model.repository import Repository
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.shell import SHELL
@@ -30,7 +32,8 @@ from shoal.sessions.clients import assert_clients
 from shoal.sessions.context import RunContext
 from shoal.sessions.credentials import login_secrets, secrets_of
 from shoal.sessions.host_probe import assert_exact_disk, kind_of_workspace, probe_sandbox
-from shoal.sessions.policy import assert_grants
+from shoal.sessions.model_access import assert_can_listen, assert_listener, assert_upstreams
+from shoal.sessions.policy import assert_grants, network_of
 from shoal.sessions.session_dir import SYSTEM_PATH
 from shoal.sessions.toolchain import show_folders, toolchain
 from shoal.steps.workers import WorkerSettings
@@ -170,6 +173,7 @@ async def equip_steps(context: RunContext, plan: Plan, adapters: Mapping[str, Ad
             kinds[key] = kind = kinds.get(key) or await kind_of_workspace(
                 strategy, behind, context.paths, stays=not context.cleanup
             )
+        assert_can_listen(sandbox or context.sandbox, network_of(step.task, adapters[step.name]))
         found[step.name] = WorkerSettings(adapter=adapters[step.name], sandbox=sandbox, kind=kind)
     return found
 
@@ -220,6 +224,9 @@ async def assert_holdable(context: RunContext, plan: Plan, adapters: Mapping[str
     assert_programs(context, plan)
     assert_tool_folders(context)
     assert_grants(context, plan, adapters)
+    networks = {network_of(step.task, adapters[step.name]) for step in plan.working}
+    if any(NETWORKS[network].has_listener for network in networks):
+        await assert_listener(context)
     if any(task.limits is not None and task.limits.is_exact for task in plan.assignments):
         await assert_exact_disk(context.sandbox, context.paths)
 
@@ -234,10 +241,21 @@ def mask_of(
     plan: Plan, host: AdapterHost, environ: Mapping[str, str], others: Sequence[Mapping[str, str]] = ()
 ) -> Mask:
     """Know all secrets of a plan, and *others*."""
-    return Mask.of(*(values for task in plan.assignments for values in secret_values(task, host, environ)), *others)
+    values = (values for task in plan.assignments for values in secret_values(task, host, environ))
+    named = {upstream.key_from: upstream.key for upstream in find_upstreams(plan.upstreams, environ)}
+    networks = {network_of(task, adapter_of(task.agent, host)) for task in plan.assignments}
+    has_gateway = any(NETWORKS[network].has_listener for network in networks)
+    return Mask.of(*values, *((named,) if has_gateway else ()), *others)
 
 
 async def assert_installed(plan: Plan, host: AdapterHost, environ: Mapping[str, str]) -> None:
-    """Refuse a plan of which one agent's client is missing, too old or not logged in."""
-    tasks = [replace(task.agent, env={**task.agent.env, **task.env}) for task in plan.assignments]
-    await assert_clients(((adapter_of(task, host), task) for task in tasks), environ)
+    """Refuse a plan of which one agent's client is missing, too old, or without what it asks its model with."""
+    wanted: list[tuple[Adapter, AgentSpec, bool]] = []
+    for task in plan.assignments:
+        adapter = adapter_of(task.agent, host)
+        has_gateway = NETWORKS[network_of(task, adapter)].has_listener
+        wanted.append((adapter, replace(task.agent, env={**task.agent.env, **task.env}), not has_gateway))
+    await assert_clients(wanted, environ)
+    for task, (adapter, _, needs_login) in zip(plan.assignments, wanted, strict=True):
+        if not needs_login:
+            assert_upstreams(plan.upstreams, task, adapter, environ)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import BadInput, Unavailable
-from shoal.model.command import Argument, Command, InheritedBytes, ReportPipe
+from shoal.model.command import Argument, Command, InheritedBytes, ReportPipe, SharedSocket
 from shoal.model.policy import NETWORKS, Layers, Network, Policy
 from shoal.sandboxes import bubblewrap as inside
 from shoal.sandboxes.host import TRIAL_TOKEN, HostRoot, SandboxHost
-from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, TRUE, RootLayers, nul_separated, user_shares
+from shoal.sandboxes.kind import OUTSIDE_CWD, OUTSIDE_ENV, START, TRUE, RootLayers, nul_separated, user_shares
 from shoal.sandboxes.launcher_command import launcher_argv
 from shoal.sandboxes.mounts import View
 from shoal.sandboxes.seccomp import Strength
@@ -86,13 +86,17 @@ BY_SHELLS = ("PWD", "OLDPWD", "SHLVL", "_")
 def argv(command: tuple[Argument, ...], environment: "Environment", policy: Policy, view: View) -> tuple[Argument, ...]:
     """Begin the sandbox with the script; *command* follows it, whatever it contains."""
     return (
-        *(SHELL, "-c", ASSERT, "sh", policy.token, capability_set(policy.capabilities), policy.network.value),
+        *(SHELL, "-c", ASSERT, "sh", policy.token, capability_set(policy.capabilities), _kernel_network(policy)),
         *_with_count(str(path) for path in view.absent),
         *(str(len(view.bare)), *(word for bare in view.bare for word in (str(bare.folder), *_with_count(bare.names)))),
         *_with_count(environment.foreign),
         *_with_count(f"{name}={value}" for name, value in environment.late.items()),
         *command,
     )
+
+
+def _kernel_network(policy: Policy) -> str:
+    return (Network.HOST if NETWORKS[policy.network].shares_host else Network.NONE).value
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,7 @@ class Bubblewrap:
     name: str = field(default="bubblewrap", init=False)
     confines: bool = field(default=CONFINES, init=False)
     mounts: bool = field(default=True, init=False)
+    can_listen: bool = field(default=True, init=False)
     has_gaps_offline: bool = field(default=False, init=False)
     known_escapes: Set[str] = field(default=frozenset(), init=False)
 
@@ -192,14 +197,14 @@ class Bubblewrap:
         return Command(argv=argv, cwd=OUTSIDE_CWD, env=OUTSIDE_ENV, stdin=command.stdin)
 
     def _bwrap(self, command: Command, policy: Policy) -> tuple[Argument, ...]:
-        view = View(policy, self.root)
+        view, network = View(policy, self.root), NETWORKS[policy.network]
         environment = inside.environment(command.env)
         variables = (word for pair in environment.early.items() for word in ("--setenv", *pair))
         return (
             str(self.bwrap),
             *FLAGS,
             *(word for capability in policy.capabilities for word in ("--cap-add", capability)),
-            *(() if NETWORKS[policy.network].shares_host else ("--unshare-net",)),
+            *(() if network.shares_host else ("--unshare-net",)),
             *("--uid", str(policy.uid), "--gid", str(policy.gid)),
             *view.argv,
             *("--chdir", str(command.cwd)),
@@ -207,6 +212,7 @@ class Bubblewrap:
             *("--args", InheritedBytes(nul_separated(("--clearenv", *variables)))),
             *("--seccomp", InheritedBytes(self.seccomp)),
             *("--info-fd", ReportPipe("info")),
+            *(("--block-fd", SharedSocket(START)) if network.has_listener else ()),
             "--",
             *inside.argv(command.argv, environment, policy, view),
         )

@@ -16,6 +16,8 @@ from shoal.model.policy import Layers, Policy
 OUTSIDE_CWD = Path("/")
 OUTSIDE_ENV: Mapping[str, str] = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 TRUE = Command(argv=("/bin/true",), cwd=OUTSIDE_CWD, env=OUTSIDE_ENV)
+START = "start"
+"""The name of the socket on which a sandbox waits for one byte, or its end, where somebody is to listen in it first."""
 MAX_ARGUMENT_BYTES = 130_000
 """What the kernel accepts for one argument (128 KiB), with room for the name of a variable."""
 
@@ -64,6 +66,10 @@ class Sandbox(Protocol):
     @property
     def mounts(self) -> bool:
         """Whether it can show covers and layers; a sandbox that cannot leaves covers out and refuses layers."""
+
+    @property
+    def can_listen(self) -> bool:
+        """Whether, on `network: gateway`, it has a network of its own and waits on the socket `START` there."""
 
     @property
     def version(self) -> str | Command:

@@ -46,6 +46,7 @@ class Landlock:
     name: str = field(default="landlock", init=False)
     confines: bool = field(default=CONFINES, init=False)
     mounts: bool = field(default=False, init=False)
+    can_listen: bool = field(default=False, init=False)
     has_gaps_offline: bool = field(default=True, init=False)
     known_escapes: Set[str] = field(default=frozenset({"process"}), init=False)
 

@@ -27,6 +27,7 @@ class NoSandbox:
     name: str = field(default="none", init=False)
     confines: bool = field(default=CONFINES, init=False)
     mounts: bool = field(default=False, init=False)
+    can_listen: bool = field(default=False, init=False)
     has_gaps_offline: bool = field(default=True, init=False)
     gaps: tuple[str, ...] = field(default=GAPS, init=False)
     version: str = field(default="none", init=False)

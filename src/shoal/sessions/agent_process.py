@@ -23,8 +23,9 @@ from shoal.sessions.client_output import ClientOutput
 from shoal.sessions.clocks import WorkClock
 from shoal.sessions.credentials import CopiedLogin, furnish, return_logins
 from shoal.sessions.limit_watch import SessionBounds, wait_for_breach
+from shoal.sessions.model_access import ModelAccess, open_model
 from shoal.sessions.output_log import OutputLog
-from shoal.sessions.policy import agent_command, note_decision, note_grants, session_bounds
+from shoal.sessions.policy import agent_command, network_of, note_decision, note_grants, session_bounds
 from shoal.sessions.sandboxed import SandboxedProcess, open_sandboxed
 from shoal.sessions.worker import Session, WorkerSpec
 
@@ -39,6 +40,8 @@ class Ending(Enum):
     DONE = "done"
     """It told its own end and lingered, and was ended."""
     STALL = "stall"
+    NO_GATEWAY = "no gateway"
+    """The process that asked its model has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +205,7 @@ def sum_io_bytes(pids: tuple[int, ...]) -> int:
     return moved
 
 
+GATEWAY_LOST = "the gateway to its model ended unexpectedly; run it again, or see `retry`"
 LINGER_SECONDS = 2.0
 """For who has told its own end: time to write its last files; some wait long for hosts that they only report to."""
 STALL_SECONDS = 900.0
@@ -224,12 +228,19 @@ class InteractiveReader(Reader, Protocol):
 
 async def run_process(session: Session, talk: InteractiveReader | None = None) -> AgentEnd:
     """Run the agent's own process to its end, or until something else ends it; *talk* speaks with it meanwhile."""
+    async with open_model(session, network_of(session.worker.task, session.worker.adapter)) as model:
+        ended = await _run_with_model(session, talk, model)
+    usage, notes = model.merge_usage(ended.usage)
+    return replace(ended, usage=usage, notes=(*ended.notes, *notes))
+
+
+async def _run_with_model(session: Session, talk: InteractiveReader | None, model: ModelAccess) -> AgentEnd:
     context, worker = session.context, session.worker
-    command, policy = agent_command(session)
+    command, policy = agent_command(session, model=model)
     if session.stop.is_set():  # it was stopped while it waited for its turn
         return AgentEnd(ending=Ending.STOP, exit=Exit(code=None, signal=None), log=session.log)
     note_grants(session)
-    logins = _write_client_files(session)
+    logins = _write_client_files(session, model)
     reader = talk or worker.adapter.reader()
     output = None if reader is None else _client_output(session, reader)
     meter = session.control.meter
@@ -249,8 +260,11 @@ async def run_process(session: Session, talk: InteractiveReader | None = None) -
                 begun=on_start,
                 gone=group.end_rest,
                 guard=context.guard,
+                listen=model.listen,
             ) as sandboxed:
                 endings = _list_endings(worker, output, group, bounds.clock, is_talk=talk is not None) if output else {}
+                if model.lost is not None:
+                    endings[Ending.NO_GATEWAY] = model.lost.wait()
                 watch = talk.watch if talk else watch_process
                 with session.control.hold_group(group):
                     seen = await watch(sandboxed, bounds, worker.seconds, session.stop, context.grace, endings)
@@ -261,6 +275,8 @@ async def run_process(session: Session, talk: InteractiveReader | None = None) -
     limit = seen.limit or bounds.find_reached_limit(failed=exit_.code != 0 and seen.ending is not Ending.DONE)
     ending = Ending.LIMIT if limit and seen.ending is Ending.BY_ITSELF else seen.ending
     ended = AgentEnd(ending=ending, exit=exit_, log=session.log, limit=limit, resources=meter.resources)
+    if seen.ending is Ending.NO_GATEWAY:
+        ended = replace(ended, failure=GATEWAY_LOST)
     if reader is None or output is None:
         return ended
     ended = _apply_client_verdict(worker, ended, reader, seen)
@@ -291,13 +307,13 @@ def _note_heard(session: Session, reader: Reader) -> None:
     session.context.ledger.note(heard)
 
 
-def _write_client_files(session: Session) -> dict[str, CopiedLogin]:
+def _write_client_files(session: Session, model: ModelAccess) -> dict[str, CopiedLogin]:
     """Write a client's files and logins into its private home, and return the logins."""
     adapter = session.worker.adapter
     if adapter.client is None:
         return {}
-    files = adapter.invocation(session.task, session.paths).home
-    return furnish(session.directory.home, files, adapter, session.context.environ)
+    files = adapter.invocation(session.task, replace(session.paths, gateway=model.access)).home
+    return furnish(session.directory.home, files, adapter, session.context.environ, model.access)
 
 
 async def _return_logins(session: Session, logins: Mapping[str, CopiedLogin]) -> None:
@@ -341,6 +357,7 @@ def _apply_client_verdict(worker: WorkerSpec, ended: AgentEnd, reader: Reader, s
     if seen.ending is Ending.DONE and failure is None:  # it was only slow to leave
         ended = replace(ended, exit=Exit(code=0, signal=None))
     usage, session = _read_usage(reader)
+    failure = failure or ended.failure
     return replace(ended, failure=failure, usage=usage, client_session=session, is_judged=True)
 
 

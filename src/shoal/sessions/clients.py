@@ -71,15 +71,23 @@ def ready_clients(environ: Mapping[str, str]) -> list[str]:
     return found
 
 
-async def assert_clients(specs: Iterable[tuple[Adapter, AgentSpec]], environ: Mapping[str, str]) -> None:
-    """Refuse agents whose client is missing, too old or not logged in, in one line that says what to run."""
-    wanted = {(spec.adapter, spec.command, tuple(sorted(spec.env))): (adapter, spec) for adapter, spec in specs}
-    for adapter, spec in wanted.values():
+async def assert_clients(specs: Iterable[tuple[Adapter, AgentSpec, bool]], environ: Mapping[str, str]) -> None:
+    """Refuse agents whose client is missing, too old or not logged in, in one line that says what to run.
+
+    Each agent comes with whether it needs a login; on the gateway it needs none.
+    """
+    wanted = {
+        (spec.adapter, spec.command, tuple(sorted(spec.env)), needs_login): (adapter, spec, needs_login)
+        for adapter, spec, needs_login in specs
+    }
+    for adapter, spec, needs_login in wanted.values():
         if adapter.client is not None:
-            await _assert_client(adapter, adapter.client, spec, environ)
+            await _assert_client(adapter, adapter.client, spec, environ, needs_login=needs_login)
 
 
-async def _assert_client(adapter: Adapter, client: Client, spec: AgentSpec, environ: Mapping[str, str]) -> None:
+async def _assert_client(
+    adapter: Adapter, client: Client, spec: AgentSpec, environ: Mapping[str, str], *, needs_login: bool
+) -> None:
     program = spec.command[0] if spec.command else client.program
     found = await find_client(adapter, client, program, {**environ, **spec.env, "PATH": environ.get("PATH", "")})
     what = f"the agent client {adapter.name}"
@@ -89,7 +97,7 @@ async def _assert_client(adapter: Adapter, client: Client, spec: AgentSpec, envi
     if is_itself and client.is_too_old(found.version):
         is_, least = format_version(found.version), format_version(client.oldest)
         raise Unavailable(what, f"{found.path} is {is_}, but at least {least} is required", f"run: {client.install}")
-    if found.login is None and client.needs_login and not _has_key(client, spec):
+    if needs_login and found.login is None and client.needs_login and not _has_key(client, spec):
         raise Unavailable(what, "it has no login here", client.login)
 
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal.gateway.gateway import Gateway
 from shoal.git.closure import OnGather
 from shoal.limits.guard import Guard
 from shoal.limits.kind import Enforcer
 from shoal.model.executable_files import ExecutableRules
+from shoal.model.gateway import Upstream
 from shoal.model.limits import WORK_BOUNDS, WorkBounds
 from shoal.model.masking import Mask
 from shoal.model.policy import Bind, Layers, Network, Policy
@@ -71,6 +73,10 @@ class RunContext:
     bounds: WorkBounds = WORK_BOUNDS
     """What our own work on agents' files may take."""
     on_gather: OnGather | None = field(default=None, repr=False)
+    gateway: Gateway | None = field(default=None, repr=False)
+    """The way of agents on `network: gateway` to their models; its processes run once an agent needs them."""
+    upstreams: tuple[Upstream, ...] = field(default=(), repr=False)
+    """The models that the user's file names."""
 
     @property
     def trusted_base(self) -> Base:

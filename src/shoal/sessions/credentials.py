@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from shoal.adapters.kind import Adapter
 from shoal.errors import FAULTS
+from shoal.model.gateway import GatewayAccess
 from shoal.model.resolved_task import ResolvedTask
 from shoal.sessions.artifacts import read_files, reading
 from shoal.sessions.context import RunContext
@@ -107,11 +109,29 @@ class CopiedLogin:
     at: int
 
 
+CREDENTIAL = re.compile(
+    rb"""(?ix)  ( (?:api[_-]?key|[\w-]*token|secret|password)["']? \s* [:=] \s* ["']? )  ([^\s"',}\]]{4,})"""
+)
+"""A value of a settings file that looks like a credential."""
+
+
 def furnish(
-    home: Path, files: Mapping[str, bytes], adapter: Adapter, environ: Mapping[str, str]
+    home: Path,
+    files: Mapping[str, bytes],
+    adapter: Adapter,
+    environ: Mapping[str, str],
+    access: GatewayAccess | None = None,
 ) -> dict[str, CopiedLogin]:
-    """Lay an agent's own files into its private home, before it is let in; logins are copies of the user's."""
+    """Lay an agent's own files into its private home, before it is let in; logins are copies of the user's.
+
+    With *access* to the gateway it gets no logins, and its settings with our token in the place of every credential.
+    """
     logins = _logins(adapter, environ)
+    if access is not None:
+        named = adapter.client.settings_files if adapter.client else ()
+        token = access.token.encode()
+        settings = {name: CREDENTIAL.sub(rb"\1" + token, logins[name]) for name in named if name in logins}
+        logins, files = {}, {**settings, **files}
     for place, content in {**logins, **files}.items():
         file = home / place
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -7,12 +7,13 @@ import pwd
 import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from shoal.adapters.kind import Adapter
 from shoal.errors import BadInput, Unavailable
+from shoal.gateway.upstreams import WITHHELD
 from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES
 from shoal.limits.kind import LimitGroup
 from shoal.model.command import Command, OpenInput
@@ -28,6 +29,7 @@ from shoal.sessions.clients import find_installed_name
 from shoal.sessions.context import RunContext
 from shoal.sessions.credentials import client_variables, secrets_of
 from shoal.sessions.limit_watch import SessionBounds, counter
+from shoal.sessions.model_access import ModelAccess, assert_can_listen
 from shoal.sessions.session_dir import SYSTEM_PATH
 from shoal.sessions.toolchain import show_folders, toolchain
 from shoal.sessions.worker import Session
@@ -67,6 +69,7 @@ def resolve_grants(context: RunContext, task: ResolvedTask, adapter: Adapter) ->
     """
     permissions = task.permitted
     network = network_of(task, adapter)
+    assert_can_listen(context.sandbox, network)
     _assert_holdable(context, permissions, network)
     outside = tuple(_outside(context, path) for path in permissions.outside)
     grant = SandboxGrant(outside=outside, parts=_parts(permissions.writable))
@@ -81,8 +84,13 @@ def resolve_grants(context: RunContext, task: ResolvedTask, adapter: Adapter) ->
 
 def decisions_of(context: RunContext, task: ResolvedTask, adapter: Adapter) -> tuple[Decision, ...]:
     """Say what is decided about the task before it starts."""
-    credentials = frozenset(secrets_of(task, adapter, context.environ))
-    return tuple(_decisions(task, task.permitted, network_of(task, adapter), credentials))
+    network = network_of(task, adapter)
+    names = task.secrets | task.agent.secrets
+    if NETWORKS[network].has_listener:
+        names -= WITHHELD
+    else:
+        names |= frozenset(secrets_of(task, adapter, context.environ))
+    return tuple(_decisions(task.permitted, network, names))
 
 
 def assert_grants(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
@@ -108,6 +116,12 @@ def network_of(task: ResolvedTask, adapter: Adapter) -> Network:
     return task.network or task.agent.network or adapter.default_network
 
 
+def setup_network(task: ResolvedTask, adapter: Adapter) -> Network:
+    """Say which network set-up is on where nobody says: the agent's, but the user's own commands need no gateway."""
+    named = task.network or task.agent.network
+    return named or (Network.HOST if adapter.default_network is Network.GATEWAY else adapter.default_network)
+
+
 def as_json(permissions: Permissions) -> str:
     """Write permissions for an agent that is to keep to them; a list that nobody gave is null."""
     return json.dumps(asdict(permissions), indent=1) + "\n"
@@ -115,10 +129,8 @@ def as_json(permissions: Permissions) -> str:
 
 def _assert_holdable(context: RunContext, permissions: Permissions, network: Network) -> None:
     if permissions.hosts is not None and not NETWORKS[network].holds_hosts:
-        why = (
-            "with `network: host` every host can be reached, and a gateway that lets only some through is not there yet"
-        )
-        raise Unavailable("permissions.hosts", why, "use `network: none`, or leave `hosts` out")
+        why = "with `network: host` every host can be reached"
+        raise Unavailable("permissions.hosts", why, "use `network: gateway`, or leave `hosts` out")
     is_narrow = not _is_all(permissions.writable)
     if not context.sandbox.confines and (is_narrow or permissions.hosts is not None):
         what = "permissions.writable" if is_narrow else "permissions.hosts"
@@ -193,18 +205,16 @@ def _mode(path: Path) -> int:
         return 0
 
 
-def _decisions(
-    task: ResolvedTask, permissions: Permissions, network: Network, credentials: frozenset[str]
-) -> Iterator[Decision]:
+def _decisions(permissions: Permissions, network: Network, names: frozenset[str]) -> Iterator[Decision]:
     """Say what was granted and denied at the start, for the audit log; what is as usual is not worth a word."""
     yield from (Decision(True, path, f"read {path}") for path in permissions.outside)
     if not _is_all(permissions.writable):
         yield from (Decision(True, path, f"write {path}") for path in permissions.writable)
         yield Decision(False, NOT_LISTED, f"write anything{' else' if permissions.writable else ''} in the workspace")
     rule = NO_RULE if permissions.env is None else "env"
-    names = task.secrets | task.agent.secrets | credentials
     yield from (Decision(True, rule, f"env {name}") for name in sorted(names))
-    yield from (Decision(False, f"network: {network}", f"host {host}") for host in permissions.hosts or ())
+    has_gateway = NETWORKS[network].has_listener
+    yield from (Decision(has_gateway, f"network: {network}", f"host {host}") for host in permissions.hosts or ())
     if permissions.allowed_tools is not None or permissions.deny:
         allowed = "all" if permissions.allowed_tools is None else ", ".join(permissions.allowed_tools) or "none"
         yield Decision(True, f"allow {allowed}; deny {', '.join(permissions.deny) or 'none'}", "tools")
@@ -215,10 +225,13 @@ PASSWD, GROUP = Path("/etc/passwd"), Path("/etc/group")
 SUBJECT_CHARS = 2000
 
 
-def agent_command(session: Session, argv: tuple[str, ...] | None = None) -> tuple[Command, Policy]:
+def agent_command(
+    session: Session, argv: tuple[str, ...] | None = None, *, model: ModelAccess | None = None
+) -> tuple[Command, Policy]:
     """Give the agent's command and the policy of its sandbox; *argv* replaces the adapter's own."""
     context, worker, workspace, directory = session.context, session.worker, session.workspace, session.directory
-    invocation = worker.adapter.invocation(session.task, session.paths)
+    paths = replace(session.paths, gateway=model.access if model else None)
+    invocation = worker.adapter.invocation(session.task, paths)
     argv = argv or invocation.argv
     search = context.environ.get("PATH", "")
     argv = (find_installed_name(worker.adapter.client, argv[0], search), *argv[1:])
@@ -244,6 +257,8 @@ def agent_command(session: Session, argv: tuple[str, ...] | None = None) -> tupl
         **worker.task.agent.env,
         **worker.task.env,
     }
+    if model is not None:
+        env = model.environment(env, invocation.env)
     stdin = OpenInput() if invocation.is_live else invocation.stdin
     return Command(argv=argv, cwd=workspace.path, env=env, stdin=stdin), policy
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +14,17 @@ from shoal import proc
 from shoal.errors import Broken, SandboxBroken
 from shoal.limits.guard import Guard
 from shoal.model.command import Command
-from shoal.model.policy import Policy
+from shoal.model.policy import NETWORKS, Policy
 from shoal.proc import Exit, Process, Sink, Stream
 from shoal.proc.namespace import Namespace, find_namespace
-from shoal.sandboxes.kind import Sandbox, ready_line
+from shoal.sandboxes.kind import START, Sandbox, ready_line
 from shoal.sessions.session_dir import SYSTEM_PATH
 
 Joiner = Callable[[Command], Command]
 OnStart = Callable[[int], None]
 """Is told the pid before anything that the command says."""
+Listen = Callable[[Namespace], Awaitable[None]]
+"""Begins to listen in the sandbox's own network, before its command runs."""
 
 START_SECONDS = 30.0
 EMPTY_SECONDS = 20.0
@@ -129,11 +131,13 @@ async def open_sandboxed(
     begun: OnStart | None = None,
     gone: Callable[[], None] | None = None,
     guard: Guard | None = None,
+    listen: Listen | None = None,
 ) -> AsyncIterator[SandboxedProcess]:
     """Start *command* behind *sandbox*, in the group that *join* puts it in before anything else of it runs.
 
-    On leaving, the sandbox has been killed and seen empty; *gone* ends what is left without a launcher, and *guard*
-    ends everybody in it when we are killed: give one wherever an agent's own programs run.
+    On `network: gateway` it runs once *listen* has returned. On leaving, the sandbox has been killed and seen empty;
+    *gone* ends what is left without a launcher, and *guard* ends everybody in it when we are killed: give one wherever
+    an agent's own programs run.
     """
     async with hold_turn() as turn:
         check = SandboxCheck(sandbox, policy.token, sink, turn.end)
@@ -148,6 +152,8 @@ async def open_sandboxed(
             try:
                 if guard is not None and namespace is not None:
                     await guard.watch(namespace)
+                if sandbox.can_listen and NETWORKS[policy.network].has_listener:
+                    await _let_start(process, namespace, listen)
                 yield sandboxed
             finally:
                 try:
@@ -161,6 +167,14 @@ def _wrap_command(sandbox: Sandbox, command: Command, policy: Policy, join: Join
     if join is None:  # a guard ends only who is in a group
         return sandbox.wrap(command, replace(policy, is_guarded=False))
     return join(sandbox.wrap(command, policy))
+
+
+async def _let_start(process: Process, namespace: Namespace | None, listen: Listen | None) -> None:
+    """Let a sandbox that waits begin, with somebody to listen in it if there is anybody."""
+    if listen is not None and namespace is not None:
+        async with asyncio.timeout(START_SECONDS):
+            await listen(namespace)
+    process.find_socket(START).close()
 
 
 async def _namespace(process: Process) -> Namespace | None:

@@ -25,7 +25,7 @@ class SetupShape(Shape):
     run: Annotated[list[str], BeforeValidator(_commands, json_schema_input_type=str | list[str])]
     """Shell commands, run in order; the first failure fails the session."""
     network: NetworkName | None = None
-    """Their network: `none` or `host`; default: the agent's."""
+    """Their network: `none`, `gateway` or `host`; default: the agent's, or `host` for a client's usual one."""
     timeout: Duration | None = None
     """Time limit for all of them together, in seconds or like `10m`; default: 10 minutes."""
     each: bool | None = None

@@ -19,7 +19,7 @@ from shoal.model.repository import Base
 from shoal.model.setup import Setup, SetupRecord
 from shoal.sandboxes.kind import RootLayers
 from shoal.sessions.context import RunContext
-from shoal.sessions.policy import network_of
+from shoal.sessions.policy import network_of, setup_network
 from shoal.sessions.session_control import SessionControl
 from shoal.sessions.session_dir import hold_session_dir
 from shoal.sessions.setup.changes import LEFT, inspect_setup, pattern, write_setup_note
@@ -67,6 +67,12 @@ NOTHING = SetupPlan()
 
 
 def setup_of(context: RunContext, job: WorkerSpec) -> Setup:
+    """Find the set-up of a worker, with the network that it is on."""
+    setup = _find_setup(context, job)
+    return replace(setup, network=setup.network or setup_network(job.task, job.adapter))
+
+
+def _find_setup(context: RunContext, job: WorkerSpec) -> Setup:
     """Find the nearest word on set-up; the repository's own counts in a sandbox, where no document says any."""
     if (said := job.task.nearest_setup) is not None:
         return said
@@ -92,7 +98,6 @@ def setup_record(context: RunContext, job: WorkerSpec) -> SetupRecord | None:
         name: context.mask.text(text) for name, text in {**task.agent.env, **task.env}.items() if name not in secrets
     }
     network = network_of(task, job.adapter)
-    setup = replace(setup, network=setup.network or network)
     return SetupRecord(setup=setup, env=env, secrets=tuple(sorted(secrets)), network=network)
 
 
@@ -282,7 +287,7 @@ def _key(context: RunContext, job: WorkerSpec, setup: Setup, base: Base) -> str:
     """Name all that the outcome depends on."""
     by_host = context.kind.mounts_on_host
     env = {**job.task.agent.env, **job.task.env}
-    network = setup.network or network_of(job.task, job.adapter)
+    network = setup.network
     tools = find_tools(context, setup)
     facts = [
         *(base.commit, settings_digest(context.repository), setup.commands, network, setup.source),

@@ -19,7 +19,7 @@ from shoal.model.policy import Bind
 from shoal.model.repository import Base, Repository
 from shoal.model.setup import Project, Setup
 from shoal.sessions.context import RunContext
-from shoal.sessions.policy import network_of
+from shoal.sessions.policy import network_of, setup_network
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 from shoal.workspaces.setup_layers import content, copy_files, digest, is_file
@@ -135,7 +135,9 @@ def _list_confined_notes(context: RunContext, plan: Plan) -> Iterator[str]:
         is_on_work = bool(step.needs) and step.base is None and step.is_stacked
         if setup is None or not is_on_work or step.task.allow_executable_config:
             continue
-        confined = setup.within(network_of(step.task, adapter_of(step.task.agent, this_host()))).is_confined
+        adapter = adapter_of(step.task.agent, this_host())
+        setup = replace(setup, network=setup.network or setup_network(step.task, adapter))
+        confined = setup.within(network_of(step.task, adapter)).is_confined
         is_shared = context.kind.has_layers and context.sandbox.mounts and not setup.is_each
         if confined and not is_shared:
             what = f"step {step.name}: its set-up runs on the work of earlier agents, and so without a network"

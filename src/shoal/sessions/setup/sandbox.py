@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shoal.errors import SetupFailed, Unavailable
+from shoal.gateway.upstreams import WITHHELD
 from shoal.model.command import Command
 from shoal.model.events import AgentActed, Output
 from shoal.model.policy import NETWORKS, Network, Policy
@@ -16,7 +17,7 @@ from shoal.proc import Exit
 from shoal.sessions.agent_process import Ending, WatchResult, watch_process
 from shoal.sessions.context import RunContext
 from shoal.sessions.output_log import OutputLog
-from shoal.sessions.policy import environment, identity_covers, network_of, session_bounds
+from shoal.sessions.policy import environment, identity_covers, network_of, session_bounds, setup_network
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.sessions.setup.project import INCLUDE, root_covers
 from shoal.sessions.toolchain import Toolchain, show_folders, toolchain
@@ -66,8 +67,10 @@ def _setup_command(session: Session, setup: Setup) -> tuple[Command, Policy]:
     context, worker, workspace, directory = session.context, session.worker, session.workspace, session.directory
     agent = worker.adapter.invocation(worker.task, session.paths).argv[0]
     tools = find_tools(context, setup, agent)
-    network = setup.network or network_of(worker.task, worker.adapter)
+    network = setup.network or setup_network(worker.task, worker.adapter)
     env = {**NETWORKS[network].env, **environment(session, tools.path), **worker.task.agent.env, **worker.task.env}
+    if NETWORKS[network_of(worker.task, worker.adapter)].has_listener:  # what the gateway holds, no sandbox gets
+        env = {name: text for name, text in env.items() if name not in WITHHELD}
     if not setup.is_each:
         env = {name: text for name, text in env.items() if name not in OWN_NAMES}
     policy = context.policy(

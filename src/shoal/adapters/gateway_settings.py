@@ -1,0 +1,59 @@
+"""How clients are led to the gateway: an address and a token in the variables that each of them reads."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from shoal.model.gateway import GatewayAccess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """What leads a client to the gateway: variables, and files in its private home."""
+
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    home: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+
+NO_SETTINGS = GatewaySettings()
+
+
+@runtime_checkable
+class UsesGateway(Protocol):
+    """An adapter whose client can be led to the gateway."""
+
+    def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
+        """Return what leads the client there; nothing without *access*."""
+
+
+def usual_settings(access: GatewayAccess | None) -> GatewaySettings:
+    """Set the variables that most programs read, for every model that there is."""
+    return NO_SETTINGS if access is None else GatewaySettings(env=dict(_usual(access)))
+
+
+def _usual(access: GatewayAccess) -> Iterator[tuple[str, str]]:
+    yield "SHOAL_GATEWAY_URL", access.url
+    yield "SHOAL_GATEWAY_TOKEN", access.token
+    if "anthropic" in access.formats:
+        yield from anthropic_variables(access)
+        yield "ANTHROPIC_API_BASE", access.url_of("anthropic")
+        yield "ANTHROPIC_HOST", access.url_of("anthropic")
+    if "openai" in access.formats:
+        yield "OPENAI_API_KEY", access.token
+        yield "OPENAI_BASE_URL", f"{access.url_of('openai')}/v1"
+        yield "OPENAI_API_BASE", f"{access.url_of('openai')}/v1"
+    if "gemini" in access.formats:
+        yield "GEMINI_API_KEY", access.token
+        yield "GOOGLE_GEMINI_BASE_URL", access.url_of("gemini")
+        yield "GEMINI_API_BASE", f"{access.url_of('gemini')}/v1beta"
+    for name in ("openrouter", "deepseek", "groq", "mistral", "xai"):
+        if name in access.formats:
+            yield f"{name.upper()}_API_KEY", access.token
+            yield f"{name.upper()}_API_BASE", f"{access.url_of(name)}/v1"
+
+
+def anthropic_variables(access: GatewayAccess) -> Iterator[tuple[str, str]]:
+    """Yield the variables of Anthropic's own clients; ours is sent in the same header as the user's credential."""
+    yield "ANTHROPIC_BASE_URL", access.url_of("anthropic")
+    is_bearer = "anthropic" in access.bearers
+    yield "ANTHROPIC_AUTH_TOKEN" if is_bearer else "ANTHROPIC_API_KEY", access.token

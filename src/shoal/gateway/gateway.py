@@ -1,0 +1,217 @@
+"""The coordinator's side of the gateway: start its processes when they are needed, open sessions, hear of them."""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+
+from shoal import proc
+from shoal.errors import Broken
+from shoal.gateway.control_socket import ControlSocket, Message
+from shoal.model.command import Argument, Command, SharedSocket
+from shoal.model.gateway import GatewayAccess, SessionOrder
+from shoal.proc.namespace import Namespace
+from shoal.proc.output import HeadBuffer
+
+PORT, CONNECT_PORT = 9917, 9918
+"""In the network of a sandbox, which nobody else listens in."""
+LISTENER = Path(__file__).with_name("listen_program.py")
+START = "import sys; sys.path[:] = sys.argv[2:]; from shoal.gateway.process import main; main(int(sys.argv[1]))"
+ENVIRONMENT = (
+    *("PATH", "HOME", "XDG_STATE_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
+    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
+)
+"""What of the user's environment concerns how servers are reached; no key is among it."""
+LISTEN_SECONDS = 15.0
+CLOSE_SECONDS = 5.0
+STDERR_BYTES = 4096
+CONTROL = "control"
+
+OnMessage = Callable[[Message], None]
+"""Is told what the gateway says about a session."""
+
+
+OnReceive = Callable[[Message, list[int]], None]
+"""Is given a message, and the descriptors beside it, which it has to close."""
+
+
+class _Child:
+    """A process of ours with a control socket, for as long as a run lasts."""
+
+    def __init__(
+        self, process: proc.Process, errors: HeadBuffer, receive: Callable[[Message, list[int]], None]
+    ) -> None:
+        self.lost = asyncio.Event()
+        self._errors = errors
+        self.control = ControlSocket(process.find_socket(CONTROL), receive, self.lost.set)
+
+    @property
+    def complaint(self) -> str:
+        """The last line that it printed."""
+        lines = self._errors.content().decode(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else "it said nothing"
+
+
+@contextlib.asynccontextmanager
+async def _started(command: Command, receive: OnReceive) -> AsyncIterator[_Child]:
+    errors = HeadBuffer(STDERR_BYTES)
+    async with proc.open_process(command, sink=lambda _stream, data: errors.feed(data), grace=0.0) as process:
+        child = _Child(process, errors, receive)
+        try:
+            yield child
+        finally:
+            child.control.close()
+
+
+class Listeners:
+    """Makes listening sockets in the networks of sandboxes."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, asyncio.Future[list[int]]] = {}
+        self._last = 0
+
+    def receive(self, message: Message, descriptors: list[int]) -> None:
+        """Hand sockets to who waits for them."""
+        waiter = self._waiting.pop(message["id"], None)
+        if waiter is None or waiter.done():
+            for descriptor in descriptors:
+                os.close(descriptor)
+        elif "error" in message:
+            waiter.set_exception(Broken(f"nobody can listen in the sandbox: {message['error']}"))
+        else:
+            waiter.set_result(descriptors)
+
+    async def listen(self, child: _Child, network: int, ports: Sequence[int]) -> list[int]:
+        """Listen in *network*, which is closed here; the sockets are the caller's."""
+        self._last += 1
+        waiter: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._waiting[self._last] = waiter
+        child.control.send({"id": self._last, "ports": list(ports)}, [network])
+        try:
+            async with asyncio.timeout(LISTEN_SECONDS):
+                return await waiter
+        except TimeoutError:
+            raise Broken(f"nobody could listen in the sandbox within {LISTEN_SECONDS:g} s: {child.complaint}") from None
+
+
+class GatewaySession:
+    """What the gateway does for one session; *lost* is set when its process has ended before the session."""
+
+    def __init__(self, gateway: "Gateway", order: SessionOrder, child: _Child, on_message: OnMessage) -> None:
+        self.on_message = on_message
+        self._gateway = gateway
+        self._child = child
+        self.order = order
+        self.closed = asyncio.Event()
+        formats = {upstream.name: upstream.format for upstream in order.upstreams}
+        bearers = frozenset(upstream.name for upstream in order.upstreams if upstream.is_bearer)
+        self.access = GatewayAccess(
+            url=f"http://127.0.0.1:{PORT}",
+            token=order.token,
+            formats=formats,
+            bearers=bearers,
+            grants=order.grants,
+        )
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the gateway's process has ended."""
+        return self._child.lost
+
+    async def listen(self, namespace: Namespace) -> None:
+        """Listen in a sandbox, whose command has not begun; one that has died already is left to who started it."""
+        if (network := namespace.open_network()) is not None:
+            listeners = await self._gateway.make_listeners(network)
+            self._child.control.send({"do": "open", "order": dataclasses.asdict(self.order)}, listeners)
+
+
+class Gateway:
+    """The gateway of one run; its processes are started with the first session that needs them."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = {name: environ[name] for name in ENVIRONMENT if environ.get(name)}
+        self._processes = contextlib.AsyncExitStack()
+        self._starting = asyncio.Lock()
+        self._child: _Child | None = None
+        self._listener: _Child | None = None
+        self._listeners = Listeners()
+        self._sessions: dict[str, GatewaySession] = {}
+
+    @contextlib.asynccontextmanager
+    async def hold_session(self, order: SessionOrder, on_message: OnMessage) -> AsyncIterator[GatewaySession]:
+        """Let a session do what *order* says until leaving; all that the gateway tells of it comes before that."""
+        session = GatewaySession(self, order, await self._process(), on_message)
+        self._sessions[session.order.session] = session
+        try:
+            yield session
+        finally:
+            await self._close(session)
+
+    async def make_listeners(self, network: int) -> list[int]:
+        """Listen in the network of a sandbox."""
+        async with self._starting:
+            if self._listener is None or self._listener.lost.is_set():
+                argv = (sys.executable, "-I", "-S", str(LISTENER), SharedSocket(CONTROL))
+                started = _started(Command(argv=argv, cwd=Path("/")), self._listeners.receive)
+                self._listener = await self._processes.enter_async_context(started)
+        return await self._listeners.listen(self._listener, network, (PORT, CONNECT_PORT))
+
+    async def try_listener(self, namespace: Namespace) -> None:
+        """Listen in a sandbox of a trial, and stop at once."""
+        if (network := namespace.open_network()) is not None:
+            for listener in await self.make_listeners(network):
+                os.close(listener)
+
+    async def close(self) -> None:
+        """End the processes."""
+        await self._processes.aclose()
+
+    async def _process(self) -> _Child:
+        async with self._starting:
+            if self._child is None or self._child.lost.is_set():
+                # not -S: it needs the packages that we have
+                argv: tuple[Argument, ...] = (sys.executable, "-I", "-c", START, SharedSocket(CONTROL), *sys.path)
+                command = Command(argv=argv, cwd=Path("/"), env=self._environ)
+                self._child = await self._processes.enter_async_context(_started(command, self._receive))
+            return self._child
+
+    async def _close(self, session: GatewaySession) -> None:
+        """Let the gateway forget a session, once it has told all of it."""
+        name = session.order.session
+        session._child.control.send({"do": "close", "session": name})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while not session.closed.is_set() and not session.lost.is_set():
+                    await _wait_for_either(session.closed, session.lost)
+        self._sessions.pop(name, None)
+
+    def _receive(self, message: Message, descriptors: list[int]) -> None:
+        session = self._sessions.get(message["session"])
+        if session is None:
+            return
+        if message["event"] == "closed":
+            session.closed.set()
+        else:
+            session.on_message(message)
+
+
+async def _wait_for_either(first: asyncio.Event, second: asyncio.Event) -> None:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(event.wait()) for event in (first, second)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def open_gateway(environ: Mapping[str, str]) -> AsyncIterator[Gateway]:
+    """Hold a gateway; nothing is started before it is needed."""
+    gateway = Gateway(environ)
+    try:
+        yield gateway
+    finally:
+        await gateway.close()

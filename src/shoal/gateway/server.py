@@ -1,0 +1,277 @@
+"""Answers the requests of one sandbox: only calls to its own models pass, with the key that it never has."""
+
+import asyncio
+import contextlib
+import hmac
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import h11
+
+from shoal.gateway.client_connection import (
+    BODY_BYTES,
+    HEAD_BYTES,
+    ClientConnection,
+    ClientGone,
+    RequestHead,
+    RequestRefused,
+)
+from shoal.gateway.meters import TokenUsage
+from shoal.gateway.providers import PROVIDERS, Headers, Provider, Route
+from shoal.gateway.upstream import UpstreamAnswer, UpstreamFailed, UpstreamPool
+from shoal.model.gateway import SessionOrder, Upstream
+
+MOST_CONNECTIONS = 128
+CONNECTIONS_EACH_SECOND = 100.0
+REQUESTS_EACH_SECOND = 50.0
+BURST = 100.0
+MOST_BODY_BYTES = 4 * BODY_BYTES
+"""Of all requests of a session that are under way."""
+NOT_PASSED_BACK = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-connection set-cookie trailer transfer-encoding upgrade".split()
+)
+
+Tell = Callable[[Mapping[str, Any]], None]
+"""Sends a message to the coordinator."""
+
+
+class ArrivalRate:
+    """So many in a second, after a burst; who comes too early waits."""
+
+    def __init__(self, each_second: float) -> None:
+        self._each_second = each_second
+        self._left = BURST
+        self._at = time.monotonic()
+
+    async def wait(self) -> None:
+        """Wait until it is time for one more."""
+        now = time.monotonic()
+        self._left = min(BURST, self._left + (now - self._at) * self._each_second) - 1
+        self._at = now
+        if self._left < 0:
+            await asyncio.sleep(-self._left / self._each_second)
+
+
+class ByteRoom:
+    """A number of bytes that may be held at once; who wants more waits."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._more = asyncio.Condition()
+
+    @contextlib.asynccontextmanager
+    async def hold(self, size: int) -> AsyncIterator[None]:
+        """Hold *size* bytes."""
+        async with self._more:
+            await self._more.wait_for(lambda: self._left >= size)
+            self._left -= size
+        try:
+            yield
+        finally:
+            self._left += size
+            async with self._more:
+                self._more.notify_all()
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """A request and its answer, as far as it has come; told when it has ended."""
+
+    upstream: str
+    path: str
+    began: float = field(default_factory=time.monotonic)
+    first_at: float | None = None
+    status: int = 0
+    error: str = ""
+    usage: TokenUsage | None = None
+
+    def message(self, session: str) -> dict[str, Any]:
+        """Describe it to the coordinator."""
+        now = time.monotonic()
+        return {
+            "event": "exchange",
+            "session": session,
+            "upstream": self.upstream,
+            "path": self.path,
+            "status": self.status,
+            "error": self.error,
+            "usage": None if self.usage is None else asdict(self.usage),
+            "seconds": round(now - self.began, 4),
+            "first_token_seconds": None if self.first_at is None else round(self.first_at - self.began, 4),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCall:
+    """A request that may pass, with the way it goes."""
+
+    upstream: Upstream
+    provider: Provider
+    route: Route
+    request: RequestHead
+
+
+class SessionServer:
+    """All connections of one session's sandboxes."""
+
+    def __init__(self, order: SessionOrder, pool: UpstreamPool, tell: Tell) -> None:
+        self._order = order
+        self._pool = pool
+        self._tell = tell
+        self._upstreams = {upstream.name: upstream for upstream in order.upstreams}
+        self._connections = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._bodies = ByteRoom(MOST_BODY_BYTES)
+        self._arrivals = ArrivalRate(CONNECTIONS_EACH_SECOND)
+        self._requests = ArrivalRate(REQUESTS_EACH_SECOND)
+
+    async def serve(self, listener: socket.socket) -> None:
+        """UpstreamAnswer until cancelled; a flood waits in the sandbox's own queue."""
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        with listener:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await self._connections.acquire()
+                    await self._arrivals.wait()
+                    try:
+                        end, _ = await loop.sock_accept(listener)
+                    except OSError:  # out of descriptors: others will close theirs
+                        self._connections.release()
+                        await asyncio.sleep(0.1)
+                    else:
+                        group.create_task(self._serve_connection(end))
+
+    async def _serve_connection(self, end: socket.socket) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(sock=end, limit=HEAD_BYTES)
+            client = ClientConnection(reader, writer)
+            try:
+                while await self._serve_request(client):
+                    await self._requests.wait()
+            except (OSError, TimeoutError, h11.ProtocolError, ClientGone):
+                pass  # who does not keep to HTTP, or is not there any more, gets no answer
+            finally:
+                client.close()
+        finally:
+            self._connections.release()
+
+    async def _serve_request(self, client: ClientConnection) -> bool:
+        """UpstreamAnswer one request, and say whether the connection may be used again."""
+        provider = None
+        try:
+            request = await client.read_head()
+            if request is None:
+                return False
+            upstream, target = self._find_upstream(request)
+            provider = PROVIDERS[upstream.format]
+            call = self._check_call(upstream, provider, request, target)
+            if call.route.method == "HEAD":
+                return await client.answer(200, [], b"")
+            return await self._pass_on(client, call)
+        except RequestRefused as refusal:
+            await client.refuse(refusal.status, _error(provider, refusal.status, refusal.message))
+            return False
+        except h11.RemoteProtocolError as error:
+            await client.refuse(400, _error(provider, 400, f"this is not HTTP: {error}"))
+            return False
+
+    def _find_upstream(self, request: RequestHead) -> tuple[Upstream, str]:
+        """Split the target of a request: its first part names the upstream."""
+        name, _, rest = request.target[1:].partition("/")
+        if name not in self._upstreams:
+            raise RequestRefused(
+                404, f"no model is at this path; known: {', '.join(sorted(self._upstreams)) or 'none'}"
+            )
+        return self._upstreams[name], f"/{rest}"
+
+    def _check_call(self, upstream: Upstream, provider: Provider, request: RequestHead, target: str) -> CheckedCall:
+        route = provider.find_route(request.method, target)
+        if route is None:
+            place = target.partition("?")[0][:200]
+            raise RequestRefused(403, f"the gateway passes on calls to models only, and not {request.method} {place}")
+        token = provider.session_token(request.headers, target) or ""
+        is_probe = route.method == "HEAD"  # it is answered here, and says nothing
+        if not is_probe and not hmac.compare_digest(token.encode(), self._order.token.encode()):
+            raise RequestRefused(401, "this is not the token of this session")
+        return CheckedCall(upstream, provider, route, request)
+
+    async def _pass_on(self, client: ClientConnection, call: CheckedCall) -> bool:
+        lengths = call.request.values(b"content-length")
+        size = int(lengths[0]) if lengths else BODY_BYTES if call.request.values(b"transfer-encoding") else 0
+        async with self._bodies.hold(size):
+            body = await client.read_body()
+            if call.route.is_answer:
+                if why := call.provider.refusal(body, self._order.grants):
+                    raise RequestRefused(403, why)
+                body = call.provider.prepare(call.route, body)
+            exchange = Exchange(upstream=call.upstream.name, path=call.route.path)
+            try:
+                return await self._ask(client, call, body, exchange)
+            except UpstreamFailed as error:
+                exchange.error = str(error)
+                if client.has_answered:
+                    raise ClientGone from None  # a cut answer must look cut
+                raise RequestRefused(502, str(error)) from None
+            finally:
+                if call.route.is_answer:
+                    self._tell(exchange.message(self._order.session))
+
+    async def _ask(self, client: ClientConnection, call: CheckedCall, body: bytes, exchange: Exchange) -> bool:
+        """Ask the upstream, and stop when the client has gone."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                watch = group.create_task(client.wait_until_gone())
+                is_reusable = await self._stream(client, call, body, exchange)
+                watch.cancel()
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+        return is_reusable
+
+    async def _stream(self, client: ClientConnection, call: CheckedCall, body: bytes, exchange: Exchange) -> bool:
+        upstream, provider = call.upstream, call.provider
+        headers = provider.set_key(call.request.headers, upstream.key, is_bearer=upstream.is_bearer)
+        target = provider.upstream_target(urlsplit(upstream.url).path, call.route)
+        async with self._pool.ask(upstream.url, (call.route.method, target, headers), body) as answer:
+            exchange.status = answer.status
+            if 300 <= answer.status < 400:
+                raise UpstreamFailed(f"{upstream.name} answered with a redirect, which is not followed")
+            await client.begin(answer.status, _headers_back(answer))
+            await self._copy(client, call, answer, exchange)
+        return await client.finish()
+
+    async def _copy(
+        self, client: ClientConnection, call: CheckedCall, answer: UpstreamAnswer, exchange: Exchange
+    ) -> None:
+        """Pass the body on, part by part, and count what it says of usage."""
+        meter, key = call.provider.meter(), call.upstream.key.encode()
+        try:
+            async for chunk in answer.chunks():
+                if exchange.first_at is None:
+                    exchange.first_at = time.monotonic()
+                if key and key in chunk:  # an error message may repeat it
+                    chunk = chunk.replace(key, b"*" * len(key))
+                await client.send(chunk)
+                meter.feed(chunk)
+        finally:
+            exchange.usage = meter.usage
+
+
+def _headers_back(answer: UpstreamAnswer) -> Headers:
+    return [(name, value) for name, value in answer.headers if name.lower() not in NOT_PASSED_BACK]
+
+
+def _error(provider: Provider | None, status: int, message: str) -> bytes:
+    if provider is None:
+        return json.dumps({"error": {"message": message}}).encode()
+    return provider.error(status, message)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return what was raised first; that the client has gone explains all else."""
+    found = list(errors.exceptions)
+    return next((error for error in found if isinstance(error, ClientGone)), found[0])

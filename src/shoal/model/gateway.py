@@ -1,0 +1,86 @@
+"""What the gateway passes requests on to, and what a sandbox knows of it."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+FORMATS = ("anthropic", "openai", "gemini")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """Where a model is, by which wire format, and the key for it, which no sandbox ever has.
+
+    *key_from* is the host's variable that it comes from: plans that are recorded have that name, and no key.
+    *is_bearer* says that the key is sent as `Authorization: Bearer`, whatever is usual for the format.
+    """
+
+    name: str
+    url: str
+    format: str
+    key: str = field(default="", repr=False)
+    key_from: str = ""
+    is_bearer: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayAccess:
+    """What an agent in a sandbox is given of the gateway: an address, and a token in the place of every key.
+
+    *formats* are those of the upstreams that it may use, by their names.
+    """
+
+    url: str
+    token: str = field(repr=False)
+    formats: Mapping[str, str]
+    bearers: frozenset[str] = frozenset()
+    """Upstreams whose key is a bearer token: their clients are to send ours in the same way."""
+    grants: tuple[str, ...] = ()
+    """Tools of providers that the agent may use."""
+
+    def url_of(self, upstream: str) -> str:
+        """Return the address of an upstream, without a version of its wire format."""
+        return f"{self.url}/{upstream}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOrder:
+    """What the gateway is to let one session do; *hosts* are rules, and *grants* name tools of providers."""
+
+    session: str
+    run: str
+    step: str
+    token: str = field(default_factory=lambda: f"shoal-{secrets.token_hex(24)}", repr=False)
+    upstreams: tuple[Upstream, ...]
+    hosts: tuple[str, ...] = ()
+    grants: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Self:
+        """Read an order from its fields, as a process of ours sent them."""
+        upstreams = tuple(Upstream(**upstream) for upstream in fields["upstreams"])
+        lists = {name: tuple(fields[name]) for name in ("hosts", "grants")}
+        return cls(**{**fields, **lists, "upstreams": upstreams})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAnswered:
+    """A request of an agent to its model ended, counted by the gateway."""
+
+    run: str
+    session: str
+    upstream: str
+    model: str = ""
+    """As the model's server names it; empty where it did not answer."""
+    status: int = 0
+    """The status of the answer in HTTP; 0 where there was none."""
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """The tokens of this request, by the names of a report."""
+    seconds: float = 0.0
+    first_token_seconds: float | None = None
+    """When the answer began; `None` where it did not."""
+    retries: int = 0
+    waited_seconds: float = 0.0
+    """How long the gateway held the request back for a rate limit."""
+    error: str = ""

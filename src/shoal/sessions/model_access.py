@@ -1,0 +1,195 @@
+"""A session's way to its model on `network: gateway`: which models, with which keys, and what they were asked."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.adapters.client import Client
+from shoal.adapters.gateway_settings import UsesGateway, usual_settings
+from shoal.adapters.kind import Adapter
+from shoal.errors import Broken, SandboxBroken, Unavailable
+from shoal.gateway.control_socket import Message
+from shoal.gateway.gateway import GatewaySession
+from shoal.gateway.upstreams import WITHHELD, find_upstreams
+from shoal.model.gateway import GatewayAccess, ModelAnswered, SessionOrder, Upstream
+from shoal.model.policy import NETWORKS, Network, Policy
+from shoal.model.resolved_task import ResolvedTask
+from shoal.model.results import sum_usage
+from shoal.sandboxes.kind import TRUE, Sandbox
+from shoal.sessions.context import RunContext
+from shoal.sessions.credentials import login_files
+from shoal.sessions.sandboxed import Listen, open_sandboxed
+from shoal.sessions.worker import Session
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+NOTICEABLE = 0.02
+"""By how much a client's own count may differ from the one on the wire before that is noted."""
+
+
+def session_upstreams(
+    declared: Sequence[Upstream], task: ResolvedTask, client: Client | None, environ: Mapping[str, str]
+) -> tuple[Upstream, ...]:
+    """Return the models that a session may ask: of a client only its own, and those that the user's file names."""
+    found = find_upstreams(declared, _variables(task, environ))
+    if client is None or not client.upstreams:
+        return found
+    named = {*client.upstreams, *(upstream.name for upstream in declared)}
+    return tuple(upstream for upstream in found if upstream.name in named)
+
+
+def assert_upstreams(
+    declared: Sequence[Upstream], task: ResolvedTask, adapter: Adapter, environ: Mapping[str, str]
+) -> None:
+    """Refuse a client whose model the gateway cannot ask, with what to write instead."""
+    client = adapter.client
+    if client is None or not client.upstreams:
+        return
+    what = f"`network: gateway` for the agent client {adapter.name}"
+    instead = f"write `network: host` for it, which gives it {'your login and ' if client.logins else ''}every host"
+    variables = _variables(task, environ)
+    for name, usable in client.elsewhere.items():
+        if variables.get(name) and variables[name] not in usable:
+            raise Unavailable(what, f"${name} chooses a provider that the gateway cannot ask", instead)
+    if any(upstream.name in client.upstreams for upstream in session_upstreams(declared, task, client, environ)):
+        return
+    login = next((f"~/{file.relative_to(environ['HOME'])}" for file in login_files(adapter, environ)), None)
+    if login is None and client.needs_login and client.upstreams != ("copilot",):
+        raise Unavailable(f"the agent client {adapter.name}", "it has no login here", client.login)
+    key = KEYS.get(client.upstreams[0], f"{client.upstreams[0].upper()}_API_KEY")
+    why = f"it has a login ({login}), and no key" if login else "there is no key for its model"
+    raise Unavailable(what, f"{why}: the gateway needs one", f"set {key}, or {instead}")
+
+
+KEYS = {"copilot": "COPILOT_PROVIDER_BASE_URL and COPILOT_PROVIDER_API_KEY"}
+
+
+def assert_can_listen(sandbox: Sandbox, network: Network) -> None:
+    """Refuse the gateway in a sandbox that has no network of its own to listen in."""
+    if NETWORKS[network].has_listener and not sandbox.can_listen:
+        why = f"the sandbox {sandbox.name} has no network of its own, in which Shoal could listen"
+        remedy = "use the bubblewrap sandbox; or write `network: host`, with which nothing holds it to any host"
+        raise Unavailable("`network: gateway`", why, remedy)
+
+
+async def assert_listener(context: RunContext) -> None:
+    """Try to listen in a sandbox; raise `Unavailable` where this host does not let us."""
+    gateway = context.gateway
+    if gateway is None or not context.sandbox.can_listen:
+        return
+    policy = Policy(token=secrets.token_hex(8), network=Network.GATEWAY)
+    try:
+        async with open_sandboxed(
+            context.sandbox, TRUE, policy, sink=lambda _stream, _data: None, listen=gateway.try_listener
+        ) as box:
+            await box.wait()
+    except (Broken, SandboxBroken, TimeoutError) as error:
+        remedy = "run `shoal doctor`; or write `network: host`, with which nothing holds agents to any host"
+        raise Unavailable("`network: gateway`", str(error) or "nobody could listen in time", remedy) from None
+
+
+def _variables(task: ResolvedTask, environ: Mapping[str, str]) -> Mapping[str, str]:
+    return {**environ, **task.agent.env, **task.env}
+
+
+@dataclass(slots=True)
+class ModelAccess:
+    """What the gateway does for a process in a sandbox, and what it counted; `None` on any other network."""
+
+    session: Session
+    network: Network
+    gateway: GatewaySession | None = None
+    answers: int = 0
+    usage: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def access(self) -> GatewayAccess | None:
+        """What the process is given of it."""
+        return None if self.gateway is None else self.gateway.access
+
+    @property
+    def listen(self) -> Listen | None:
+        """What listens in its sandbox."""
+        return None if self.gateway is None else self.gateway.listen
+
+    @property
+    def lost(self) -> asyncio.Event | None:
+        """Set when the gateway's process has ended before it."""
+        return None if self.gateway is None else self.gateway.lost
+
+    def environment(self, env: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+        """Take keys and addresses out of *env*, and name the gateway; *own* are the variables of the invocation."""
+        if self.access is None:
+            return dict(env)
+        adapter = self.session.worker.adapter
+        client = adapter.client
+        withheld = {*WITHHELD, *(client.keys if client else ()), *PROXIES, *map(str.upper, PROXIES)}
+        settings = (
+            adapter.gateway_settings(self.access) if isinstance(adapter, UsesGateway) else usual_settings(self.access)
+        )
+        leading = {name: own.get(name, value) for name, value in settings.env.items()}
+        return {name: value for name, value in env.items() if name not in withheld} | leading
+
+    def note_message(self, message: Message) -> None:
+        """Record what the gateway says about the session."""
+        if message["event"] == "exchange":
+            answered = _describe_answer(self.session, message)
+            self.answers += 1
+            self.usage = sum_usage((self.usage, answered.usage))
+            self.session.context.ledger.note(answered)
+
+    def merge_usage(self, client_usage: Mapping[str, float]) -> tuple[Mapping[str, float], tuple[str, ...]]:
+        """Return the usage that counts, the one on the wire, and what a person should know of the client's own."""
+        if self.gateway is None or not self.answers:
+            return client_usage, ()
+        return {**client_usage, **self.usage}, tuple(_differences(client_usage, self.usage))
+
+
+def _describe_answer(session: Session, message: Message) -> ModelAnswered:
+    used = message["usage"] or {}
+    cached = used.get("cached_input", 0)
+    read = used.get("input", 0) + cached + used.get("cache_write", 0) + used.get("cache_write_1h", 0)
+    usage = (
+        {"input_tokens": read, "cached_input_tokens": cached, "output_tokens": used.get("output", 0)} if used else {}
+    )
+    return ModelAnswered(
+        run=session.context.run,
+        session=session.id,
+        upstream=message["upstream"],
+        model=session.context.mask.text(used.get("model", "")),
+        status=message["status"],
+        usage=usage if used else {},
+        seconds=message["seconds"],
+        first_token_seconds=message["first_token_seconds"],
+        error=session.context.mask.text(message["error"]),
+    )
+
+
+def _differences(client: Mapping[str, float], wire: Mapping[str, float]) -> Iterator[str]:
+    for name in ("input_tokens", "output_tokens"):
+        said, counted = client.get(name), wire.get(name, 0)
+        if said is not None and abs(said - counted) > NOTICEABLE * max(said, counted):
+            words = name.replace("_", " ")
+            yield f"its client counted {said:.0f} {words}, and the gateway {counted:.0f}, which counts"
+
+
+@contextlib.asynccontextmanager
+async def open_model(session: Session, network: Network) -> AsyncIterator[ModelAccess]:
+    """Let the programs of a session ask its models, if it is on the gateway."""
+    context, worker = session.context, session.worker
+    model = ModelAccess(session, network)
+    if not NETWORKS[network].has_listener or context.gateway is None:
+        yield model
+        return
+    upstreams = session_upstreams(context.upstreams, worker.task, worker.adapter.client, context.environ)
+    order = SessionOrder(
+        session=session.id,
+        run=context.run,
+        step=worker.step,
+        upstreams=upstreams,
+        hosts=worker.task.permitted.hosts or (),
+    )
+    async with context.gateway.hold_session(order, model.note_message) as held:
+        model.gateway = held
+        yield model
