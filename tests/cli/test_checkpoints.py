@@ -97,7 +97,7 @@ def test_an_agent_whose_files_are_gone_goes_on_from_its_last_checkpoint(
     said = shoal("resume")
 
     assert said.code == 0, said.err
-    assert "its files are gone; its work is that of its checkpoint 1" in " ".join(said.out.split())
+    assert "its files are gone; its work is taken from its last checkpoint 1" in " ".join(said.out.split())
     report = json.loads(shoal("status", "--json").out)
     (worker,) = report["steps"][0]["worker_results"]
     assert list_files(repo, worker["branch"]) == ["half.txt", "rest.txt"]
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_noted_and_fails_nobody(repo: Path, 
         (tmp_path / "2").touch()
         assert run.process.wait(timeout=60) == 0
 
-    assert noted.startswith("no checkpoint was kept: refs/shoal/checkpoint/s-")
+    assert noted.startswith("no checkpoint was made: refs/shoal/checkpoint/s-")
     assert list_files(repo, kept) == ["one.txt"]
     assert noted in shoal("logs", "s").out
 

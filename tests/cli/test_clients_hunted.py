@@ -136,5 +136,5 @@ def test_a_client_whose_interpreter_is_gone_is_not_blamed_on_the_wall(shoal: Sho
 
     said = shoal("run", "--task", "x", "--agent", "claude", PATH=path, ANTHROPIC_API_KEY="a-secret-key")
 
-    assert f"needs {tmp_path}/gone/node, which is not there" in f"{said.out}{said.err}"
+    assert f"needs {tmp_path}/gone/node, which is missing" in f"{said.out}{said.err}"
     assert "sandbox is not available" not in f"{said.out}{said.err}"

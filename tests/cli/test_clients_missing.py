@@ -74,7 +74,7 @@ def test_a_client_without_a_login_is_told_with_how_to_log_in(repo: Path, tmp_pat
 
     said = asked(repo, name, program(tmp_path / "bin", name, version))
 
-    assert_refused(repo, said, "it has no login here", "run `", "configure" if name == "goose" else key)
+    assert_refused(repo, said, "it is not logged in on this host", "run `", "configure" if name == "goose" else key)
 
 
 @EACH

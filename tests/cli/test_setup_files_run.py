@@ -80,7 +80,7 @@ def test_a_conductor_script_finds_the_files_of_the_checkout(shoal: Shoal, repo: 
     assert (first, second.split()[0]) == ("KEY=1", "main")
     assert set(root) == {".env", ".shoal", ".git"} - ({".git"} if ".git" not in root else set())
     assert files_of(repo, worker) == {"got"}
-    assert "set-up comes from conductor.json; `setup` in `runtime` says otherwise" in report["notes"]
+    assert "set-up comes from conductor.json; `setup` in `runtime` overrides it" in report["notes"]
 
 
 def test_a_script_that_misses_a_file_is_told_how_to_name_it(shoal: Shoal, repo: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_a_repository_brings_does_not_run_without_a_wall(shoal: Shoal, repo
     assert workers(behind)[0]["status"] == "failed"
     assert workers(without)[0]["status"] == "succeeded"
     assert not outside.exists()
-    assert any("runs behind a wall only: it is left out" in note for note in without["notes"])
+    assert any("runs only in a sandbox, and is left out" in note for note in without["notes"])
 
 
 def test_only_the_bases_file_counts(shoal: Shoal, repo: Path) -> None:

@@ -266,7 +266,7 @@ def test_its_words_are_in_the_log_and_marked(shoal: Shoal, repo: Path) -> None:
 
     assert "setup: installing\n" in first
     assert "\nwork\n" in first
-    assert "setup: made before, and used again\n" in shoal("logs").out
+    assert "setup: reused from an earlier session\n" in shoal("logs").out
 
 
 def test_a_dry_run_shows_it(shoal: Shoal, repo: Path) -> None:

@@ -92,7 +92,7 @@ def test_without_its_conversation_a_client_begins_a_new_one_with_its_files(scene
     assert worker["status"] == "succeeded", worker
     assert git(here.repo, "show", f"{worker['branch']}:half.txt") == "half"
     assert worker["notes"] == [
-        "a new conversation was begun, for the earlier one could not be continued: it is not there any more"
+        "started a new conversation, because the earlier one could not be continued: it no longer exists"
     ]
 
 
@@ -105,7 +105,7 @@ def test_a_conversation_that_the_client_does_not_know_is_begun_anew(scene: MakeS
     worker = workers(resumed(here))["w"]
 
     assert worker["status"] == "succeeded", worker
-    assert worker["notes"][0].startswith("a new conversation was begun, for the earlier one could not be continued: ")
+    assert worker["notes"][0].startswith("started a new conversation, because the earlier one could not be continued: ")
     assert "No conversation found" in worker["notes"][0]
 
 

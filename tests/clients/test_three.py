@@ -67,7 +67,7 @@ def test_every_way_to_fail_is_told_whatever_the_exit_code(scene: MakeScene, real
     assert LOGIN[real.name] in found["refused"]["error"]
     assert BROKEN[real.name] in found["broken"]["error"]
     assert CUT[real.name] in found["cut"]["error"]
-    assert found["hung"]["error"] == "it hung: nothing said and nothing done for 3 s"
+    assert found["hung"]["error"] == "it hung: no output and no activity for 3 s"
     assert found["limited"]["output"] == "Recovered.\n"
     assert found["limited"]["usage"]["input_tokens"] == 10
     assert here.left() == []

@@ -137,7 +137,7 @@ async def test_it_has_no_network_and_keeps_to_its_time_and_limits(repo: Path) ->
 
     assert slow.log.splitlines()[0].endswith("did not pass: it was still running after 0.5 s")
     assert [line.strip() for line in slow.log.splitlines()[1:]] == ["lo"]
-    assert large.log.splitlines()[0].endswith("did not pass: it passed its limit of disk")
+    assert large.log.splitlines()[0].endswith("did not pass: it exceeded its disk limit")
     assert_nothing_left(repo)
 
 

@@ -127,7 +127,7 @@ async def test_who_uses_a_denied_tool_without_asking_has_failed(repo: Path) -> N
 async def test_who_uses_what_it_was_denied_is_ended(repo: Path) -> None:
     result = await worked(repo, "defiant", permissions=Permissions(deny=("Bash",)))
 
-    why = "it used Bash(echo ran > ran.txt) though that was denied it, against the rule 'Bash'"
+    why = "it used Bash(echo ran > ran.txt) although that was denied, against the rule 'Bash'"
     assert (result.status, result.error) == (Status.FAILED, why)
 
 
@@ -168,7 +168,7 @@ async def test_a_system_prompt_stands_before_the_task(repo: Path) -> None:
     result = await worked(repo, "prompt", system_prompt="You are a poet.")
 
     assert result.output == (
-        "# Your instructions, which stand above the task\n\nYou are a poet.\n\n# Your task\n\ndo it\n"
+        "# Your instructions, which take precedence over the task\n\nYou are a poet.\n\n# Your task\n\ndo it\n"
     )
 
 
@@ -176,17 +176,17 @@ async def test_a_system_prompt_stands_before_the_task(repo: Path) -> None:
     ("scenario", "error"),
     [
         ("max_tokens", "its model ran out of tokens (max_tokens)"),
-        ("max_turn_requests", "it asked its model as often as it may in one turn (max_turn_requests)"),
+        ("max_turn_requests", "it reached its limit of model requests in one turn (max_turn_requests)"),
         ("refusal", "its model refused to go on (refusal)"),
-        ("cancelled", "it says that it was cancelled, and nobody did that (cancelled)"),
-        ("of_its_own", "its answer has no form of the protocol: "),
+        ("cancelled", "it reports that it was cancelled, but nobody cancelled it (cancelled)"),
+        ("of_its_own", "its answer does not follow the protocol: "),
         ("lie", "Ran into this error: the model is gone."),
         ("exit", "it exited with 7 before its turn was over: cannot find my brain"),
-        ("garbage", "it does not speak the Agent Client Protocol on stdout: this is no message xxx"),
-        ("questions", "it asks and asks, and does not read what it is answered"),
+        ("garbage", "stdout is not the Agent Client Protocol: this is no message xxx"),
+        ("questions", "it keeps sending requests without reading the answers"),
         ("version", "it uses version 7 of the Agent Client Protocol, but Shoal uses version 1"),
         ("login", "it is not logged in: Authentication required; log in to it, or hand it a key by `env: "),
-        ("formless", "its answer has no form of the protocol: "),
+        ("formless", "its answer does not follow the protocol: "),
     ],
 )
 async def test_an_end_that_is_not_good_is_a_failure_that_says_why(repo: Path, scenario: str, error: str) -> None:
@@ -230,7 +230,7 @@ async def test_time_and_silence_end_an_agent(repo: Path) -> None:
 
     assert (late.status, late.limit) == (Status.TIMED_OUT, "time")
     assert shown(repo, late, "half.txt") == "half"
-    assert (hung.status, hung.error) == (Status.FAILED, "it hung: nothing said and nothing done for 1 s")
+    assert (hung.status, hung.error) == (Status.FAILED, "it hung: no output and no activity for 1 s")
 
 
 def test_without_the_protocols_sdk_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,8 +254,8 @@ async def test_hostile_lines_are_passed_over(repo: Path, capfd: pytest.CaptureFi
 
     assert (result.status, result.output) == (Status.NO_CHANGES, "terminal: None, file: -32601\n"), result
     assert [text for act, _, text in told.acts if act is Act.TROUBLE][1:3] == [
-        "no message of the protocol: [1]",
-        "no message of the protocol: null",
+        "not a message of the protocol: [1]",
+        "not a message of the protocol: null",
     ]
     assert capfd.readouterr().err == ""  # no traceback of a library, with an agent's bytes in it
 
@@ -266,7 +266,7 @@ async def test_a_huge_line_is_left_out_and_told(repo: Path) -> None:
     result = await worked(repo, "huge", told)
 
     assert (result.status, result.output) == (Status.NO_CHANGES, "still here\n")
-    assert any(act is Act.TROUBLE and "too long to be read" in text for act, _, text in told.acts)
+    assert any(act is Act.TROUBLE and "too long to read" in text for act, _, text in told.acts)
 
 
 async def test_many_updates_all_arrive(repo: Path) -> None:

@@ -108,7 +108,7 @@ async def test_the_files_come_out_to_the_byte_and_the_others_are_named(repo: Pat
         "f0": b"line 0\n" * 20,
     }
     assert found.problems == (
-        "artifact link: link is a symbolic link, or lies behind one; only plain files are handed on",
+        "artifact link: link is a symbolic link or behind one; only regular files are passed on",
         "artifact gone: gone is missing",
         "artifact f1: d0/f1.txt is missing",
     )
@@ -117,16 +117,16 @@ async def test_the_files_come_out_to_the_byte_and_the_others_are_named(repo: Pat
 
 
 HOSTILE = [
-    ("ln -s /etc/passwd a", "a", "is a symbolic link, or lies behind one; only plain files are handed on"),
-    ("ln -s nowhere a", "a", "is a symbolic link, or lies behind one; only plain files are handed on"),
-    ("ln -s a a", "a", "is a symbolic link, or lies behind one; only plain files are handed on"),
-    ("ln -s /etc a", "a/passwd", "is a symbolic link, or lies behind one; only plain files are handed on"),
-    ("mkdir b; echo x > b/c; ln -s b a", "a/c", "is a symbolic link, or lies behind one; only plain files are handed on"),
-    ("mkdir -p x/b; echo x > x/b/c; ln -s b x/a", "x/a/c", "is a symbolic link, or lies behind one; only plain files are handed on"),
-    ("mkfifo a", "a", "is no plain file; only plain files are handed on"),
-    ("mkdir a; echo x > a/b", "a", "is a folder; only plain files are handed on"),
-    ("echo x > a", "a/b", "is missing: a part of its path is no folder"),
-    ("mkfifo a", "a/b", "is missing: a part of its path is no folder"),
+    ("ln -s /etc/passwd a", "a", "is a symbolic link or behind one; only regular files are passed on"),
+    ("ln -s nowhere a", "a", "is a symbolic link or behind one; only regular files are passed on"),
+    ("ln -s a a", "a", "is a symbolic link or behind one; only regular files are passed on"),
+    ("ln -s /etc a", "a/passwd", "is a symbolic link or behind one; only regular files are passed on"),
+    ("mkdir b; echo x > b/c; ln -s b a", "a/c", "is a symbolic link or behind one; only regular files are passed on"),
+    ("mkdir -p x/b; echo x > x/b/c; ln -s b x/a", "x/a/c", "is a symbolic link or behind one; only regular files are passed on"),
+    ("mkfifo a", "a", "is not a regular file; only regular files are passed on"),
+    ("mkdir a; echo x > a/b", "a", "is a folder; only regular files are passed on"),
+    ("echo x > a", "a/b", "is missing: a part of its path is not a folder"),
+    ("mkfifo a", "a/b", "is missing: a part of its path is not a folder"),
     ("mkdir a; chmod 700 a", "a/b/c", "is missing"),
     ("truncate -s 1G a", "a", "is larger than 8 MiB"),
     ("truncate -s 8388609 a", "a", "is larger than 8 MiB"),
@@ -173,7 +173,7 @@ if os.geteuid() == 0:  # for nobody else there is such a case
             os.mknod(ground.workspace.path / "a", 0o020666, os.makedev(1, 5))
             found = await collect_artifacts(ground.context, ground.workspace, wanted("a"))
 
-        assert found.problems == ("artifact a: a is no plain file; only plain files are handed on",)
+        assert found.problems == ("artifact a: a is not a regular file; only regular files are passed on",)
 
 
 async def test_names_next_to_it_and_odd_names_of_its_own_change_nothing(repo: Path) -> None:
@@ -193,7 +193,7 @@ async def test_the_largest_ones_come_out_and_all_together_are_bounded(repo: Path
 
     assert [len(one.content) for one in found.produced] == [8388608] * 4
     assert found.problems == tuple(
-        f"artifact {n}: {n} is too much: the artifacts of one agent may have 32 MiB together" for n in (5, 6)
+        f"artifact {n}: {n} is too large: the artifacts of one agent may have 32 MiB in total" for n in (5, 6)
     )
 
 
@@ -278,7 +278,9 @@ async def test_a_copy_that_is_not_as_it_was_is_told(repo: Path) -> None:
     assert len(read_back(paths[2], plan)) == 1
     changed.write_bytes(b"{")
     for one in paths:
-        with pytest.raises(Broken, match=r"artifact plan was kept as .*plan\.json, which (cannot be read|was changed)"):
+        with pytest.raises(
+            Broken, match=r"artifact plan was stored as .*plan\.json, which (cannot be read|has changed)"
+        ):
             read_back(one, plan)
 
 

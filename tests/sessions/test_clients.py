@@ -120,7 +120,7 @@ def words(noted: list[object]) -> OutputLog:
 
 
 def test_a_reader_that_fails_has_found_nothing_good() -> None:
-    assert _verdict(Broken(), 0, "") == "what it said cannot be judged: ZeroDivisionError: by zero"
+    assert _verdict(Broken(), 0, "") == "its output cannot be parsed: ZeroDivisionError: by zero"
     assert _read_usage(Broken()) == ({}, None)
 
 
@@ -176,4 +176,4 @@ async def test_a_client_that_never_tells_its_version_is_not_waited_for(
 
     claude = next(one for one in found if one.agent == "claude")
     assert not claude.is_ready
-    assert claude.trouble == "it does not tell its version within 1 s"
+    assert claude.trouble == "it did not print its version within 1 s"

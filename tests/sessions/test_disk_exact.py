@@ -61,7 +61,7 @@ asyncio.run(ran(Path(sys.argv[1]), step("work", sys.argv[3], 2, limits=EXACT), s
 
 
 async def test_without_a_wall_it_is_refused(repo: Path) -> None:
-    with pytest.raises(Unavailable, match="without a sandbox an agent can write on every disk"):
+    with pytest.raises(Unavailable, match="without a sandbox an agent can write to every disk"):
         await ran(repo, step("work", "true", limits=EXACT), sandbox="none")
     assert_nothing_left(repo)
 
@@ -364,7 +364,7 @@ else:
                 context = opened.context
                 task = step("work", "true").task
                 job = WorkerSpec(step="work", index=0, count=1, task=task, adapter=CommandAdapter())
-                with pytest.raises(Broken, match="20 MB must stay free; make room, or run `shoal clean`"):
+                with pytest.raises(Broken, match="20 MB must stay free; free some space, or run `shoal clean`"):
                     async with open_session(context, job):
                         pass
             assert_nothing_left(repo)

@@ -43,7 +43,7 @@ async def test_an_embedded_repository_is_named_and_its_program_would_have_run(re
 
     result = await worked(repo, BARE.format("vendor/bare", canary))
 
-    assert result.executable == ("vendor/bare (a git repository inside of this one)",)
+    assert result.executable == ("vendor/bare (a nested git repository)",)
     git(repo, "merge", "-q", result.branch or "")
     subprocess.run(["git", "status"], cwd=repo / "vendor/bare", capture_output=True, check=False)
     assert canary.exists()
@@ -54,7 +54,7 @@ async def test_a_repository_made_from_what_was_there_before_is_named(repo: Path)
 
     assert await flagged(
         repo, there, {"fixture/head": "ref: refs/heads/x\n", "src/config": "y\n", "other/objects/x": ""}
-    ) == ("fixture (a git repository inside of this one)",)
+    ) == ("fixture (a nested git repository)",)
 
 
 async def test_folders_that_differ_by_case_are_one(repo: Path) -> None:

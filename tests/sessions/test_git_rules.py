@@ -114,6 +114,6 @@ async def test_rules_too_large_to_be_read_cost_the_host_nothing(repo: Path, name
 
     assert result.status is Status.SUCCEEDED, result
     assert shown(repo, result, "w") == "w"
-    assert "cost too much to follow" in result.notes[0]
+    assert "too expensive to apply" in result.notes[0]
     assert "nested/" in result.unkept
     assert result.raw is not None

@@ -20,7 +20,7 @@ from tests.sessions.permitting import changed, decisions, one
 async def test_every_face_of_the_run_says_what_is_readable_outside(repo: Path, tmp_path: Path) -> None:
     report = await ran(repo, step("work", "true", permissions=Permissions(readable=(str(tmp_path / "repo/d0"),))))
 
-    assert f"step work: may read {tmp_path}/repo/d0, outside of its workspace" in report.notes
+    assert f"step work: may read {tmp_path}/repo/d0, outside its workspace" in report.notes
 
 
 async def test_hosts_without_a_network_are_recorded_as_out_of_reach(repo: Path) -> None:

@@ -26,9 +26,9 @@ async def refused(repo: Path, permissions: Permissions, *, sandbox: str = "bubbl
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("missing", "is not in the base"),
-        ("uncommitted", "is not in the base"),
-        ("README.md/x", "'README.md' is no folder"),
+        ("missing", "is not in the start commit"),
+        ("uncommitted", "is not in the start commit"),
+        ("README.md/x", "'README.md' is not a folder"),
         ("link", "'link' is a link"),
         ("link/f0.txt", "'link' is a link"),
         ("d0/out", "'d0/out' is a link"),
@@ -61,9 +61,9 @@ async def test_a_readable_path_that_must_stay_shut_is_refused(
     (tmp_path / "link").symlink_to(tmp_path / "home")
     os.mkfifo(tmp_path / "fifo")
     expected = {
-        "/": "holds your home",
-        str(home): "holds your home",
-        str(tmp_path / "home"): "holds your home",
+        "/": "contains your home",
+        str(home): "contains your home",
+        str(tmp_path / "home"): "contains your home",
         str(repo): "stays hidden",
         str(repo / ".git"): "stays hidden",
         str(repo / ".git/hooks"): "stays hidden",
@@ -71,12 +71,12 @@ async def test_a_readable_path_that_must_stay_shut_is_refused(
         str(repo / ".shoal"): "stays hidden",
         str(repo / ".shoal/boxes"): "stays hidden",
         str(tmp_path / "missing"): "does not exist",
-        str(tmp_path / "link"): f"it leads to {tmp_path}/home; name that",
+        str(tmp_path / "link"): f"it is a link to {tmp_path}/home; name that instead",
         f"{tmp_path}/x/../home": "",
-        str(tmp_path / "fifo"): "neither a folder nor a plain file",
+        str(tmp_path / "fifo"): "neither a folder nor a regular file",
         "/proc/1": "sockets or devices",
         "/run": "sockets or devices",
-        "/dev/null": "neither a folder nor a plain file",
+        "/dev/null": "neither a folder nor a regular file",
     }
 
     for path, why in expected.items():
@@ -121,4 +121,4 @@ def test_the_command_refuses_with_the_right_exit_code(repo: Path) -> None:
 
     assert (outside.code, missing.code, hosts.code) == (2, 2, 5)
     assert "shoal.yaml:2:66: permissions: writable '/srv' lies outside" in outside.err
-    assert "step a: permissions: writable 'gone' is not in the base" in missing.err
+    assert "step a: permissions: writable 'gone' is not in the start commit" in missing.err

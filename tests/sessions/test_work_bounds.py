@@ -24,7 +24,7 @@ from tests.conftest import git
 from tests.sessions.bombs import NESTED, PATHS, STARS, STATE, ZEROS, as_python, of
 
 SQUASHED = "without its own history"
-PLAIN = "cost too much to follow"
+PLAIN = "too expensive to apply"
 
 
 async def bounded(

@@ -221,7 +221,7 @@ def _failure(worker: WorkerSpec, ended: AgentEnd) -> str | None:
     if ended.ending is Ending.TIME:
         return f"it was still running after {worker.seconds:g} s"
     if ended.ending is Ending.LIMIT:
-        return f"it passed its limit of {ended.limit}"
+        return f"it exceeded its {ended.limit} limit"
     if ended.failure is not None:
         return ended.failure
-    return None if ended.exit.signal is None else f"it was ended by signal {ended.exit.signal}"
+    return None if ended.exit.signal is None else f"it was killed by signal {ended.exit.signal}"

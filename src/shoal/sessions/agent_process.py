@@ -1,4 +1,4 @@
-"""An agent's process in its sandbox: started, heard, watched and judged."""
+"""Run an agent's process in its sandbox, read its output, watch its limits, and decide how it ended."""
 
 import asyncio
 import contextlib
@@ -31,14 +31,14 @@ from shoal.sessions.worker import Session, WorkerSpec
 
 
 class Ending(Enum):
-    """What made the agent's process end."""
+    """Why the agent's process ended."""
 
     BY_ITSELF = "by itself"
     TIME = "time"
     STOP = "stop"
     LIMIT = "limit"
     DONE = "done"
-    """It told its own end and lingered, and was ended."""
+    """It reported its own end, did not exit, and was ended."""
     STALL = "stall"
     NO_GATEWAY = "no gateway"
     """The process that asked its model has ended."""
@@ -46,33 +46,33 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEnd:
-    """How an agent ended, and what it had said."""
+    """How an agent ended, and its output."""
 
     ending: Ending
     exit: Exit
     log: OutputLog
     limit: str | None = None
     failure: str | None = None
-    """Why it could not finish, where there is a better word than its exit code."""
+    """Why it failed, if there is a better explanation than its exit code."""
     usage: Mapping[str, float] = field(default_factory=dict)
-    """What it spent on its model, by the names of a report."""
+    """Its model usage, under the names of a report."""
     resources: Mapping[str, float] = field(default_factory=dict)
-    """What it used of the machine, by the names of a report."""
+    """The resources it used, under the names of a report."""
     client_session: str | None = None
-    """The client's own name for the conversation."""
+    """The client's own id of the conversation."""
     is_judged: bool = False
-    """Whether *failure* is the whole verdict, whatever its exit code was."""
+    """Whether *failure* is the whole verdict, whatever the exit code."""
     counted: Mapping[str, float] = field(default_factory=dict)
-    """What a client said that it spent before it said its end."""
+    """The usage that a client reported before it reported its end."""
     has_acted: bool = False
     """Whether a client used a tool."""
     notes: tuple[str, ...] = ()
-    """What a person should know of how it ran."""
+    """Remarks for people about how it ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchResult:
-    """What ended the agent's process, how, and which limit it had passed."""
+    """Why the agent's process ended, its exit, and which limit it exceeded."""
 
     ending: Ending
     exit: Exit
@@ -87,9 +87,9 @@ async def watch_process(
     grace: float,
     endings: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
 ) -> WatchResult:
-    """Wait for the first of: the agent ends, its time is over, it is told to stop, it passes a limit, one of *endings*.
+    """Wait until the agent ends, its time is over, *stop* is set, a limit is exceeded, or one of *endings* is done.
 
-    What the endings wait for must be awaited nowhere else: it is cancelled here.
+    Nothing else may await the *endings*: they are cancelled here.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -100,7 +100,7 @@ async def watch_process(
                 shown = {ending: group.create_task(_wait_for_signal(sign)) for ending, sign in endings.items()}
                 every: list[asyncio.Task[Any]] = [done, stopped, short, *shown.values()]
                 began, worked_from = time.monotonic(), bounds.clock.now()
-                # Most of what is short has ended before its first look is due, and is never looked at.
+                # Most short agents end before their first poll is due, and are never polled.
                 first = bounds.pace.seconds if seconds is None else min(seconds, bounds.pace.seconds)
                 early, _ = await asyncio.wait(every, timeout=first, return_when=asyncio.FIRST_COMPLETED)
                 over = None
@@ -110,7 +110,7 @@ async def watch_process(
                     late = () if left is None else (group.create_task(bounds.clock.sleep(left)),)
                     every += late
                     await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
-                bounds.group.thaw()  # what is frozen neither hears that it has to end, nor dies
+                bounds.group.thaw()  # a frozen process neither sees the signal nor dies
                 sign = next((ending for ending, task in shown.items() if task.done()), None)
                 if tenant.ended.is_set():
                     done.cancel()
@@ -138,18 +138,18 @@ async def _end(
 ) -> WatchResult:
     if done.done():
         return WatchResult(Ending.BY_ITSELF, await done)
-    done.cancel()  # who is ended before its sandbox was up was ended: that is not a broken sandbox
+    done.cancel()  # an agent that was ended before its sandbox was up does not mean a broken sandbox
     if over is not None and over.done():
-        # Who is over a limit gets no grace: it would only spend more.
+        # An agent that is over a limit gets no grace: it would only use more.
         return WatchResult(Ending.LIMIT, await sandboxed.end(0), await over)
     ending = Ending.STOP if stopped.done() else sign or Ending.TIME
     return WatchResult(ending, await sandboxed.end(grace))
 
 
 BUSY = 0.1
-"""Of one processor."""
+"""A share of one processor."""
 MOVING_BYTES = 100_000.0
-"""Read and written in a second."""
+"""Bytes read and written per second."""
 LOOKS = 10
 LONGEST_LOOK = 5.0
 MOST_PIDS = 256
@@ -158,9 +158,9 @@ MOST_PIDS = 256
 async def wait_for_stall(
     hearing: ClientOutput, group: LimitGroup, seconds: float, clock: WorkClock | None = None
 ) -> None:
-    """Return when the client has shown no life for *seconds*.
+    """Return once the client has shown no activity for *seconds*.
 
-    A wait that it told us of is no stall, and neither is a tool call: what that may take is bounded by the timeout.
+    A wait that it reported is not a stall, and neither is a tool call: the timeout limits that.
     """
     watch = _StallWatch(hearing, group)
     pause = min(LONGEST_LOOK, seconds / LOOKS)
@@ -196,7 +196,7 @@ class _StallWatch:
 
 
 def sum_io_bytes(pids: tuple[int, ...]) -> int:
-    """Sum what processes have read and written so far, of those that can be looked at."""
+    """Sum up what processes have read and written so far, as far as they can be inspected."""
     moved = 0
     for pid in pids[:MOST_PIDS]:
         with contextlib.suppress(OSError, ValueError):
@@ -207,12 +207,12 @@ def sum_io_bytes(pids: tuple[int, ...]) -> int:
 
 GATEWAY_LOST = "the gateway to its model ended unexpectedly; run it again, or see `retry`"
 LINGER_SECONDS = 2.0
-"""For who has told its own end: time to write its last files; some wait long for hosts that they only report to."""
+"""How long a client may take to exit after it reported its end; some write files or wait for slow hosts."""
 STALL_SECONDS = 900.0
 
 
 class InteractiveReader(Reader, Protocol):
-    """A reader who also speaks with the agent, and so watches over it in a way of its own."""
+    """A reader that also writes to the agent, and therefore watches it in its own way."""
 
     async def watch(
         self,
@@ -223,7 +223,7 @@ class InteractiveReader(Reader, Protocol):
         grace: float,
         endings: Mapping[Ending, Awaitable[object]],
     ) -> WatchResult:
-        """Do as `watched` does; that the agent is done is a sign that it adds itself."""
+        """Do what `watch_process` does; it adds the agent's own end to *endings* itself."""
 
 
 async def run_process(session: Session, talk: InteractiveReader | None = None) -> AgentEnd:
@@ -296,7 +296,7 @@ def _client_output(session: Session, reader: Reader) -> ClientOutput:
 
 
 def _note_heard(session: Session, reader: Reader) -> None:
-    """Record what the client tells of itself as it comes: a killed one has no end to tell it at."""
+    """Record what the client reports as it comes: a killed client reports nothing at its end."""
     usage, name = _read_usage(reader)
     heard = ClientHeard(
         run=session.context.run,
@@ -317,7 +317,7 @@ def _write_client_files(session: Session, model: ModelAccess) -> dict[str, Copie
 
 
 async def _return_logins(session: Session, logins: Mapping[str, CopiedLogin]) -> None:
-    """Take renewed logins back where the user asked for that; otherwise report them in the session's log."""
+    """Copy renewed logins back if the user asked for that; otherwise note them in the session's log."""
     is_asked = session.worker.task.agent.refresh_login
     for trouble in await return_logins(session.context, session.directory, logins, is_asked=is_asked):
         session.log.act(Activity(act=Act.TROUBLE, text=trouble))
@@ -326,8 +326,8 @@ async def _return_logins(session: Session, logins: Mapping[str, CopiedLogin]) ->
 def _list_endings(
     worker: WorkerSpec, output: ClientOutput, group: LimitGroup, clock: WorkClock, *, is_talk: bool
 ) -> dict[Ending, Awaitable[object]]:
-    """Give what else ends a client: it has reported its own end and lingers, or it shows no sign of life."""
-    if worker.adapter.client is None:  # a script may wait for a message for as long as it likes
+    """Return what else ends a client: it reported its end but does not exit, or it shows no activity."""
+    if worker.adapter.client is None:  # a script may wait for a message as long as it likes
         return {}
     endings: dict[Ending, Awaitable[object]] = {Ending.STALL: wait_for_stall(output, group, _patience(worker), clock)}
     return endings if is_talk else {Ending.DONE: _wait_for_exit(output), **endings}
@@ -346,15 +346,15 @@ def _patience(worker: WorkerSpec) -> float:
 
 
 def _apply_client_verdict(worker: WorkerSpec, ended: AgentEnd, reader: Reader, seen: WatchResult) -> AgentEnd:
-    """Believe what the client told of itself, not its exit code."""
+    """Use what the client reported, not its exit code."""
     failure = None
     if seen.ending in (Ending.BY_ITSELF, Ending.DONE):
         failure = _verdict(reader, seen.exit.code, ended.log.errors)
     if seen.ending is Ending.BY_ITSELF and seen.exit.signal is not None and not reader.is_done:
-        failure = failure or f"it was ended by signal {seen.exit.signal}"
+        failure = failure or f"it was killed by signal {seen.exit.signal}"
     if seen.ending is Ending.STALL:
-        failure = f"it hung: nothing said and nothing done for {_patience(worker):g} s"
-    if seen.ending is Ending.DONE and failure is None:  # it was only slow to leave
+        failure = f"it hung: no output and no activity for {_patience(worker):g} s"
+    if seen.ending is Ending.DONE and failure is None:  # it was only slow to exit
         ended = replace(ended, exit=Exit(code=0, signal=None))
     usage, session = _read_usage(reader)
     failure = failure or ended.failure
@@ -362,15 +362,15 @@ def _apply_client_verdict(worker: WorkerSpec, ended: AgentEnd, reader: Reader, s
 
 
 def _verdict(reader: Reader, exit_code: int | None, errors: str) -> str | None:
-    """Ask for the verdict; a reader that cannot give one, on what an agent made it read, has not found it good."""
+    """Return the reader's verdict; a reader that fails on the agent's output does not count as success."""
     try:
         return reader.verdict(exit_code, errors)
     except Exception as error:
-        return f"what it said cannot be judged: {type(error).__name__}: {error}"[:LONGEST]
+        return f"its output cannot be parsed: {type(error).__name__}: {error}"[:LONGEST]
 
 
 def _read_usage(reader: Reader) -> tuple[dict[str, float], str | None]:
-    """Give what it spent and how it calls its conversation, as far as that is what it should be."""
+    """Return its usage and the id of its conversation, as far as they are valid."""
     try:
         usage = {name: number(value) for name, value in reader.usage.items()}
         return usage, None if reader.session is None else text_of(reader.session)

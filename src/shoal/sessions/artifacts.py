@@ -1,4 +1,4 @@
-"""Artifacts brought out: a short sandbox writes the files that an ended agent left, and copies of ours are kept."""
+"""Collect artifacts: a short-lived sandbox reads the files that an ended agent left, and Shoal stores copies."""
 
 import asyncio
 import importlib.resources
@@ -27,19 +27,19 @@ MOST_LINE_BYTES = 200
 
 _STATES = {
     "missing": "is missing",
-    "link": "is a symbolic link, or lies behind one; only plain files are handed on",
-    "blocked": "is missing: a part of its path is no folder",
-    "folder": "is a folder; only plain files are handed on",
-    "special": "is no plain file; only plain files are handed on",
+    "link": "is a symbolic link or behind one; only regular files are passed on",
+    "blocked": "is missing: a part of its path is not a folder",
+    "folder": "is a folder; only regular files are passed on",
+    "special": "is not a regular file; only regular files are passed on",
     "shut": "cannot be read",
     "large": f"is larger than {MOST_BYTES // 2**20} MiB",
-    "crowded": f"is too much: the artifacts of one agent may have {MOST_ALL_BYTES // 2**20} MiB together",
+    "crowded": f"is too large: the artifacts of one agent may have {MOST_ALL_BYTES // 2**20} MiB in total",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What an agent left of what was declared; *problems* are those of required artifacts, *notes* of the others."""
+    """The artifacts that an agent left; *problems* concern required artifacts, *notes* the others."""
 
     produced: tuple[ProducedArtifact, ...] = ()
     problems: tuple[str, ...] = ()
@@ -48,16 +48,16 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """What the sandbox said of one path: its *state*, and the *content* of a file."""
+    """What the sandbox reported for one path: its *state*, and the *content* of a file."""
 
     state: str
     content: bytes = b""
 
 
 async def collect_artifacts(context: RunContext, workspace: Workspace, declared: Sequence[Artifact]) -> Collected:
-    """Read the *declared* files; what is wrong with them is told, and nothing of it is raised.
+    """Read the *declared* files; problems are returned, never raised.
 
-    The agent must have ended, and its workspace must still be as it left it: so before it is recycled.
+    Call it after the agent has ended and before its workspace is recycled.
     """
     if not declared:
         return Collected()
@@ -74,7 +74,7 @@ async def collect_artifacts(context: RunContext, workspace: Workspace, declared:
 async def read_files(
     context: RunContext, policy: Policy, folder: Path, paths: Sequence[str], *, most: int = MOST_BYTES
 ) -> list[FoundFile]:
-    """Read files below *folder*, where an ended agent could write, by a short sandbox; links are not followed."""
+    """Read files below *folder*, where an ended agent could write, in a short-lived sandbox that follows no links."""
     token, all_bytes = secrets.token_hex(16), max(MOST_ALL_BYTES, most)
     said = _ReaderOutput(all_bytes)
     async with open_sandboxed(
@@ -86,14 +86,14 @@ async def read_files(
 
 
 def parse_files(said: bytes, token: str, count: int) -> list[FoundFile]:
-    """Take apart what the sandbox wrote about *count* files; raise `Broken` where it is not whole."""
+    """Parse the sandbox's output about *count* files; raise `Broken` if it is incomplete."""
     found, at = [], 0
     for _ in range(count):
         end = said.find(b"\n", at, at + MOST_LINE_BYTES)
         words = said[at : max(end, at)].decode(errors="replace").split(" ")
-        # Content comes by its length, and no content can know the token: it was not there before the agent had ended.
+        # Content is preceded by its length, and cannot contain the token, which was made after the agent had ended.
         if len(words) != 3 or words[0] != token or not words[2].isdecimal():
-            raise Broken("the sandbox that reads files gave no proper answer")
+            raise Broken("the sandbox that reads files gave an invalid answer")
         size = int(words[2]) if words[1] == "file" else 0
         at = end + 1 + size
         if at > len(said):
@@ -103,7 +103,7 @@ def parse_files(said: bytes, token: str, count: int) -> list[FoundFile]:
 
 
 def store_artifacts(context: RunContext, session: str, produced: Sequence[ProducedArtifact]) -> dict[str, str]:
-    """Write copies beside the other results, and give their paths by the artifacts' labels; names are ours alone."""
+    """Write copies into the results folder, and return their paths by the artifacts' labels; we choose the names."""
     if not produced:
         return {}
     folder = context.paths.results / session
@@ -112,19 +112,19 @@ def store_artifacts(context: RunContext, session: str, produced: Sequence[Produc
 
 
 def keep_bytes(context: RunContext, session: str, contents: Mapping[str, bytes]) -> dict[str, str]:
-    """Write files of ours beside the other results, and give their paths by their names."""
+    """Write files of ours into the results folder, and return their paths by name."""
     folder = context.paths.results / session
     folder.mkdir(mode=0o700, exist_ok=True)
     return {name: str(_write_atomically(folder / name, content)) for name, content in contents.items()}
 
 
 def read_back(paths: Mapping[str, str], declared: Sequence[Artifact]) -> tuple[ProducedArtifact, ...]:
-    """Load what was kept of one worker; raise `Broken` for a copy that is gone."""
+    """Load the stored artifacts of one worker; raise `Broken` if a copy is missing."""
     return tuple(_read_back(artifact, Path(paths[artifact.name])) for artifact in declared if artifact.name in paths)
 
 
 class _ReaderOutput:
-    """Takes what the sandbox writes, and no more than it may."""
+    """Takes the sandbox's output, up to a limit."""
 
     def __init__(self, most: int) -> None:
         self.stdout = bytearray()
@@ -148,9 +148,9 @@ def _command(folder: Path, paths: Sequence[str], token: str, most: int, most_all
 
 
 def reading(context: RunContext, folder: Path, layers: Layers | None = None) -> Policy:
-    """Say what a sandbox that only reads below *folder* may see."""
+    """Return the policy of a sandbox that only reads below *folder*."""
     policy = context.policy(token=secrets.token_hex(8), read=(folder,), write=(), layers=layers)
-    # As the owner of the files, and able to read what mode 000 hides: as when they are sealed.
+    # As the owner of the files, and able to read files of mode 000, as for the seal.
     return replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
 
 
@@ -168,7 +168,7 @@ async def _check_artifacts(declared: Sequence[Artifact], found: Sequence[FoundFi
             )
         else:
             wrong.append((artifact, why))
-        await asyncio.sleep(0)  # to read 8 MiB of JSON takes a while, and others are waiting
+        await asyncio.sleep(0)  # parsing 8 MiB of JSON takes a while, and others are waiting
     return replace(_report_problem(wrong), produced=tuple(produced))
 
 
@@ -181,7 +181,7 @@ def _report_problem(wrong: Sequence[tuple[Artifact, str]]) -> Collected:
 
 
 def _write_atomically(path: Path, content: bytes) -> Path:
-    """Write aside and rename: a copy is whole, or there is none."""
+    """Write to a temporary file and rename: a copy is complete, or there is none."""
     aside = path.with_name(f"{path.name}.{secrets.token_hex(3)}.new")
     aside.write_bytes(content)
     return aside.replace(path)
@@ -192,9 +192,11 @@ def _read_back(artifact: Artifact, path: Path) -> ProducedArtifact:
         with open(path, "rb", opener=_not_through_links) as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise Broken(f"artifact {artifact.name} was kept as {path}, which cannot be read: {error.strerror}") from error
+        raise Broken(
+            f"artifact {artifact.name} was stored as {path}, which cannot be read: {error.strerror}"
+        ) from error
     if (why := fault(artifact, content)) or len(content) > MOST_BYTES:
-        raise Broken(f"artifact {artifact.name} was kept as {path}, which was changed since: it {why or 'has grown'}")
+        raise Broken(f"artifact {artifact.name} was stored as {path}, which has changed since: it {why or 'has grown'}")
     return ProducedArtifact(name=artifact.name, type=artifact.type, path=artifact.path, content=content)
 
 
@@ -204,18 +206,18 @@ def _not_through_links(path: str, flags: int) -> int:
 
 DATABASE_BYTES = 64 * 2**20
 ENDINGS = ("", "-wal")
-"""The file, and what SQLite has not written into it yet when the agent was killed."""
+"""The database file, and what SQLite had not yet written into it when the agent was killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptDatabase:
-    """The copy of an agent's database, as an artifact, or what could not be copied."""
+    """The copy of an agent's database, as an artifact, or why it could not be copied."""
 
     artifacts: dict[str, str] = field(default_factory=dict)
     unkept: tuple[str, ...] = ()
 
     def add_to(self, result: WorkerResult) -> WorkerResult:
-        """Name in *result* what was kept and what was not."""
+        """Add to *result* what was stored and what was not."""
         if not self.artifacts and not self.unkept:
             return result
         artifacts = {**result.artifacts, **self.artifacts}
@@ -223,7 +225,7 @@ class KeptDatabase:
 
 
 async def keep_database(session: Session) -> KeptDatabase:
-    """Copy the database, if it was asked for and the agent made one."""
+    """Copy the database, if the user asked for it and the agent made one."""
     context, directory = session.context, session.directory
     if not context.keeps_database:
         return KeptDatabase()
@@ -250,4 +252,4 @@ def _is_fine(file: FoundFile) -> bool:
 
 def _fault(name: str, file: FoundFile) -> str:
     large = f"it is larger than {DATABASE_BYTES // 2**20} MiB"
-    return f"{name}: {large if file.state in ('large', 'crowded') else 'it is no plain file that can be read'}"
+    return f"{name}: {large if file.state in ('large', 'crowded') else 'it is not a readable regular file'}"

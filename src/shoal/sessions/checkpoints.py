@@ -24,7 +24,7 @@ from shoal.workspaces.overlay import is_empty
 FOLDER = "refs/shoal/checkpoint"
 SNAPSHOT = "snapshot"
 """In the place of a number: the files that a person looked at last."""
-RESTORED = "its files are gone; its work is that of its checkpoint"
+RESTORED = "its files are gone; its work is taken from its last checkpoint"
 MOST_KEPT = 24
 """Of one session: two hours at the usual interval. Older ones go."""
 MOST_SECONDS = 7 * 86400.0
@@ -146,7 +146,7 @@ async def _keep_all(session: Session, seconds: float) -> None:
 
 def _note_failure(session: Session, why: str) -> None:
     context = session.context
-    text = context.mask.text(f"no checkpoint was kept: {why}")
+    text = context.mask.text(f"no checkpoint was made: {why}")
     context.ledger.note(AgentActed(run=context.run, session=session.id, act=Act.TROUBLE, text=text))
 
 

@@ -1,4 +1,4 @@
-"""A client that is spoken to on its standard input: first its task, and messages between its turns."""
+"""A client that takes input while it runs: first its task, then messages between its turns."""
 
 import asyncio
 import time
@@ -16,12 +16,12 @@ from shoal.sessions.worker import Session
 
 
 async def run_conversation(session: Session, adapter: Conversational) -> AgentEnd:
-    """Give the task to the client, then each message after the turn in which it came."""
+    """Give the client its task, then each message after the turn in which it arrived."""
     return await run_process(session, ClientConversation(session, adapter))
 
 
 class ClientConversation:
-    """A reader of what a client says who also writes to it, while it is between two turns."""
+    """Reads a client's output, and writes to the client between its turns."""
 
     def __init__(self, session: Session, adapter: Conversational) -> None:
         self._session = session
@@ -32,7 +32,7 @@ class ClientConversation:
         self._heard_at = time.monotonic()
 
     def read(self, line: str) -> Iterable[Activity]:
-        """Take one line, after which a turn may have ended."""
+        """Read one line, after which a turn may have ended."""
         self._heard_at = time.monotonic()
         activities = list(self._reader.read(line))
         if self._reader.is_between_turns:
@@ -43,21 +43,21 @@ class ClientConversation:
 
     @property
     def is_done(self) -> bool:
-        """Say whether its turn is over, and no other has begun."""
+        """Return whether its turn is over and no other has begun."""
         return self._reader.is_done
 
     @property
     def usage(self) -> Mapping[str, float]:
-        """What it says that it spent."""
+        """The usage it reports."""
         return self._reader.usage
 
     @property
     def session(self) -> str | None:
-        """The client's own name for the conversation."""
+        """The client's own id of the conversation."""
         return self._reader.session
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Say why it failed, as its reader does."""
+        """Return why it failed, as its reader does."""
         return self._reader.verdict(exit_code, errors)
 
     async def watch(
@@ -69,7 +69,7 @@ class ClientConversation:
         grace: float,
         endings: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
     ) -> WatchResult:
-        """Speak with the client in *sandboxed* until the first thing that ends it."""
+        """Talk to the client in *sandboxed* until the first reason to end it."""
         try:
             async with asyncio.TaskGroup() as group:
                 speaking = group.create_task(self._speak(sandboxed))
@@ -94,14 +94,14 @@ class ClientConversation:
                 await sandboxed.write(self._adapter.message(message.text))
                 inbox.remove(message)
                 note_message(session.context, session.id, message)
-        except OSError:  # it has left, and its exit says more
+        except OSError:  # it has exited, and its exit code tells more
             return
         inbox.close()
         self._over.set()
         sandboxed.close_input()
 
     async def _wait_for_exit(self) -> None:
-        """Give a client that was told that nothing more comes the time to leave."""
+        """Give a client time to exit after its last turn."""
         await self._over.wait()
-        while (left := self._heard_at + LINGER_SECONDS - time.monotonic()) > 0:  # noqa: ASYNC110 - lines prolong it
+        while (left := self._heard_at + LINGER_SECONDS - time.monotonic()) > 0:  # noqa: ASYNC110 - each line extends it
             await asyncio.sleep(left)

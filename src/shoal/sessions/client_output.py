@@ -1,4 +1,4 @@
-"""Hearing a client: its lines become what it did, in its log and for who watches over it."""
+"""Parse a client's output into activity events."""
 
 import asyncio
 import contextlib
@@ -13,18 +13,18 @@ from shoal.sessions.output_log import OutputLog
 
 LINE_BYTES = 8 * 2**20
 LONGEST_WAIT = 3600.0
-"""Seconds that a client may say it waits for its model, and is believed."""
+"""How long a client may announce that it waits for its model."""
 MOST_CALLS = 1000
 MOST_REPORTS = 10_000
-"""Of what the client spent."""
+"""Reports of the client's usage."""
 MOST_DENIALS = 1000
-"""That are told to who keeps the audit log; the session's own log has a bound of its own."""
+"""Denials passed on for the audit log; the session's log has its own limit."""
 
 
 class ClientOutput:
-    """A sink that has a reader for stdout; *done* is set while the client has told its own end.
+    """A sink that parses stdout; *done* is set while the client has reported its end.
 
-    Lines of stderr that hold *heartbeat* are signs of life, and are not kept.
+    Lines of stderr that contain *heartbeat* count as activity and are not stored.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class ClientOutput:
 
     @property
     def is_using_a_tool(self) -> bool:
-        """Say whether a tool call is under way: the client has nothing to say until it ends."""
+        """Return whether a tool call is in progress, during which the client prints nothing."""
         return bool(self._calls)
 
     def feed(self, stream: Stream, data: bytes) -> float:
-        """Take a chunk, and say for how many seconds no more is wanted."""
+        """Take a chunk, and return for how many seconds to stop reading."""
         self.heard_at = time.monotonic()
         if stream is Stream.STDERR and self._hum is None:
             return self._words.feed(stream, data)
@@ -77,19 +77,19 @@ class ClientOutput:
 
     def _line(self, text: str, dropped: int) -> None:
         if dropped:
-            text, what = "", f"a line of {len(text) + dropped} bytes was too long to be read"
+            text, what = "", f"a line of {len(text) + dropped} bytes was too long to read"
             self._take(Activity(act=Act.TROUBLE, text=what))
         for activity in self._read(text):
             self._take(activity)
         self._report()
         if self._reader.is_done:
             self.done.set()
-        else:  # what ran in the background may wake it again
+        else:  # what runs in the background may wake it again
             self.done.clear()
 
     def _report(self) -> None:
-        """Report what the client tells of itself when that has changed."""
-        with contextlib.suppress(Exception):  # a reader may be of another package
+        """Report the client's facts about itself when they have changed."""
+        with contextlib.suppress(Exception):  # a reader may come from another package
             usage = self._reader.usage
             self.counted = self.counted if self._reader.is_done else usage
             tells = (self._reader.session, *sorted(usage.items()))
@@ -105,7 +105,7 @@ class ClientOutput:
     def _read(self, text: str) -> Iterable[Activity]:
         try:
             return list(self._reader.read(text))
-        except Exception:  # an agent can write what it likes, and a reader may be of another package
+        except Exception:  # an agent can write anything, and a reader may come from another package
             return plain(text)
 
     def _take(self, activity: Activity) -> None:
@@ -127,7 +127,7 @@ class ClientOutput:
         self._words.act(activity)
 
     def _tell(self) -> None:
-        """Say all words of a chunk at once: an event for each line would cost a chatty client minutes."""
+        """Emit all text of a chunk at once: an event for each line would take minutes for a verbose client."""
         if self._said:
             said, self._said = "\n".join(self._said), []
             self._words.say(said)

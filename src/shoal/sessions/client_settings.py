@@ -1,8 +1,8 @@
-"""Settings of clients that earlier agents wrote: no client starts with them, and none takes them away.
+"""Client settings that earlier agents wrote: no client starts with them, and none deletes them.
 
-They can name hooks to run, servers to start and an address to send the login to. A client is given the base without
-them, by a commit of its own; when it has ended they come back by a merge, so that neither the difference of its
-branch nor a later merge shows them as deleted.
+They can name hooks to run, servers to start, and an address that receives the login. A client starts from a commit
+without them. After it has ended, a merge brings them back, so that neither the diff of its branch nor a later merge
+shows them as deleted.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ from shoal.sessions.worker import WorkerSpec
 
 
 async def set_aside_settings(context: RunContext, worker: WorkerSpec, commit: str) -> Aside | None:
-    """Make the commit that *worker* starts from in place of *commit*; `None` where nothing has to be set aside."""
+    """Make the commit that *worker* starts from instead of *commit*; `None` if nothing has to be set aside."""
     if worker.trusts_base or worker.adapter.client is None:
         return None
     repository, ground = context.repository, context.base.commit
@@ -32,16 +32,16 @@ async def set_aside_settings(context: RunContext, worker: WorkerSpec, commit: st
 
 
 async def restore_client_settings(context: RunContext, result: WorkerResult) -> WorkerResult:
-    """Bring back what was set aside; where the client wrote the same files itself, its own count alone."""
+    """Bring back what was set aside; where the client wrote the same files itself, its version counts."""
     if (aside := context.aside) is None:
         return result
     result = replace(result, set_back=aside.paths)
-    if result.commit is None:  # raw files are sealed on what they began as
+    if result.commit is None:  # raw files are sealed on the commit that they started from
         return result if result.raw else replace(result, base=aside.commit)
     repository = context.repository
     again = await revert_paths(repository, aside.commit, aside.start, lambda _: True)
     whole = await combine_commits(
-        repository, (result.commit, again), "With the settings of clients that were set back\n"
+        repository, (result.commit, again), "Restore the client settings that were set aside\n"
     )
     if not isinstance(whole, Merged):
         return result

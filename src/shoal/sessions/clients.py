@@ -1,4 +1,4 @@
-"""Agent clients on this host: is one installed, how old is it, and does it have a login."""
+"""Agent clients on this host: whether one is installed, its version, and whether it has a login."""
 
 import asyncio
 import contextlib
@@ -35,16 +35,16 @@ LARGEST_MANIFEST = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundClient:
-    """What this host has of a client."""
+    """A client as found on this host."""
 
     path: Path | None = None
     version: Version | None = None
     login: str | None = None
-    """What it will log in with: a variable's name, or a file; `None` where there is neither."""
+    """Its login: the name of a variable, or a file; `None` if it has none."""
 
 
 async def find_client(adapter: Adapter, client: Client, program: str, environ: Mapping[str, str]) -> FoundClient:
-    """Look for a client; nothing of the user's is changed by that."""
+    """Look for a client without changing anything of the user's."""
     search = environ.get("PATH", "")
     found = shutil.which(find_installed_name(client, program, search), path=search)
     login = _login(adapter, client, environ)
@@ -54,14 +54,14 @@ async def find_client(adapter: Adapter, client: Client, program: str, environ: M
 
 
 def find_installed_name(client: Client | None, program: str, search: str) -> str:
-    """Give the name under which *program* is on the path *search*: its own, or another that its package has."""
+    """Return the name under which *program* is on the path *search*: its own, or an alias of its package."""
     if client is None or program != client.program or shutil.which(program, path=search):
         return program
     return next((name for name in client.aliases if shutil.which(name, path=search)), program)
 
 
 def ready_clients(environ: Mapping[str, str]) -> list[str]:
-    """Name the clients that are installed and have a login, without starting any."""
+    """List the clients that are installed and have a login, without starting any."""
     search, found = environ.get("PATH", ""), []
     for name in CLIENTS:
         kind = adapter_named(name, this_host())
@@ -93,7 +93,7 @@ async def _assert_client(
     what = f"the agent client {adapter.name}"
     if found.path is None:
         raise Unavailable(what, f"{program!r} is not on PATH", f"install it: {client.install}")
-    is_itself = Path(program).name == client.program  # a launcher's version says nothing
+    is_itself = Path(program).name == client.program  # the version of a launcher says nothing
     if is_itself and client.is_too_old(found.version):
         is_, least = format_version(found.version), format_version(client.oldest)
         raise Unavailable(what, f"{found.path} is {is_}, but at least {least} is required", f"run: {client.install}")
@@ -102,7 +102,7 @@ async def _assert_client(
 
 
 def format_version(version: Version | None) -> str:
-    """Write a version as people do."""
+    """Format a version for people."""
     return ".".join(map(str, version)) if version else "of unknown version"
 
 
@@ -117,14 +117,14 @@ def _login(adapter: Adapter, client: Client, environ: Mapping[str, str]) -> str 
 
 
 async def version(client: Client, path: Path, environ: Mapping[str, str]) -> Version | None:
-    """Find a client's version: from the package that it lies in, which costs nothing, else by asking it."""
+    """Find a client's version in the package that it belongs to, which is cheap, or by running it."""
     real = path.resolve()
     return _npm_version(real) or await _ask_version(client, path, real.stat().st_mtime_ns, environ)
 
 
 @functools.lru_cache(maxsize=64)
 def _npm_version(real: Path) -> Version | None:
-    """Read the manifest of the npm package that *real* is a file of."""
+    """Read the manifest of the npm package that contains *real*."""
     if "node_modules" not in real.parts:
         return None
     for folder in real.parents:
@@ -141,7 +141,7 @@ _known: dict[tuple[Path, int], Version | None] = {}
 
 
 async def _ask_version(client: Client, path: Path, changed: int, environ: Mapping[str, str]) -> Version | None:
-    """Ask the program itself, once for each that we meet; it gets no home of the user's and no key."""
+    """Ask the program itself, once per program; it gets no home of the user and no key."""
     if (path, changed) not in _known:
         said = b""
         with (
@@ -161,30 +161,30 @@ SAID_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatus:
-    """How one kind of client stands on this host."""
+    """The state of an agent client on this host."""
 
     agent: str
     client: Client
     found: FoundClient
     trouble: str | None = None
-    """Why it does not run in the sandbox, where it was tried."""
+    """Why it does not run in the sandbox, if it was tried."""
 
     @property
     def is_ready(self) -> bool:
-        """Say whether a task could be given to it now."""
+        """Return whether it could run a task now."""
         found, client = self.found, self.client
         has_login = found.login is not None or not client.needs_login
         return found.path is not None and not client.is_too_old(found.version) and has_login and not self.trouble
 
 
 async def check_clients(sandbox: Sandbox | None, environ: Mapping[str, str]) -> list[ClientStatus]:
-    """Look for every client that there is an adapter for, and try those that are here behind *sandbox*."""
+    """Look for the client of every adapter, and try the installed ones in *sandbox*."""
     host = this_host()
     found: list[ClientStatus] = []
     for name in (*CLIENTS, *list_plugin_adapters()):
         try:
             kind = adapter_named(name, host)
-        except Unavailable as error:  # what is wrong with one package keeps nobody from the others
+        except Unavailable as error:  # a fault in one package does not hide the others
             found.append(_unavailable_status(name, error))
             continue
         if kind.client is not None:
@@ -214,7 +214,7 @@ async def _check_client(
 async def _try_client(
     client: Client, path: Path, sandbox: Sandbox, environ: Mapping[str, str]
 ) -> tuple[str | None, Version | None]:
-    """Ask it for its version where an agent would stand, and say what is wrong with the answer."""
+    """Ask it for its version inside the sandbox, and return what is wrong with the answer."""
     home = Path(environ.get("HOME") or "/nowhere")
     tools = toolchain(str(path), search=environ.get("PATH", ""), private=(home,))
     said = {stream: HeadBuffer(SAID_BYTES) for stream in Stream}
@@ -231,7 +231,7 @@ async def _try_client(
             ):
                 ended = await sandboxed.wait()
         except TimeoutError:
-            return f"it does not tell its version within {VERSION_SECONDS:g} s", None
+            return f"it did not print its version within {VERSION_SECONDS:g} s", None
     words = (said[Stream.STDOUT].content() + said[Stream.STDERR].content()).decode(errors="replace")
     return _trouble(ended, words), client.version(words)
 

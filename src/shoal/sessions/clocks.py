@@ -1,4 +1,4 @@
-"""How often each session is looked at: seldom enough that all looks together leave the loop to other work."""
+"""How often sessions are polled, and how long an agent could work."""
 
 import asyncio
 import contextlib
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 SHORTEST_SECONDS = 0.2
 LONGEST_SECONDS = 8.0
-SHARE = 0.03  # of one core, for all looks together; waking up for them costs about as much again
-DEAREST_SECONDS = 0.005  # what one look may count for, so that nobody's large tree slows the looks at others for long
+SHARE = 0.03  # of one core, for all polls together; waking up for them costs about the same again
+DEAREST_SECONDS = 0.005  # the most that one poll counts for, so that a large tree does not delay other polls for long
 WEIGHT = 0.1
 
 
 class PollInterval:
-    """The common rhythm of all sessions of a run: their number, and what a look at one of them has cost of late."""
+    """The polling interval of all sessions of a run, from their number and the recent cost of a poll."""
 
     def __init__(self) -> None:
         self.watched = 0
@@ -21,7 +21,7 @@ class PollInterval:
 
     @property
     def seconds(self) -> float:
-        """How long to wait before the next look at a session."""
+        """How long to wait before the next poll of a session."""
         return min(LONGEST_SECONDS, max(SHORTEST_SECONDS, self.watched * self._cost / SHARE))
 
     @contextlib.contextmanager
@@ -35,7 +35,7 @@ class PollInterval:
 
     @contextlib.contextmanager
     def look(self) -> Iterator[None]:
-        """Count what one look costs."""
+        """Measure the cost of one poll."""
         began = time.perf_counter()
         yield
         cost = min(time.perf_counter() - began, DEAREST_SECONDS)
@@ -43,7 +43,7 @@ class PollInterval:
 
 
 class WorkClock:
-    """Counts the seconds in which an agent could work: while it is frozen, they do not pass."""
+    """Counts the seconds in which an agent could work; it stands still while the agent is frozen."""
 
     def __init__(self) -> None:
         self._paused_at: float | None = None
@@ -52,28 +52,28 @@ class WorkClock:
 
     @property
     def is_paused(self) -> bool:
-        """Return whether the clock stands."""
+        """Return whether the clock is paused."""
         return self._paused_at is not None
 
     def now(self) -> float:
-        """Return the seconds, from an arbitrary start."""
+        """Return the seconds since an arbitrary start."""
         return (time.monotonic() if self._paused_at is None else self._paused_at) - self._lost
 
     def pause(self) -> None:
-        """Let no seconds pass until `resume`."""
+        """Stop the clock until `resume`."""
         if self._paused_at is None:
             self._paused_at = time.monotonic()
             self._turn()
 
     def resume(self) -> None:
-        """Let seconds pass again."""
+        """Let the clock run again."""
         if self._paused_at is not None:
             self._lost += time.monotonic() - self._paused_at
             self._paused_at = None
             self._turn()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until so many seconds have passed."""
+        """Wait until *seconds* have passed on this clock."""
         end = self.now() + seconds
         while self.is_paused or self.now() < end:
             turned = self._turned

@@ -1,4 +1,4 @@
-"""A session held open: commands run in it one after the other, and its work is kept when it is closed."""
+"""A session that runs commands one after the other; its work is kept when it is closed."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ from shoal.sessions.worker import Session, WorkerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """How a command in a session ended, and the end of what it said."""
+    """How a command in a session ended, and the end of its output."""
 
     exit_code: int | None
     signal: int | None
@@ -37,11 +37,11 @@ class CommandResult:
     error: str
     timed_out: bool = False
     limit: str | None = None
-    """The limit that it met, if it met one."""
+    """The limit that it exceeded, if any."""
 
 
 class OpenSession:
-    """An open session: everything in it is private to it until it is closed."""
+    """An open session: everything in it is private until it is closed."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -58,12 +58,12 @@ class OpenSession:
 
     @property
     def resources(self) -> dict[str, float]:
-        """What its commands used of the machine so far: the highest memory, and all CPU together."""
+        """What its commands used so far: the highest memory use, and all CPU time together."""
         return self._session.control.meter.resources
 
     @property
     def limits(self) -> ResourceLimits:
-        """What each command in it may spend."""
+        """The limits of each command."""
         return self._session.worker.limits
 
     async def run(
@@ -103,7 +103,7 @@ class OpenSession:
         )
 
     def _record_decision(self, decision: Decision) -> None:
-        if self.result is None:  # once it is closed, so is its log
+        if self.result is None:  # the log is closed together with the session
             note_decision(self._session, decision)
 
     async def close(self) -> WorkerResult:
@@ -136,7 +136,7 @@ class OpenSession:
 
 @contextlib.asynccontextmanager
 async def hold_session(context: RunContext, worker: WorkerSpec) -> AsyncIterator[OpenSession]:
-    """Open a session of a run for commands to come; on leaving, its work is kept."""
+    """Open a session of a run for commands; on exit, its work is kept."""
     await context.ledger.append(describe_start(context, worker))
     async with open_session(context, worker) as opened:
         session = OpenSession(opened)
@@ -147,7 +147,7 @@ async def hold_session(context: RunContext, worker: WorkerSpec) -> AsyncIterator
 
 
 def make_held_worker(step: str, index: int, limits: ResourceLimits | None) -> WorkerSpec:
-    """Make the worker of a session that waits for commands."""
+    """Make the worker of a session for commands."""
     agent = AgentSpec(name=step, adapter="command", command=("true",))
     task = ResolvedTask(name=step, prompt="", agent=agent, limits=limits)
     return WorkerSpec(step=step, index=index, count=1, task=task, adapter=CommandAdapter())

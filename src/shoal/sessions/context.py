@@ -30,7 +30,7 @@ from shoal.workspaces.remove import Trash
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """Everything that the sessions of one run have in common."""
+    """What all sessions of one run share."""
 
     run: str
     repository: Repository
@@ -47,31 +47,31 @@ class RunContext:
     grace: float = 5.0
     cleanup: bool = True
     keeps_database: bool = False
-    """Whether an agent's own database is kept beside its results."""
+    """Whether an agent's own database is stored with its results."""
     checkpoint_seconds: float | None = None
-    """How often the files of an agent are kept while it works; `None` means never."""
+    """How often an agent's files are saved while it works; `None` means never."""
     checkpoint_turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1), repr=False)
-    """Held while one is made, so that agents that work feel little of it."""
+    """Held while a checkpoint is made: one at a time, so that working agents are hardly slowed down."""
     is_guarded: bool = False
-    """Whether a process watches that ends all groups of this run when we are killed, and nothing else is needed."""
+    """Whether the guard alone ends all groups of this run when we are killed."""
     guard: Guard | None = field(default=None, repr=False)
-    """Who ends the sandboxes of agents when we are killed."""
+    """The guard, which ends the sandboxes of agents when we are killed."""
     base_stays: bool = True
-    """Whether the base is held as long as the run lives, and not for one session alone."""
+    """Whether the base is held as long as the run lives, and not for one session only."""
     aside: Aside | None = None
-    """What of the base a client goes without."""
+    """The client settings of the base that clients start without."""
     trusted: Base | None = None
-    """The user's own commit that the base builds on, where the base has work of agents in it."""
+    """The user's own commit that the base builds on, if the base contains work of agents."""
     toolchains: tuple[ToolFolder, ...] = ()
-    """What every sandbox of set-up and agents shows besides, as the user named it."""
+    """The folders that the user named to be shown in every sandbox of set-up and agents."""
     executable: ExecutableRules = field(default_factory=ExecutableRules)
-    """What the user adds to the table of files that run code, and excepts from it."""
+    """The user's changes to the rules for files that run code."""
     project: Project = field(default_factory=Project, repr=False)
     flood: FloodControl = field(default_factory=FloodControl, repr=False)
     pace: PollInterval = field(default_factory=PollInterval, repr=False)
     floor: HostDiskWatch = field(default_factory=HostDiskWatch, repr=False)
     bounds: WorkBounds = WORK_BOUNDS
-    """What our own work on agents' files may take."""
+    """Limits for our own work on agents' files."""
     on_gather: OnGather | None = field(default=None, repr=False)
     gateway: Gateway | None = field(default=None, repr=False)
     """The way of agents on `network: gateway` to their models; its processes run once an agent needs them."""
@@ -80,30 +80,30 @@ class RunContext:
 
     @property
     def trusted_base(self) -> Base:
-        """The newest base without work of agents that the user has not let through."""
+        """The newest base that contains no work of agents, or only work that the user approved."""
         return self.trusted or self.base
 
     @property
     def private(self) -> tuple[Path, ...]:
-        """Folders that no toolchain may bring into a box."""
+        """Folders that no toolchain may show in a sandbox."""
         return _private(self.repository.top, self.repository.home, self.environ.get("HOME"))
 
     @property
     def lenders(self) -> tuple[Path, ...]:
-        """The objects that a sandbox may read: those that the base reaches, and nothing that others bring in."""
+        """The objects that a sandbox may read: those that the base reaches, and no others."""
         return (self.base.objects,)
 
     @property
     def hidden(self) -> tuple[Path, ...]:
-        """Paths whose presence inside shows that the sandbox is broken."""
+        """Paths that must not exist inside: if one does, the sandbox is broken."""
         return _list_hidden(self.repository.git, self.paths.ledger)
 
     def workspace_path(self, step: str, index: int) -> Path:
-        """Name the workspace of one worker."""
+        """Return the path of one worker's workspace."""
         return self.paths.workspace(self.run, step, index)
 
     def output_log(self, session: str) -> OutputLog:
-        """Make the log of what the agent of *session* says."""
+        """Make the log for the output of *session*."""
         return OutputLog(self.run, session, self.ledger.note, self.mask, self.flood)
 
     def policy(
@@ -116,7 +116,7 @@ class RunContext:
         layers: Layers | None = None,
         network: Network = Network.NONE,
     ) -> Policy:
-        """Say what an agent's sandbox may see, with the objects of the base to borrow."""
+        """Make the policy of an agent's sandbox, with the base's objects to borrow."""
         return Policy(
             token=token,
             read=(*self.lenders, *read),
@@ -131,7 +131,7 @@ class RunContext:
         )
 
 
-# Asked for each session, and of the same few: to make a path takes longer than to find it.
+# Called for each session with the same few paths: making a path takes longer than looking it up.
 @functools.lru_cache(maxsize=64)
 def _private(top: Path, state: Path, home: str | None) -> tuple[Path, ...]:
     return (top, state, *((Path(home),) if home else ()))

@@ -1,4 +1,4 @@
-"""What a client is given of the user's own: the variables and login files that its adapter names, and no others."""
+"""What a client gets from the user: only the variables and login files that its adapter names."""
 
 import contextlib
 import json
@@ -20,22 +20,22 @@ from shoal.sessions.session_dir import SessionDir, own_folder
 from shoal.store.lock import hold_lock
 
 TOKENS = ("token", "expir", "refresh")
-"""Parts of the names of what a refresh changes."""
+"""Parts of the names of fields that a refresh changes."""
 LATER = ("expir", "last_refresh")
 SECRET = ("token", "key", "secret", "password")
 
 
 def is_refreshed(old: bytes, new: bytes) -> bool:
-    """Say whether *new* is *old* with other tokens and a later end; whose login it is must be the same."""
+    """Return whether *new* is *old* with other tokens and a later expiry; it must belong to the same account."""
     try:
         before, after = json.loads(old), json.loads(new)
         return _is_same(before, after, "") and _later(before, after)
-    except (ValueError, RecursionError, OverflowError):  # of a time that is too great for any clock
+    except (ValueError, RecursionError, OverflowError):  # a time that no clock can hold
         return False
 
 
 def tokens(content: bytes) -> dict[str, str]:
-    """Give the tokens of a login by their names: they are secrets."""
+    """Return the tokens of a login by name: they are secrets."""
     try:
         return dict(_tokens(json.loads(content), ""))
     except (ValueError, RecursionError):
@@ -51,7 +51,7 @@ def _tokens(value: object, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_same(old: object, new: object, name: str) -> bool:
-    """Compare two values by their form, and by all that is no token."""
+    """Compare two values in form, and in all that is not a token."""
     if type(old) is not type(new):
         return False
     if isinstance(old, dict) and isinstance(new, dict):
@@ -60,13 +60,13 @@ def _is_same(old: object, new: object, name: str) -> bool:
 
 
 def _later(old: object, new: object) -> bool:
-    """Say whether a time that is named in both is later in the new one, and none is earlier."""
+    """Return whether a time that both name is later in the new one, and none is earlier."""
     steps = list(_steps(old, new, ""))
     return max(steps, default=0) > 0 and min(steps, default=0) >= 0
 
 
 def _steps(old: object, new: object, name: str) -> Iterator[int]:
-    """Say of each time whether it went on (1), back (-1) or stayed; texts are those that sort as times do."""
+    """Return for each time whether it moved forward (1), back (-1) or not (0); only sortable texts are compared."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old:
             yield from _steps(old[key], new[key], str(key))
@@ -81,7 +81,7 @@ LARGEST_LOGIN = 2**20
 
 
 def client_variables(task: ResolvedTask, adapter: Adapter, environ: Mapping[str, str]) -> dict[str, str]:
-    """Take the variables that the client of *task* is given; permissions that list variables are kept to."""
+    """Take the variables for the client of *task*, limited by permissions that list variables."""
     if adapter.client is None:
         return {}
     listed = task.permitted.env
@@ -90,20 +90,20 @@ def client_variables(task: ResolvedTask, adapter: Adapter, environ: Mapping[str,
 
 
 def secrets_of(task: ResolvedTask, adapter: Adapter, environ: Mapping[str, str]) -> dict[str, str]:
-    """Give those of them that nobody may see."""
+    """Return those of them that are secret."""
     given = client_variables(task, adapter, environ)
     keys = adapter.client.keys if adapter.client else ()
     return {name: value for name, value in given.items() if name in keys}
 
 
 def login_secrets(adapter: Adapter, environ: Mapping[str, str]) -> dict[str, str]:
-    """Give the tokens in the login files that a client is given."""
+    """Return the tokens in the login files that a client gets."""
     return {name: value for content in _logins(adapter, environ).values() for name, value in tokens(content).items()}
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedLogin:
-    """The content of a login as it was laid into a private home, and when, in nanoseconds."""
+    """The content of a login as copied into a private home, and when, in nanoseconds."""
 
     content: bytes = field(repr=False)
     at: int
@@ -142,7 +142,7 @@ def furnish(
 
 
 def login_files(adapter: Adapter, environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Name the login files that the user has for the adapter's client."""
+    """List the user's login files for the adapter's client."""
     names = adapter.client.logins if adapter.client else ()
     if not names:
         return ()
@@ -161,15 +161,15 @@ def _logins(adapter: Adapter, environ: Mapping[str, str]) -> dict[str, bytes]:
 
 LOCK_SECONDS = 30.0
 LOCK = "logins.lock"
-TOLD = "it renewed its login {name} in its box, and that was not taken back into your home: "
-NOT_ASKED = "say `refresh_login: true` for this agent where a login may be used only once"
+TOLD = "it renewed its login {name} in its sandbox; the copy in your home was not updated: "
+NOT_ASKED = "set `refresh_login: true` for this agent if a login can be used only once"
 ANOTHER = "it is not the same login with newer tokens"
-MOVED = "yours was changed meanwhile"
+MOVED = "yours has changed meanwhile"
 
 
 @contextlib.asynccontextmanager
 async def lock_of_logins() -> AsyncIterator[None]:
-    """Hold what guards the user's login files against every other Shoal of this user."""
+    """Return the lock that guards the user's login files against other Shoals of this user."""
     async with hold_lock(own_folder() / LOCK, timeout=LOCK_SECONDS):
         yield
 
@@ -177,11 +177,11 @@ async def lock_of_logins() -> AsyncIterator[None]:
 async def return_logins(
     context: RunContext, session_dir: SessionDir, seeded: Mapping[str, CopiedLogin], *, is_asked: bool
 ) -> list[str]:
-    """Write renewed logins back where it *is_asked*; gives what a person should know of those that were not."""
+    """Write renewed logins back if *is_asked*; return remarks for people about those that were not."""
     try:
         return await _return_logins(context, session_dir, seeded, is_asked=is_asked)
-    except FAULTS as error:  # its work is good all the same
-        return [f"whether it renewed its login cannot be told: {error}"]
+    except FAULTS as error:  # its work counts all the same
+        return [f"cannot determine whether it renewed its login: {error}"]
 
 
 async def _return_logins(
@@ -201,7 +201,7 @@ async def _return_logins(
 
 
 def _is_touched(file: Path, laid: CopiedLogin) -> bool:
-    """Say whether the file may be another than was laid there, without opening what an agent could write."""
+    """Return whether the file may have changed since it was copied, without opening what an agent could write."""
     try:
         seen = file.lstat()
     except OSError:
@@ -210,7 +210,7 @@ def _is_touched(file: Path, laid: CopiedLogin) -> bool:
 
 
 async def _return_login(context: RunContext, name: str, old: bytes, new: bytes, *, is_asked: bool) -> str | None:
-    """Put one renewed login in the place of the old one, or say why not."""
+    """Replace the old login with the renewed one, or return why not."""
     if not is_refreshed(old, new):
         return ANOTHER
     if not is_asked:
@@ -223,5 +223,5 @@ async def _return_login(context: RunContext, name: str, old: bytes, new: bytes, 
             out.write(new)
             out.flush()
             os.fsync(out.fileno())
-        Path(out.name).replace(file)  # made with mode 0600
+        Path(out.name).replace(file)  # created with mode 0600
     return None

@@ -1,4 +1,4 @@
-"""What one session has on its disk: counted by walks, and exactly where a walk alone cannot be believed."""
+"""Measure a session's disk use by walking its files, with its processes stopped where a plain walk is not reliable."""
 
 import asyncio
 import contextlib
@@ -14,18 +14,18 @@ from shoal.limits.kind import LimitGroup, signal_each
 from shoal.proc.free_space import FreeSpace, room
 from shoal.proc.namespace import Namespace
 
-# By signals: a frozen group of version 1 cannot be killed, and would outlive a coordinator that is.
+# With signals: a frozen group of version 1 cannot be killed, and would outlive a killed coordinator.
 SECONDS = 2.0
-KERNEL_SECONDS = 0.25  # after which who waits in the kernel is believed to stay there
+KERNEL_SECONDS = 0.25  # after this, a process that waits in the kernel counts as stopped
 LOOK_SECONDS = 0.002
 STOPPED = frozenset("TtZX")
 
 
 @contextlib.asynccontextmanager
 async def hold_stopped(members: Callable[[], Iterable[int]]) -> AsyncIterator[bool]:
-    """Stop all *members* and give whether they all stand still; on leaving, those that we stopped go on.
+    """Stop all *members* and yield whether all have stopped; on exit, continue those that we stopped.
 
-    Whoever had stopped before stays so. Nobody who has been stopped can wake another or start one.
+    Processes that were stopped before stay stopped. A stopped process cannot wake or start another.
     """
     stopped: set[int] = set()
     try:
@@ -56,9 +56,9 @@ def _has_waited(since: float, seconds: float) -> bool:
 
 
 def _is_still(pid: int, *, is_waiting_enough: bool) -> bool:
-    """Say whether no thread of a process can run a program's code any more.
+    """Return whether no thread of a process can run its program's code any more.
 
-    Who waits in the kernel, for a disk or for a child that has its memory, stops before it leaves the kernel.
+    A thread that waits in the kernel, for a disk or a vfork child, stops before it leaves the kernel.
     """
     states = STOPPED | {"D"} if is_waiting_enough else STOPPED
     with contextlib.suppress(OSError):
@@ -73,26 +73,26 @@ def _state(file: str) -> str:
         return "X"
 
 
-# An honest build removes files while we walk, too. Two walks in a row that lost something are a reason to look closer,
-# and so is a disk that has lost more than the session has left: what a walk has passed can be moved behind it.
+# A legitimate build also removes files while we walk. Two walks in a row that lost something are a reason to look
+# closer; so is a disk that lost more than the session's remaining allowance: files can be moved behind a walk.
 LOST_WALKS = 2
-STILL_PART = 0.05  # of an agent's time, that it may stand still for being counted
-UNSTILL_COUNTS = 3  # so often it may not stand still
+STILL_PART = 0.05  # the share of an agent's time for which counting may stop it
+UNSTILL_COUNTS = 3  # the number of counts that may fail to stop it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """Where a session writes, and how much it may have there."""
+    """Where a session writes, and how much it may store there."""
 
     folders: tuple[Path, ...]
     most_bytes: int
     group: LimitGroup
     unread: Callable[[], Awaitable[int]] | None = None
-    """Counts what lies in those folders though we may not read it, where that can be done."""
+    """Counts what is in those folders although we may not read it, where that is possible."""
 
 
 class DiskUse:
-    """Counts what a session uses; *at_start* is what its disk had free before the session's first byte."""
+    """Counts a session's disk use; *at_start* is the free space of its disk before the session wrote anything."""
 
     def __init__(self, allowed: Allowance, at_start: FreeSpace) -> None:
         self._allowed = allowed
@@ -104,15 +104,15 @@ class DiskUse:
         self._not_before = 0.0
         self.entries = 0
         self.bytes = 0
-        """What the last walk found."""
+        """The result of the last walk."""
 
     @property
     def is_doubtful(self) -> bool:
-        """Say whether the last walk lost something on its way."""
+        """Return whether the last walk lost something on its way."""
         return self._lost_walks > 0
 
     async def is_over(self) -> bool:
-        """Count, and say whether it is more than the session may have."""
+        """Count, and return whether the session exceeds its limit."""
         used = await self._walk(REST)
         self.entries, self.bytes = used.entries, used.bytes
         if used.bytes > self._allowed.most_bytes:
@@ -123,7 +123,7 @@ class DiskUse:
         return await self._is_over_at_rest()
 
     def _is_suspect(self) -> bool:
-        """Say whether the session may have more than was seen."""
+        """Return whether the session may use more than the walk found."""
         now = room(self._place)
         taken = self._room.free_bytes - now.free_bytes
         taken += (self._room.free_inodes - now.free_inodes) * (ENTRY_BYTES + FILE_BYTES)
@@ -145,7 +145,7 @@ class DiskUse:
     async def _walk(self, rest: float) -> DiskUsage:
         allowed = self._allowed
         used = await measure_disk(*allowed.folders, pids=allowed.group.pids(), most_bytes=allowed.most_bytes, rest=rest)
-        # A folder that its owner may write but not list hides what is in it from an ordinary user.
+        # A folder that its owner may write but not list hides its content from an ordinary user.
         if used.unread and allowed.unread is not None and used.bytes <= allowed.most_bytes:
             return DiskUsage(max(used.bytes, await allowed.unread()), used.entries, lost=used.lost)
         return used

@@ -1,4 +1,4 @@
-"""What in a change runs code later: by the names of files, by parts of manifests, and by repositories in the tree."""
+"""Find what in a change runs code later: by file name, by parts of manifests, and repositories in the tree."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ TREE_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
-    """What a person should look at: *held* is not merged unless they say so, *instructions* are only named."""
+    """What a person should review: *held* is not merged without approval, *instructions* are only reported."""
 
     held: tuple[str, ...] = ()
     instructions: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ async def flag_changes(
 
 
 async def _manifests(gitdir: Path, base: str, commit: str, paths: Sequence[str], known: set[str]) -> list[str]:
-    """Name the parts of manifests that were changed and run code; one that cannot be judged counts as a whole."""
+    """Name the changed parts of manifests that run code; one that cannot be parsed counts as a whole."""
     judged = [path for path in paths[:MOST_MANIFESTS] if path not in known]
     found = [f"{path} ({UNREADABLE})" for path in paths[MOST_MANIFESTS:] if path not in known]
     names = [_name(side, path) for path in judged for side in (base, commit)]
@@ -76,16 +76,16 @@ async def _repositories(gitdir: Path, commit: str, paths: Iterable[str], rules: 
     read = await contents(gitdir, [_name(commit, folder) for folder in folders], limit=TREE_BYTES)
     names: dict[str, set[str]] = {}
     for folder, content in zip(folders, read, strict=True):
-        # Folders that differ by case are one where case does not count.
+        # Where case does not matter, folders that differ only by case are the same.
         names.setdefault(fold_path(folder), set()).update(_entries(content, len(commit)))
     hits = {folder for folder, entries in names.items() if is_repository(entries)}
-    return [f"{folder or '.'} (a git repository inside of this one)" for folder in folders if fold_path(folder) in hits]
+    return [f"{folder or '.'} (a nested git repository)" for folder in folders if fold_path(folder) in hits]
 
 
 def _entries(content: Content | None, digits: int) -> Iterable[str]:
     if content is None or content.kind != "tree":
         return ()
-    # One that is too large to be looked at is taken for what it could be.
+    # A manifest that is too large to read counts as executable.
     return ("HEAD", "objects", "refs") if content.data is None else tree_names(content.data, digits)
 
 
@@ -94,8 +94,8 @@ def _name(commit: str, path: str) -> bytes:
 
 
 def _some(found: Sequence[str]) -> tuple[str, ...]:
-    """Name some of each folder, then say how many more, so that none of a kind is out of sight for another."""
-    # One of each folder first, so that a thousand files of one kind do not keep another out of sight.
+    """Name some of each folder, then how many more, so that no kind is hidden by another."""
+    # First one per folder, so that a thousand files of one kind do not hide another kind.
     one_of_each = {path.rpartition("/")[0]: path for path in reversed(found)}
     named = [*dict.fromkeys((*sorted(one_of_each.values()), *found))] if len(found) > NAMED_AT_MOST else found
     more = (f"and {len(found) - NAMED_AT_MOST} more",) if len(found) > NAMED_AT_MOST else ()

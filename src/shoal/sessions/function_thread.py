@@ -1,4 +1,4 @@
-"""Python functions as agents: described for a sandboxed interpreter, or called in a thread of ours."""
+"""Python functions as agents: run by a sandboxed interpreter, or called in a thread of this process."""
 
 import asyncio
 import contextlib
@@ -20,10 +20,10 @@ from shoal.sessions.worker import Session
 
 
 async def run_in_thread(session: Session) -> AgentEnd:
-    """Call the worker's function on its workspace; when its time is over or it has to stop, it is left to itself."""
+    """Call the worker's function on its workspace; on timeout or stop, abandon it."""
     worker, workspace = session.worker, session.workspace
     if not workspace.is_visible or worker.function is None:
-        raise Unavailable("execution_mode thread", "this workspace is seen only in a box", "ask for worktree")
+        raise Unavailable("execution_mode thread", "this workspace is visible only in a sandbox", "ask for worktree")
     said = _call_in_thread(worker.function, (worker.task.prompt, workspace.path)[: arguments(worker.function)])
     try:
         async with asyncio.TaskGroup() as group:
@@ -33,7 +33,7 @@ async def run_in_thread(session: Session) -> AgentEnd:
             stopped.cancel()
     except BaseExceptionGroup as errors:
         raise first_error(errors) from None
-    # What goes on by itself may still write there: nobody else must get these files.
+    # An abandoned function may still write there: nobody else may get these files.
     workspace.can_recycle = workspace.can_recycle and said.done()
     code = _log_outcome(said.result(), session.log) if said.done() else None
     session.log.close()
@@ -42,7 +42,7 @@ async def run_in_thread(session: Session) -> AgentEnd:
 
 @dataclass(frozen=True, slots=True)
 class _ThreadOutcome:
-    """What a function gave, or the trace of what it raised."""
+    """What a function returned, or the traceback of its error."""
 
     stream: Stream
     text: bytes
@@ -55,13 +55,13 @@ def _log_outcome(outcome: _ThreadOutcome, log: OutputLog) -> int:
 
 
 def _call_in_thread(function: Callable[..., object], given: tuple[str | Path, ...]) -> "asyncio.Future[_ThreadOutcome]":
-    """Call *function* in a thread of its own that nobody has to wait for, not even the end of the process."""
+    """Call *function* in a thread that nothing has to wait for, not even the exit of the process."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[_ThreadOutcome] = loop.create_future()
 
     def work() -> None:
         said = _outcome(function, given)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(lambda: None if outcome.done() else outcome.set_result(said))
 
     threading.Thread(target=work, name="shoal-agent", daemon=True).start()
@@ -73,7 +73,7 @@ def _outcome(function: Callable[..., object], given: tuple[str | Path, ...]) -> 
         value = function(*given)
         value = asyncio.run(_await_value(value)) if inspect.isawaitable(value) else value
         text = "" if value is None else str(value)
-    except BaseException as error:  # whatever it raises is its failure, and never ours
+    except BaseException as error:  # whatever it raises is its failure, never ours
         trace = "".join(traceback.format_exception(error))
         return _ThreadOutcome(Stream.STDERR, trace.encode(errors="replace"), 1)
     return _ThreadOutcome(Stream.STDOUT, text.encode(errors="replace"), 0)
@@ -89,13 +89,13 @@ REMEDY = "define it with `def` at the top of a module"
 def function_agent(function: Callable[..., object], private: tuple[Path, ...]) -> AgentSpec:
     """Make an agent of *function*, called with the prompt and, if it takes two arguments, the workspace's path.
 
-    What is imported from the repository is imported from the agent's own workspace: nothing *private* is shown.
+    Modules of the repository are imported from the agent's own workspace; *private* folders are never shown.
     """
     qualname = getattr(function, "__qualname__", "")
     file = _file(function)
     is_bound = inspect.ismethod(function) and not inspect.isclass(function.__self__)
     if not inspect.isroutine(function) or is_bound or "<" in qualname or file is None:
-        raise BadInput(f"{qualname or function!r:.80} cannot be found again by another process; {REMEDY}")
+        raise BadInput(f"{qualname or function!r:.80} cannot be imported by another process; {REMEDY}")
     folders = [Path(folder) for folder in sys.path if folder and Path(folder).is_dir()]
     shown = [folder for folder in folders if not any(place.is_relative_to(folder) for place in private)]
     top = private[0]
@@ -127,7 +127,7 @@ def _is_importable(function: Callable[..., object], file: Path, shown: list[Path
 
 
 def arguments(function: Callable[..., object]) -> int:
-    """Say how many it takes: the prompt, or the prompt and the path of the workspace."""
+    """Return how many arguments it takes: the prompt, or the prompt and the path of the workspace."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     taken = [parameter for parameter in inspect.signature(function).parameters.values() if parameter.kind in kinds]
     needed = [parameter for parameter in taken if parameter.default is inspect.Parameter.empty]

@@ -1,4 +1,4 @@
-"""The last of the host's disk: watched apart from any walk, the faster the less is left, for all sessions at once."""
+"""Protect the host's last free disk space: poll it for all sessions at once, more often the less is left."""
 
 import asyncio
 import contextlib
@@ -11,8 +11,8 @@ from pathlib import Path
 from shoal.limits.kind import LimitGroup
 from shoal.proc.free_space import LONGEST, FreeSpace, pause, room
 
-WINDOW_SECONDS = 0.1  # in which the fall is measured
-REACTION_SECONDS = 0.15  # until who was ended writes no more
+WINDOW_SECONDS = 0.1  # the window in which the decrease is measured
+REACTION_SECONDS = 0.15  # how long a killed process may still write
 NEAR_BYTES = 2**30
 NEAR_INODES = 100_000
 SAMPLE_SECONDS = 0.1
@@ -20,7 +20,7 @@ SETTLE_SECONDS = 0.05
 
 
 class HostDiskWatch:
-    """Ends who fills the host's disk, before the floor of its free space or inodes is passed."""
+    """Ends the session that fills the host's disk before free space or inodes fall below the reserve."""
 
     def __init__(self) -> None:
         self._disks: dict[int, _Disk] = {}
@@ -28,7 +28,7 @@ class HostDiskWatch:
     @contextlib.contextmanager
     def watching(self, group: LimitGroup, place: Path) -> Iterator["DiskWriter"]:
         """Watch the disk of *place* while a session writes there."""
-        device = os.stat(place).st_dev  # noqa: PTH116 - for each session, and half the time of Path.stat
+        device = os.stat(place).st_dev  # noqa: PTH116 - called per session; Path.stat takes twice as long
         disk = self._disks.setdefault(device, _Disk(place))
         tenant = DiskWriter(group)
         disk.enter(tenant)
@@ -39,16 +39,16 @@ class HostDiskWatch:
 
 
 class DiskWriter:
-    """A session that writes on a disk; *ended* is set when it was ended to keep the last of it free."""
+    """A session that writes to a disk; *ended* is set when it was ended to keep the reserve free."""
 
     def __init__(self, group: LimitGroup) -> None:
         self.group = group
         self.entries = 0
-        """How many files it was last seen to have."""
+        """How many files it had at the last count."""
         self.ended = asyncio.Event()
 
     def end(self) -> None:
-        """Kill at once: whoever writes fast has the disk full before a task is woken up."""
+        """Kill at once: a fast writer fills the disk before a task wakes up."""
         self.group.kill()
         self.ended.set()
 
@@ -64,7 +64,7 @@ class DiskWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What went to disks, what went anywhere, and the seconds of CPU."""
+    """Bytes written to disks, bytes written anywhere, and CPU seconds."""
 
     stored: int = 0
     written: int = 0
@@ -78,7 +78,7 @@ class _Look:
 
 
 class _Disk:
-    """One file system, and who writes there."""
+    """One file system, and the sessions that write there."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -95,7 +95,7 @@ class _Disk:
             self._sample()
 
     def leave(self, tenant: DiskWriter) -> None:
-        """Watch *tenant* no more."""
+        """Stop watching *tenant*."""
         self._tenants.pop(tenant, None)
         if not self._tenants and self._timer is not None:
             self._timer.cancel()
@@ -105,7 +105,7 @@ class _Disk:
     def _sample(self) -> None:
         loop = asyncio.get_running_loop()
         rest = LONGEST
-        with contextlib.suppress(OSError):  # a network's disk may be away for a while
+        with contextlib.suppress(OSError):  # a network disk may be away for a while
             look = _Look(loop.time(), room(self._place))
             self._looks.append(look)
             while len(self._looks) > 2 and self._looks[1].at <= look.at - WINDOW_SECONDS:
@@ -115,7 +115,7 @@ class _Disk:
         self._timer = loop.call_later(rest, self._sample)
 
     def _judge(self, look: _Look) -> None:
-        """End whoever takes the last of the disk, one at a time: the others may go on when it is gone."""
+        """End whoever takes the last of the disk, one at a time: the others may continue if that suffices."""
         lost_bytes, lost_inodes = self._fall(look)
         spare = look.room
         if look.at >= self._not_before:
@@ -130,7 +130,7 @@ class _Disk:
                 self._tenants[tenant] = tenant.sample()
 
     def _fall(self, look: _Look) -> tuple[float, float]:
-        """Say how many bytes and inodes the disk loses in a second, and nothing where it is well above its floor."""
+        """Return how many bytes and inodes the disk loses per second; zero while it is well above its reserve."""
         first = self._looks[0]
         passed = max(look.at - first.at, WINDOW_SECONDS / 2)
         fallen_bytes = first.room.free_bytes - look.room.free_bytes
@@ -138,15 +138,15 @@ class _Disk:
         return max(0.0, fallen_bytes / passed), max(0.0, fallen_inodes / passed)
 
     def _growth(self, tenant: DiskWriter) -> _Sample:
-        """Say what *tenant* has done since the last sample."""
+        """Return what *tenant* has done since the last sample."""
         now, before = tenant.sample(), self._tenants[tenant]
         return _Sample(now.stored - before.stored, now.written - before.written, now.spent - before.spent)
 
     def _end_writer(self, look: _Look) -> None:
-        """End who has stored most of late.
+        """End the session that stored most recently.
 
-        Not every file system counts what is stored, and space can be taken without a write: once the floor is passed
-        and more goes, it is who has written most anywhere, or else has worked most.
+        Not every file system counts what is stored, and space can be taken without a write. So once the reserve is
+        used and more goes, it is the session that wrote most anywhere, or else the one that used most CPU.
         """
         grown = {tenant: self._growth(tenant) for tenant in self._tenants}
         writer = max(grown, key=lambda tenant: (grown[tenant].stored, grown[tenant].written, grown[tenant].spent))
@@ -155,7 +155,7 @@ class _Disk:
             self._end_one(writer, look)
 
     def _end_maker(self, look: _Look) -> None:
-        """End who has most files of those at work: who sleeps makes none, whatever a walk has counted of it."""
+        """End the working session with the most files: a sleeping one makes none, whatever a walk counted."""
         spent = {tenant: self._growth(tenant).spent for tenant in self._tenants}
         if any(spent.values()):
             self._end_one(max(spent, key=lambda tenant: (spent[tenant] > 0, tenant.entries, spent[tenant])), look)
@@ -170,7 +170,7 @@ class _Disk:
 
 
 def _read_sample(pid: int) -> _Sample:
-    """Read what a process, with those that it has buried, has written; nothing where it cannot be looked at."""
+    """Read what a process and its reaped children have written; nothing if it cannot be inspected."""
     with contextlib.suppress(OSError, ValueError):
         counted = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
         return _Sample(stored=int(counted.get("write_bytes", 0)), written=int(counted.get("wchar", 0)))

@@ -1,4 +1,4 @@
-"""What this host can hold: the sandbox and the kind of workspace, found by trying."""
+"""Find out by trying which sandbox and which kind of workspace this host supports."""
 
 import asyncio
 import contextlib
@@ -28,18 +28,18 @@ from shoal.workspaces.quota import assert_available, unwritten_bytes
 from shoal.workspaces.remove import Trash, remove_all
 
 HOST = Path("/dev")
-FOLDER = HOST / "shoal"  # a file system for temporary files may refuse devices, this one never does
+FOLDER = HOST / "shoal"  # file systems for temporary files may refuse devices; this one never does
 NAMES = ("null", "zero", "full", "random", "urandom", "tty")
 NOBODY = 65534
 TRIAL = "trial-"
-"""How the folder of a trial begins, among the session directories; then comes which process made it."""
+"""The prefix of a trial's folder among the session directories; the name of its process follows."""
 MODE = stat.S_IFCHR | 0o666
 
 
 def device_nodes() -> tuple[Path, ...]:
-    """Give nodes that belong to nobody, made once for each boot; none where none are needed or can be made.
+    """Return device nodes that belong to nobody, made once per boot; none if they are unnecessary or impossible.
 
-    A sandbox of root's has no capabilities, and so cannot change what belongs to somebody else.
+    A sandbox started by root has no capabilities, and so cannot change what belongs to somebody else.
     """
     if not owns_host_nodes():
         return ()
@@ -51,7 +51,7 @@ def device_nodes() -> tuple[Path, ...]:
 
 
 def owns_host_nodes() -> bool:
-    """Say whether the host's nodes belong to who we are."""
+    """Return whether the host's nodes belong to the current user."""
     return (HOST / "null").stat().st_uid == os.geteuid()
 
 
@@ -66,28 +66,28 @@ def _are_whole() -> bool:
 
 
 def _make() -> None:
-    """Make them aside and rename: another Shoal may do the same, and whoever looks finds all or none."""
+    """Make them in a temporary folder and rename it: another Shoal may do the same, and readers find all or none."""
     aside = Path(tempfile.mkdtemp(prefix=".shoal-", dir=HOST))
     try:
         for name in NAMES:
             node = aside / name
             os.mknod(node, MODE, (HOST / name).stat().st_rdev)
-            node.chmod(0o666)  # mknod heeds the umask
+            node.chmod(0o666)  # mknod respects the umask
             os.chown(node, NOBODY, NOBODY)
         aside.chmod(0o755)
         if FOLDER.exists():
             FOLDER.rename(aside / "old")
-        with contextlib.suppress(OSError):  # another Shoal was quicker
+        with contextlib.suppress(OSError):  # another Shoal was faster
             aside.rename(FOLDER)
         shutil.rmtree(FOLDER / "old", ignore_errors=True)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     if not _are_whole():
-        raise OSError(f"{FOLDER} is not as it was made")
+        raise OSError(f"{FOLDER} was changed after it was made")
 
 
 MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-TRIAL_SECONDS = 45.0  # some milliseconds, but on a host with a hundred busy processes
+TRIAL_SECONDS = 45.0  # milliseconds, except on a host with a hundred busy processes
 
 
 async def probe_sandbox(name: str, environ: Mapping[str, str]) -> Sandbox:
@@ -119,9 +119,9 @@ def _host(search: str) -> SandboxHost:
 
 
 async def kind_of_workspace(strategy: str, sandbox: Sandbox, paths: StatePaths, *, stays: bool = False) -> Kind:
-    """Give the kind that was asked for; `auto` is overlay, and worktree where that is not available.
+    """Return the requested kind of workspace; `auto` is overlay, or worktree where overlay is not available.
 
-    One that *stays* when its agent has ended is never an overlay, which is there only while it is mounted.
+    With *stays*, the workspace must outlive its agent, so it is never an overlay, which exists only while mounted.
     """
     trial = paths.session_dirs / f"{TRIAL}{Fleet.ours().name}"
     host = WorkspaceHost(pool=paths.pool, trial=trial, try_layers=functools.partial(_try_layers, sandbox))
@@ -130,23 +130,23 @@ async def kind_of_workspace(strategy: str, sandbox: Sandbox, paths: StatePaths, 
     finally:
         if trial.exists():
             trash = Trash(paths.root / "trash")
-            trash.throw(trial)  # at once: a cancel can cut a removal off
+            trash.throw(trial)  # immediately: a cancellation can interrupt a removal
             await trash.empty()
 
 
 def assert_room(paths: StatePaths) -> None:
-    """Raise `Broken` where one more session would take the last of the host's disk."""
-    # What the disk has yet to take lies in memory: where there is room for as much as that, nobody needs to count.
+    """Raise `Broken` if one more session would use the host's last free disk space."""
+    # What the disk has yet to take is in memory: where there is room for that much, nobody has to count.
     if free_floor(paths.root, coming_bytes=MEMORY_BYTES) is None:
         return
     if short := free_floor(paths.root, coming_bytes=unwritten_bytes(paths.session_dirs)):
-        raise Broken(f"{short}; make room, or run `shoal clean`")
+        raise Broken(f"{short}; free some space, or run `shoal clean`")
 
 
 async def assert_exact_disk(sandbox: Sandbox, paths: StatePaths) -> None:
-    """Try a disk of a size of its own; raise `Unavailable` where no agent could be held to one."""
+    """Try a disk of fixed size; raise `Unavailable` if no agent could be limited to one."""
     if not sandbox.confines:
-        why = "without a sandbox an agent can write on every disk"
+        why = "without a sandbox an agent can write to every disk"
         raise Unavailable("`disk: exact`", why, "use the bubblewrap sandbox, or set `disk: polled`")
     place = paths.session_dirs / f"{TRIAL}{Fleet.ours().name}"
     try:

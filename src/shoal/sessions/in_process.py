@@ -1,4 +1,4 @@
-"""An in-process agent as a member of a run: its model is asked from here, its hands are in the session's sandbox."""
+"""Run an in-process agent: this process asks its model, and its tools run in the session's sandbox."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ def _note_usage(session: Session, usage: dict[str, float]) -> None:
 
 
 def assert_agent(spec: AgentSpec) -> None:
-    """Raise `BadInput` or `Unavailable` where *spec* names no model that this program can ask."""
+    """Raise `BadInput` or `Unavailable` if *spec* names no model that this process can ask."""
     try:
         _agent(spec)
     except BadInput as error:
@@ -77,7 +77,7 @@ def _limits(mind: ModelSettings) -> AgentLimits:
 
 
 def _make_scripted_model(mind: ModelSettings) -> ScriptedModel:
-    """Make the model that gives the replies of a file."""
+    """Make the model that replies as a file says."""
     return ScriptedModel([_step(reply) for reply in json.loads(mind.replies or "[]")])
 
 
@@ -90,7 +90,7 @@ def _step(reply: str | dict[str, dict[str, object]] | list[dict[str, dict[str, o
 
 @contextlib.asynccontextmanager
 async def _forked(worker: WorkerSpec, tools: OpenSession) -> AsyncIterator[Agent]:
-    """Give a fork with tools in the session; what it spends is the base's too."""
+    """Yield a fork with tools in the session; its usage is added to the base's."""
     spec = worker.task.agent
     base = _agent(spec)
     wanted = spec.mind.tools if spec.mind else TOOLS
@@ -100,13 +100,13 @@ async def _forked(worker: WorkerSpec, tools: OpenSession) -> AsyncIterator[Agent
         if spec.mind.temperature is not None:
             setup = replace(setup, settings={**setup.settings, "temperature": spec.mind.temperature})
     async with contextlib.AsyncExitStack() as stack:
-        if spec.made is None:  # whoever made an agent closes its connections
+        if spec.made is None:  # the agent's maker closes its connections
             await stack.enter_async_context(base)
         yield stack.enter_context(base.sharing(setup))
 
 
 async def _outcome(fork: Agent, session: Session) -> Reply | ShoalError:
-    """Ask, until there is an answer, its time is over, or it is told to stop."""
+    """Run until there is an answer, its time is over, or it is stopped."""
     try:
         async with asyncio.TaskGroup() as group:
             asked = group.create_task(_prompt_agent(fork, session))
@@ -123,7 +123,7 @@ async def _outcome(fork: Agent, session: Session) -> Reply | ShoalError:
 
 
 async def _prompt_agent(fork: Agent, session: Session) -> Reply | ShoalError:
-    """Ask for the task, then say what a person says meanwhile; its time is for all of that together."""
+    """Prompt with the task, then with each message of a person; its time limit covers all of them."""
     worker, said = session.worker, session.worker.task.prompt
     end = None if worker.seconds is None else time.monotonic() + worker.seconds
     try:
@@ -158,11 +158,11 @@ def _usage(fork: Agent) -> dict[str, float]:
 
 @dataclass
 class _AgentEvents:
-    """Turns what the agent does into words: its texts are its output, its tools are told beside."""
+    """Turns agent events into output: its texts are its output, its tool calls activities."""
 
     log: OutputLog
     text: str = ""
-    """What it said last, which is said again in full if it was its answer."""
+    """The last text, which is printed again in full if it was the answer."""
     on_usage: Callable[[dict[str, float]], None] = lambda usage: None
     usage: dict[str, float] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Keeping an ended agent's work: sealed in a sandbox, taken in as a pack, held by a ref; or its raw files stay."""
+"""Keep an ended agent's work: seal it in a sandbox, import the pack, and create the branch; or keep the raw files."""
 
 import asyncio
 import contextlib
@@ -35,13 +35,13 @@ NAME_CHARS = 300
 
 
 async def find_secrets(context: RunContext, base: str, commit: str) -> tuple[str, ...]:
-    """Name the files and commits since *base* that have a secret in them; earlier commits of the branch too."""
+    """Name the files and commits since *base* that contain a secret, including earlier commits of the branch."""
     if not context.mask.has_long:
         return ()
     wanted = ("rev-list", "--objects", f"--max-count={MOST_OBJECTS}", commit, f"^{base}")
     done = await git(context.repository.git, *wanted, limit=MOST_OBJECTS * 200)
     rows = [line.partition(b" ") for line in done.stdout.split(b"\n")[:MOST_OBJECTS]]
-    names = {name: path for name, _, path in rows if len(name) == context.repository.digits}  # the last may be cut
+    names = {name: path for name, _, path in rows if len(name) == context.repository.digits}  # the last may be cut off
     found: dict[str, None] = {}
     for name, content in zip(names, await contents(context.repository.git, list(names), limit=MOST_BYTES), strict=True):
         if content is not None and content.data and (secrets := context.mask.names_in(content.data)):
@@ -60,7 +60,7 @@ LARGE_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptWork:
-    """Where the work is now: on *branch*, nowhere because there was none, or still raw because of *failure*."""
+    """Where the work is: on *branch*, nowhere because nothing changed, or still in raw files because of *failure*."""
 
     branch: str | None = None
     commit: str | None = None
@@ -68,29 +68,29 @@ class KeptWork:
     refs: tuple[str, ...] = ()
     unkept: tuple[str, ...] = ()
     large: tuple[str, ...] = ()
-    """Of those, what is too large for a branch."""
+    """Those of them that are too large for a branch."""
     special: tuple[str, ...] = ()
     unconverted: tuple[str, ...] = ()
     ignored: int = 0
     flags: Flags = field(default_factory=Flags)
     notes: tuple[str, ...] = ()
-    """How it was kept, where that is not as usual."""
+    """Remarks about how it was kept, if that is unusual."""
     secrets: tuple[str, ...] = ()
     failure: str | None = None
 
     @property
     def must_stay(self) -> bool:
-        """Say whether some bytes are only in the raw files."""
+        """Return whether some of the work is only in the raw files."""
         return self.failure is not None or bool(self.unkept)
 
     @property
     def too_large(self) -> str | None:
-        """Say which files are not on the branch because of their size."""
+        """Describe which files are not on the branch because of their size."""
         if not self.large:
             return None
         names = ", ".join(self.large[:LARGE_NAMED]) + (", …" if len(self.large) > LARGE_NAMED else "")
         count = "1 file is" if len(self.large) == 1 else f"{len(self.large)} files are"
-        where = "its raw files have everything, and the branch the rest" if self.commit else "its raw files stay"
+        where = "the raw files have everything, the branch the rest" if self.commit else "its raw files stay"
         return f"{count} too large for a branch (over {MAX_BLOB_BYTES // 2**20} MiB): {names}; {where}"
 
     def on(self, result: WorkerResult, session_dir: Path) -> WorkerResult:
@@ -115,11 +115,11 @@ class KeptWork:
 
 
 NOTHING = KeptWork()
-"""There was no work."""
+"""Nothing was changed."""
 
 
 async def add_continued(context: RunContext, worker: WorkerSpec, work: KeptWork) -> KeptWork:
-    """Count the files of the interrupted session that *worker* continued as its own work, also unchanged ones."""
+    """Count the files of the interrupted session that *worker* continued as its own work, even unchanged ones."""
     commit = work.commit or worker.base
     if worker.origin is None or commit is None or work.failure is not None:
         return work
@@ -134,7 +134,7 @@ async def add_continued(context: RunContext, worker: WorkerSpec, work: KeptWork)
 async def keep_work(
     context: RunContext, workspace: Workspace, directory: SessionDir, *, branch: str, request: SealRequest
 ) -> KeptWork:
-    """Bring the work to a branch; try again without the agent's own history if that is what is unsound."""
+    """Bring the work to a branch; if the agent's own history is invalid, try again without it."""
     ref = f"refs/heads/{branch}"
     here = await value(context.repository, ref) if not workspace.is_overlay else None
     join = here if here not in (None, context.base.commit) else ""
@@ -149,7 +149,7 @@ async def keep_work(
                 why = result.failure
                 seal = await seal_work(there, workspace, directory, replace(request, has_history=False))
                 result = await _import(there, replace(seal, squashed=why), ref, here)
-    except DiskFull as error:  # without its history the files take as much
+    except DiskFull as error:  # without their history the files take as much space
         return KeptWork(failure=f"sealing failed: {error}")
     if result.commit is None and result.failure is None and here == context.base.commit:
         await move(context.repository, [Move(ref, ABSENT, here)])
@@ -158,7 +158,7 @@ async def keep_work(
 
 @contextlib.asynccontextmanager
 async def _able_to_read(context: RunContext, join: str | None) -> AsyncIterator[RunContext]:
-    """Lend the seal a commit that the host made in a linked worktree meanwhile, if there is one."""
+    """Let the seal read a commit that the host made in a linked worktree meanwhile, if there is one."""
     if not join:
         yield context
         return
@@ -167,7 +167,7 @@ async def _able_to_read(context: RunContext, join: str | None) -> AsyncIterator[
 
 
 def add_seal_notes(known: KeptWork, seal: Seal) -> KeptWork:
-    """Add what the seal said of single files, and why it failed."""
+    """Add what the seal reported about single files, and why it failed."""
     return replace(
         known,
         unkept=seal.unkept,
@@ -182,13 +182,13 @@ def add_seal_notes(known: KeptWork, seal: Seal) -> KeptWork:
 
 def _notes(seal: Seal) -> Iterator[str]:
     if seal.squashed is not None:
-        kept = "no other change is left" if seal.tip is None else "its files are kept as one commit"
+        kept = "no other changes remain" if seal.tip is None else "its files are kept as one commit"
         yield f"{kept}, without its own history: {seal.squashed}"
     if seal.is_partial:
-        yield "some of its other branches or stashes were left out: they could not be checked within the bounds"
+        yield "some of its other branches or stashes were left out: checking them exceeded the limits"
     if seal.is_plain:
         yield (
-            "its .gitignore or .gitattributes files cost too much to follow: files are kept as they are, "
+            "its .gitignore or .gitattributes files are too expensive to apply: files are kept as they are, "
             "without those that the base ignores"
         )
 
@@ -219,7 +219,7 @@ async def _import(context: RunContext, seal: Seal, ref: str, here: str | None) -
         release(taken)
     if not is_moved:
         why = await refusal(context.repository, ref, seal.tip)
-        return replace(known, failure=f"{ref} {f'cannot be made: {why}' if why else 'was moved by somebody else'}")
+        return replace(known, failure=f"{ref} {f'cannot be created: {why}' if why else 'was moved by somebody else'}")
     return replace(
         known,
         branch=ref.removeprefix("refs/heads/") if has_work else None,
@@ -237,7 +237,7 @@ MAX_PATCH_BYTES = 64 * 2**20
 
 
 async def add_patch(context: RunContext, work: KeptWork, result: WorkerResult) -> WorkerResult:
-    """Write the work as a patch beside the other results, where its kind of workspace has no branch, and name it."""
+    """Write the work as a patch into the results folder if its kind of workspace has no branch, and name the patch."""
     if not context.kind.leaves_patch or work.commit is None:
         return result
     options = ("--binary", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=all")
@@ -254,15 +254,15 @@ async def add_patch(context: RunContext, work: KeptWork, result: WorkerResult) -
 
 SECONDS = 120.0
 
-# Whatever was touched since the opening in any way (content, mode, times, flags, attributes: all change the ctime) is
-# made anew. Files first: they are deleted, and git later finds only what is missing.
+# Everything touched since the start in any way (content, mode, times, flags, attributes: all change the ctime) is
+# recreated. Files first: they are deleted, so that git later only finds missing files.
 CLEAN = """
 set -eu
 find . -xdev -type d ! -perm 755 -exec chmod 00755 {} \\;
 find . -xdev -mindepth 1 ! -path ./.git ! -type d -cnewer "$MARK" -delete
 git clean -ffdxq -e /.git
 """
-# In a sandbox of its own, after the folders: what is made in a folder inherits from it.
+# In a sandbox of its own, after the folders: files inherit from the folder that they are created in.
 RESTORE = """
 set -eu
 git read-tree --reset -u "$BASE"
@@ -272,7 +272,7 @@ test -z "$(git status --porcelain --ignored)"
 
 
 async def recycle(session: Session) -> Path | None:
-    """Make the workspace pristine and return its index, or `None` when it cannot serve again."""
+    """Reset the workspace and return its index, or `None` if it cannot be used again."""
     context, workspace, directory = session.context, session.workspace, session.directory
     gitdir = directory.path / f"recycle-{secrets.token_hex(3)}"
     write_gitdir(
@@ -304,18 +304,18 @@ async def _run(session: Session, gitdir: Path, script: str) -> None:
         async with asyncio.timeout(SECONDS):
             done = await process.wait()
     if done.code != 0:
-        raise Broken("the worktree cannot be made pristine")
+        raise Broken("the worktree cannot be reset")
 
 
 def renew_folders(top: Path, since: int, aside: Path) -> None:
-    """Put a new folder in the place of each that was touched after *since*, *top* included, with the same entries.
+    """Replace each folder that was touched after *since*, *top* included, by a new one with the same entries.
 
-    A folder holds more than can be looked at and set back: special modes, flags, access lists, a version, times.
-    New ones are made in *aside*, from which they inherit nothing of the agent's. Nobody else may be at work in *top*.
+    A folder has more than can be inspected and reset: special modes, flags, access lists, a version, times.
+    New folders are made in *aside*, where they inherit nothing from the agent's. Nothing else may use *top* meanwhile.
     """
     for folder in reversed(_list_touched_folders(str(top), since)):
         fresh = f"{aside}/fresh-{secrets.token_hex(4)}"
-        os.mkdir(fresh)  # noqa: PTH102 - hundreds of them: a Path takes longer to make than a folder
+        os.mkdir(fresh)  # noqa: PTH102 - hundreds of them: making a Path takes longer than making a folder
         os.chmod(fresh, 0o755)  # noqa: PTH101, S103
         for name in os.listdir(folder):
             os.rename(f"{folder}/{name}", f"{fresh}/{name}")  # noqa: PTH104
@@ -324,7 +324,7 @@ def renew_folders(top: Path, since: int, aside: Path) -> None:
 
 
 def _list_touched_folders(top: str, since: int) -> list[str]:
-    """Find them, each before those in it."""
+    """List them, each before those inside it."""
     found, rest = [], [top]
     while rest:
         place = rest.pop()

@@ -1,4 +1,4 @@
-"""What a session may spend, and the watching of it: the first limit that is passed is named."""
+"""Watch what a session uses, and name the first limit that it exceeds."""
 
 import asyncio
 import os
@@ -24,47 +24,47 @@ from shoal.sessions.session_dir import SYSTEM_PATH
 from shoal.workspaces.quota import is_full, unwritten_bytes
 
 DISK_SECONDS = 1.0
-# A build may run into its pids now and then. A bomb is who is refused at every look for two seconds, or was refused and
-# stays at its limit for so long: the shells of bash's bomb wait for seconds before they try again.
+# A build may hit its pids limit now and then. A bomb is refused forks at every poll for two seconds, or was refused
+# and stays at its limit for that long: the shells of bash's fork bomb wait for seconds before they try again.
 PERSISTENT_SECONDS = 1.8
 LEAST_LOOKS = 3
-# Whoever has spent no time has done nothing; looked at all the same once in a while, for what others may have done.
+# A session that used no CPU has done nothing; it is still polled now and then, for what others may have done to it.
 IDLE_SECONDS = 30.0
 CROWDED = 0.9
-# An agent may read that its disk is full, think, and make room; who has made none for so long will not.
+# An agent may notice that its disk is full, think, and free space; after this time it will not.
 FULL_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionBounds:
-    """The limits of one session, the group that holds it to them, and where it can write."""
+    """The limits of one session, the group that enforces them, and where it can write."""
 
     group: LimitGroup
     limits: ResourceLimits
     folders: tuple[Path, ...]
     session_dir: Path
     given_bytes: int = 0
-    """What already lay in those folders when the session was opened."""
+    """The bytes in those folders when the session was opened."""
     disk: Path | None = None
-    """The disk of its own that holds them, where the limit of disk is exact."""
+    """Its own disk that holds them, with `disk: exact`."""
     full_seconds: float = FULL_SECONDS
     unread: Callable[[], Awaitable[int]] | None = None
-    """Counts what lies in those folders though we may not read it, where that can be done."""
+    """Counts what is in those folders although we may not read it, where that is possible."""
     clock: WorkClock = field(default_factory=WorkClock)
-    """Counts the agent's time, but for that in which it is frozen."""
+    """Counts the agent's time, except while it is frozen."""
     pace: PollInterval = field(default_factory=PollInterval)
     floor: HostDiskWatch = field(default_factory=HostDiskWatch)
     meter: ResourceMeter = field(default_factory=ResourceMeter)
     record: Record = lambda sample: None
     """Records a sample of what the session uses."""
     at_start: FreeSpace | None = None
-    """What the host's disk had free before the agent could write."""
+    """The free space of the host's disk before the agent could write."""
 
     def find_reached_limit(self, *, failed: bool) -> str | None:
-        """Name the limit that an ended agent reached: the kernel's own counters say so, or the disk that it left full.
+        """Name the limit that an ended agent reached, from the kernel's counters or because it left its disk full.
 
-        An agent that filled its disk and freed space again reached nothing; one that leaves it full and reports success
-        may have lost what it wrote last.
+        An agent that filled its disk and freed space again reached no limit. If it leaves the disk full and reports
+        success, it may have lost its last writes.
         """
         breach = self.group.breach()
         if breach and (breach == "memory" or failed):
@@ -72,20 +72,20 @@ class SessionBounds:
         return "disk" if self.fills_its_disk else None
 
     def is_crowded(self, usage: ResourceUsage) -> bool:
-        """Say whether it has about as many processes as it may."""
+        """Return whether it has nearly as many processes as it may have."""
         most = self.limits.pids
         return most is not None and usage.pids is not None and usage.pids >= CROWDED * most
 
     @property
     def fills_its_disk(self) -> bool:
-        """Say whether the agent has a disk of its own, and has filled it."""
+        """Return whether the agent has its own disk and filled it."""
         return self.disk is not None and is_full(self.disk, self.limits.disk_bytes or 0)
 
 
 async def wait_for_breach(bounds: SessionBounds, since: float, tenant: DiskWriter | None = None) -> str:
-    """Look until a limit is passed for good, and name it; *since* is when the agent was let in.
+    """Poll until a limit is exceeded for good, and name it; *since* is when the agent started.
 
-    *tenant* is told how many files the session was seen to have.
+    *tenant* receives the number of files that the session has.
     """
     watch = _LimitWatch(bounds, since, tenant or DiskWriter(bounds.group))
     with bounds.pace.watching():
@@ -99,20 +99,20 @@ async def wait_for_breach(bounds: SessionBounds, since: float, tenant: DiskWrite
 
 
 class _LimitWatch:
-    """What was seen of one session so far."""
+    """What is known about one session so far."""
 
     def __init__(self, bounds: SessionBounds, since: float, tenant: DiskWriter) -> None:
         self._bounds = bounds
         self._tenant = tenant
         self._use = _disk_use(bounds)
-        self._spent: float | None = None  # at the last look that went through everything
+        self._spent: float | None = None  # at the last full poll
         self._walked = since
         self._refused = 0
         self._pressed: list[float] = []
         self._full: float | None = None
 
     async def look(self, now: float) -> str | None:
-        """Look once; an agent that has spent no time since, and was in no trouble, has done nothing."""
+        """Poll once; an agent that used no CPU since, and had no problem, has done nothing."""
         spent = self._bounds.group.cpu_seconds()
         is_idle = spent is not None and spent == self._spent and not self._pressed and self._full is None
         if is_idle and now - self._walked < IDLE_SECONDS:
@@ -148,7 +148,7 @@ class _LimitWatch:
 
     async def _disk_is_full(self) -> bool:
         bounds = self._bounds
-        if bounds.disk is not None:  # what is in memory still is on no disk that the floor's own watch sees
+        if bounds.disk is not None:  # data that is still in memory is on no disk that `HostDiskWatch` sees
             return free_floor(bounds.session_dir, coming_bytes=unwritten_bytes(bounds.session_dir.parent)) is not None
         if self._use is None:
             return False
@@ -159,7 +159,7 @@ class _LimitWatch:
 
 
 def _disk_use(bounds: SessionBounds) -> DiskUse | None:
-    """Give what counts a session's files; an exact disk counts by itself."""
+    """Return what counts a session's files; an exact disk needs none."""
     if bounds.disk is not None or bounds.limits.disk_bytes is None:
         return None
     allowed = Allowance(
@@ -172,15 +172,15 @@ def _disk_use(bounds: SessionBounds) -> DiskUse | None:
 
 
 def describe_limits(limits: ResourceLimits) -> str:
-    """Say limits in one line."""
+    """Describe limits in one line."""
     cpu = "a fair share of cpu" if limits.cpu_percent is None else f"{limits.cpu_percent:g} % cpu"
     exactly = " (exact)" if limits.is_exact else ""
     parts = (
-        "no bound of memory" if limits.memory_mb is None else f"{limits.memory_mb:g} MB memory",
+        "no memory limit" if limits.memory_mb is None else f"{limits.memory_mb:g} MB memory",
         cpu,
-        "no bound of time" if limits.time_seconds is None else f"{limits.time_seconds:g} s",
-        "no bound of disk" if limits.disk_mb is None else f"{limits.disk_mb:g} MB disk{exactly}",
-        "no bound of pids" if limits.pids is None else f"{limits.pids} pids",
+        "no time limit" if limits.time_seconds is None else f"{limits.time_seconds:g} s",
+        "no disk limit" if limits.disk_mb is None else f"{limits.disk_mb:g} MB disk{exactly}",
+        "no pids limit" if limits.pids is None else f"{limits.pids} pids",
     )
     return ", ".join(parts)
 
@@ -189,7 +189,7 @@ SECONDS = 30.0
 
 
 def counter(context: RunContext, folders: tuple[Path, ...]) -> Callable[[], Awaitable[int]] | None:
-    """Give what counts all bytes below *folders*; `None` where no sandbox can read more than we can."""
+    """Return what counts all bytes below *folders*; `None` if no sandbox can read more than we can."""
     if not context.sandbox.mounts:
         return None
 
@@ -211,7 +211,7 @@ async def _count(context: RunContext, folders: tuple[Path, ...]) -> int:
             said.extend(data[:1000])
 
     words = ("du", "--summarize", "--total", "--block-size=1", "--one-file-system", "--", *map(str, folders))
-    # Only the last line, which is the sum: the others begin with the folders' names.
+    # Only the last line, which is the total: the others begin with the folders' names.
     argv = ("/bin/sh", "-c", '"$@" 2>/dev/null | tail -n 1', "sh", *words)
     env = {"PATH": ":".join(SYSTEM_PATH), "LC_ALL": "C"}
     policy = context.policy(token=secrets.token_hex(8), read=folders, write=())

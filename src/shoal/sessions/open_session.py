@@ -1,4 +1,4 @@
-"""All that is private to a session, opened and removed: workspace, gitdir, lease, and a disk if it is asked for."""
+"""Open and remove everything private to a session: workspace, gitdir, session directory, and a disk of its own."""
 
 import contextlib
 import functools
@@ -30,11 +30,11 @@ async def open_session(
     is_held: bool = True,
     setup_as: WorkerSpec | None = None,
 ) -> AsyncIterator[Session]:
-    """Open everything private to a session; on leaving it is removed, unless the raw files must stay.
+    """Open everything private to a session; on exit it is removed, unless the raw files must stay.
 
-    The stop of *control* ends its set-up early, and later its agent. *is_held* says that the caller keeps it open for
-    programs to come, which may be programs of the host; otherwise the worker's own program starts in it at once, and
-    its turn to start begins here. *setup_as* is the worker whose set-up it gets, if not *worker*.
+    The stop of *control* ends its set-up early, and later its agent. With *is_held*, the caller runs programs in it
+    later, perhaps on the host. Otherwise the worker's own program starts at once, and its turn to start begins here.
+    *setup_as* is the worker whose set-up it gets, if not *worker*.
     """
     assert_room(context.paths)
     control = control or SessionControl()
@@ -78,7 +78,7 @@ async def _filled(
                     )
                     _private_gitdir(session)
                     if not ready.is_nothing:
-                        spare.use = None  # what is laid into it makes it this session's for good
+                        spare.use = None  # with what is copied into it, it fits this session only
                         await finish_setup(session, ready, functools.partial(_make_again, session))
                     if worker.limits.is_exact:
                         settle(disk, worker.limits.disk_bytes or 0)
@@ -96,7 +96,7 @@ async def _filled(
 
 
 def _input_files(worker: WorkerSpec) -> dict[str, str | bytes]:
-    """Give the files that an agent is given to read, by their names."""
+    """Return the files that an agent gets to read, by name."""
     return {
         "prompt.md": worker.task.prompt,
         "system_prompt.md": worker.task.system_prompt,
@@ -106,7 +106,7 @@ def _input_files(worker: WorkerSpec) -> dict[str, str | bytes]:
 
 
 def _kind(context: RunContext, *, is_seen: bool) -> Kind:
-    """Let the workspace be mounted in sandboxes alone, where that is enough and the sandbox can."""
+    """Let only sandboxes mount the workspace, where that suffices and the sandbox can do it."""
     return context.kind if is_seen or not context.sandbox.mounts else context.kind.as_unlinked()
 
 
@@ -163,26 +163,26 @@ def _private_gitdir(session: Session) -> None:
 
 
 def _make_again(session: Session) -> None:
-    """Make the home and the gitdir once more."""
+    """Recreate the home and the gitdir."""
     session.directory.home.mkdir()
     _user_config(session.context, session.directory)
     _private_gitdir(session)
 
 
 def _pointer(gitdir: Path | str) -> bytes:
-    """Give the text of `.git`: a sandbox that cannot lay it over that path needs it in the workspace itself."""
+    """Return the text of `.git`: a sandbox that cannot cover that path needs it in the workspace itself."""
     return f"gitdir: {gitdir}\n".encode(errors="surrogateescape")
 
 
 def _user_config(context: RunContext, directory: SessionDir) -> None:
-    """Tell git who commits, so that it works in any other repository that the agent makes, too."""
+    """Configure who commits, also for any other repository that the agent creates."""
     file = f"{directory.home}/.gitconfig"
     if not os.path.exists(file):  # noqa: PTH110
         Path(file).write_text(user_config(context.repository.identity), errors="surrogateescape")
 
 
 def _mark(file: Path) -> None:
-    """Make *file* and let its time be now."""
+    """Create *file* with the current time."""
     fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.utime(fd)
@@ -191,7 +191,7 @@ def _mark(file: Path) -> None:
 
 
 def _clear_folder(context: RunContext, path: Path) -> None:
-    """Take the workspace's folder away; thrown where its removal would wait for the box's own mounts to be gone."""
+    """Remove the workspace's folder; move it to the trash if the removal would wait for the sandbox's mounts to end."""
     with contextlib.suppress(OSError):
         if context.kind.has_layers and context.sandbox.mounts and not os.listdir(path):
             context.trash.throw(path)

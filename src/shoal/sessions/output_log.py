@@ -1,4 +1,4 @@
-"""An agent's words: its output as numbered events, and the end of it for the result."""
+"""Store an agent's output as numbered events, limit its rate and size, and remember its end for the result."""
 
 import json
 import os
@@ -11,36 +11,36 @@ from shoal.model.masking import Mask
 from shoal.proc import LineBatcher, OutputBudget, Stream
 
 CPUS = os.cpu_count() or 1
-# Eight agents that print short lines take two cores while they are read; a writer that waits on its pipe takes none.
-TOTAL_BYTES = 2**20 * CPUS  # a second, of all agents in flood together
-STEADY_BYTES = 2**15  # a second, of each stream: more than that for long is a flood,
-BURST_BYTES = 2**19  # but so much may be said at once
-# A build or a test suite prints some ten megabytes and is done. A few agents that do so together are read as fast as
-# one alone is, many of them share a rate at which an agent that works beside them keeps most of two cores.
-HONEST_BYTES = 48 * 2**20  # what an agent may say beyond its bursts before it counts as a flood: 17 MB of short lines
+# Reading eight agents that print short lines takes two cores; a writer that waits on its pipe takes none.
+TOTAL_BYTES = 2**20 * CPUS  # per second, for all flooding agents together
+STEADY_BYTES = 2**15  # per second, for each stream: more than that for long is a flood,
+BURST_BYTES = 2**19  # but this much may come at once
+# A build or a test suite prints some ten megabytes and is done. A few agents that do so at once are read at full
+# speed; many of them share a rate that leaves an agent beside them most of two cores.
+HONEST_BYTES = 48 * 2**20  # what an agent may print beyond its bursts before it counts as a flood: 17 MB of short lines
 FEW = 4
-MANY_BYTES = 2 * TOTAL_BYTES  # a second, of all of them together where they are more than a few
-LINE_COST_BYTES = 20  # what a line end counts for: each line is a system call of its writer's
-SIP_BYTES = 2**10  # a chunk of less is a sip; each becomes an event of some hundred bytes
-SIPS = 50  # a second: who writes two bytes at a time is read when there is more of it,
+MANY_BYTES = 2 * TOTAL_BYTES  # per second, for all of them together if they are more than a few
+LINE_COST_BYTES = 20  # the weight of a line end: each line is a system call of its writer
+SIP_BYTES = 2**10  # a smaller chunk is a sip; each becomes an event of some hundred bytes
+SIPS = 50  # per second: a stream of tiny chunks is read only when more has accumulated,
 BURST_SIPS = 16  # unless it was quiet before
-LONGEST = 2.0  # seconds of rest
-FRESH = 3.0  # seconds for which a flood is remembered
+LONGEST = 2.0  # the longest pause in seconds
+FRESH = 3.0  # for how many seconds a flood is remembered
 
 
 class FloodControl:
-    """What one run's agents may say together; an agent alone in flood disturbs nobody, and goes on."""
+    """Limits the output of all agents of a run together; a single flooding agent disturbs nobody and is not limited."""
 
     def __init__(self) -> None:
         self._honest = _Recent()
         self._endless = _Recent()
 
     def talker(self) -> "OutputRate":
-        """Give one agent its share."""
+        """Register one agent."""
         return OutputRate(self)
 
     def rest(self, talker: "OutputRate", missing: float, now: float) -> float:
-        """Say how long *talker* rests after it said so many bytes more than its streams may."""
+        """Return how long to pause *talker* after it printed *missing* bytes more than its streams may."""
         if talker.is_honest:
             self._endless.forget(talker)
             together = self._honest.note(talker, now)
@@ -51,7 +51,7 @@ class FloodControl:
 
 
 class OutputRate:
-    """One agent: its streams, and how much it may say beyond their bursts before it counts as a flood."""
+    """The output of one agent, and how much it may print beyond its bursts before it counts as a flood."""
 
     def __init__(self, flood: FloodControl) -> None:
         self._flood = flood
@@ -59,26 +59,26 @@ class OutputRate:
 
     @property
     def is_honest(self) -> bool:
-        """Say whether it has not yet said more than honest work does."""
+        """Return whether it has printed no more than legitimate work does."""
         return self._reserve > 0
 
     def flow(self) -> "OutputFlow":
-        """Give one of its streams a share of its own."""
+        """Register one of its streams."""
         return OutputFlow(self)
 
     def save(self, unused: float) -> None:
-        """Take back what a quiet stream did not say."""
+        """Take back what a quiet stream did not use."""
         self._reserve = min(HONEST_BYTES, self._reserve + unused)
 
     def rest(self, missing: float, now: float) -> float:
-        """Pay for what a stream said beyond its burst, and say how long it rests."""
+        """Account for *missing* bytes beyond a burst, and return how long to pause."""
         rest = self._flood.rest(self, missing, now)
         self._reserve = max(0.0, self._reserve - missing)
         return rest
 
 
 class OutputFlow:
-    """One stream, and how much it may say before it has to rest."""
+    """One stream, and how much it may print before it has to pause."""
 
     def __init__(self, talker: OutputRate) -> None:
         self._talker = talker
@@ -87,7 +87,7 @@ class OutputFlow:
         self._at = time.monotonic()
 
     def rest(self, chunk: bytes) -> float:
-        """Count a chunk, and say for how many seconds nothing more of its stream is wanted."""
+        """Count a chunk, and return for how many seconds to stop reading the stream."""
         now = time.monotonic()
         passed, self._at = now - self._at, now
         return max(self._after_a_sip(chunk, passed), self._after_a_flood(chunk, passed))
@@ -104,44 +104,44 @@ class OutputFlow:
         self._level -= len(chunk) + LINE_COST_BYTES * chunk.count(b"\n")
         if self._level >= 0:
             return 0.0
-        missing, self._level = -self._level, 0.0  # paid for by the rest
+        missing, self._level = -self._level, 0.0  # accounted for by the pause
         return self._talker.rest(missing, self._at)
 
 
 class _Recent:
-    """Who was in flood of late, the oldest first."""
+    """The agents that flooded recently, the oldest first."""
 
     def __init__(self) -> None:
         self._seen: dict[OutputRate, float] = {}
 
     def note(self, talker: OutputRate, now: float) -> int:
-        """Note that *talker* is in flood, and count all that are."""
+        """Note that *talker* floods, and count all that do."""
         self._seen.pop(talker, None)
         self._seen[talker] = now  # last, so that the first is always the oldest
         return self.count(now)
 
     def forget(self, talker: OutputRate) -> None:
-        """Count *talker* no more."""
+        """Forget *talker*."""
         self._seen.pop(talker, None)
 
     def count(self, now: float) -> int:
-        """Count all that were in flood of late."""
+        """Count the agents that flooded recently."""
         while self._seen and next(iter(self._seen.values())) < now - FRESH:
             del self._seen[next(iter(self._seen))]
         return len(self._seen)
 
 
 LOG_BYTES = 64 * 2**20
-EVENT_BYTES = 512  # what an event takes beside its text
+EVENT_BYTES = 512  # the size of an event without its text
 LINE_BYTES = 256 * 2**10
 TAIL_CHARS = 64 * 2**10
 ACT_CHARS = 2000
 
 
 class OutputLog:
-    """A sink that turns chunks into `Output` events, bounded, and remembers the last of stdout.
+    """A sink that turns chunks into `Output` events, up to a limit, and remembers the end of stdout.
 
-    Past `LOG_BYTES` nothing more is kept; how much that was is said at the end.
+    Nothing is stored beyond `LOG_BYTES`; the last event says how much is missing.
     """
 
     def __init__(
@@ -162,25 +162,25 @@ class OutputLog:
         self._voices: dict[Stream, _StreamBuffer] = {}
 
     def feed(self, stream: Stream, data: bytes) -> float:
-        """Take a chunk, and say for how many seconds no more is wanted.
+        """Take a chunk, and return for how many seconds to stop reading.
 
-        Secrets are masked before anything is cut, or half of one could pass.
+        Secrets are masked before anything is cut; otherwise half of one could remain.
         """
         self._voice(stream).feed(data)
         self._emit_lines(stream)
         return self.rest(stream, data)
 
     def rest(self, stream: Stream, data: bytes) -> float:
-        """Count a chunk of *stream*, and say for how many seconds no more is wanted."""
+        """Count a chunk of *stream*, and return for how many seconds to stop reading."""
         return self._voice(stream).flow.rest(data)
 
     def say(self, text: str) -> None:
-        """Take whole words of the agent's, as if it had written them on stdout."""
+        """Take text of the agent as if it had been printed on stdout."""
         self._voice(Stream.STDOUT).feed(f"{text}\n".encode(errors="replace"))
         self._emit_lines(Stream.STDOUT)
 
     def act(self, activity: Activity) -> None:
-        """Take one thing that the agent did; masked before it is cut, or half of a secret could pass."""
+        """Take one activity; it is masked before it is cut, otherwise half of a secret could remain."""
         text, tool = self._mask.text(activity.text)[:ACT_CHARS], self._mask.text(activity.tool)[:ACT_CHARS]
         event = AgentActed(
             run=self._run,
@@ -198,7 +198,7 @@ class OutputLog:
             self._dropped += len(text)
 
     def close(self) -> None:
-        """Say the unfinished last lines, and how much was not kept."""
+        """Emit the unfinished last lines, and how much was not stored."""
         for stream, voice in self._voices.items():
             voice.close()
             self._emit_lines(stream)
@@ -207,22 +207,22 @@ class OutputLog:
 
     @property
     def output(self) -> str:
-        """The end of what was said on stdout."""
+        """The end of stdout."""
         return self._tail(Stream.STDOUT)
 
     @property
     def errors(self) -> str:
-        """The end of what was said on stderr."""
+        """The end of stderr."""
         return self._tail(Stream.STDERR)
 
     @property
     def complaint(self) -> str:
-        """The last line that was said on stderr, if any."""
+        """The last line of stderr, if any."""
         lines = self.errors.strip().splitlines()
         return lines[-1][:500] if lines else ""
 
     def _voice(self, stream: Stream) -> "_StreamBuffer":
-        """Give what a stream has said so far; most say nothing on one of them."""
+        """Return the buffer of a stream; most agents use only one."""
         if stream not in self._voices:
             self._voices[stream] = _StreamBuffer(self._mask, self._talker.flow())
         return self._voices[stream]
@@ -231,7 +231,7 @@ class OutputLog:
         return self._voices[stream].tail.text if stream in self._voices else ""
 
     def _emit_lines(self, stream: Stream) -> None:
-        """Make one event of all lines of a chunk: an event for each would cost a chatty agent minutes."""
+        """Make one event of all lines of a chunk: an event for each would take minutes for a verbose agent."""
         said = self._voice(stream).take()
         if said is None:
             return
@@ -242,7 +242,7 @@ class OutputLog:
             self._dropped += len(text.encode(errors="replace")) + 1 + missing
 
     def _has_room(self, text: str) -> bool:
-        """Say whether the log still takes *text*, by what it takes there: once it does not, it takes no more."""
+        """Return whether the log has room for *text*; after the first refusal, it takes nothing more."""
         return not self._dropped and self._budget.admit(len(json.dumps(text)) + EVENT_BYTES)
 
     def _say(self, stream: Stream, text: str, dropped: int) -> None:
@@ -251,7 +251,7 @@ class OutputLog:
 
 
 class _StreamBuffer:
-    """One stream of an agent's: masked, cut into lines, and what of it was not told yet."""
+    """One stream of an agent: masked, split into lines, and not yet emitted."""
 
     def __init__(self, mask: Mask, flow: OutputFlow) -> None:
         self.flow = flow
@@ -266,12 +266,12 @@ class _StreamBuffer:
         self._lines.feed(self._masked.feed(data))
 
     def close(self) -> None:
-        """Take the unfinished last line for a line."""
+        """Treat the unfinished last line as a line."""
         self._lines.feed(self._masked.close())
         self._lines.close()
 
     def take(self) -> tuple[str, int] | None:
-        """Give the lines that were not told yet, and how many bytes are missing in them; `None` for none."""
+        """Return the lines that were not emitted yet, and how many bytes are missing; `None` if there are none."""
         if not self._waiting:
             return None
         said = "\n".join(self._waiting), self._missing
@@ -286,7 +286,7 @@ class _StreamBuffer:
 
 
 class _Tail:
-    """The last lines of a stream, up to a bound."""
+    """The last lines of a stream, up to a limit."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -296,7 +296,7 @@ class _Tail:
     def add(self, text: str) -> None:
         self._texts.append(f"{text}\n")
         self._size += len(text) + 1
-        if self._size > 2 * TAIL_CHARS:  # trimmed by halves, so that each sign moves once on average
+        if self._size > 2 * TAIL_CHARS:  # halved each time, so that each character moves once on average
             self._trim()
 
     @property
@@ -309,5 +309,5 @@ class _Tail:
         if len(whole) > TAIL_CHARS:
             self._is_cut = True
             kept = whole[-TAIL_CHARS:]
-            whole = kept.partition("\n")[2] or kept  # whole lines, unless one alone is too long
+            whole = kept.partition("\n")[2] or kept  # whole lines, unless a single line is too long
         self._texts, self._size = [whole], len(whole)

@@ -1,4 +1,4 @@
-"""The sandbox of a session's agent: its command, what it may see, what it may spend, and what was decided about it."""
+"""The sandbox of a session's agent: its command, its policy, its limits, and the decisions about permissions."""
 
 import contextlib
 import json
@@ -34,38 +34,38 @@ from shoal.sessions.session_dir import SYSTEM_PATH
 from shoal.sessions.toolchain import show_folders, toolchain
 from shoal.sessions.worker import Session
 
-# Sockets and devices of the host: to see one is to be able to speak to it, read-only or not.
+# Sockets and devices of the host: an agent that sees one can talk to it, read-only or not.
 ALIVE = tuple(map(Path, ("/dev", "/proc", "/run", "/sys", "/var/run")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxGrant:
-    """What a session's sandbox shows otherwise than usual.
+    """What a session's sandbox shows beyond the default.
 
-    *outside* is read-only. *parts*, from the workspace's top, are what may be written of it; `None` is all.
+    *outside* is read-only. *parts*, relative to the workspace, are what may be written; `None` means all of it.
     """
 
     outside: tuple[Path, ...]
     parts: tuple[Path, ...] | None
 
     def read(self, workspace: Path) -> tuple[Path, ...]:
-        """Say what is shown read-only besides."""
+        """Return what else is shown read-only."""
         return self.outside if self.parts is None else (*self.outside, workspace)
 
     def write(self, workspace: Path) -> tuple[Path, ...]:
-        """Say what of the workspace may be written."""
+        """Return what may be written in the workspace."""
         return (workspace,) if self.parts is None else tuple(workspace / part for part in self.parts)
 
     def assert_real(self, tree: Path) -> None:
-        """Refuse parts that are not in *tree*, and links: each part becomes a mount, and a mount follows them."""
+        """Refuse parts that are not in *tree*, and links: each part becomes a mount, and mounting follows links."""
         for part in self.parts or ():
             _assert_real((tree,), part)
 
 
 def resolve_grants(context: RunContext, task: ResolvedTask, adapter: Adapter) -> SandboxGrant:
-    """Turn the task's permissions into a grant.
+    """Resolve the task's permissions.
 
-    Raises `BadInput` for what cannot be meant, `Unavailable` for what cannot be held here; nothing is ever left out.
+    Raises `BadInput` for invalid ones, `Unavailable` for those that cannot be enforced here; none is ever dropped.
     """
     permissions = task.permitted
     network = network_of(task, adapter)
@@ -73,11 +73,11 @@ def resolve_grants(context: RunContext, task: ResolvedTask, adapter: Adapter) ->
     _assert_holdable(context, permissions, network)
     outside = tuple(_outside(context, path) for path in permissions.outside)
     grant = SandboxGrant(outside=outside, parts=_parts(permissions.writable))
-    for path in permissions.writable:  # the needless ones too: who names a path means something by it
+    for path in permissions.writable:  # also redundant ones: they should be valid too
         if path != ".":
             _assert_real(context.base.trees, Path(os.path.normpath(path)))
     if outside:
-        # A sandbox refuses what it cannot show, and does so without any effect: better now than when the agent starts.
+        # A sandbox refuses what it cannot show, without any effect: better now than when the agent starts.
         context.sandbox.wrap(Command(argv=("true",), cwd=Path("/")), context.policy(token="", read=outside, write=()))
     return grant
 
@@ -94,7 +94,7 @@ def decisions_of(context: RunContext, task: ResolvedTask, adapter: Adapter) -> t
 
 
 def assert_grants(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
-    """Refuse a run of which one step cannot have what it may have, or cannot be held to it."""
+    """Refuse a run if the permissions of one of its steps are invalid or cannot be enforced."""
     for step in plan.working:
         try:
             resolve_grants(context, step.task, adapters[step.name])
@@ -103,16 +103,16 @@ def assert_grants(context: RunContext, plan: Plan, adapters: Mapping[str, Adapte
 
 
 def outside_notes(plan: Plan) -> tuple[str, ...]:
-    """Say which agents see something of the host, for every face of the run."""
+    """Describe which agents can see something of the host, to be shown with the run."""
     return tuple(
-        f"step {step.name}: may read {path}, outside of its workspace"
+        f"step {step.name}: may read {path}, outside its workspace"
         for step in plan.working
         for path in step.task.permitted.outside
     )
 
 
 def network_of(task: ResolvedTask, adapter: Adapter) -> Network:
-    """Say which network an agent is on: the nearest word counts."""
+    """Return an agent's network: its own setting, or its adapter's default."""
     return task.network or task.agent.network or adapter.default_network
 
 
@@ -123,7 +123,7 @@ def setup_network(task: ResolvedTask, adapter: Adapter) -> Network:
 
 
 def as_json(permissions: Permissions) -> str:
-    """Write permissions for an agent that is to keep to them; a list that nobody gave is null."""
+    """Format permissions for an agent that applies them itself; an absent list is null."""
     return json.dumps(asdict(permissions), indent=1) + "\n"
 
 
@@ -149,18 +149,18 @@ def _unreadable(context: RunContext, place: Path) -> str | None:
     try:
         real = Path(os.path.realpath(place, strict=True))
     except (OSError, ValueError):
-        return "it does not exist, or you may not look at it"
+        return "it does not exist, or you have no access to it"
     if real != place:
-        return f"it leads to {real}; name that"
+        return f"it is a link to {real}; name that instead"
     if not stat.S_ISDIR(mode := real.stat().st_mode) and not stat.S_ISREG(mode):
-        return "it is neither a folder nor a plain file"
+        return "it is neither a folder nor a regular file"
     if any(real == home or home.is_relative_to(real) for home in _homes(context)):
-        return "it holds your home; name a folder in it"
+        return "it contains your home; name a folder in it"
     kept = (*context.hidden, context.paths.root, context.repository.git)
     if found := next((path for path in kept if _touches(real, path)), None):
         return f"{found} stays hidden from agents"
     if found := next((path for path in ALIVE if _touches(real, path)), None):
-        return f"{found} holds sockets or devices of the host"
+        return f"{found} contains sockets or devices of the host"
     return None
 
 
@@ -180,7 +180,7 @@ def _is_all(writable: Iterable[str]) -> bool:
 
 
 def _parts(writable: tuple[str, ...]) -> tuple[Path, ...] | None:
-    """Give the paths that may be written; one below another needs no mount of its own."""
+    """Return the writable paths; one below another needs no mount of its own."""
     if _is_all(writable):
         return None
     parts = {Path(os.path.normpath(path)) for path in writable}
@@ -190,11 +190,11 @@ def _parts(writable: tuple[str, ...]) -> tuple[Path, ...] | None:
 def _assert_real(trees: tuple[Path, ...], part: Path) -> None:
     for path in (*reversed(part.parents[:-1]), part):
         mode = next((mode for tree in trees if (mode := _mode(tree / path))), 0)
-        if not mode or stat.S_ISCHR(mode):  # a layer's mark for what is there no more
-            what = f"permissions: writable {str(part)!r} is not in the base"
+        if not mode or stat.S_ISCHR(mode):  # a layer's mark for a deleted file
+            what = f"permissions: writable {str(part)!r} is not in the start commit"
             raise BadInput(f"{what}; commit it first, or name another")
         if not stat.S_ISDIR(mode) and (path != part or not stat.S_ISREG(mode)):
-            why = f"{str(path)!r} is a link" if stat.S_ISLNK(mode) else f"{str(path)!r} is no folder"
+            why = f"{str(path)!r} is a link" if stat.S_ISLNK(mode) else f"{str(path)!r} is not a folder"
             raise BadInput(f"permissions: writable {str(part)!r} cannot be opened: {why}; name a real path")
 
 
@@ -239,7 +239,7 @@ def agent_command(
     shown = (*tools.read, *show_folders(context.toolchains).read, *workspace.tools)
     grant = resolve_grants(context, worker.task, worker.adapter)
     if workspace.is_visible:
-        grant.assert_real(workspace.path)  # a program of the host's may have put a link there since it was opened
+        grant.assert_real(workspace.path)  # a program on the host may have put a link there since it was opened
     covers = _covers(session, is_writable=grant.parts is None) if context.sandbox.mounts else ()
     policy = context.policy(
         token=secrets.token_hex(8),
@@ -264,7 +264,7 @@ def agent_command(
 
 
 def identity_covers(session: Session) -> tuple[Bind, ...]:
-    """Cover the files by which programs in a sandbox know who they are and where their gitdir is."""
+    """Cover the files from which programs in a sandbox learn who they are and where their gitdir is."""
     inputs = session.directory.inputs
     return (
         Bind(inputs / "passwd", PASSWD),
@@ -274,7 +274,7 @@ def identity_covers(session: Session) -> tuple[Bind, ...]:
 
 
 def _covers(session: Session, *, is_writable: bool) -> tuple[Bind, ...]:
-    """Cover files of the host, and show the workspace where set-up knew it too, with the same cover on its `.git`."""
+    """Cover files of the host; show the workspace also at the path that set-up used, with the same cover on `.git`."""
     workspace = session.workspace
     covers = (*identity_covers(session), *workspace.covers)
     if workspace.alias is None:
@@ -284,7 +284,7 @@ def _covers(session: Session, *, is_writable: bool) -> tuple[Bind, ...]:
 
 
 def session_bounds(session: Session, group: LimitGroup) -> SessionBounds:
-    """Give the bounds of a session; the base of a workspace that is a whole checkout does not count."""
+    """Return the limits of a session; the base of a workspace that is a whole checkout does not count."""
     context, workspace, directory = session.context, session.workspace, session.directory
     given = 0 if workspace.is_overlay else context.base.bytes + context.base.files * (ENTRY_BYTES + FILE_BYTES)
     folders = (workspace.changes, directory.git, directory.own)
@@ -306,12 +306,12 @@ def session_bounds(session: Session, group: LimitGroup) -> SessionBounds:
 
 
 def _note_sample(session: Session, sample: ResourceSample) -> None:
-    """Record in the log of the session what it uses."""
+    """Record in the session's log what it uses."""
     session.context.ledger.note(ResourcesSampled(run=session.context.run, session=session.id, sample=sample))
 
 
 def note_grants(session: Session) -> None:
-    """Begin the session's audit log with what was decided before it started."""
+    """Begin the session's audit log with the decisions made before it started."""
     for decision in decisions_of(session.context, session.worker.task, session.worker.adapter):
         note_decision(session, decision)
 
@@ -319,7 +319,7 @@ def note_grants(session: Session) -> None:
 def note_decision(session: Session, decision: Decision) -> None:
     """Record a decision in the session's own database."""
     context = session.context
-    # Masked before it is cut, or half of a secret could pass.
+    # Masked before it is cut; otherwise half of a secret could remain.
     subject, rule = context.mask.text(decision.subject)[:SUBJECT_CHARS], context.mask.text(decision.rule)
     context.ledger.note(
         PermissionDecided(run=context.run, session=session.id, subject=subject, rule=rule, allowed=decision.allowed)
@@ -327,9 +327,9 @@ def note_decision(session: Session, decision: Decision) -> None:
 
 
 def environment(session: Session, path: tuple[Path, ...]) -> dict[str, str]:
-    """Name the session and what it was given, also by the names that scripts written for other tools know."""
+    """Return the session's variables, including the names that scripts written for other tools know."""
     context, worker, directory = session.context, session.worker, session.directory
-    # Named only where there is something in them.
+    # Only named if they contain something.
     laid = {
         "SHOAL_INPUTS_DIR": ("inputs", bool(worker.task.inputs)),
         "SHOAL_PERMISSIONS_FILE": ("permissions.json", worker.task.has_permissions),

@@ -1,4 +1,4 @@
-"""What one session uses of the machine: samples of it while it works, and the sums for its result."""
+"""Measure what one session uses of the machine: samples while it works, and totals for its result."""
 
 import contextlib
 import time
@@ -10,16 +10,16 @@ from shoal.model.resources import ResourceSample
 Record = Callable[[ResourceSample], None]
 SAMPLE_SECONDS = 1.0
 FIRST_SAMPLES = 5
-"""Short work has some samples too: while it is young, the next one is due after a fifth of its age."""
+"""Short sessions get some samples too: while a session is young, the next one is due after a fifth of its age."""
 SAMPLES = 120
-"""As long as it works, a session of any age has about so many samples for each doubling of its age."""
+"""A session of any age gets about this many samples for each doubling of its age."""
 FLEET_SECONDS = 0.05
-"""For each session that is watched: so all of them together record at most 20 samples a second."""
+"""Per watched session: all of them together record at most 20 samples per second."""
 MB = 2**20
 
 
 class ResourceMeter:
-    """Adds up the groups that one session had, one after the other or together."""
+    """Adds up the groups that one session had, at once or one after the other."""
 
     def __init__(self) -> None:
         self._began = self._looked = time.monotonic()
@@ -33,7 +33,7 @@ class ResourceMeter:
 
     @property
     def resources(self) -> dict[str, float]:
-        """Return what was used so far, as far as this host counts it, under the names of a report."""
+        """Return what was used so far, as far as this host measures it, under the names of a report."""
         average = self._weighted / self._weight if self._weight else None
         found = {
             "memory_peak_mb": (self._peak, 1),
@@ -58,11 +58,11 @@ class ResourceMeter:
                 self._peak = max(self._peak or 0.0, used.memory_peak_bytes / MB)
 
     def note_disk(self, used_bytes: int) -> None:
-        """Take how much lies on its disk now; the most is kept."""
+        """Note its current disk use; the maximum is kept."""
         self._disk = max(self._disk or 0.0, used_bytes / MB)
 
     def look(self, now: float, watched: int, record: Record) -> None:
-        """Record a sample when the next is due; *watched* sessions are looked at together."""
+        """Record a sample when the next is due; *watched* sessions are polled together."""
         if now < self._due:
             return
         age = now - self._began
@@ -76,7 +76,7 @@ class ResourceMeter:
         record(self._sample(memory, _add(self._spent, *(group.cpu_seconds for group in used))))
 
     def finish(self, record: Record) -> None:
-        """Record the last sample, after the last group was left."""
+        """Record the last sample, after the last group has ended."""
         record(self._sample(None, self._spent))
 
     def _sample(self, memory: float | None, spent: float | None) -> ResourceSample:
@@ -85,7 +85,7 @@ class ResourceMeter:
 
 
 def _add(*numbers: float | None) -> float | None:
-    """Add up what is known; `None` where nothing is."""
+    """Add up the known values; `None` if there are none."""
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None
 

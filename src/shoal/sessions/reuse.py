@@ -1,4 +1,4 @@
-"""The private folder of a session that nobody changed: it serves another one, which then makes and removes little."""
+"""Reuse the directory of a session that changed nothing, so that the next session makes and removes little."""
 
 import os
 import time
@@ -18,7 +18,7 @@ from shoal.workspaces.remove import Trash
 from shoal.workspaces.spares import MOUNTED, WORKER, WORKSPACE
 
 MOST_ENTRIES = 500
-DEEPEST = 32  # of what we write, nothing lies deeper than refs do; and each level costs a descriptor
+DEEPEST = 32  # nothing we write is deeper than refs; and each level costs a descriptor
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
@@ -26,13 +26,13 @@ Stamp = tuple[int, int, int]
 
 
 def fingerprint(folder: Path) -> Fingerprint | None:
-    """Name, inode, size and change time of every entry; `None` when there are more than ours could be.
+    """Return name, inode, size and change time of every entry; `None` if there are more than we could have written.
 
-    The change time cannot be set by anybody, and folders are opened by descriptor, never through a link.
+    Nobody can set the change time, and folders are opened by descriptor, never through a link.
     """
     try:
         return _entries(folder)
-    except OSError:  # it was taken away while we looked, or cannot be looked at: then it is not as we wrote it
+    except OSError:  # it was removed meanwhile, or cannot be read: then it is not as we wrote it
         return None
 
 
@@ -49,9 +49,9 @@ def _entries(folder: Path) -> Fingerprint | None:
 
 
 def stamps(folder: Path, names: Iterable[str]) -> dict[str, Stamp] | None:
-    """Inode, size and change time of each of *names* below *folder*; `None` where one is not to be had.
+    """Return inode, size and change time of each of *names* below *folder*; `None` if one is unavailable.
 
-    With every folder on the way to a place among them, a link in its stead shows as another folder.
+    With every folder on the way included, a link in place of one shows as another folder.
     """
     beginning = f"{folder}/"
     found: dict[str, Stamp] = {}
@@ -65,7 +65,7 @@ def stamps(folder: Path, names: Iterable[str]) -> dict[str, Stamp] | None:
 
 
 class _TooMany(Exception):
-    """There is more than we wrote."""
+    """There are more entries than we wrote."""
 
 
 def _list_entries(fd: int, place: str, found: list[tuple[str, int, int, int]]) -> None:
@@ -89,8 +89,8 @@ def _list_below(fd: int, place: str, name: str, found: list[tuple[str, int, int,
 
 GIT, ASIDE = "git", "git-aside"
 LAYERS = ("upper", "work")
-# All that we write into it, by folders. What was changed shows in a change time, which nobody can set; of two changes
-# within some milliseconds an older kernel may not show the second, so folders that are that young are listed, too.
+# All that we write into it, by folder. A change shows in the change time, which nobody can set. An older kernel may
+# not show the second of two changes within some milliseconds, so folders that are that young are listed, too.
 HISTORY: dict[str, set[str]] = {
     GIT: {"HEAD", "config", "index", "objects", "packed-refs", "refs"},
     f"{GIT}/objects": {"info"},
@@ -106,12 +106,12 @@ HOLDS: dict[str, set[str]] = {
 }
 ENTRIES = {"own", "input", GIT, *LAYERS}
 MOMENT_NS = 50_000_000
-COARSE_NS = 1_000_000  # some file systems keep whole seconds
+COARSE_NS = 1_000_000  # some file systems store whole seconds
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseKey:
-    """What a private folder can serve for: sessions on the same base, whose inputs have the same names."""
+    """What a directory can be reused for: sessions on the same base, whose inputs have the same names."""
 
     index: Path
     inputs: tuple[str, ...]
@@ -127,11 +127,11 @@ class ReusableDir:
     session_dir: Path
     path: Path
     use: ReuseKey | None
-    """`None` for one that no other session could use."""
+    """`None` if no other session could use it."""
     is_mounted: bool = False
     """Whether it came with its workspace, in place and mounted."""
     written: dict[str, bytes] = field(default_factory=dict)
-    """What lies in the files that it was given."""
+    """The content of the input files that were written."""
     _git: Fingerprint | None = field(default=None, init=False)
     _all: dict[str, Stamp] | None = field(default=None, init=False)
     _layer: dict[str, Stamp] | None = field(default=None, init=False)
@@ -148,7 +148,7 @@ class ReusableDir:
         prompts: Mapping[str, object],
         user: User | None,
     ) -> "ReusableDir":
-        """Say what the folder of *worker* is like."""
+        """Describe the directory of *worker*."""
         is_plain = context.kind.has_layers and not worker.task.inputs and not worker.limits.is_exact
         names = (*prompts, *(("passwd", "group", "git") if user else ()))
         is_known = is_plain and context.cleanup and not context.repository.is_shallow
@@ -160,7 +160,7 @@ class ReusableDir:
         return cls(trash=context.trash, session_dir=session_dir, path=path, use=use)
 
     def take(self) -> bool:
-        """Make the box of one that is not needed any more; `False` where there is none."""
+        """Take over a spare directory; `False` if there is none."""
         written = None if self.use is None else self.trash.spares.take(self.session_dir, self.use)
         if self.use is None or written is None:
             return False
@@ -170,7 +170,7 @@ class ReusableDir:
         return True
 
     def _take_mount(self) -> None:
-        """Bring the workspace along to its place; where others of its step lie there already, make it anew."""
+        """Move the workspace to its path; if others of its step are there already, mount it anew."""
         try:
             if not os.path.lexists(self.path.parent):
                 self.is_mounted = _move(f"{self.session_dir}/{WORKSPACE}", self.path.parent)
@@ -183,15 +183,15 @@ class ReusableDir:
                 self.trash.throw(f"{self.session_dir}/{name}")
 
     def note(self, workspace: Workspace) -> None:
-        """See how the folder is when the agent is let in."""
+        """Record the state of the directory when the agent starts."""
         if self.use is None:
             self._git = fingerprint(self.session_dir / GIT)
             return
         self._all = stamps(self.session_dir, (*_HOLDS, *_inputs(self.use)))
         if self._all is None or all(stamp[2] % COARSE_NS == 0 for stamp in self._all.values()):
-            self.use, self._git = None, fingerprint(self.session_dir / GIT)  # change times that tell too little
+            self.use, self._git = None, fingerprint(self.session_dir / GIT)  # change times that are too coarse
             return
-        # What is added to a folder shows in its change time, except in the moment after we changed it ourselves.
+        # An entry added to a folder shows in its change time, except right after we changed it ourselves.
         since = time.time_ns() - MOMENT_NS
         held = {"": ENTRIES, "input": set(self.use.inputs), **HOLDS}
         self._listed = {name: held[name] for name in held if self._all is None or _last_change(self._all, name) > since}
@@ -200,13 +200,13 @@ class ReusableDir:
             self._mounts = table_version()
 
     def has_history(self) -> bool:
-        """Say whether the agent's gitdir is not as it was."""
+        """Return whether the agent's gitdir has changed."""
         if self.use is None:
             return self._git is None or fingerprint(self.session_dir / GIT) != self._git
         return self._all is None or not self._is_same(_HISTORY, HISTORY)
 
     def leave(self, workspace: Workspace) -> None:
-        """Let the workspace stay mounted for another session, if nobody changed anything."""
+        """Leave the workspace mounted for another session, if nothing was changed."""
         workspace.stays = (
             not workspace.keep
             and self._layer is not None
@@ -216,7 +216,7 @@ class ReusableDir:
         )
 
     def _is_alone(self, workspace: Workspace) -> bool:
-        """Say whether nothing lies beside the workspace, and nothing is mounted in it; without a sandbox, all can."""
+        """Return whether nothing is beside the workspace or mounted in it; without a sandbox, anything is possible."""
         try:
             is_only = os.listdir(self.path.parent) == [WORKER]
         except OSError:
@@ -225,18 +225,18 @@ class ReusableDir:
         return is_only and (is_same or list_mounts(self.path) == [self.path])
 
     def keep_spare(self, workspace: Workspace | None) -> bool:
-        """Keep the box for another session if it is as it was; `False` where it is to be thrown away."""
+        """Keep the directory for another session if it is unchanged; `False` if it must be removed."""
         stays = workspace is not None and workspace.stays
-        if self.is_mounted and workspace is None:  # nobody came so far as to open it
+        if self.is_mounted and workspace is None:  # it was never opened
             unmount_overlay(self.path)
         if self.use is None or not (stays or self._is_untouched()):
             return False
-        # A killed session is one that has a gitdir, and layers: until those are made, it must not look like one.
+        # A killed session is recognised by its gitdir and layers: until those exist, it must not look like one.
         os.rename(f"{self.session_dir}/{GIT}", gitdir_aside(self.session_dir))  # noqa: PTH104
         if stays:
             _move(self.path.parent, f"{self.session_dir}/{WORKSPACE}")
         else:
-            for name in LAYERS:  # never the same again: the kernel may have them mounted in a dying namespace
+            for name in LAYERS:  # never reused: the kernel may have them mounted in a dying namespace
                 self.trash.throw(f"{self.session_dir}/{name}")
         if self.trash.spares.keep_spare(self.session_dir, self.use, self.written):
             return True
@@ -248,7 +248,7 @@ class ReusableDir:
         return self.use is not None and self._is_same((*_HOLDS, *_inputs(self.use)), self._listed)
 
     def _is_same(self, names: Iterable[str], folders: Iterable[str]) -> bool:
-        """Say whether *names* are as they were; stamps first, as the list of a folder that was changed can be long."""
+        """Return whether *names* are unchanged; stamps first, because listing a changed folder can be slow."""
         now = stamps(self.session_dir, names)
         if now is None or self._all is None or any(self._all[name] != stamp for name, stamp in now.items()):
             return False
@@ -263,28 +263,28 @@ class ReusableDir:
 
 
 def gitdir_aside(session_dir: Path) -> str:
-    """Say where the gitdir of a folder lies that waits for its next session."""
+    """Return where a spare directory keeps its gitdir."""
     return f"{session_dir}/{ASIDE}"
 
 
 def _stays_mounted(context: RunContext, worker: WorkerSpec, path: Path) -> bool:
-    """Say whether a session has a workspace that moves as a whole, and leaves nobody who could still write in it.
+    """Return whether a session's workspace moves as a whole, and nobody could still write in it afterwards.
 
-    Where set-up lays something into it, the layers are others; and a base of its own may go with it.
+    Set-up changes the layers; and a base of its own may be removed with the session.
     """
     if not context.kind.mounts_on_host or not context.base_stays:
         return False
-    if worker.count != 1 or path.name != WORKER or worker.function is not None:  # functions run outside of the sandbox
+    if worker.count != 1 or path.name != WORKER or worker.function is not None:  # functions run outside the sandbox
         return False
     if worker.task.nearest_setup is not None or context.project.setup is not None or context.project.included:
         return False
-    # On the host's network two agents can hand each other what they hold open.
+    # On the host's network, two agents can pass each other open descriptors.
     is_shut = context.sandbox.mounts and not NETWORKS[network_of(worker.task, worker.adapter)].shares_host
     return is_shut or (not context.sandbox.mounts and context.enforcer.holds_fleet != frozenset())
 
 
 def _move(source: Path | str, target: Path | str) -> bool:
-    """Move a folder, with what is mounted in it, to where its parents may not be yet."""
+    """Move a folder, with what is mounted in it, to a path whose parents may not exist yet."""
     try:
         os.rename(source, target)  # noqa: PTH104
     except FileNotFoundError:
@@ -308,10 +308,10 @@ def _inputs(use: ReuseKey) -> list[str]:
 
 
 def _last_change(all_stamps: Mapping[str, Stamp], folder: str) -> int:
-    """Say when *folder* was changed last; of the box itself, which nobody but us should change, that is not noted."""
+    """Return when *folder* last changed; the directory itself, which only we change, is not recorded."""
     return all_stamps[folder][2] if folder else time.time_ns()
 
 
 def _layer(workspace: Workspace) -> tuple[str, ...]:
-    """Name what of the layer is ours: the folder itself, and the pointer in it where there is one."""
+    """Name the parts of the layer that we write: the folder itself, and the `.git` pointer if there is one."""
     return ("", ".git") if workspace.has_pointer else ("",)

@@ -1,4 +1,4 @@
-"""Running a command in a sandbox: nothing it says counts before the sandbox was asserted, and nothing survives."""
+"""Run a command in a sandbox: its output counts only once the sandbox is checked, and no process survives."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ HELD_BYTES = 2 * 2**20  # the largest pipe, and what was read of it before
 
 
 class SandboxCheck:
-    """Passes output on once the first line on stderr has shown that the sandbox is up."""
+    """Passes output on once the first line on stderr has confirmed the sandbox."""
 
     def __init__(self, sandbox: Sandbox, token: str, sink: Sink, opened: Callable[[], None] | None = None) -> None:
         self._wall = sandbox.name
@@ -45,7 +45,7 @@ class SandboxCheck:
         self.is_open = False
 
     def feed(self, stream: Stream, data: bytes) -> float | None:
-        """Take a chunk; before the gate is open, the start of stderr is looked at and stdout is held back.
+        """Take a chunk; until the check succeeds, inspect the start of stderr and hold stdout back.
 
         Our line is written before anything else, but on a busy host the other pipe may be read first.
         """
@@ -59,13 +59,13 @@ class SandboxCheck:
         return None
 
     def assert_open(self) -> None:
-        """Raise `SandboxBroken` with what was said instead."""
+        """Raise `SandboxBroken` with the output so far."""
         if not self.is_open:
-            said = self._first.decode(errors="replace").strip()[-400:] or "it said nothing and did not start"
+            said = self._first.decode(errors="replace").strip()[-400:] or "it did not start, and printed nothing"
             raise SandboxBroken(self._wall, said)
 
     def _try_to_open(self) -> None:
-        # bubblewrap may warn before our line; no byte of the agent's can come before it.
+        # bubblewrap may print a warning before our line; the agent cannot print anything before it.
         before, found, rest = self._first.partition(self._expected)
         if found and (not before or before.endswith(b"\n")):
             self.is_open = True
@@ -87,16 +87,16 @@ class SandboxedProcess:
         self.pid = process.pid
 
     async def wait(self) -> Exit:
-        """Wait for the main process; raise `SandboxBroken` if it never got into the sandbox."""
+        """Wait for the main process; raise `SandboxBroken` if its sandbox never came up."""
         exit_ = await self._process.wait()
         self._check.assert_open()
         return exit_
 
     async def end(self, grace: float) -> Exit:
-        """Ask it to stop, and after *grace* make it."""
+        """Ask it to stop, and kill it after *grace*."""
         if self._namespace is None:
             return await self._process.end(grace)
-        if self._check.is_open:  # before that the agent has not begun: nobody would hear it, and nobody needs time
+        if self._check.is_open:  # before that the agent has not started, and needs no time to stop
             self._namespace.ask_to_stop()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace):
@@ -105,19 +105,19 @@ class SandboxedProcess:
         return await self._process.wait()
 
     async def write(self, message: bytes) -> None:
-        """Write to its input, an `OpenInput`; raise BrokenPipeError once nobody will read it."""
+        """Write to its input, an `OpenInput`; raise BrokenPipeError once nothing reads it."""
         await self._process.write(message)
 
     def close_input(self) -> None:
-        """Let it read the end of its input."""
+        """Close its input."""
         self._process.close_input()
 
     async def kill_all(self) -> None:
-        """Kill what is left and see that nobody is there any more."""
+        """Kill all remaining processes and wait until none is left."""
         if self._namespace is None:
             return
         if not await self._namespace.kill_all(EMPTY_SECONDS):
-            raise Broken(f"processes of the box of pid {self.pid} cannot be killed; its files stay as they are")
+            raise Broken(f"the processes in the sandbox of pid {self.pid} cannot be killed; its files stay as they are")
 
 
 @contextlib.asynccontextmanager
@@ -133,7 +133,7 @@ async def open_sandboxed(
     guard: Guard | None = None,
     listen: Listen | None = None,
 ) -> AsyncIterator[SandboxedProcess]:
-    """Start *command* behind *sandbox*, in the group that *join* puts it in before anything else of it runs.
+    """Start *command* in *sandbox*, after *join* has put it in a control group.
 
     On `network: gateway` it runs once *listen* has returned. On leaving, the sandbox has been killed and seen empty;
     *gone* ends what is left without a launcher, and *guard* ends everybody in it when we are killed: give one wherever
@@ -164,7 +164,7 @@ async def open_sandboxed(
 
 
 def _wrap_command(sandbox: Sandbox, command: Command, policy: Policy, join: Joiner | None) -> Command:
-    if join is None:  # a guard ends only who is in a group
+    if join is None:  # the guard kills only processes in a group
         return sandbox.wrap(command, replace(policy, is_guarded=False))
     return join(sandbox.wrap(command, policy))
 
@@ -182,12 +182,12 @@ async def _namespace(process: Process) -> Namespace | None:
     try:
         pid = int(json.loads(said)["child-pid"])
     except (ValueError, KeyError, TypeError):
-        return None  # it never came so far as to have a namespace, and its sandbox never stood
+        return None  # it ended before it had a namespace
     return find_namespace(pid, parent=process.pid)
 
 
 def git_environment(gitdir: Path, tree: Path) -> dict[str, str]:
-    """Name the gitdir, its index and the files it looks at."""
+    """Return the variables for git with this gitdir, its index and *tree*."""
     return {
         "PATH": ":".join(SYSTEM_PATH),
         "HOME": "/nonexistent",
@@ -205,12 +205,12 @@ def git_environment(gitdir: Path, tree: Path) -> dict[str, str]:
 AT_ONCE = 2 * (os.cpu_count() or 1)
 LONGEST_SECONDS = 30.0
 
-# One line for each loop, whatever runs are on it: the cores are the same.
+# One queue per event loop, whatever its runs are: they share the cores.
 _lines: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 class StartTurn:
-    """The right to start; it ends once, when the sandbox stands, and nobody has to wait for one that hangs."""
+    """The right to start; it ends when the sandbox is up, or after a while, so that nobody waits for one that hangs."""
 
     def __init__(self, line: asyncio.Semaphore) -> None:
         self._line = line
@@ -218,7 +218,7 @@ class StartTurn:
         self.is_over = False
 
     def end(self) -> None:
-        """Let the next one start; a second time does nothing."""
+        """Let the next one start; calling it again does nothing."""
         if not self.is_over:
             self.is_over = True
             self._limit.cancel()
@@ -226,12 +226,12 @@ class StartTurn:
 
 
 _begun: ContextVar[StartTurn | None] = ContextVar("_begun", default=None)
-"""The turn that this task has already."""
+"""The turn that this task already has."""
 
 
 @contextlib.asynccontextmanager
 async def hold_turn() -> AsyncIterator[StartTurn]:
-    """Wait in line for a turn, or go on with the one that was begun; on leaving it is over in any case."""
+    """Wait for a turn, or use the one that this task holds; on exit it is over."""
     turn = _begun.get()
     if turn is None or turn.is_over:
         line = _lines.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE))
@@ -245,7 +245,7 @@ async def hold_turn() -> AsyncIterator[StartTurn]:
 
 @contextlib.asynccontextmanager
 async def hold_turn_early() -> AsyncIterator[None]:
-    """Begin a turn now already, with what is made before the start; the first sandbox from here on goes on with it."""
+    """Take the turn before the start is prepared; the next sandbox of this task uses it."""
     async with hold_turn() as turn:
         _begun.set(turn)
         yield

@@ -1,4 +1,4 @@
-"""The conversations of interrupted clients: their own files, kept until the client goes on with them."""
+"""Save the conversations of interrupted clients, so that a client can continue its own."""
 
 import asyncio
 import contextlib
@@ -22,13 +22,13 @@ MAX_BYTES = 64 * 2**20
 MAX_ENTRIES = 10_000
 MAX_DEPTH = 20
 VALID_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-"""A client's name for a conversation is an agent's word, and becomes an argument of a command."""
+"""The id of a conversation comes from an agent, and becomes an argument of a command."""
 PARTIAL = ".partial"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationKey:
-    """Whose conversation it is: the attempts of a resumed run that continue one another are the same to it."""
+    """Whose conversation it is; the attempts of a resumed run that continue each other share one."""
 
     run: str
     step: str
@@ -38,24 +38,24 @@ class ConversationKey:
 
     @classmethod
     def of(cls, run: str, worker: WorkerSpec) -> "ConversationKey":
-        """Name the attempt that *worker* makes."""
+        """Return the key for the attempt of *worker*."""
         return cls(run=run, step=worker.step, visit=worker.visit, index=worker.index, attempt=worker.attempt)
 
     def folder(self, paths: StatePaths) -> Path:
-        """Name the folder where its conversation is kept."""
+        """Return the folder of its conversation."""
         return paths.conversation(self.run, f"{self.step}.{self.visit}.{self.index}.{self.attempt}")
 
 
 def is_valid_name(name: str | None) -> bool:
-    """Say whether a client may be given *name* as that of its conversation."""
+    """Return whether *name* is safe to pass to a client as the id of its conversation."""
     return name is not None and VALID_NAME.fullmatch(name) is not None
 
 
 def keep_conversation(home: Path, names: Sequence[str], folder: Path) -> None:
-    """Copy what a client keeps of its conversations below *home* to *folder*, in the place of what was there.
+    """Copy a client's conversation files from *home* to *folder*, replacing what was there.
 
-    Nobody may be at work in *home* any more. Only plain files are copied, and no link is followed: all of it was
-    written by an agent. Raises `Broken` where it is too large; killed meanwhile, what was there before stays.
+    Nothing may run in *home* any more. Only regular files are copied, and no link is followed: an agent wrote them
+    all. Raises `Broken` if they are too large; if it is killed, the earlier copy stays.
     """
     partial = folder.with_name(f"{folder.name}{PARTIAL}")
     shutil.rmtree(partial, ignore_errors=True)
@@ -73,16 +73,16 @@ def keep_conversation(home: Path, names: Sequence[str], folder: Path) -> None:
 
 
 def last_heard(paths: StatePaths, session: str) -> ClientHeard | None:
-    """Give what the client of a killed session had told of itself."""
+    """Return what the client of a killed session had reported."""
     found = None
-    with contextlib.suppress(ShoalError):  # a damaged log costs no more than that
+    with contextlib.suppress(ShoalError):  # a damaged log costs only that
         for recorded in read_session(paths, session):
             found = recorded.event if isinstance(recorded.event, ClientHeard) else found
     return found
 
 
 async def keep_stopped(session: Session, ended: AgentEnd) -> AgentEnd:
-    """Keep the conversation of an agent that was stopped, so that a resumed run can go on with it."""
+    """Save the conversation of an agent that was stopped, so that a resumed run can continue it."""
     client = session.worker.adapter.client
     if ended.ending is not Ending.STOP or client is None or not is_valid_name(ended.client_session):
         return ended
@@ -90,24 +90,24 @@ async def keep_stopped(session: Session, ended: AgentEnd) -> AgentEnd:
     try:
         await asyncio.to_thread(keep_conversation, session.directory.home, client.conversations, folder)
     except (Broken, OSError) as error:
-        return replace(ended, notes=(*ended.notes, f"its conversation was not kept: {error}"))
+        return replace(ended, notes=(*ended.notes, f"its conversation was not saved: {error}"))
     return ended
 
 
 def drop_conversation(folder: Path) -> None:
-    """Remove a conversation that nobody continues any more."""
+    """Remove a conversation that nobody will continue."""
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         folder.parent.rmdir()
 
 
 async def continue_conversation(session: Session, run_agent: Callable[[Session], Awaitable[AgentEnd]]) -> AgentEnd:
-    """Let the agent go on in its own conversation; where that cannot be, in a new one with the same files."""
+    """Let the agent continue its own conversation or, if that is impossible, start a new one with the same files."""
     folder = ConversationKey.of(session.context.run, session.worker).folder(session.context.paths)
     try:
         await asyncio.to_thread(shutil.copytree, folder, session.directory.home, dirs_exist_ok=True)
     except OSError:
-        return await _begin_anew(session, run_agent, "it is not there any more")
+        return await _begin_anew(session, run_agent, "it no longer exists")
     ended = await run_agent(session)
     if ended.failure is None or ended.has_acted or any(ended.usage.values()):
         usage = leave_out_earlier(ended.usage, ended.counted, session.worker.spent_before)
@@ -117,10 +117,10 @@ async def continue_conversation(session: Session, run_agent: Callable[[Session],
 
 
 def leave_out_earlier(total: Usage, counted: Usage, before: Usage) -> dict[str, float]:
-    """Give what was spent now, where the *total* that a client tells at its end may be that of the whole conversation.
+    """Return this session's usage, if the *total* that a client reports at its end covers the whole conversation.
 
-    It is if it covers both what was *counted* now and what was spent *before*: Claude Code includes that only if it
-    had the time to write it down.
+    It does if it covers both what was *counted* now and what was spent *before*. Claude Code includes the latter only
+    if it had time to write it down.
     """
     is_whole = all(total.get(name, 0) >= counted.get(name, 0) + value for name, value in before.items())
     return {name: value - (before.get(name, 0) if is_whole else 0) for name, value in total.items()}
@@ -128,19 +128,19 @@ def leave_out_earlier(total: Usage, counted: Usage, before: Usage) -> dict[str, 
 
 async def _begin_anew(session: Session, run_agent: Callable[[Session], Awaitable[AgentEnd]], why: str) -> AgentEnd:
     ended = await run_agent(replace(session, worker=replace(session.worker, conversation=None)))
-    note = f"a new conversation was begun, for the earlier one could not be continued: {why}"
+    note = f"started a new conversation, because the earlier one could not be continued: {why}"
     return replace(ended, notes=(*ended.notes, note))
 
 
 def _is_real(home: Path, name: str) -> bool:
-    """Say whether no part of the way to it is a link."""
+    """Return whether no part of the path is a link."""
     parts = [home.joinpath(*Path(name).parts[:count]) for count in range(len(Path(name).parts))]
     return all(os.path.lexists(part) and stat.S_ISDIR(part.lstat().st_mode) for part in parts)
 
 
 @dataclass
 class _Copy:
-    """Copies files and folders, as long as there is room."""
+    """Copies files and folders within the limits."""
 
     bytes_left: int
     entries_left: int

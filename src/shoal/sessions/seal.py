@@ -1,4 +1,4 @@
-"""Sealing: a second, short sandbox turns the files that an ended agent left into a commit and a pack."""
+"""Seal an ended agent's work: a second, short-lived sandbox turns its files into a commit and a pack."""
 
 import asyncio
 import contextlib
@@ -32,25 +32,25 @@ MAX_WALK_BYTES = 128 * 2**20  # git's tables of 16 million objects, or one commi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """What the sandbox said: the tip and other commits in *pack*, or why there is none."""
+    """The result: the tip and other commits in *pack*, or why there is none."""
 
     tip: str | None = None
     extras: tuple[str, ...] = ()
     pack: Path | None = None
     unkept: tuple[str, ...] = ()
     large: tuple[str, ...] = ()
-    """Files, of those that are not kept, that are too large for a branch."""
+    """Those of the files left out that are too large for a branch."""
     special: tuple[str, ...] = ()
-    """Pipes and sockets, which hold no bytes that could be kept."""
+    """Pipes and sockets, which contain no bytes to keep."""
     unconverted: tuple[str, ...] = ()
-    """What is kept as it lies there, since it is not in the encoding that its attributes name."""
+    """Files kept as they are, because they are not in the encoding that their attributes name."""
     ignored: int = 0
     squashed: str | None = None
     """Why the agent's own commits are not on its branch; its files are."""
     is_partial: bool = False
-    """Whether other branches or stashes of its were left out."""
+    """Whether other branches or stashes of the agent were left out."""
     is_plain: bool = False
-    """Whether its ignore rules and attributes cost too much to be followed."""
+    """Whether its ignore rules and attributes were too expensive to apply."""
     failure: str | None = None
 
 
@@ -62,13 +62,13 @@ class SealRequest:
     has_history: bool
     join: str = ""
     known_tree: str = ""
-    """The files that are kept already: where they are the same, there is nothing to seal."""
+    """The tree that is already kept: if the files are the same, there is nothing to seal."""
     scratch_files: tuple[str, ...] = ()
-    """What is no work where nobody tracks it, as git's ignore patterns."""
+    """Untracked files that are not work, as git ignore patterns."""
 
 
 async def seal_work(context: RunContext, workspace: Workspace, directory: SessionDir, request: SealRequest) -> Seal:
-    """Seal the files; a failure is told, and is never "no changes"; `DiskFull` is raised before the host's disk is."""
+    """Seal the files; a failure is returned, never "no changes". Raises `DiskFull` before the host's disk is full."""
     with _fresh_gitdir(context, workspace, directory, request) as gitdir:
         command = _command(context, workspace, directory, request, gitdir)
         policy = context.policy(
@@ -77,7 +77,7 @@ async def seal_work(context: RunContext, workspace: Workspace, directory: Sessio
             write=(gitdir,),
             layers=workspace.sealing,
         )
-        # As the owner of the files on the host, so that the index's stat data fits; able to read what mode 000 hides.
+        # As the files' owner on the host, so that the index's stat data matches; able to read files of mode 000.
         policy = replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
         pack = directory.path / f"pack-{secrets.token_hex(3)}"
         with pack.open("xb") as spool:
@@ -115,7 +115,7 @@ def _fresh_gitdir(
     (gitdir / "message").write_text(request.message, errors="replace")
     if request.scratch_files:
         (gitdir / "info").mkdir(exist_ok=True)
-        with (gitdir / "info" / "exclude").open("a") as exclude:  # files of the user's own may be named there already
+        with (gitdir / "info" / "exclude").open("a") as exclude:  # files of the user may be listed there already
             exclude.write("\n".join(request.scratch_files) + "\n")
     try:
         yield gitdir
@@ -149,7 +149,7 @@ def _command(
 
 
 def _bounds(bounds: WorkBounds) -> dict[str, str]:
-    """Spell them for the shell, which sets them for each process that it starts."""
+    """Format the limits for the shell, which sets them for each process that it starts."""
     return {
         "MEMORY_KIB": str(bounds.seal_memory_mb * 1024),
         "RULES_CPU": str(bounds.rules_cpu),
@@ -167,11 +167,11 @@ def _script(name: str) -> str:
 
 
 class _TooMuch(Exception):
-    """The sandbox wrote more than is taken."""
+    """The sandbox wrote more than is accepted."""
 
 
 class _SealOutput:
-    """Takes what the sandbox writes: facts up to the line `pack` in memory, the pack in our file, both bounded."""
+    """Takes the sandbox's output: facts up to the line `pack` into memory, the pack into a file, both limited."""
 
     def __init__(self, spool: BinaryIO) -> None:
         self._spool = spool
@@ -201,7 +201,7 @@ class _SealOutput:
 
 
 def _read(said: _SealOutput, exit_: proc.Exit, pack: Path) -> Seal:
-    # By "\n" alone: an agent's name for a folder may have a U+2028 in it, and a word of ours behind that.
+    # Split by "\n" alone: a folder's name, chosen by the agent, may contain U+2028 followed by a keyword of ours.
     lines = [line.partition(" ") for line in said.header.decode(errors="replace").split("\n")]
     facts = {key: value for key, _, value in lines}
     seal = Seal(

@@ -36,7 +36,7 @@ from shoal.sessions.worker import Session, WorkerSpec
 PROMPT_CHARS = 200
 
 Runner = Callable[[Session], Awaitable[AgentEnd]]
-"""Runs the agent of an opened session to its end."""
+"""Runs the agent of an open session until it ends."""
 
 
 async def run_session(
@@ -48,9 +48,9 @@ async def run_session(
 ) -> WorkerResult:
     """Run one agent to its end and keep its work; an agent's failure is returned as a value.
 
-    When the stop of *control* is set, it asks the agent to stop, keeps its work and returns the result.
-    Cancelled, it asks the agent to stop, keeps its work and passes the result to *on_result* before the cancellation
-    goes on. Cancelled once more it ends at once, and the next start imports the work.
+    When the stop of *control* is set, it asks the agent to stop, keeps its work and returns the result. When
+    cancelled, it does the same and passes the result to *on_result* before it lets the cancellation through. When
+    cancelled again, it ends at once, and the next start of Shoal imports the work.
     """
     control = control or SessionControl()
     try:
@@ -92,7 +92,7 @@ async def _session(
 
 
 async def _work(session: Session) -> WorkerResult:
-    """Run the agent, keep its work, and check that against the contracts of its step."""
+    """Run the agent, keep its work, and check it against the contracts of its step."""
     workspace, worker = session.workspace, session.worker
     workspace.keep = True  # from here on the files stay, until a ref holds them
     run_agent = runner_for(worker)
@@ -107,7 +107,9 @@ async def _work(session: Session) -> WorkerResult:
         return _describe_failure(worker, error, raw=session.directory.path)
     finally:
         close_inbox(session.context, session.id, session.control)
-    collected = await collect_artifacts(session.context, workspace, worker.artifacts)  # before it is recycled
+    collected = await collect_artifacts(
+        session.context, workspace, worker.artifacts
+    )  # before the workspace is recycled
     database = await keep_database(session)
     try:
         work = await add_continued(session.context, worker, await import_work(session))
@@ -118,13 +120,13 @@ async def _work(session: Session) -> WorkerResult:
 
 
 def runner_for(worker: WorkerSpec) -> Runner:
-    """Give what runs the agent of *worker* in an opened session."""
+    """Return the function that runs the agent of *worker* in an open session."""
     if worker.is_in_process:
-        from shoal.sessions.in_process import run_in_process  # brings in pydantic-ai, which only its users pay for
+        from shoal.sessions.in_process import run_in_process  # imports pydantic-ai, which only its users pay for
 
         return run_in_process
     if worker.task.agent.adapter == ACP:
-        from shoal.sessions.acp.conversation import run_acp  # brings in the protocol's SDK, likewise
+        from shoal.sessions.acp.conversation import run_acp  # imports the protocol's SDK, likewise
 
         return run_acp
     if isinstance(worker.adapter, Conversational) and worker.takes_messages:
@@ -133,7 +135,7 @@ def runner_for(worker: WorkerSpec) -> Runner:
 
 
 def _describe_failure(worker: WorkerSpec, error: Exception, *, raw: Path | None = None) -> WorkerResult:
-    """Make the result of a session that broke; *raw* is where its files still lie, if there are any."""
+    """Make the result of a session that failed; *raw* is where its files still are, if any."""
     return WorkerResult(
         index=worker.index,
         session=worker.session,
@@ -144,7 +146,7 @@ def _describe_failure(worker: WorkerSpec, error: Exception, *, raw: Path | None 
 
 
 def _with_stop(result: WorkerResult, control: SessionControl) -> WorkerResult:
-    """Name the person who stopped this session alone, if it ended by that."""
+    """Name the person who stopped this session alone, if that ended it."""
     person = control.stopped_by
     if person is None or result.status is not Status.CANCELLED:
         return result
@@ -172,7 +174,7 @@ async def _with_client_settings(context: RunContext, result: WorkerResult) -> Wo
 
 
 async def _with_artifacts(session: Session, result: WorkerResult, left: Collected, work: KeptWork) -> WorkerResult:
-    """Store the files that the agent had to leave; without them its work is not good."""
+    """Store the artifacts; if a required one is missing, the session has failed."""
     context = session.context
     try:
         if files := store_artifacts(context, session.id, left.produced):
@@ -187,7 +189,7 @@ async def _with_artifacts(session: Session, result: WorkerResult, left: Collecte
 
 async def _record(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> WorkerResult:
     """Close the session's log, and write the result to the ledger."""
-    for event in describe_end(context, worker, result):  # in its own log too, should the ledger be lost
+    for event in describe_end(context, worker, result):  # also in its own log, in case the ledger is lost
         context.ledger.note(event)
     try:
         await context.ledger.forget(worker.session)
@@ -198,7 +200,7 @@ async def _record(context: RunContext, worker: WorkerSpec, result: WorkerResult)
 
 
 def _error_text(error: Exception) -> str:
-    return str(error) or f"{type(error).__name__} while this session was worked on"
+    return str(error) or f"{type(error).__name__} while this session was processed"
 
 
 async def import_work(session: Session) -> KeptWork:
@@ -214,11 +216,11 @@ async def import_work(session: Session) -> KeptWork:
     work = await keep_work(context, workspace, session.directory, branch=worker.branch, request=request)
     if not work.must_stay and context.cleanup:
         workspace.keep = False
-        # Where a sandbox cannot cover `.git`, an agent could have left a link there for the next one.
+        # If a sandbox cannot cover `.git`, an agent could have left a link there for the next one.
         if workspace.can_recycle and context.sandbox.mounts:
             workspace.recycled = await recycle(session)
     if work.commit is not None and not context.cleanup and context.kind.links_branch:
-        with contextlib.suppress(ShoalError):  # a person who looks there sees no changes that are committed
+        with contextlib.suppress(ShoalError):  # a person who looks there sees committed changes as clean
             await git(workspace.index.parent, "read-tree", work.commit)
     return work
 
@@ -251,7 +253,7 @@ def _verdict(worker: WorkerSpec, ended: AgentEnd, work: KeptWork) -> tuple[Statu
     if work.failure or ended.failure:
         return Status.FAILED, work.failure or ended.failure
     if ended.exit.signal is not None and not ended.is_judged:
-        return Status.FAILED, f"it was ended by signal {ended.exit.signal}"
+        return Status.FAILED, f"it was killed by signal {ended.exit.signal}"
     if ended.exit.code != 0 and not ended.is_judged:
         said = f": {ended.log.complaint}" if ended.log.complaint else ""
         return Status.FAILED, f"it exited with {ended.exit.code}{said}"
@@ -292,12 +294,12 @@ def describe_start(context: RunContext, worker: WorkerSpec) -> SessionStarted:
 
 
 def prompt_summary(context: RunContext, worker: WorkerSpec) -> str:
-    """Give the beginning of the prompt on one line; masked before it is cut, or half of a secret could pass."""
+    """Return the beginning of the prompt on one line; masked before it is cut, or half of a secret could remain."""
     return " ".join(context.mask.text(worker.task.title or worker.task.prompt).split())[:PROMPT_CHARS]
 
 
 def describe_end(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> tuple[Imported | SessionEnded, ...]:
-    """Say how a session ended."""
+    """Describe how a session ended."""
     result = replace(result, purpose=worker.purpose)
     ended = SessionEnded(run=context.run, step=worker.step, session=worker.session, result=result)
     if result.branch is None or result.commit is None:
@@ -313,7 +315,7 @@ def describe_end(context: RunContext, worker: WorkerSpec, result: WorkerResult) 
 
 
 def mask_result(result: WorkerResult, mask: Mask) -> WorkerResult:
-    """Take secrets out of what an agent or git said; branch, commit and workspace are names of ours."""
+    """Mask secrets in what an agent or git printed; branch, commit and workspace are names of ours."""
     if mask.is_empty and result.client_session is None:
         return result
     return replace(
@@ -333,5 +335,5 @@ def mask_result(result: WorkerResult, mask: Mask) -> WorkerResult:
 
 
 def name_short_secrets(mask: Mask) -> tuple[str, ...]:
-    """Say which secrets cannot be taken out of anything."""
+    """List the secrets that are too short to be masked."""
     return tuple(f"the value of {name} is too short to be masked in output" for name in mask.unmasked)

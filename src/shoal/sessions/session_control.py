@@ -1,4 +1,4 @@
-"""Messages for an agent that works: each is handed over once and in order, between two of its turns."""
+"""Control a running session: stop it, freeze it, and send messages that its agent gets between its turns."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from shoal.sessions.resource_meter import ResourceMeter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMessage:
-    """What a person says to one agent; *request* is the one it came by."""
+    """A person's message to one agent; *request* is the request that carried it."""
 
     text: str
     by: str
@@ -23,7 +23,7 @@ class AgentMessage:
 
 
 class Inbox:
-    """The messages that an agent has not got yet; closed, it takes no more."""
+    """The messages that an agent has not received yet; once closed, it accepts no more."""
 
     def __init__(self, *, is_open: bool = False) -> None:
         self.is_open = is_open
@@ -31,12 +31,12 @@ class Inbox:
         self._more = asyncio.Event()
 
     def put(self, message: AgentMessage) -> None:
-        """Add *message* behind those that wait."""
+        """Append *message*."""
         self._waiting.append(message)
         self._more.set()
 
     def first(self) -> AgentMessage | None:
-        """Give the next message; it waits until it is removed."""
+        """Return the next message without removing it."""
         return self._waiting[0] if self._waiting else None
 
     async def wait(self) -> AgentMessage:
@@ -47,11 +47,11 @@ class Inbox:
         return message
 
     def remove(self, message: AgentMessage) -> None:
-        """Remove the first message, which was handed over."""
+        """Remove the first message, which was delivered."""
         self._waiting.remove(message)
 
     def close(self) -> tuple[AgentMessage, ...]:
-        """Take no more, and give those that nobody got, once."""
+        """Accept no more, and return those that were not delivered."""
         self.is_open = False
         left = tuple(self._waiting)
         self._waiting.clear()
@@ -60,11 +60,11 @@ class Inbox:
 
 @dataclass(slots=True)
 class SessionControl:
-    """What others ask of one session: to stop, to stand still, and to take messages."""
+    """What others can do to one session: stop it, freeze it, and send messages."""
 
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     stopped_by: str | None = None
-    """The person who stopped this session alone."""
+    """The person who stopped only this session."""
     inbox: Inbox = field(default_factory=Inbox)
     snapshots: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
     """The requests to keep its files as they are now, while its agent works."""
@@ -73,25 +73,25 @@ class SessionControl:
     _groups: list[LimitGroup] = field(default_factory=list)
 
     def freeze(self) -> None:
-        """Let the agent stand still until `thaw`; raises `OSError` where its group cannot be frozen."""
+        """Freeze the agent until `thaw`; raises `OSError` if its group cannot be frozen."""
         self.clock.pause()
         for group in self._groups:
             group.freeze()
 
     def thaw(self) -> None:
-        """Let the agent go on."""
+        """Let the agent run again."""
         for group in self._groups:
             group.thaw()
         self.clock.resume()
 
     def ask_to_stop(self) -> None:
-        """Stop the session; who is frozen could not hear that."""
+        """Stop the session; a frozen agent is thawed first, or it would not notice."""
         self.thaw()
         self.stop.set()
 
     @contextlib.contextmanager
     def hold_group(self, group: LimitGroup) -> Iterator[None]:
-        """Freeze and thaw *group* with the session, which is thawed when the body is left."""
+        """Freeze and thaw *group* together with the session; it is thawed on exit."""
         self._groups.append(group)
         try:
             if self.clock.is_paused:
@@ -102,13 +102,13 @@ class SessionControl:
             group.thaw()
 
     def stop_for(self, person: str) -> None:
-        """Stop the session because *person* asked for it."""
+        """Stop the session at the request of *person*."""
         self.stopped_by = person
         self.ask_to_stop()
 
 
 def note_message(context: RunContext, session: str, message: AgentMessage, *, is_delivered: bool = True) -> None:
-    """Record in the log of *session* that its agent got *message*, or that it never will."""
+    """Record in the log of *session* that its agent received *message*, or never will."""
     context.ledger.note(
         AgentMessaged(
             run=context.run,
@@ -122,13 +122,13 @@ def note_message(context: RunContext, session: str, message: AgentMessage, *, is
 
 
 def close_inbox(context: RunContext, session: str, control: SessionControl) -> None:
-    """Take no more messages for *session*, and record those that its agent did not get."""
+    """Accept no more messages for *session*, and record those that its agent did not receive."""
     for message in control.inbox.close():
         note_message(context, session, message, is_delivered=False)
 
 
 def take_message(context: RunContext, session: str, control: SessionControl) -> str | None:
-    """Hand the next message over, and record that; where there is none, its agent is done, and gets no more."""
+    """Deliver the next message and record that; if there is none, close the inbox and return `None`."""
     message = control.inbox.first()
     if message is None or control.stop.is_set():
         control.inbox.is_open = False

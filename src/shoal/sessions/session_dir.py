@@ -1,4 +1,4 @@
-"""What is leased to one session: its folders, ports, database, identity files, and the environment that names them."""
+"""The session directory: private folders, ports, database, identity files, and the variables that name them."""
 
 import contextlib
 import fcntl
@@ -15,18 +15,18 @@ from shoal.errors import Broken
 
 PORTS_PER_SESSION = 10
 FIRST_PORT = 12_000
-BLOCKS = 2_000  # up to 32,000: above that lie the ports that the kernel gives to anybody
+BLOCKS = 2_000  # up to port 32,000: the kernel assigns those above to anybody
 _blocks = itertools.cycle([(os.getpid() * 7 + turn) % BLOCKS for turn in range(BLOCKS)])
-"""Each session tries the one after the last that was had, so that many of them need not try all that are held."""
+"""Each session tries the block after the last one taken, so that many sessions need not try all taken ones."""
 
 TMP = "tmp"
-"""Its TMPDIR, on disk; `/tmp` in the box is another, in memory."""
+"""Its TMPDIR, on disk; `/tmp` in the sandbox is another, in memory."""
 SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who an agent is in its box."""
+    """The agent's user in its sandbox."""
 
     uid: int
     gid: int
@@ -34,23 +34,23 @@ class User:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionDir:
-    """The private folder of a session and what lies in it; without slots, so that each path is made once."""
+    """The private files of a session; without slots, so that each path is made once."""
 
     path: Path
     disk: Path
-    """Where all lies that the agent can write: the same folder, or a disk of its own below it."""
+    """The folder with all that the agent can write: the same folder, or a disk of its own below it."""
     session: str
     port: int
     database_name: str | None = None
 
     @functools.cached_property
     def own(self) -> Path:
-        """The folder that the agent may write, and in which all of the following lies."""
+        """The folder that the agent may write, which contains everything below."""
         return self.disk / "own"
 
     @functools.cached_property
     def git(self) -> Path:
-        """The agent's own gitdir, a mount by itself: in a folder that the agent may write it could become a link."""
+        """The agent's own gitdir, mounted separately: in a folder that the agent can write, it could become a link."""
         return self.disk / "git"
 
     @functools.cached_property
@@ -69,16 +69,16 @@ class SessionDir:
 
     @functools.cached_property
     def inputs(self) -> Path:
-        """What it is given to read: prompts, permissions, and files to lay over others (passwd, group, `.git`)."""
+        """What it gets to read: prompts, permissions, and files that cover others (passwd, group, `.git`)."""
         return self.path / "input"
 
     @functools.cached_property
     def opened(self) -> Path:
-        """A mark whose time is the moment at which the agent was let in."""
+        """A file whose time is when the agent was started."""
         return self.path / "opened"
 
     def environment(self) -> dict[str, str]:
-        """Name what is leased, in the words agents and their tools know."""
+        """Return the variables that name it, as agents and their tools expect them."""
         own, home, inputs = str(self.own), str(self.home), str(self.inputs)
         url = f"sqlite:///{own}/{self._database}"
         tmp = f"{own}/{TMP}"
@@ -115,10 +115,10 @@ def hold_session_dir(
     database: str | None = None,
     written: dict[str, bytes] | None = None,
 ) -> Iterator[SessionDir]:
-    """Fill the session's private folder and hold its ports; who made the folder removes it.
+    """Fill the session directory and hold its ports; the caller made the folder and removes it.
 
-    Where it has served before and was left as it was, only what differs from what was *written* then is written.
-    *user* is `None` in a sandbox that cannot lay files over others.
+    In a reused directory, only what differs from what was *written* then is written. *user* is `None` for a sandbox
+    that cannot cover files with others.
     """
     with _ports_held() as port:
         directory = SessionDir(path=path, disk=disk, session=session, port=port, database_name=database)
@@ -148,7 +148,7 @@ def hold_session_dir(
 
 
 def _covers(directory: SessionDir, user: User) -> dict[str, str]:
-    """Say what a sandbox lays over files that every sandbox has."""
+    """Return the files that the sandbox puts over those that every sandbox has."""
     return {
         "passwd": f"agent:x:{user.uid}:{user.gid}:agent:{directory.home}:/bin/sh\n",
         "group": f"agent:x:{user.gid}:\n",
@@ -160,14 +160,14 @@ def _write(file: str, content: bytes) -> None:
     fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.write(fd, content)
-        os.ftruncate(fd, len(content))  # afterwards: ext4 writes out at once what was emptied before
+        os.ftruncate(fd, len(content))  # truncated afterwards: ext4 flushes a file at once that was emptied before
     finally:
         os.close(fd)
 
 
 @contextlib.contextmanager
 def _ports_held() -> Iterator[int]:
-    """Hold a block of ten ports against every other Shoal of this user, by a lock that a kill frees."""
+    """Hold a block of ten ports against every other Shoal of this user, by a lock that the kernel frees on a kill."""
     folder = _own_folder()
     for block in itertools.islice(_blocks, BLOCKS):
         fd = os.open(f"{folder}/{block}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -181,11 +181,11 @@ def _ports_held() -> Iterator[int]:
         finally:
             os.close(fd)
         return
-    raise Broken(f"all {BLOCKS} blocks of ports are leased")
+    raise Broken(f"all {BLOCKS} blocks of ports are in use")
 
 
 def own_folder() -> Path:
-    """Give the folder for what all Shoals of this user share: locks, and nothing else."""
+    """Return the folder that all Shoals of this user share, which contains only locks."""
     return Path(_own_folder())
 
 

@@ -1,4 +1,4 @@
-"""The loop of a session that plain code holds open: a thread of its own, so that code with a loop can use it too."""
+"""Run a session's event loop in a thread, so that synchronous code and other loops can use it."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class HeldWorkspace(Protocol):
-    """A workspace in which commands run, for the tools of an agent."""
+    """A workspace in which an agent's tools run commands."""
 
     permission_manager: PermissionManager
 
@@ -26,12 +26,12 @@ class HeldWorkspace(Protocol):
 
 
 class SessionLoop:
-    """Runs what a session does in a thread; who waits for it may be plain code, or a task of another loop."""
+    """Runs a session's coroutines in a thread; synchronous code and tasks of other loops may wait for them."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._calls: set[_Call[Any]] = set()
-        # A daemon: a program that never leaves its `with` must still be able to end.
+        # A daemon: a program that never leaves its `with` block must still be able to exit.
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"shoal {name}", daemon=True)
         self._thread.start()
 
@@ -44,7 +44,7 @@ class SessionLoop:
         self.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run *coroutine* and wait for it; interrupted, it is cancelled and seen to its end first."""
+        """Run *coroutine* and wait for it; when interrupted, cancel it and wait for its end first."""
         call = _Call(coroutine, self._loop, self._calls)
         try:
             return call.future.result()
@@ -53,7 +53,7 @@ class SessionLoop:
             raise
 
     async def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run *coroutine* for a task of another loop; cancelled, it is seen to its end first."""
+        """Run *coroutine* for a task of another loop; when cancelled, wait for its end first."""
         call = _Call(coroutine, self._loop, self._calls)
         try:
             return await asyncio.shield(asyncio.wrap_future(call.future))
@@ -62,11 +62,11 @@ class SessionLoop:
             raise
 
     def lend(self, session: OpenSession) -> "LentWorkspace":
-        """Give a view of *session* that any loop may use."""
+        """Return a view of *session* that any loop may use."""
         return LentWorkspace(self, session)
 
     def close(self) -> None:
-        """End what is under way, and the thread."""
+        """End what is running, and the thread."""
         for call in tuple(self._calls):
             call.end()
         if not self._loop.is_closed():
@@ -76,7 +76,7 @@ class SessionLoop:
 
 
 class _Call(Generic[T]):
-    """A coroutine under way in the session's loop; *future* has its end for everybody else."""
+    """A coroutine running in the session's loop; *future* gets its result."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, calls: set[Any]) -> None:
         self._coroutine = coroutine
@@ -87,7 +87,7 @@ class _Call(Generic[T]):
         loop.call_soon_threadsafe(self._begin)
 
     def end(self) -> None:
-        """Cancel it and wait until it is over: a command in it may still be ending."""
+        """Cancel it and wait for its end: a command in it may still be ending."""
         if not self._is_over.is_set():
             self._loop.call_soon_threadsafe(lambda: self._task.cancel())
             self._is_over.wait()
@@ -121,5 +121,5 @@ class LentWorkspace:
     ) -> CommandResult:
         """Run *command* in the session's sandbox, in its workspace."""
         if self._session.result is not None:
-            raise BadInput("the session is closed; use its tools inside of the `with` block")
+            raise BadInput("the session is closed; use its tools inside the `with` block")
         return await self._loop.wait_for(self._session.run(command, timeout=timeout, stdin=stdin))

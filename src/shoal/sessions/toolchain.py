@@ -1,4 +1,4 @@
-"""Which folders of the host a command needs to run: found by following it to its interpreter and its install folder."""
+"""Find the host folders that a command needs: its interpreter's and its own installation."""
 
 import functools
 import os
@@ -24,11 +24,11 @@ class Toolchain:
 
 
 def toolchain(program: str, *, search: str, private: tuple[Path, ...]) -> Toolchain:
-    """Find what *program* needs; nothing that holds one of the *private* folders is ever shown.
+    """Find what *program* needs; nothing that contains one of the *private* folders is ever shown.
 
     A relative path belongs to the workspace and needs nothing.
     """
-    # Of this second, for all who ask in it: links and `#!` lines are followed by many looks at the disk.
+    # Cached for this second: following links and `#!` lines takes many disk accesses.
     return _toolchain(program, search, private, int(time.monotonic()))
 
 
@@ -41,14 +41,14 @@ def _toolchain(program: str, search: str, private: tuple[Path, ...], _second: in
         raise Unavailable(f"the agent's command {program!r}", "it is not on PATH", "install it, or name its full path")
     hops = [hop for hop in _hops(Path(found), search) if not _is_system(hop)]
     if missing := next((hop for hop in hops if hop.is_absolute() and not hop.exists()), None):
-        why = f"{found} needs {missing}, which is not there"
+        why = f"{found} needs {missing}, which is missing"
         raise Unavailable(f"the agent's command {program!r}", why, "install it again")
     read = (shown for hop in hops for shown in (_install_folder(hop, private), _own_folder(hop, private)))
     return Toolchain(tuple(dict.fromkeys(read)), tuple(dict.fromkeys(hop.parent for hop in hops)))
 
 
 def show_folders(folders: Sequence[ToolFolder]) -> Toolchain:
-    """Show the folders that the user named, also by the names that links lead to; nobody need have programs there."""
+    """Show the folders that the user named, also under the names of links; they need not contain programs."""
     read = dict.fromkeys(place for folder in folders for place in (folder.path, folder.path.resolve()))
     path = dict.fromkeys(
         place for folder in folders for place in (folder.path / "bin", folder.path) if _has_programs(place)
@@ -57,7 +57,7 @@ def show_folders(folders: Sequence[ToolFolder]) -> Toolchain:
 
 
 def search_path(environ: Mapping[str, str], folders: Sequence[ToolFolder]) -> Mapping[str, str]:
-    """Find programs in *folders* too, behind the user's own PATH."""
+    """Add *folders* to the user's PATH, at its end."""
     path = [word for word in (environ.get("PATH", ""), *map(str, show_folders(folders).path)) if word]
     return {**environ, "PATH": ":".join(path)} if folders else environ
 
@@ -70,7 +70,7 @@ def _has_programs(folder: Path) -> bool:
 
 
 def _hops(path: Path, search: str, depth: int = 0) -> Iterator[Path]:
-    """Follow links and `#!` lines, naming every file on the way."""
+    """Follow links and `#!` lines, yielding every file on the way."""
     if depth > DEEPEST:
         return
     yield path
@@ -95,7 +95,7 @@ def _interpreter(path: Path, search: str) -> Path | None:
     words = line[2:].decode(errors="replace").split()
     if words and Path(words[0]).name == "env":
         named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
-        # The script's own folder comes first: that is where nvm, pyenv and venvs keep their interpreter.
+        # The script's own folder comes first: nvm, pyenv and venvs keep their interpreter there.
         found = shutil.which(named, path=f"{path.parent}:{search}")
         return Path(found) if found else None
     return Path(words[0]) if words else None
@@ -110,20 +110,20 @@ def _own_folder(hop: Path, private: tuple[Path, ...]) -> Path:
 
 
 def _install_folder(hop: Path, private: tuple[Path, ...]) -> Path:
-    """The folder above `bin`, `shims` or `node_modules`; the file alone where that would show too much."""
+    """Return the folder above `bin`, `shims` or `node_modules`; the file alone if that would show too much."""
     folder = hop.parent
     if "node_modules" in hop.parts:
         folder = Path(*hop.parts[: hop.parts.index("node_modules") + 1])
     elif folder.name in ("bin", "shims", "libexec", "Scripts"):
         folder = folder.parent
-    # ~/.local holds far more than programs: keyrings, shell history, other tools' state.
+    # `~/.local` contains far more than programs: keyrings, shell history, state of other tools.
     if folder.name == ".local" or _is_home(folder) or _holds(folder, private):
         return _own_folder(hop, private)
     return folder
 
 
 def _is_home(folder: Path) -> bool:
-    """Say whether *folder* is somebody's home, which no agent needs to see."""
+    """Return whether *folder* is somebody's home, which no agent needs to see."""
     if folder.parent == Path("/home") or folder == Path("/root"):
         return True
     return any((folder / name).exists() for name in (".ssh", ".gnupg", ".bashrc", ".profile", ".config"))

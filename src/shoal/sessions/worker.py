@@ -25,12 +25,12 @@ GO_ON = (
     "You were interrupted while you worked on your task: the program that runs you was stopped. Your files are as you "
     "left them; commands that you had started no longer run. Go on with your task from where you were."
 )
-"""What a client is told in the conversation that it continues."""
+"""The prompt for a client that continues its conversation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """One worker of a step: its names are ours, and its branch is not taken by anybody."""
+    """One worker of a step, with its names, which are unique."""
 
     step: str
     index: int
@@ -40,66 +40,66 @@ class WorkerSpec:
     purpose: Purpose = Purpose.WORK
     attempt: int = 1
     visit: int = 1
-    """How often its step has been entered, where that is in a loop."""
+    """How often its step has been entered, if that is in a loop."""
     origin: str | None = None
-    """The commit that its work counts from, where it starts with the files of an interrupted session."""
+    """The commit that its work is measured from, if it starts with the files of an interrupted session."""
     start_note: str = ""
-    """What its result says of how it started."""
+    """A remark for its result about how it started."""
     conversation: str | None = None
-    """The client's own name for the conversation of that session, where it is to go on in it."""
+    """The client's own id of the conversation that it is to continue."""
     content: str = ""
-    """A digest of what it is asked in its first attempt, and of which agent."""
+    """A digest of its agent and first prompt."""
     spent_before: Usage = field(default_factory=dict)
-    """What was spent in that conversation before."""
+    """The usage of that conversation so far."""
     database: str | None = None
-    """The name of its database, where that is not the session's own."""
+    """The name of its database, if not the session's own."""
     base: str | None = None
-    """The commit to start from, where that is not the run's."""
+    """The commit to start from, if not the run's."""
     trusts_base: bool = True
-    """Whether a client may take its settings from the base as it is: the user's own, or work that he let through."""
+    """Whether a client may use the settings in the base: the user's own, or work that the user approved."""
     needs: tuple[str, ...] = ()
-    """The steps that must end well first."""
+    """The steps that must succeed first."""
     is_stacked: bool = True
     """Whether it starts from the work of its needs."""
     wish: Task | None = None
-    """What was asked for, where its inputs may name its needs."""
+    """The original request, if its inputs may name its needs."""
     function: Callable[..., object] | None = None
-    """What does the work in a thread of this process, for code that is trusted."""
+    """A function to run in a thread of this process, for trusted code."""
     item: str | None = None
     """The item of a matrix that it works on."""
     artifacts: tuple[Artifact, ...] = ()
-    """Files that it has to leave."""
+    """The files that it has to leave."""
     contracts: tuple[Contract, ...] = ()
-    """What its work must meet before it counts as good."""
+    """The requirements that its work must meet to count as a success."""
     trial: CommandContract | None = None
-    """What is run on its work to compare it with that of its siblings."""
+    """A command that compares its work with that of its siblings."""
     reviewers: Mapping[str, ResolvedTask] = field(default_factory=dict, repr=False)
-    """Who reviews work, by the names that contracts use."""
+    """The reviewers by the names that contracts use."""
     sandbox: Sandbox | None = None
-    """Its sandbox, where that is not the run's."""
+    """Its sandbox, if not the run's."""
     kind: Kind | None = None
-    """Its kind of workspace, where that is not the run's."""
+    """Its kind of workspace, if not the run's."""
     hex: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def context(self, ground: RunContext) -> RunContext:
-        """Give what it stands on: the run's own *ground*, but for its sandbox and its kind of workspace."""
+        """Return the run context *ground* with this worker's sandbox and kind of workspace."""
         if self.sandbox is None and self.kind is None:
             return ground
         return replace(ground, sandbox=self.sandbox or ground.sandbox, kind=self.kind or ground.kind)
 
     @property
     def session(self) -> str:
-        """The session's id, which is also the name of its private folder."""
+        """The session's id, which is also the name of its directory."""
         return f"{self.step}-{self.hex}"
 
     @property
     def branch(self) -> str:
-        """The branch that will hold its work."""
+        """The branch for its work."""
         return f"agent/{self.step}/{self.hex}"
 
     @property
     def is_in_process(self) -> bool:
-        """Whether a model is asked from this process, and only its tools run in the box."""
+        """Whether this process asks its model, and only its tools run in the sandbox."""
         return self.task.agent.adapter == "python"
 
     @property
@@ -111,28 +111,28 @@ class WorkerSpec:
 
     @property
     def is_program(self) -> bool:
-        """Whether it is a program, started in its sandbox as soon as that is made."""
+        """Whether it is a program that starts as soon as its sandbox is ready."""
         return self.function is None and not self.is_in_process
 
     def result_without_start(self, status: Status, why: str | None = None) -> WorkerResult:
-        """Make the result of a job that never began."""
+        """Make the result of a worker that never started."""
         return WorkerResult(
             index=self.index, session=self.session, status=status, attempts=0, error=why, item=self.item
         )
 
     @property
     def limits(self) -> ResourceLimits:
-        """What it may spend."""
+        """Its limits."""
         return self.task.limits or ResourceLimits.default()
 
     def message(self, masked: Callable[[str], str]) -> str:
-        """Say what the sealing commit says: masked before it is cut, or half of a secret could pass."""
+        """Return the message of the sealing commit; masked before it is cut, or half of a secret could remain."""
         subject = " ".join(masked(self.task.title or self.task.prompt).split())[:72]
         return f"{self.step}: {subject or 'work of an agent'}\n\nShoal-Session: {self.session}\n"
 
     @property
     def seconds(self) -> float | None:
-        """How long it may take: what was asked for, and never longer than its limit."""
+        """Its time limit: the requested one, but never more than its limit."""
         asked = self.task.timeout if self.task.timeout is not None else self.task.agent.timeout
         bounds = [seconds for seconds in (asked, self.limits.time_seconds) if seconds is not None]
         return min(bounds, default=None)
@@ -147,10 +147,10 @@ class Session:
     workspace: Workspace
     directory: SessionDir
     log: OutputLog
-    """What the agent says; recorded in the session's own database."""
+    """The agent's output, recorded in the session's own database."""
     control: SessionControl = field(default_factory=SessionControl)
     has_history: Callable[[], bool] = field(default=lambda: True, repr=False)
-    """Tell whether the agent's own gitdir may hold commits or other changes."""
+    """Whether the agent's own gitdir may contain commits or other changes."""
 
     @property
     def stop(self) -> asyncio.Event:
@@ -159,12 +159,12 @@ class Session:
 
     @property
     def id(self) -> str:
-        """The session's id, which also names its directory."""
+        """The session's id, which is also the name of its directory."""
         return self.worker.session
 
     @property
     def paths(self) -> SessionPaths:
-        """The paths that an adapter builds its command from."""
+        """The paths for an adapter's command."""
         return SessionPaths(
             home=self.directory.home,
             inputs=self.directory.inputs,
@@ -174,10 +174,10 @@ class Session:
 
     @property
     def task(self) -> ResolvedTask:
-        """What its agent is asked: all of the task, or to go on with what it was asked in its conversation."""
+        """The agent's prompt: the whole task, or to go on in its conversation."""
         task = self.worker.task
         return task if self.worker.conversation is None else replace(task, prompt=GO_ON)
 
     def with_new_log(self) -> "Session":
-        """Give the session an empty log, for one more program in it."""
+        """Return the session with an empty log, for another program in it."""
         return replace(self, log=self.context.output_log(self.id))

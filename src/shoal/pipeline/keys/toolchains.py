@@ -53,7 +53,7 @@ def _refusal(path: Path, environ: Mapping[str, str]) -> str | None:
         return "it is not a folder"
     for home in _homes(environ):
         if home.is_relative_to(real):
-            return "it holds your home; name a folder in it"
+            return "it contains your home; name a folder in it"
     if shut := next((folder for folder in SHUT if _is_opened_by(real, folder)), None):
         return f"{shut} stays hidden from agents"
     if held := next(_secrets(real, environ), None):

@@ -1,4 +1,4 @@
-"""An agent of the Agent Client Protocol as a member of a run: it stands in its sandbox, and its client here."""
+"""Run an agent of the Agent Client Protocol in its sandbox, and be its client."""
 
 import asyncio
 import contextlib
@@ -26,20 +26,20 @@ from shoal.sessions.worker import Session
 
 MOST_GARBAGE = 100
 MOST_DECISIONS = 10_000
-"""About the tools of one turn: each is kept in the audit log."""
+"""In one turn; each is kept in the audit log."""
 LINGER_SECONDS = 1.0
 STOPS = {
     "max_tokens": "its model ran out of tokens (max_tokens)",
-    "max_turn_requests": "it asked its model as often as it may in one turn (max_turn_requests)",
+    "max_turn_requests": "it reached its limit of model requests in one turn (max_turn_requests)",
     "refusal": "its model refused to go on (refusal)",
-    "cancelled": "it says that it was cancelled, and nobody did that (cancelled)",
+    "cancelled": "it reports that it was cancelled, but nobody cancelled it (cancelled)",
 }
 LIES = ("Ran into this error:", "API Error:", "[API Error:")
-"""How the last words begin of agents that say all is well though their model could not be asked."""
+"""How the last message begins of agents that report success although their model could not be asked."""
 
 
 class AcpConversation:
-    """A reader of what the agent says who also answers; *over* is set when its turn is."""
+    """Reads an agent's messages and answers its requests; *over* is set at the end of its turn."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class AcpConversation:
         self.over = asyncio.Event()
 
     def read(self, line: str) -> Iterable[Activity]:
-        """Take one line: an update is told, anything else of the protocol is for who waits for it."""
+        """Take one line: yield an update as activities, and pass any other message of the protocol to its receiver."""
         message = event(line)
         if message is None:
             return self._not_understood(line)
@@ -90,22 +90,22 @@ class AcpConversation:
 
     @property
     def is_done(self) -> bool:
-        """Say whether the turn is over."""
+        """Return whether the turn is over."""
         return self.over.is_set()
 
     @property
     def usage(self) -> Mapping[str, float]:
-        """What it says that it spent."""
+        """What it reports to have used."""
         usage = self._answer.usage if self._answer else {}
         return usage if self._updates.cost_usd is None else {**usage, "cost_usd": self._updates.cost_usd}
 
     @property
     def session(self) -> str | None:
-        """The agent's own name for the session."""
+        """The agent's own id of the session."""
         return self._turn.session or None
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Say why it failed: what it did against the protocol or a rule, how its turn ended, or that it left."""
+        """Return why it failed: it broke the protocol or a rule, its turn ended badly, or it exited early."""
         if self._failure is not None:
             return self._failure
         if self._answer is not None:
@@ -126,7 +126,7 @@ class AcpConversation:
         grace: float,
         signs: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
     ) -> WatchResult:
-        """Speak with the agent in *sandboxed* until the first thing that ends it; told to stop, it is asked before."""
+        """Talk to the agent in *sandboxed* until the first reason to end it; on stop, ask it to end its turn first."""
         cuts = {Ending.STOP: self._end_turn_on(Ending.STOP, stop.wait, grace)}
         if seconds is not None:
             cuts[Ending.TIME] = self._end_turn_on(Ending.TIME, partial(bounds.clock.sleep, seconds), grace)
@@ -148,13 +148,13 @@ class AcpConversation:
             self._answer = await self._turn.run(self._wire)
         except TurnRefused as refused:
             self._fail(str(refused))
-        except ConnectionLost:  # it has left, and its exit tells more
+        except ConnectionLost:  # it has exited, and its exit code tells more
             pass
         self.over.set()
         sandboxed.close_input()
 
     async def _read_last_answer(self, spoken: asyncio.Task[None]) -> None:
-        """Hear what an agent said before it left: its last answer may still be on its way to who waits for it."""
+        """Read the rest of what an exited agent wrote: its last answer may not have reached its receiver yet."""
         if self._wire is not None:
             self._wire.end()
         await asyncio.wait((spoken,), timeout=LINGER_SECONDS)
@@ -163,13 +163,13 @@ class AcpConversation:
             self._words.say(activity.text)
 
     async def _wait_for_exit(self) -> None:
-        """Give an agent whose turn is over the time to leave; one that failed us has none."""
+        """Give an agent time to exit after its turn; one that failed gets none."""
         await self.over.wait()
         if self._failure is None:
             await asyncio.sleep(LINGER_SECONDS)
 
     async def _end_turn_on(self, ending: Ending, cause: Callable[[], Awaitable[object]], grace: float) -> None:
-        """Wait for *cause*, and ask the agent to end its turn; whether it does or not, its time is then over."""
+        """Wait for *cause*, ask the agent to end its turn, and report *ending* once *grace* is over."""
         await cause()
         self._cut = self._cut or ending
         with contextlib.suppress(TimeoutError, OSError):
@@ -187,7 +187,7 @@ class AcpConversation:
         return ()
 
     def _may(self, question: Mapping[str, object]) -> bool | None:
-        """Answer whether a tool may be used; `None` where the turn is being ended."""
+        """Decide whether a tool may be used; `None` while the turn is being ended."""
         call = self._updates.call(question)
         if self._cut is not None:
             return None
@@ -198,12 +198,12 @@ class AcpConversation:
         return decision.allowed
 
     def _end_if_denied(self, call: ToolCall) -> None:
-        """End an agent that used what its rules deny, for it did not ask or did not listen: nothing else holds it."""
+        """End an agent that used a denied tool: it did not ask or ignored the answer, and nothing else restrains it."""
         if not self._has_rules or (call.is_asked and not call.is_over):
             return
         decision = self._decide(call)
         if not decision:
-            how = "though that was denied it" if call.is_asked else "without asking"
+            how = "although that was denied" if call.is_asked else "without asking"
             self._fail(f"it used {decision.subject} {how}, against the rule {decision.rule!r}")
 
     def _decide(self, call: ToolCall) -> Decision:
@@ -219,16 +219,16 @@ class AcpConversation:
         try:
             wire.accept(message, signs)
         except AnswersUnread:
-            self._fail("it asks and asks, and does not read what it is answered")
+            self._fail("it keeps sending requests without reading the answers")
 
     def _not_understood(self, line: str) -> Iterable[Activity]:
         if not line.strip():
             return ()
         self._garbage += 1
         if self._garbage > MOST_GARBAGE:
-            self._fail(f"it does not speak the Agent Client Protocol on stdout: {one_line(line)}")
+            self._fail(f"stdout is not the Agent Client Protocol: {one_line(line)}")
             return ()
-        return (Activity(act=Act.TROUBLE, text=f"no message of the protocol: {line[:200]}"),)
+        return (Activity(act=Act.TROUBLE, text=f"not a message of the protocol: {line[:200]}"),)
 
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why
@@ -238,7 +238,7 @@ class AcpConversation:
 
 
 async def run_acp(session: Session) -> AgentEnd:
-    """Give the task to the agent, answer its requests by the permissions of the session, and pass on messages."""
+    """Give the agent its task, answer its requests by the session's permissions, and pass on messages."""
     task = session.task
     manager = PermissionManager(session.workspace.path, task.permitted)
     talk = AcpConversation(

@@ -1,4 +1,4 @@
-"""One turn with an agent, by the protocol's own SDK: hello, a session, its model and mode, the prompt."""
+"""One turn with an agent, through the protocol's SDK: initialize, session, model and mode, prompt."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -25,9 +25,9 @@ except ImportError as missing:
 
 NOT_LOGGED_IN = -32000
 ASKING = ("approve", "default", "ask")
-"""The modes in which agents are known to ask before they use a tool."""
+"""The modes in which agents ask before they use a tool."""
 APPENDS = ("claude-agent-acp", "claude-code-acp")
-"""Agents that take more system prompt with a new session."""
+"""Agents that accept an addition to their system prompt in a new session."""
 MOST_OFFERED = 20
 ENDED = "end_turn"
 Question = Mapping[str, object]
@@ -35,25 +35,25 @@ _Opened = schema.NewSessionResponse | schema.LoadSessionResponse
 
 
 class TurnRefused(Exception):
-    """The agent cannot or will not do what it was asked; the text says why."""
+    """The agent cannot or will not do what was asked; the message says why."""
 
 
 class ConnectionLost(Exception):
-    """Nothing can be said to the agent, or heard of it, any more."""
+    """The connection to the agent is closed in either direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnAnswer:
-    """How the turn ended, and what it took."""
+    """How the turn ended, and its usage."""
 
     stop: str
     usage: Mapping[str, float]
 
 
 class AcpTurn:
-    """A turn that is about to be; *may* answers the agent's questions, *began* is told who it is and its model.
+    """A turn; *may* answers the agent's permission requests, and *began* receives its name and model.
 
-    *next_message* gives what a person said meanwhile, for a turn of its own in the same session.
+    *next_message* returns messages that a person sent meanwhile; each is a turn of its own in the same session.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class AcpTurn:
         self._conversation = conversation
         self._can_load = False
         self.is_loading = False
-        """Whether the agent tells what was said before, in a session that it continues."""
+        """Whether the agent is replaying the history of a session that it continues."""
         self._task = task
         self._cwd = cwd
         self._has_rules = has_rules
@@ -81,29 +81,29 @@ class AcpTurn:
         self.session = ""
 
     async def run(self, wire: AcpWire) -> TurnAnswer:
-        """Take the turn; raises `Refused` or `ConnectionLost`."""
-        # what the agent asks for beside permissions, we have not: neither our files nor our terminals
+        """Run the turn; raises `TurnRefused` or `ConnectionLost`."""
+        # We offer permissions only: the agent gets neither our files nor our terminals
         self._agent = acp.connect_to_agent(cast("acp.Client", _Client(self._may)), wire)
         try:
             return await self._steps(self._agent)
         except acp.RequestError as error:
             raise TurnRefused(_explain_failure(error)) from None
         except ValidationError as error:
-            raise TurnRefused(f"its answer has no form of the protocol: {one_line(str(error))}") from None
+            raise TurnRefused(f"its answer does not follow the protocol: {one_line(str(error))}") from None
         except OSError:
             raise ConnectionLost from None
         finally:
             await self._agent.close()
 
     async def cancel(self) -> None:
-        """Ask the agent to end the turn; raises OSError where it does not hear us."""
+        """Ask the agent to end the turn; raises OSError if it cannot be reached."""
         if self._agent is not None and self.session:
             await self._agent.cancel(session_id=self.session)
 
     async def _steps(self, agent: ClientSideConnection) -> TurnAnswer:
         name = await self._hello(agent)
         is_appended = name.endswith(APPENDS)
-        # a session's extras are the SDK's keyword arguments
+        # the SDK takes additional fields of a session as keyword arguments
         extras: dict[str, Any] = {"systemPrompt": {"append": self._task.system_prompt}} if is_appended else {}
         session: _Opened
         if self._conversation is None:
@@ -146,7 +146,7 @@ class AcpTurn:
         return hello.agent_info.name[:100] if hello.agent_info else ""
 
     async def _model(self, agent: ClientSideConnection, session: _Opened) -> str:
-        """Set the model that was asked for, and say which one it is."""
+        """Set the requested model, and return which one is in use."""
         option = next(
             (setting for setting in session.config_options or () if "model" in (setting.category, setting.id)), None
         )
@@ -167,7 +167,7 @@ class AcpTurn:
         return asked
 
     async def _mode(self, agent: ClientSideConnection, session: _Opened) -> None:
-        """Put it into a mode in which it asks, where it has one: rules are held by our answers."""
+        """Switch to a mode in which it asks, if it has one: our answers enforce the rules."""
         modes = session.modes
         if modes is None or modes.current_mode_id in ASKING:
             return
@@ -178,7 +178,7 @@ class AcpTurn:
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """What the SDK calls when the agent asks; an option is chosen by its kind, for ids are each agent's own."""
+    """Handles the agent's requests for the SDK; an option is chosen by kind, because ids differ between agents."""
 
     may: Callable[[Question], bool | None]
 
@@ -195,11 +195,11 @@ class _Client:
 
 
 def _prompt(task: ResolvedTask, *, is_appended: bool) -> str:
-    """Put the system prompt before the task, where there is no better way to give it: the protocol has none."""
+    """Put the system prompt before the task if there is no better way: the protocol has none."""
     system = task.system_prompt.strip()
     if not system or is_appended or describe_agent(task.agent.command).system_prompt:
         return task.prompt
-    return f"# Your instructions, which stand above the task\n\n{system}\n\n# Your task\n\n{task.prompt}"
+    return f"# Your instructions, which take precedence over the task\n\n{system}\n\n# Your task\n\n{task.prompt}"
 
 
 def _usage(used: schema.Usage | None) -> dict[str, float]:
@@ -222,12 +222,12 @@ def _explain_failure(error: acp.RequestError) -> str:
 
 
 def one_line(text: str) -> str:
-    """Give the beginning of *text* on one line."""
+    """Return the beginning of *text* on one line."""
     return " ".join(text.split())[:LONGEST]
 
 
 def _error_text(error: acp.RequestError) -> str:
-    """Give an error's message, and what it adds to that."""
+    """Return an error's message and its details."""
     match error.data:
         case {"details": str(more)} | {"message": str(more)} | str(more):
             return one_line(f"{error} ({more})")

@@ -1,4 +1,4 @@
-"""A tool call as an agent tells it: what it is called, and what it is about."""
+"""Parse updates of the Agent Client Protocol: texts, plans, and tool calls with their names and arguments."""
 
 import os
 import re
@@ -27,7 +27,7 @@ BY_KIND = {
     EXECUTE: ("Bash",),
     "fetch": ("WebFetch",),
 }
-"""The names that rules have for each of the protocol's kinds of tools."""
+"""The names that rules use for each of the protocol's kinds of tools."""
 
 BY_NAME = {
     **dict.fromkeys(("shell", "bash", "terminal", "run_shell_command", "exec_command", "execute_command"), ("Bash",)),
@@ -37,14 +37,14 @@ BY_NAME = {
     **dict.fromkeys(("grep", "glob", "search_file_content", "find"), ("Grep", "Glob")),
     **dict.fromkeys(("web_fetch", "webfetch", "fetch"), ("WebFetch",)),
 }
-"""The same for the agents' own names of their tools: some tell every tool as of an other kind."""
+"""The same for the agents' own tool names: some agents report every tool as kind `other`."""
 
 _WORD = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """What is known so far of one tool call."""
+    """What is known so far about a tool call."""
 
     call: str
     kind: str = ""
@@ -59,7 +59,7 @@ class ToolCall:
     is_over: bool = False
 
     def merge_update(self, facts: Mapping[str, object]) -> "ToolCall":
-        """Take over what an update or a question tells of it."""
+        """Merge the fields of an update or a permission request."""
         given = facts.get("rawInput")
         values: Mapping[str, object] = given if isinstance(given, dict) else {}
         return replace(
@@ -74,7 +74,7 @@ class ToolCall:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What rules may call the tool; the first is what people are shown."""
+        """The names that rules may use for the tool; people see the first."""
         titled = _WORD.match(self.title)
         own = self.own or ("" if self.kind in BY_KIND or titled is None else titled[0])
         every = (*BY_NAME.get(own.lower(), ()), *BY_KIND.get(self.kind, ()), own)
@@ -82,7 +82,7 @@ class ToolCall:
 
     @property
     def is_known(self) -> bool:
-        """Say whether it was told what the tool is used with; the paths of a command are only where it runs."""
+        """Return whether the arguments are known; for a command, paths only say where it runs."""
         return bool(self.command or self.other or (self.paths and self.kind != EXECUTE))
 
     @property
@@ -93,7 +93,7 @@ class ToolCall:
         return ", ".join(self.paths) or self.other
 
     def decide(self, manager: PermissionManager) -> Decision:
-        """Ask for each of its arguments, by all of its names: one that is denied is, and one that is listed will do."""
+        """Ask the manager about each argument under each name: one denial denies, one permission suffices."""
         is_command = self.command or self.kind == EXECUTE
         about = [] if is_command else [_forms(path, manager.workspace) for path in self.paths]
         answers = [self._ask_manager(manager, forms) for forms in about or [(self.argument,)]]
@@ -106,7 +106,7 @@ class ToolCall:
 
 
 def _forms(path: str, workspace: Path) -> tuple[str, ...]:
-    """Spell a path as rules may: from the top of the workspace where it lies in there, and in full."""
+    """Spell a path as rules may: relative to the workspace if it is inside, and in full."""
     full = os.path.normpath(workspace / path)
     top = f"{workspace}/"
     return (full.removeprefix(top), full) if full.startswith(top) else (full,)
@@ -126,7 +126,7 @@ def _first(values: Mapping[str, object], names: tuple[str, ...]) -> str:
 
 
 def _command_text(value: object) -> str:
-    """Give a command as one text; of `sh -c SCRIPT` it is the script that matters."""
+    """Return a command as one text; for `sh -c SCRIPT` the script."""
     if not isinstance(value, list):
         return words(value)[:LONGEST]
     parts = [words(part) for part in value]
@@ -135,7 +135,7 @@ def _command_text(value: object) -> str:
 
 
 def _own(meta: object) -> str:
-    """Find the tool's name in what agents add to the protocol, each below a key of its own."""
+    """Find the tool's name in the extensions that agents add to the protocol, each under a key of its own."""
     for own in meta.values() if isinstance(meta, dict) else ():
         match own:
             case {"toolName": str(name)} | {"toolCall": {"toolName": str(name)}}:
@@ -154,7 +154,7 @@ RESULT_CHARS = 500
 
 
 class Updates:
-    """Turns updates into activities; *used* is told each tool call that went well."""
+    """Turns updates into activities; *used* is called with each tool call that succeeded."""
 
     def __init__(self, used: Callable[[ToolCall], None]) -> None:
         self._used = used
@@ -168,29 +168,29 @@ class Updates:
         """The beginning of the last message."""
 
     def read(self, update: Mapping[str, object]) -> list[Activity]:
-        """Say what *update* tells; one of a kind that we do not know tells that it is alive."""
+        """Return what *update* reports; an unknown kind is only a sign of life."""
         late, self._late = self._late, []
         return [*late, *self._read(update)]
 
     def call(self, facts: Mapping[str, object]) -> ToolCall:
-        """Give what is known of the tool call that a question is about."""
+        """Return what is known about the tool call of a permission request."""
         name = words(facts.get("toolCallId"))[:200]
         return self._keep(self._calls.get(name, ToolCall(call=name)).merge_update(facts))
 
     def rest(self) -> list[Activity]:
-        """End the line that the last message ended in."""
+        """Complete the last line of the last message."""
         self._message = None
         self._lines.close()
         return self._take_pending()
 
     def note_request(self, facts: Mapping[str, object]) -> list[Activity]:
-        """Note that we are asked whether a tool call may be: some agents tell of it in no other way before it ends."""
+        """Note a permission request: some agents report a tool call in no other way before it ends."""
         call = self.call(facts)
         self._keep(replace(call, is_asked=True, is_told=True))
         return [*self.rest(), *(() if call.is_told else [_tool(call)])]
 
     def note_denial(self, call: ToolCall, why: str) -> None:
-        """Let a call be over that may not be, whether the agent says so or not."""
+        """End a denied call, whether the agent reports its end or not."""
         self._keep(replace(call, is_over=True))
         self._late.append(Activity(act=Act.RESULT, tool=call.names[0], text=why, call=call.call, ok=False))
 
@@ -238,7 +238,7 @@ class Updates:
 
     def _line(self, text: str, dropped: int) -> None:
         if dropped:
-            what = f"a line of {len(text) + dropped} bytes was too long to be kept"
+            what = f"a line of {len(text) + dropped} bytes was too long to keep"
             self._said.append(Activity(act=Act.TROUBLE, text=what))
         else:
             self._said.append(Activity(act=Act.SAID, text=text))
@@ -253,14 +253,14 @@ def _tool(call: ToolCall) -> Activity:
 
 
 def _plan(entries: list[object]) -> str:
-    """Spell a plan as a list of what is done and what is not."""
+    """Format a plan as a list of done and open entries."""
     marks = {"completed": "x", "in_progress": "-"}
     known = [entry for entry in entries[:MOST_PLAN] if isinstance(entry, dict)]
     return "; ".join(f"[{marks.get(words(entry.get('status')), ' ')}] {words(entry.get('content'))}" for entry in known)
 
 
 def _result(update: Mapping[str, object]) -> str:
-    """Give the beginning of what came out of a tool call."""
+    """Return the beginning of a tool call's result."""
     content = update.get("content")
     for part in content if isinstance(content, list) else ():
         match part:

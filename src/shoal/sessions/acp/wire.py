@@ -1,4 +1,4 @@
-"""The messages between us and an agent: bounded, and only what has the protocol's form comes through."""
+"""The messages between Shoal and an agent: bounded in size, and only if they have the protocol's form."""
 
 import asyncio
 import contextlib
@@ -15,22 +15,22 @@ Message = Mapping[str, object]
 
 
 class AnswersUnread(Exception):
-    """The agent asks, and does not read what it is answered."""
+    """The agent keeps asking without reading the answers."""
 
 
 class AcpWire:
-    """What the protocol's SDK takes for a transport; a session's updates do not pass here."""
+    """A transport for the protocol's SDK; a session's updates do not go through it."""
 
     def __init__(self, sandboxed: SandboxedProcess) -> None:
         self._sandboxed = sandboxed
         self._inbox: deque[dict[str, Any]] = deque()
         self._more = asyncio.Event()
-        self._unanswered: dict[object, list[int]] = {}  # an agent may call several questions by one name
+        self._unanswered: dict[object, list[int]] = {}  # an agent may use one id for several requests
         self._waiting = self._chars = 0
         self._is_ended = False
 
     def accept(self, message: dict[str, Any], signs: int) -> None:
-        """Take a request of the agent's, or its answer to one of ours; raises `AnswersUnread`."""
+        """Take a request of the agent, or its answer to one of ours; raises `AnswersUnread`."""
         if "method" in message:
             self._unanswered.setdefault(message["id"], []).append(signs)
             self._count(1, signs)
@@ -40,19 +40,19 @@ class AcpWire:
         self._more.set()
 
     def end(self) -> None:
-        """Let nothing more come: whoever waits for an answer is told so."""
+        """Accept nothing more, and tell everybody who waits for an answer."""
         self._is_ended = True
         self._more.set()
 
     async def receive(self) -> dict[str, Any] | None:
-        """Give the next message; `None` at the end."""
+        """Return the next message; `None` at the end."""
         while not self._inbox and not self._is_ended:
             self._more.clear()
             await self._more.wait()
         return self._inbox.popleft() if self._inbox else None
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Write one message, as fast as the agent reads; an answer that nobody reads any more is no error."""
+        """Write one message as fast as the agent reads; an answer that is no longer read is not an error."""
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         if "method" in message:
             await self._sandboxed.write(line)
@@ -62,7 +62,7 @@ class AcpWire:
         self._note_answer(message["id"])
 
     async def close(self) -> None:
-        """End it."""
+        """Close it."""
         self.end()
 
     def _note_answer(self, name: object) -> None:
@@ -77,16 +77,16 @@ class AcpWire:
 
 
 def is_update(message: Message) -> bool:
-    """Say whether *message* tells what happens in a session."""
+    """Return whether *message* is a session update."""
     return message.get("method") == "session/update" and "id" not in message
 
 
 def is_request(message: Message) -> bool:
-    """Say whether *message* wants an answer of ours."""
+    """Return whether *message* expects an answer."""
     return isinstance(message.get("method"), str) and isinstance(message.get("id"), int | str)
 
 
 def is_answer(message: Message) -> bool:
-    """Say whether *message* is an answer to one of our requests."""
+    """Return whether *message* answers one of our requests."""
     is_error = isinstance(message.get("error"), dict)
     return "method" not in message and type(message.get("id")) is int and (is_error or "result" in message)

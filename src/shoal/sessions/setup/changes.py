@@ -1,4 +1,4 @@
-"""What set-up left in a workspace, told by git from inside a box, so that it is not taken for an agent's work."""
+"""Find what set-up changed in a workspace, with git in a sandbox, so that it does not count as the agent's work."""
 
 import asyncio
 import os
@@ -19,13 +19,13 @@ from shoal.workspaces.kind import Workspace
 from shoal.workspaces.overlay import sealing
 
 LEFT = "setup"
-"""The folder in a session's box that says what set-up left."""
+"""The folder in the session directory that records what set-up changed."""
 SECONDS = 300.0
 MOST_BYTES = 64 * 2**20
 MOST_SINGLE = 1000
-"""So many new files are passed over one by one by the agent's own git; of more, whole folders are."""
+"""The agent's own git ignores up to this many new files by name; beyond that, whole folders."""
 LINK = b"160000"
-# Written to one pack, because a small file of its own for each new one would take longer than the set-up.
+# Written to one pack, because a file for each new object would take longer than the set-up.
 SCRIPT = """
 git() {
   command git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.safecrlf=false \\
@@ -40,7 +40,7 @@ git diff-index --cached --raw -z --no-abbrev --no-renames --ignore-submodules=no
 
 @dataclass(frozen=True, slots=True)
 class SetupEntry:
-    """A path that is otherwise than in the base: its mode and content now, or none where it is gone."""
+    """A path that differs from the base: its mode and content now, or none if it was deleted."""
 
     path: bytes
     mode: bytes
@@ -49,19 +49,19 @@ class SetupEntry:
 
     @property
     def is_gone(self) -> bool:
-        """Say whether set-up took it away."""
+        """Return whether set-up deleted it."""
         return not self.mode.strip(b"0")
 
 
 @dataclass(frozen=True, slots=True)
 class SetupChanges:
-    """What set-up left, apart from what git ignores; *tops* are the topmost new files and folders."""
+    """What set-up changed, except what git ignores; *tops* are the topmost new files and folders."""
 
     entries: tuple[SetupEntry, ...]
     tops: tuple[bytes, ...]
 
     def write(self, folder: Path) -> None:
-        """Write it as git reads it: `exclude` and `assumed` for the agent's gitdir, the rest for the seal."""
+        """Write it in git's formats: `exclude` and `assumed` for the agent's gitdir, the rest for the seal."""
         folder.mkdir()
         new = [entry.path for entry in self.entries if entry.is_new]
         plain = [entry for entry in self.entries if entry.mode != LINK]
@@ -77,7 +77,7 @@ class SetupChanges:
 
 
 async def inspect_setup(context: RunContext, workspace: Workspace, session_dir: Path) -> SetupChanges:
-    """Look at a workspace after its set-up; raise `SetupFailed` where that cannot be told."""
+    """Find what set-up changed in a workspace; raise `SetupFailed` if that cannot be determined."""
     gitdir = session_dir / f"note-{secrets.token_hex(3)}"
     write_gitdir(
         gitdir,
@@ -111,7 +111,7 @@ async def inspect_setup(context: RunContext, workspace: Workspace, session_dir: 
 
 
 def for_seal(session_dir: Path, gitdir: Path) -> None:
-    """Tell a seal what was there before the agent came; nothing where there was no set-up."""
+    """Tell a seal what set-up had left before the agent started; nothing if there was no set-up."""
     left = session_dir / LEFT
     if not left.is_dir():
         return
@@ -119,7 +119,7 @@ def for_seal(session_dir: Path, gitdir: Path) -> None:
         shutil.copyfile(file, gitdir / file.name)
     if (left / "laid-links").exists() and (
         session_dir / "opened"
-    ).exists():  # its time says since when it is the agent's work
+    ).exists():  # its time separates set-up from the agent's work
         shutil.copystat(session_dir / "opened", gitdir / "laid-links")
     if (left / "included").exists():
         (gitdir / "info").mkdir(exist_ok=True)
@@ -127,14 +127,14 @@ def for_seal(session_dir: Path, gitdir: Path) -> None:
 
 
 def write_setup_note(layer: Path, session_dir: Path) -> None:
-    """Let the seal of a session on *layer* know what was in it: a file that was only touched is not changed."""
+    """Tell the seal of a session what *layer* contains: a file that was only touched is not changed."""
     same = layer / LEFT / "laid-same"
     if same.exists() and same.stat().st_size:
         (session_dir / LEFT).mkdir()
         (session_dir / LEFT / same.name).hardlink_to(same)
         (
             session_dir / LEFT / "laid-gone"
-        ).touch()  # the seal sees all of the base that the agent itself did not take away
+        ).touch()  # the seal sees everything in the base that the agent itself did not delete
 
 
 def _only_read(workspace: Workspace) -> Layers | None:
@@ -157,7 +157,7 @@ class _SetupOutput:
 
 
 def parse_setup_note(said: bytes) -> SetupChanges:
-    """Read what the box said: names of the topmost new ones, an empty one, then git's raw records."""
+    """Parse the sandbox's output: names of the topmost new entries, an empty one, then git's raw records."""
     tops, _, raw = said.partition(b"\0\0") if not said.startswith(b"\0") else (b"", b"", said[1:])
     return SetupChanges(tuple(_entries(raw)), tuple(name for name in tops.split(b"\0") if name))
 
@@ -174,7 +174,7 @@ def _patterns(paths: list[bytes] | tuple[bytes, ...]) -> bytes:
 
 
 def pattern(path: bytes) -> bytes:
-    """Spell one path from the top as a line of an ignore file that matches nothing else."""
+    """Format a path from the top as a line of an ignore file that matches nothing else."""
     for sign in (b"\\", b"*", b"?", b"["):
         path = path.replace(sign, b"\\" + sign)
     stem = path.rstrip(b" ")

@@ -1,4 +1,4 @@
-"""Set-up of a workspace: made once and shared as a layer where that can be, else run in the workspace itself."""
+"""Run the set-up of a workspace: once, as a shared layer, where that is possible; otherwise in the workspace itself."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ from shoal.workspaces.kind import Workspace
 from shoal.workspaces.remove import remove_all
 from shoal.workspaces.setup_layers import TREE, copy_files, hold_layer, is_ready
 
-# What packages are installed by: where one of these changes, set-up is run anew.
+# What determines installed packages: if one of these changes, set-up runs again.
 LOCKS = frozenset(
     {
         *("package.json", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml", "bun.lock"),
@@ -47,7 +47,7 @@ LOCKS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupPlan:
-    """What set-up comes to for one workspace: a *layer* that was made already, or commands to run *inside* of it."""
+    """How to set up one workspace: with an existing *layer*, or with commands to run *inside* it."""
 
     layer: Path | None = None
     trees: tuple[Path, ...] = ()
@@ -55,11 +55,11 @@ class SetupPlan:
     inside: Setup | None = None
     tools: Toolchain = field(default_factory=lambda: Toolchain((), ()))
     worker: WorkerSpec | None = None
-    """Whose set-up it is."""
+    """The worker whose set-up it is."""
 
     @property
     def is_nothing(self) -> bool:
-        """Say whether the workspace is as it is."""
+        """Return whether there is no set-up."""
         return self.layer is None and self.inside is None
 
 
@@ -85,10 +85,10 @@ def _find_setup(context: RunContext, job: WorkerSpec) -> Setup:
 
 
 def setup_record(context: RunContext, job: WorkerSpec) -> SetupRecord | None:
-    """Write down the set-up of *worker*, for whoever goes on with the run later; `None` where it has none."""
+    """Return a record of the set-up, for whoever continues the run later; `None` if there is none."""
     try:
         setup = setup_of(context, job)
-    except SetupFailed:  # said by the session itself
+    except SetupFailed:  # the session itself reports that
         return None
     if not setup.commands:
         return None
@@ -103,7 +103,7 @@ def setup_record(context: RunContext, job: WorkerSpec) -> SetupRecord | None:
 
 @contextlib.asynccontextmanager
 async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event) -> AsyncIterator[SetupPlan]:
-    """Make ready what the workspace of *worker* is to begin with; told to stop, it gives what there is."""
+    """Prepare the set-up of a worker's workspace; when stopped, yield what there is."""
     setup = setup_of(context, job)
     if context.project.refusal:
         raise BadInput(context.project.refusal)
@@ -116,7 +116,7 @@ async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event) -> A
         return
     key, at, setup = await _layer_of(context, job, setup)
     if setup.is_confined:
-        _say(context, job, "earlier agents changed what it installs, so it has this agent's own network: none")
+        _say(context, job, "earlier agents changed what it installs, so it runs with this agent's network: none")
     makers: list[Path] = []
 
     async def make(aside: Path) -> bool:
@@ -130,21 +130,21 @@ async def set_up(context: RunContext, job: WorkerSpec, stop: asyncio.Event) -> A
             layer = await held.enter_async_context(ready)
         except SetupFailed:
             if not makers:
-                _say(context, job, "it failed for another session, which this one had waited for")
+                _say(context, job, "it failed for another session that this one waited for")
             raise
         if layer is None:
             yield NOTHING
             return
         if setup.commands and not makers:
-            _say(context, job, "made before, and used again")
+            _say(context, job, "reused from an earlier session")
         alias, tools = context.paths.setups / "at" / key, find_tools(context, setup)
         yield SetupPlan(layer=layer, trees=_stack_layers(context.base, at.base, layer), alias=alias, tools=tools)
 
 
 async def finish_setup(session: Session, ready: SetupPlan, renew: Callable[[], None]) -> None:
-    """Finish an open workspace: run what has to run inside, and record for its git what is not the agent's work.
+    """Finish an open workspace: run what must run inside, and tell its git what is not the agent's work.
 
-    *renew* makes the home and the gitdir again, which are removed after commands had them.
+    *renew* recreates the home and the gitdir, which are removed after commands had access to them.
     """
     context, workspace, directory = session.context, session.workspace, session.directory
     workspace.covers, workspace.alias = root_covers(context), ready.alias
@@ -155,7 +155,7 @@ async def finish_setup(session: Session, ready: SetupPlan, renew: Callable[[], N
         await _remove_branch(context, session.worker)
         raise
     if ready.layer and ready.trees[0] == ready.layer / TREE:
-        # Over another layer, what earlier steps did may be the same by chance.
+        # On top of another layer, an earlier step may have written the same by chance.
         write_setup_note(ready.layer, directory.path)
     included = [pattern(os.fsencode(name)) for name in context.project.included if "\n" not in name]
     exclude = b"".join(line + b"\n" for line in included)
@@ -171,7 +171,7 @@ async def finish_setup(session: Session, ready: SetupPlan, renew: Callable[[], N
 
 
 async def _inside(session: Session, ready: SetupPlan, renew: Callable[[], None]) -> Path | None:
-    """Set one workspace up by itself."""
+    """Set up a single workspace."""
     context, workspace, directory = session.context, session.workspace, session.directory
     setup = ready.inside or Setup()
     if context.project.files is not None:
@@ -179,7 +179,7 @@ async def _inside(session: Session, ready: SetupPlan, renew: Callable[[], None])
     if not setup.commands:
         return None
     await run_commands(replace(session, worker=ready.worker or session.worker), replace(setup, each=True))
-    # We write there next: a link that was left would lead us out of the sandbox. And its commits are not the agent's.
+    # We write there next: a link would lead us out of the sandbox. And commits of set-up are not the agent's.
     pointer = () if context.sandbox.mounts or workspace.is_overlay else (workspace.path / ".git",)
     await remove_all(directory.git, directory.home, *pointer)
     renew()
@@ -188,13 +188,13 @@ async def _inside(session: Session, ready: SetupPlan, renew: Callable[[], None])
 
 
 async def _remove_branch(context: RunContext, job: WorkerSpec) -> None:
-    """Take the branch of a linked worktree away again, which no agent will ever be on."""
+    """Remove the branch of a linked worktree, which no agent will ever be on."""
     if context.kind.links_branch:
         await move(context.repository, [Move(f"refs/heads/{job.branch}", ABSENT, context.base.commit)])
 
 
 async def _assume_unchanged(gitdir: Path, names: Path) -> None:
-    """Let the agent's own git pass over what set-up changed: `git commit -a` would make it the agent's work."""
+    """Let the agent's own git ignore what set-up changed: `git commit -a` would make it the agent's work."""
     paths = names.read_bytes()
     if paths:
         await git(gitdir, "update-index", "--assume-unchanged", "-z", "--stdin", stdin=paths)
@@ -203,7 +203,7 @@ async def _assume_unchanged(gitdir: Path, names: Path) -> None:
 async def _make_layer(
     context: RunContext, job: WorkerSpec, setup: Setup, aside: Path, key: str, stop: asyncio.Event
 ) -> bool:
-    """Run the commands at a path of their own, over the base, and keep the layer that they wrote."""
+    """Run the commands at a path of their own, on top of the base, and keep the layer that they wrote."""
     at, upper, session_dir = context.paths.setups / "at" / key, aside / TREE, aside / "box"
     for folder in (at, upper, aside / "work", session_dir):
         folder.mkdir(exist_ok=True)
@@ -239,24 +239,24 @@ async def _make_layer(
 
 
 def _workspace(context: RunContext, aside: Path, at: Path) -> Workspace:
-    """Describe the workspace of set-up; only sandboxes mount it, so that a kill leaves no mount."""
+    """Make the workspace of set-up; only sandboxes mount it, so that a kill leaves no mount."""
     kind = RootLayers if context.kind.mounts_on_host else Layers
     layers = kind(lower=context.base.trees, upper=aside / TREE, work=aside / "work", target=at)
     return Workspace(path=at, index=context.base.index, changes=aside / TREE, layers=layers)
 
 
 def _stack_layers(base: Base, made_on: Base, layer: Path) -> tuple[Path, ...]:
-    """Lay set-up's layer over the base that it was made on, and below what later steps changed."""
+    """Put set-up's layer on top of the base that it was made on, and below what later steps changed."""
     above = len(base.trees) - len(made_on.trees)
     return (*base.trees[:above], layer / TREE, *made_on.trees)
 
 
 async def _layer_of(context: RunContext, job: WorkerSpec, setup: Setup) -> tuple[str, RunContext, Setup]:
-    """Name the layer for *worker*, the site on which it is made, and the commands as they are to be run there.
+    """Return the layer's key, the run context in which it is made, and the commands as they run there.
 
-    It is made on what is the user's, as long as agents have not changed what it installs. One that is made on their
-    work has the agent's own rights, because the commands may run what they wrote; and it is named after that work, so
-    that nobody who does not build on it is given the outcome.
+    It is made on the user's own commit, as long as agents have not changed what it installs. A layer that is made on
+    agents' work has only the agent's own rights, because the commands may run what agents wrote. Its key includes that
+    work, so that only sessions that build on it get the result.
     """
     users = replace(context, base=context.trusted_base)
     key, at = await _users_layer_of(users, job, setup)
@@ -267,7 +267,7 @@ async def _layer_of(context: RunContext, job: WorkerSpec, setup: Setup) -> tuple
 
 
 async def _users_layer_of(context: RunContext, job: WorkerSpec, setup: Setup) -> tuple[str, RunContext]:
-    """Name the layer on a base that is the user's, and the site for it: that of the run, as long as it fits."""
+    """Return the key of a layer on the user's own commit, and its context: that of the run, if it fits."""
     ground = context.base.ground
     key = _key(context, job, setup, ground)
     is_own = context.base.over is not None and (
@@ -277,14 +277,14 @@ async def _users_layer_of(context: RunContext, job: WorkerSpec, setup: Setup) ->
 
 
 def _with_own_rights(context: RunContext, job: WorkerSpec, setup: Setup) -> Setup:
-    """Let commands have no more than the agent itself on a base with work of agents, unless the user lets them."""
+    """Limit commands on a base with agents' work to the agent's own rights, unless the user allowed more."""
     if context.base.commit == context.trusted_base.commit or job.task.allow_executable_config:
         return setup
     return setup.within(network_of(job.task, job.adapter))
 
 
 def _key(context: RunContext, job: WorkerSpec, setup: Setup, base: Base) -> str:
-    """Name all that the outcome depends on."""
+    """Return a digest of everything that the result depends on."""
     by_host = context.kind.mounts_on_host
     env = {**job.task.agent.env, **job.task.env}
     network = setup.network
@@ -299,7 +299,7 @@ def _key(context: RunContext, job: WorkerSpec, setup: Setup, base: Base) -> str:
 
 
 async def _has_other_locks(context: RunContext, other: Base) -> bool:
-    """Say whether the lock files of a step's base differ from those of *other*."""
+    """Return whether the lock files of a step's base differ from those of *other*."""
     wanted = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=all")
     done = await git(context.repository.git, *wanted, other.commit, context.base.commit, limit=2**30)
     paths = done.stdout.decode(errors="surrogateescape").split("\0")[:-1]

@@ -1,4 +1,4 @@
-"""What a repository says about set-up itself: other tools' files in the base, and `.worktreeinclude`."""
+"""Read a repository's own set-up: other tools' files in the base, and `.worktreeinclude`."""
 
 import contextlib
 import functools
@@ -28,11 +28,11 @@ LARGEST = 64 * 1024
 MOST_COMMANDS = 100
 
 Exists = Callable[[str], bool]
-"""Say whether the base has a file of that name."""
+"""Return whether the base has a file of that name."""
 
 
 def setup_in(name: str, content: bytes, exists: Exists) -> Setup | None:
-    """Read the set-up of the file *name*; `None` where it says nothing. Raises `BadInput` for what cannot be meant."""
+    """Read the set-up in the file *name*; `None` if it has none. Raises `BadInput` if it is invalid."""
     try:
         said = _toml(content.decode()) if name.endswith(".toml") else json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -45,7 +45,7 @@ def setup_in(name: str, content: bytes, exists: Exists) -> Setup | None:
 
 
 def _toml(text: str) -> object:
-    import tomllib  # takes 10 ms, and hardly a repository has such a file
+    import tomllib  # takes 10 ms, and hardly any repository has such a file
 
     return tomllib.loads(text)
 
@@ -74,7 +74,7 @@ def _texts(name: str, found: object) -> tuple[str, ...]:
 
 
 def _script(text: str, exists: Exists) -> str:
-    """Run a text that is the path of a script, from the folder of its file, as one; any other is a command."""
+    """Run a text that is the path of a script, relative to its file, as a script; any other text is a command."""
     path = f".cursor/{text.strip().removeprefix('./')}"
     if any(sign.isspace() or sign in "'\"$;|&<>" for sign in text.strip()) or not exists(path):
         return text
@@ -83,7 +83,7 @@ def _script(text: str, exists: Exists) -> str:
 
 CURSOR = ".cursor/worktrees.json"
 KNOWN: Mapping[str, Callable[[Mapping[str, object]], object]] = {
-    # Conductor itself passes the older file by where the newer one is there.
+    # Conductor itself ignores the older file if the newer one exists.
     ".conductor/settings.toml": _conductor,
     "conductor.json": _conductor,
     CURSOR: _cursor,
@@ -99,7 +99,7 @@ MOST_BYTES = 16 * 2**20
 
 @contextlib.asynccontextmanager
 async def project_ready(repository: Repository, base: Base, paths: StatePaths, run: str) -> AsyncIterator[Project]:
-    """Find what the repository says, and hold copies of the files that go along while the run lives."""
+    """Find the repository's own set-up, and keep copies of the included files while the run lives."""
     project = _read_tool_file(base.tree)
     patterns = await _patterns(repository, base)
     if patterns is None:
@@ -114,9 +114,9 @@ async def project_ready(repository: Repository, base: Base, paths: StatePaths, r
 
 
 def setup_notes(context: RunContext, plan: Plan) -> tuple[str, ...]:
-    """Say once where set-up comes from that no document names, and which files of the checkout go along.
+    """Describe set-up that comes from no document, and the files of the checkout that are included.
 
-    Raises `BadInput` where those cannot.
+    Raises `BadInput` if those cannot be copied.
     """
     if context.project.refusal:
         raise BadInput(context.project.refusal)
@@ -129,7 +129,7 @@ def setup_notes(context: RunContext, plan: Plan) -> tuple[str, ...]:
 
 
 def _list_confined_notes(context: RunContext, plan: Plan) -> Iterator[str]:
-    """Name the steps whose set-up runs in a workspace with work of agents, and so goes without its own network."""
+    """Name the steps whose set-up runs in a workspace with agents' work, and therefore without its own network."""
     for step in plan.working:
         setup = step.task.nearest_setup
         is_on_work = bool(step.needs) and step.base is None and step.is_stacked
@@ -140,12 +140,12 @@ def _list_confined_notes(context: RunContext, plan: Plan) -> Iterator[str]:
         confined = setup.within(network_of(step.task, adapter)).is_confined
         is_shared = context.kind.has_layers and context.sandbox.mounts and not setup.is_each
         if confined and not is_shared:
-            what = f"step {step.name}: its set-up runs on the work of earlier agents, and so without a network"
-            yield f"{what}; `allow_executable_config: true` lets it have one"
+            what = f"step {step.name}: its set-up runs on the work of earlier agents, and therefore without a network"
+            yield f"{what}; `allow_executable_config: true` gives it one"
 
 
 def dry_notes(folder: Path, plan: Plan) -> tuple[str, ...]:
-    """Say where set-up would come from, by what the checkout has now."""
+    """Describe where set-up would come from, judging by the current checkout."""
     return _source_notes(_read_tool_file(folder), plan, plan.sandbox)
 
 
@@ -154,12 +154,12 @@ def _source_notes(project: Project, plan: Plan, wall: str) -> tuple[str, ...]:
     is_wanted = not plan.working or any(step.task.nearest_setup is None for step in plan.working)
     if project.setup is None or not is_wanted:
         return ()
-    how = "" if wall != "none" else ", which runs behind a wall only: it is left out"
-    return (f"set-up comes from {project.setup.source}{how}; `setup` in `runtime` says otherwise",)
+    how = "" if wall != "none" else ", which runs only in a sandbox, and is left out"
+    return (f"set-up comes from {project.setup.source}{how}; `setup` in `runtime` overrides it",)
 
 
 def root_covers(context: RunContext) -> tuple[Bind, ...]:
-    """Show the files that go along at their own paths in the user's checkout, of which a sandbox sees nothing else."""
+    """Show the included files at their own paths in the user's checkout; a sandbox sees nothing else of it."""
     project = context.project
     if project.files is None:
         return ()
@@ -168,7 +168,7 @@ def root_covers(context: RunContext) -> tuple[Bind, ...]:
 
 
 def _read_tool_file(tree: Path) -> Project:
-    """Read the first file of another tool's that *tree* has; one that cannot be read is told when it is needed."""
+    """Read the first file of another tool that *tree* has; an unreadable one is reported when it is needed."""
     for name in KNOWN:
         if (text := content(tree, name, LARGEST)) is not None:
             try:
@@ -191,14 +191,14 @@ async def _patterns(repository: Repository, base: Base) -> bytes | None:
 
 
 async def _base_is_users(repository: Repository, base: Base) -> bool:
-    """Say whether a branch or tag that is not ours has the base: then what it names is the user's word."""
+    """Return whether a branch or tag of the user contains the base: then its files are the user's decision."""
     wanted = ("for-each-ref", "--format=%(refname)", f"--contains={base.commit}", *USERS_REFS)
     refs = (await git(repository.git, *wanted, limit=MOST_BYTES)).stdout.decode(errors="replace").splitlines()
     return any(not ref.startswith(AGENTS_REFS) for ref in refs) or await _is_head(repository, base)
 
 
 async def _is_head(repository: Repository, base: Base) -> bool:
-    """Say whether the base is what the user has checked out: a detached head is on no branch."""
+    """Return whether the base is the user's HEAD: a detached head is on no branch."""
     done = await git(await own_gitdir(repository.top), "rev-parse", "--verify", "-q", "HEAD", accept=(0, 1))
     return done.stdout.decode().strip() == base.commit
 
@@ -219,13 +219,13 @@ async def _with_files(project: Project, repository: Repository, base: Base, patt
 
 
 def _may_go(tree: Path, name: str) -> bool:
-    """Say whether a file can be kept out of every commit: not where the base has one there, or git cannot name it."""
+    """Return whether a file can be kept out of every commit: the base has no such file, and git can name it."""
     is_ours = any(part in OURS for part in name.split("/"))
     return not is_ours and "\n" not in name and not os.path.lexists(tree / name)
 
 
 def _forget_dead(paths: StatePaths) -> None:
-    """Remove what runs that were killed had copied."""
+    """Remove the copies of killed runs."""
     for folder in paths.setups.glob("files-*"):
         if not is_locked(paths.run_lock(folder.name.removeprefix("files-"))):
             shutil.rmtree(folder, ignore_errors=True)

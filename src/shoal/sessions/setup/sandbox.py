@@ -25,13 +25,13 @@ from shoal.sessions.worker import Session
 
 STREAM = "setup"
 CONFINED = (
-    "it had no network: it ran on the work of earlier agents, with no more rights than this step's own agent; "
-    "`allow_executable_config: true` on the step lets it have `setup.network`"
+    "it had no network, because it ran on the work of earlier agents with only the rights of this step's agent; "
+    "`allow_executable_config: true` on the step allows `setup.network`"
 )
 TAIL_LINES = 8
 TAIL_CHARS = 2000
 _UNREACHED = re.compile(r"resolve|network|connect|ENOTFOUND|EAI_AGAIN|getaddrinfo", re.IGNORECASE)
-# Each command in a shell of its own; other tools' ones are written for bash, as a rule.
+# Each command in its own shell; those of other tools are usually written for bash.
 SCRIPT = """
 shell=/bin/sh
 [ "$0" = set-up ] || shell=$(command -v bash) || shell=/bin/sh
@@ -40,7 +40,7 @@ for command; do printf '+ %.200s\\n' "$command"; "$shell" -c "$command" || exit;
 
 
 async def run_commands(session: Session, setup: Setup) -> bool:
-    """Run the commands to their end; `False` when asked to stop. Raises `SetupFailed` for every other end."""
+    """Run the commands; `False` if asked to stop. Raises `SetupFailed` if one fails."""
     context = session.context
     command, policy = _setup_command(session, setup)
     log = OutputLog(context.run, session.id, lambda event: log_setup_event(context, event), context.mask, context.flood)
@@ -59,7 +59,7 @@ async def run_commands(session: Session, setup: Setup) -> bool:
 
 
 def log_setup_event(context: RunContext, event: Output | AgentActed) -> None:
-    """Put what set-up says into the log of the session, marked as such."""
+    """Write set-up's output into the session's log, marked as such."""
     context.ledger.note(replace(event, stream=STREAM) if isinstance(event, Output) else event)
 
 
@@ -89,7 +89,7 @@ def find_tools(context: RunContext, setup: Setup, *others: str) -> Toolchain:
     """Find the programs that commands begin with, and *others*, as far as they are on the user's PATH."""
     search, found = context.environ.get("PATH", ""), []
     for program in dict.fromkeys((*others, *_programs(setup))):
-        with contextlib.suppress(Unavailable):  # a word of the shell's, or a program that an earlier command makes
+        with contextlib.suppress(Unavailable):  # a shell builtin, or a program that an earlier command installs
             found.append(toolchain(program, search=search, private=context.private))
     read = dict.fromkeys(shown for toolchain in found for shown in toolchain.read)
     return Toolchain(tuple(read), tuple(dict.fromkeys(folder for toolchain in found for folder in toolchain.path)))
@@ -119,9 +119,9 @@ def _end(setup: Setup, seen: WatchResult) -> str:
     if seen.ending is Ending.TIME:
         return f"it was still running after {setup.timeout:g} s"
     if seen.ending is Ending.LIMIT:
-        return f"it passed its limit of {seen.limit}"
+        return f"it exceeded its {seen.limit} limit"
     return _exit(seen.exit)
 
 
 def _exit(end: Exit) -> str:
-    return f"it was ended by signal {end.signal}" if end.signal is not None else f"it exited with {end.code}"
+    return f"it was killed by signal {end.signal}" if end.signal is not None else f"it exited with {end.code}"
