@@ -295,7 +295,7 @@ def _read(file: Path, pipeline: str | None, environ: Mapping[str, str], given: M
     return plan(load(file), pipeline, environ=environ, given=given)
 
 
-def _read_inputs(inputs: tuple[str, ...]) -> Mapping[str, str] | str | None:
+def _read_inputs(inputs: Sequence[str]) -> Mapping[str, str] | str | None:
     """Read `--input`: parts like `name=text`, or one text."""
     parts = [_PART.fullmatch(written) for written in inputs]
     if inputs and all(parts):
