@@ -27,6 +27,7 @@ SECTIONS = {
     "Permissions": "`permissions`",
     "Setup": "`setup`",
     "Notify": "`notify`",
+    "Telemetry": "`telemetry`",
     "Retry": "`retry`",
     "Contract": "`contract`",
     "Artifact": "`output_artifacts`",

@@ -67,6 +67,7 @@ ONE_DOOR = {
     "typer": "cli",
     "rich": "cli",
     "textual": "cli",
+    "opentelemetry": "cli/telemetry.py",
     "argparse": "cli testing/model/__main__.py",
     "print": "cli testing/model/__main__.py",
     "ctypes": "workspaces/mount.py sandboxes/seccomp.py limits",
@@ -88,7 +89,7 @@ PROGRAMS = {
     "doctor/attack.py",
 }
 
-HEAVY = "acp asyncio ctypes pydantic pydantic_ai rich ruamel sqlite3 subprocess textual typer"
+HEAVY = "acp asyncio ctypes opentelemetry pydantic pydantic_ai rich ruamel sqlite3 subprocess textual typer"
 NOT_ROOMS = {"contract", "acceptance", "escapes", "clients", "faults"}
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

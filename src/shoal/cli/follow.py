@@ -5,7 +5,8 @@ import contextlib
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from shoal.cli import output
@@ -14,10 +15,16 @@ from shoal.cli.render import messages
 from shoal.cli.run_output import RunOutput
 from shoal.errors import ExitCode
 from shoal.model.events import Recorded
-from shoal.model.plan import Plan
+from shoal.model.plan import Plan, Telemetry
 from shoal.model.results import RunBroken, exit_code
 from shoal.runs.request import RunRequest, StopSignal
 
+Listener = Callable[[Recorded], None]
+OTEL_ENDPOINTS = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -103,13 +110,14 @@ async def follow_run(
 
     notifier = Notifier(plan.notify, request.folder, request.environ, approves_all=request.approve_all)
 
-    def listen(recorded: Recorded) -> None:
-        display.on_event(recorded)
-        notifier.on_event(recorded)
-
     with interruptible(deadline, on_hangup) as interrupt:
         try:
-            async with notifier.open(), display.show(request.folder, interrupt.request):
+            async with (
+                notifier.open(),
+                _open_telemetry(plan.telemetry, request.environ) as measure,
+                display.show(request.folder, interrupt.request),
+            ):
+                listen = partial(_tell_all, (display.on_event, notifier.on_event, measure))
                 with seldom_collected():
                     report = await run(plan, request, stop=interrupt.stop, listen=listen)
         except asyncio.CancelledError:
@@ -120,6 +128,29 @@ async def follow_run(
             raise broken.cause from None
         await display.conclude(report, request.folder)
     return exit_code(report)
+
+
+def _tell_all(listeners: Sequence[Listener], recorded: Recorded) -> None:
+    for listen in listeners:
+        listen(recorded)
+
+
+@contextlib.asynccontextmanager
+async def _open_telemetry(telemetry: Telemetry | None, environ: Mapping[str, str]) -> AsyncIterator[Listener]:
+    """Give a listener that sends telemetry, where the file or the variables of OpenTelemetry ask for it."""
+    is_asked = telemetry.is_on if telemetry is not None else any(environ.get(name) for name in OTEL_ENDPOINTS)
+    if is_asked and environ.get("OTEL_SDK_DISABLED", "").lower() != "true":
+        try:
+            from shoal.cli.telemetry import open_telemetry
+        except ImportError as missing:
+            if (missing.name or "").split(".")[0] == "shoal":
+                raise
+            output.print_err("shoal: no telemetry is sent: run `pip install 'shoal[otel]'`")
+        else:
+            async with open_telemetry(telemetry or Telemetry(), environ) as measured:
+                yield measured.on_event
+            return
+    yield lambda recorded: None
 
 
 def make_request(plan: Plan, folder: Path, base: str | None = None, *, approve_all: bool = False) -> RunRequest:

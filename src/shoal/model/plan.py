@@ -40,6 +40,15 @@ class Notify:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """Whether spans and metrics are sent, where to, and with which texts."""
+
+    is_on: bool = True
+    endpoint: str = ""
+    has_prompts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Variation:
     """One worker's differences; `None` means as the others have it, *prompt* is added to theirs."""
 
@@ -159,6 +168,8 @@ class Plan:
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS
     """How often the files of an agent are kept while it works; `None` means never."""
     notify: Notify = field(default_factory=Notify)
+    telemetry: Telemetry | None = None
+    """`None` leaves it to the environment."""
     fleet_limits: ResourceLimits | None = None
     toolchains: tuple[ToolFolder, ...] = ()
     """Folders of programs that every box of the run shows."""

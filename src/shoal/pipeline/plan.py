@@ -63,6 +63,7 @@ def plan(
         keep_database=runtime.keep_database,
         checkpoint_seconds=runtime.checkpoints.seconds if runtime.checkpoints else None,
         notify=runtime.notify.to_notify(),
+        telemetry=runtime.telemetry.to_telemetry() if runtime.telemetry else None,
         fleet_limits=runtime.fleet_limits,
         toolchains=folders,
         executable=runtime.executable_config.to_rules(),

@@ -23,6 +23,7 @@ from shoal.pipeline.keys.script import Action
 from shoal.pipeline.keys.select import SelectShape
 from shoal.pipeline.keys.setup import SetupField
 from shoal.pipeline.keys.strategy import StrategyShape
+from shoal.pipeline.keys.telemetry import TelemetryField
 from shoal.pipeline.keys.vary import Vary
 from shoal.pipeline.value_types import (
     ELSEWHERE,
@@ -78,6 +79,8 @@ class RuntimeShape(Shape):
     """Keep each agent's files while it works: `{minutes: 5}`, a duration like `90s`, or `false` for never."""
     notify: NotifyField = Field(default_factory=NotifyShape)
     """How to notify you when the run ends, needs you or conflicts: `bell`, `desktop`, a list of them, or a mapping."""
+    telemetry: TelemetryField | None = None
+    """Send traces and metrics to an OpenTelemetry collector: `true`, `false`, or a mapping; default: by `OTEL_*`."""
     sandbox: SandboxName = "bubblewrap"
     """The sandbox of each agent; Shoal never falls back to a weaker one by itself."""
     network: NetworkName | None = None
