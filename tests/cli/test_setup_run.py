@@ -176,6 +176,17 @@ def test_work_that_a_kill_left_is_brought_in_without_what_set_up_made(shoal: Sho
     assert git(repo, "diff", "--name-only", "main", branch) == "mine.txt"
 
 
+@pytest.mark.parametrize("strategy", ["worktree", pytest.param("directory", marks=pytest.mark.deep)])
+def test_what_set_up_made_before_a_kill_is_not_the_work_of_an_agent(shoal: Shoal, repo: Path, strategy: str) -> None:
+    text = document("echo changed > README.md; echo made > made; exec sleep 3600", "true", isolation_strategy=strategy)
+    killed_when_there(repo, text, "workspaces/*/*/*/made")
+
+    assert shoal("clean").code == 0
+
+    assert git(repo, "for-each-ref", "refs/heads/agent") == ""
+    assert list((repo / ".shoal/workspaces").iterdir()) == []
+
+
 @pytest.mark.deep
 def test_two_runs_at_once_wait_for_one(shoal: Shoal, repo: Path) -> None:
     (repo / "shoal.yaml").write_text(document(STAMP, COPY))

@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ class Launch:
     passed: Path
     said: Path
     kill: Kill | None = None
+    at: float | None = None
+    """When to begin, by the monotonic clock; `None` for now."""
 
     def start(self) -> BaseProcess:
         """Start the command in a process of its own."""
@@ -101,6 +104,8 @@ def _become(launch: Launch) -> None:
     streams = [str(launch.said), f"{launch.said}.err"]
     for stream in streams:
         Path(stream).touch()
+    while launch.at is not None and time.monotonic() < launch.at:
+        pass
     warm.become(list(launch.words), str(launch.repo), launch.env, streams)
 
 

@@ -108,10 +108,11 @@ class Scene:
         self.note_end(launch, code)
         return code
 
-    def launch(self, *words: str, kill: Kill | None = None) -> Launch:
+    def launch(self, *words: str, kill: Kill | None = None, at: float | None = None) -> Launch:
         self.commands += 1
         place = self.outside / f"command-{self.commands}"
-        return Launch(words, self.repo, environment(), place.with_suffix(".passed"), place.with_suffix(".said"), kill)
+        passed, said = place.with_suffix(".passed"), place.with_suffix(".said")
+        return Launch(words, self.repo, environment(), passed, said, kill, at)
 
     def note_end(self, launch: Launch, code: int) -> None:
         """Remember what *launch* acknowledged, and how many agents ran when it was killed."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import platform
 import stat
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import Broken
-from shoal.store.lock import hold_lock, hold_lock_blocking, is_locked
+from shoal.store.lock import hold_lock, hold_lock_blocking, is_locked, read_holder
 
 HOLDER = """
 import sys
@@ -41,11 +42,15 @@ async def test_a_lock_excludes_other_processes_until_they_are_killed(tmp_path: P
     path = tmp_path / "x.lock"
     with holder(path) as child:
         assert is_locked(path)
-        with pytest.raises(Broken, match=r"x\.lock did not come free"), hold_lock_blocking(path, timeout=0.02):
+        with (
+            pytest.raises(Broken, match=rf"did not come free.* process {child.pid} on "),
+            hold_lock_blocking(path, timeout=0.02),
+        ):
             pass
         with pytest.raises(Broken, match=r"x\.lock did not come free"):
             async with hold_lock(path, timeout=0.02):
                 pass
+        assert read_holder(path) == f"process {child.pid} on {platform.node()}"
         child.kill()
 
         async with hold_lock(path, timeout=5):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.adapters.client import this_host
-from shoal.errors import BadInput, Unavailable
+from shoal.errors import BadInput, Broken, Unavailable
 from shoal.gateway.gateway import open_gateway
 from shoal.git.refs import pin, refuse_blocked_names, unpin
 from shoal.git.repository import inspect, resolve
@@ -41,7 +41,7 @@ from shoal.steps.workers import WorkerSettings
 from shoal.store.database import release_if_full
 from shoal.store.known_repositories import register
 from shoal.store.ledger import open_ledger
-from shoal.store.lock import hold_lock
+from shoal.store.lock import hold_lock, is_locked, read_holder
 from shoal.store.paths import StatePaths
 from shoal.store.reader import store_at
 from shoal.store.rebuild import OnRebuilt
@@ -49,6 +49,7 @@ from shoal.workspaces.base_checkouts import base_ready
 from shoal.workspaces.remove import Trash
 
 AGENT_UID = 1000
+OWN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,12 +215,24 @@ def exclude_state(repository: Repository) -> None:
 async def _hold_run_lock(paths: StatePaths, run: str) -> AsyncIterator[None]:
     """Hold the run's lock: whoever finds its file unlocked knows that something of the run was not brought in."""
     lock = paths.run_lock(run)
-    async with hold_lock(lock, timeout=5):
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(hold_lock(lock, timeout=OWN_SECONDS))
+        except Broken:
+            assert_unowned(paths, run)
+            raise
         try:
             yield
         finally:
             if not has_unfinished(paths, run):
                 lock.unlink(missing_ok=True)
+
+
+def assert_unowned(paths: StatePaths, run: str) -> None:
+    """Refuse a run that another process goes on with, and name that process."""
+    lock = paths.run_lock(run)
+    if is_locked(lock):
+        raise BadInput(f"{run} is still running ({read_holder(lock)}); `shoal stop {run}` stops it")
 
 
 @contextlib.asynccontextmanager

@@ -288,7 +288,8 @@ async def _salvage(
             if conversation is not None and directory.home.is_dir():
                 with contextlib.suppress(Broken, OSError):  # without it a new one is begun, with the same files
                     await asyncio.to_thread(keep_conversation, directory.home, session.conversations, conversation)
-            if directory.git.is_dir() and (path.is_dir() or session.strategy == "overlay"):
+            is_made = directory.git.is_dir() and (path.is_dir() or session.strategy == "overlay")
+            if is_made and directory.is_opened:
                 return await _seal(context, session, directory, path, known)
             if not is_held:
                 await _branch_dropped(context, session, here)

@@ -15,13 +15,14 @@ from shoal.model.gate import GateVerdict
 from shoal.model.plan import PipelineGroup, Plan, Stage, walk_stages
 from shoal.model.repository import Repository
 from shoal.model.status import Status
+from shoal.runs.context import assert_unowned
 from shoal.runs.request import Resume, RunRequest
 from shoal.sessions.checkpoints import Checkpoint, list_checkpoints
 from shoal.sessions.context import RunContext
 from shoal.steps.history import FINISHED, History, read_history
 from shoal.store.fold import fold
 from shoal.store.ledger import open_ledger
-from shoal.store.lock import hold_lock, is_locked
+from shoal.store.lock import hold_lock
 from shoal.store.lookup import find_run
 from shoal.store.paths import StatePaths
 from shoal.store.plans import Unrecordable, decode_plan, encode_plan
@@ -92,7 +93,7 @@ async def resume_program(request: RunRequest, paths: StatePaths, word: str, rewi
     Sessions in *rewind* start again from the checkpoints with these numbers.
     """
     run = find_run(fold(read_events(paths)), word)
-    assert_unowned(paths, run)
+    assert_unowned(paths, run.run)
     discard: list[SessionDiscarded] = []
     if rewind:
         repository = await inspect(request.folder, request.environ)
@@ -100,13 +101,6 @@ async def resume_program(request: RunRequest, paths: StatePaths, word: str, rewi
             discard += await discard_after(repository, run, name, number)
     resume = Resume(compares=True, epoch=run.epoch, discard=tuple(discard))
     return replace(request, run=run.run, is_reopened=True, resume=resume, base=run.base)
-
-
-def assert_unowned(paths: StatePaths, run: RunState) -> None:
-    """Refuse a run that another process goes on with, and name that process."""
-    if is_locked(paths.run_lock(run.run)):
-        where = f"process {run.owner}{f' on {run.host}' if run.host else ''}"
-        raise BadInput(f"{run.run} is still running ({where}); `shoal stop {run.run}` stops it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +115,7 @@ def find_resumable(
     paths: StatePaths, run: RunState, environ: Mapping[str, str], folder: Path, changed: Plan | None = None
 ) -> ResumableRun:
     """Read how *run* is to be continued, by its recorded plan or by *changed*; raise `BadInput` where it cannot be."""
-    assert_unowned(paths, run)
+    assert_unowned(paths, run.run)
     planned = store_at(paths).read_plan(run.run)
     if changed is None and (planned is None or not planned.plan):
         why = "an older Shoal started it" if planned is None else planned.unrecorded

@@ -79,6 +79,7 @@ async def _filled(
                     _private_gitdir(session)
                     if not ready.is_nothing:
                         spare.use = None  # with what is copied into it, it fits this session only
+                        directory.unopened.touch()
                         await finish_setup(session, ready, functools.partial(_make_again, session))
                     if worker.limits.is_exact:
                         settle(disk, worker.limits.disk_bytes or 0)

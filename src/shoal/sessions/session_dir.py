@@ -77,6 +77,16 @@ class SessionDir:
         """A file whose time is when the agent was started."""
         return self.path / "opened"
 
+    @functools.cached_property
+    def unopened(self) -> Path:
+        """A mark that a workspace is set up, and that no agent is let in before `opened` is there too."""
+        return self.path / "unopened"
+
+    @property
+    def is_opened(self) -> bool:
+        """Say whether what lies in the workspace may be the agent's work; before that it is set-up's."""
+        return self.opened.exists() or not self.unopened.exists()
+
     def environment(self) -> dict[str, str]:
         """Return the variables that name it, as agents and their tools expect them."""
         own, home, inputs = str(self.own), str(self.home), str(self.inputs)

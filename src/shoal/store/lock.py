@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import platform
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -59,8 +60,17 @@ def _pauses(path: Path, timeout: float) -> Iterator[float]:
         pause = min(pause * 1.5, _LONGEST)
     yield 0.0
     raise Broken(
-        f"the lock {path} did not come free within {timeout:g} s: another Shoal holds it; wait for it, or end it"
+        f"the lock {path} did not come free within {timeout:g} s: {read_holder(path)} holds it; wait for it, or end it"
     )
+
+
+def read_holder(path: Path) -> str:
+    """Name the process that took the lock at *path* last, and its host."""
+    with contextlib.suppress(OSError):
+        pid, _, host = path.read_text(errors="replace").partition("\n")[0].partition(" ")
+        if pid.isdecimal():
+            return f"process {pid} on {host}"
+    return "another Shoal"
 
 
 def _take(path: Path, stack: contextlib.ExitStack, *, shared: bool) -> bool:
@@ -68,6 +78,8 @@ def _take(path: Path, stack: contextlib.ExitStack, *, shared: bool) -> bool:
     descriptor = _descriptor(path)
     try:
         if _flock(descriptor, path, shared=shared) and _is_still_at(path, descriptor):
+            if not shared:
+                _sign(descriptor)
             stack.callback(os.close, descriptor)
             return True
     except BaseException:
@@ -92,6 +104,14 @@ def _flock(descriptor: int, path: Path, *, shared: bool) -> bool:
     except OSError as error:
         raise Broken(f"the lock {path} cannot be taken: {error.strerror}") from error
     return True
+
+
+def _sign(descriptor: int) -> None:
+    """Note who holds the lock, for those who wait; on a full disk it goes unsaid."""
+    with contextlib.suppress(OSError):
+        note = f"{os.getpid()} {platform.node()}\n".encode()
+        os.pwrite(descriptor, note, 0)
+        os.ftruncate(descriptor, len(note))
 
 
 def _is_still_at(path: Path, descriptor: int) -> bool:
