@@ -38,6 +38,7 @@ SESSION_KINDS = (
     "AgentActed",
     "AgentMessaged",
     "ClientHeard",
+    "ModelAnswered",
     "Output",
     "PermissionDecided",
     "ResourcesSampled",

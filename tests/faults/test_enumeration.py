@@ -20,6 +20,7 @@ NOT_PASSED = {
     "AgentActed": "reported by real clients",
     "AgentMessaged": "recorded for `shoal send`",
     "ClientHeard": "reported by real clients",
+    "ModelAnswered": "recorded of agents that ask a model through the gateway; a note that the next kill may lose",
     "ResourcesSampled": "a look at an agent; a note that the next kill may lose",
     "CheckpointKept": "recorded of agents that work for minutes",
     "SnapshotKept": "recorded when a person looks at running work",
