@@ -46,10 +46,10 @@ TOLD = [
     ("json_schema", 'the artifact left does not fit the schema: "title" is a required property'),
     ("test_suite", "found it wrong"),
     ("command", "it exited with 1"),
-    ("non_empty_file", "`result.txt` is empty, or blank"),
+    ("non_empty_file", "`result.txt` is empty or blank"),
     ("source_diff", "0 files of src/** without src/docs/** are changed"),
-    ("no_test_deletions", "test files are gone: test_it.py"),
-    ("agent_review", "the reviewer (persona critic) says fail: it is too short"),
+    ("no_test_deletions", "test files are deleted: test_it.py"),
+    ("agent_review", "the reviewer (persona critic) rejects it: it is too short"),
 ]
 
 
@@ -161,4 +161,4 @@ personas:
 def test_the_persona_of_a_reviewer_is_filled_in_too(repo: Path) -> None:
     steps = "steps: [{name: a, command: 'echo x > x', contract: {type: agent_review, persona: critic, criteria: good}}]"
 
-    assert ran(repo, steps, more=REVIEWER).worker("a")["error"].endswith("says fail: I look at a of p")
+    assert ran(repo, steps, more=REVIEWER).worker("a")["error"].endswith("rejects it: I look at a of p")

@@ -190,7 +190,7 @@ def test_work_that_is_stopped_while_it_is_checked_has_not_failed(repo: Path, tmp
     report = stopped(repo, [file], tmp_path / "told")
 
     (worker,) = report["steps"][0]["worker_results"]
-    assert (worker["status"], worker["error"]) == ("cancelled", "it was stopped while it was checked")
+    assert (worker["status"], worker["error"]) == ("cancelled", "it was stopped while its work was checked")
     assert git(repo, "show", f"{worker['branch']}:w") == "w"
 
 

@@ -89,7 +89,7 @@ def test_what_is_seen_is_said_before_and_after(shoal: Shoal, repo: Path, tmp_pat
     file = written(repo, str(tools), command=["true"])
 
     for said in (shoal("run", file, "--dry-run"), shoal("run", file)):
-        assert f"all agents may run what lies in {tools}" in said.out + said.err, said
+        assert f"all agents may run programs in {tools}" in said.out + said.err, said
 
 
 def test_what_must_stay_hidden_is_refused_at_its_place(shoal: Shoal, repo: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ async def test_names_with_newlines_are_data(repo: Path) -> None:
         (told,) = await check([SourceDiff(type="source_diff", paths=("*line",), min_files=2)], bench)
 
     assert "new\nline" in paths
-    assert told.message.startswith("1 files of *line are changed, and at least 2 are asked for; changed besides: ")
+    assert told.message.startswith("1 files of *line are changed, but at least 2 are required; also changed: ")
     assert told.message.isprintable()
 
 
@@ -85,20 +85,20 @@ LOSSES = (
     ("git mv tests/test_a.py tests/test_b.py", None),
     ("sed -i s/test_a/test_z/ tests/test_a.py", None),
     ("git rm -q src/x.py", None),
-    ("rm tests/test_a.py; printf 'def test_a(): pass\\ndef test_b(): pass\\ndef test_c(): pass\\n' > tests/test_n.py", "test files are gone: tests/test_a.py"),
+    ("rm tests/test_a.py; printf 'def test_a(): pass\\ndef test_b(): pass\\ndef test_c(): pass\\n' > tests/test_n.py", "test files are deleted: tests/test_a.py"),
     ("sed -i '/test_c/d; /class/d' tests/test_a.py; printf 'def test_c(): pass\\n' > tests/test_n.py", None),
-    ("git rm -q src/x_test.go", "test files are gone: src/x_test.go"),
-    ("git mv tests/test_a.py tests/a.py", "test files are gone: tests/test_a.py"),
-    ("rm tests/test_a.py; ln -s ../src/x.py tests/test_a.py", "test files are gone: tests/test_a.py"),
+    ("git rm -q src/x_test.go", "test files are deleted: src/x_test.go"),
+    ("git mv tests/test_a.py tests/a.py", "test files are deleted: tests/test_a.py"),
+    ("rm tests/test_a.py; ln -s ../src/x.py tests/test_a.py", "test files are deleted: tests/test_a.py"),
     (": > tests/test_a.py", "there were 3 tests in the changed test files, and 0 are left"),
-    (": > tests/test_a.py; printf 'def test_x(): pass\\ndef test_y(): pass\\ndef test_z(): pass\\n' > tests/test_n.py", "nothing is left of the tests in tests/test_a.py"),
-    ("echo '# later' > tests/test_a.py; sed 's/^/def test_x(): pass#/' src/x.test.ts src/x_test.go > tests/test_n.py", "nothing is left of the tests in tests/test_a.py"),
+    (": > tests/test_a.py; printf 'def test_x(): pass\\ndef test_y(): pass\\ndef test_z(): pass\\n' > tests/test_n.py", "no tests are left in tests/test_a.py"),
+    ("echo '# later' > tests/test_a.py; sed 's/^/def test_x(): pass#/' src/x.test.ts src/x_test.go > tests/test_n.py", "no tests are left in tests/test_a.py"),
     ("sed -i '/test_b/d' tests/test_a.py", "there were 3 tests in the changed test files, and 2 are left"),
     ("sed -i 's/^def test_a/# def test_a/' tests/test_a.py", "there were 3 tests in the changed test files, and 2 are left"),
     ("sed -i \"s/^it(/it.skip(/\" src/x.test.ts", "there were 2 tests in the changed test files, and 1 are left"),
     ("sed -i \"s/^it(/xit(/\" src/x.test.ts", "there were 2 tests in the changed test files, and 1 are left"),
-    ("git rm -q src/x_test.go src/x.test.ts tests/test_a.py", "test files are gone: src/x.test.ts, src/x_test.go, tests/test_a.py"),
-    ("head -c 5000000 /dev/zero > tests/test_a.py", "tests/test_a.py is too large for its tests to be counted"),
+    ("git rm -q src/x_test.go src/x.test.ts tests/test_a.py", "test files are deleted: src/x.test.ts, src/x_test.go, tests/test_a.py"),
+    ("head -c 5000000 /dev/zero > tests/test_a.py", "tests/test_a.py is too large to count its tests"),
 )  # fmt: skip
 
 
@@ -119,5 +119,5 @@ async def test_tests_may_have_names_of_their_own(repo: Path) -> None:
     (third,) = await asked(repo, committed(repo, ": > d0/f1.txt"), own)
 
     assert first.is_met
-    assert second.message == "test files are gone: d0/f1.txt"
-    assert third.message == "nothing is left of the tests in d0/f1.txt"
+    assert second.message == "test files are deleted: d0/f1.txt"
+    assert third.message == "no tests are left in d0/f1.txt"

@@ -23,7 +23,7 @@ async def test_json_that_fits_its_schema(repo: Path) -> None:
         " ('b' was unexpected)"
     )
     assert no.message.startswith("`not.json` is no JSON: ")
-    assert none.message == "`none.json` is not there, or is no plain file"
+    assert none.message == "`none.json` is missing, or is not a regular file"
 
 
 async def test_an_artifact_that_fits_its_schema(repo: Path) -> None:
@@ -38,7 +38,7 @@ async def test_an_artifact_that_fits_its_schema(repo: Path) -> None:
     assert [one.message for one in found] == [
         'the artifact plan does not fit the schema: {} is not of type "array"',
         "met",
-        "the artifact none is not there, or is no plain file",
+        "the artifact none is missing, or is not a regular file",
     ]
 
 
@@ -85,7 +85,7 @@ async def test_a_document_that_keeps_a_validator_for_ever_is_told_soon(repo: Pat
 
     deep, right = await asked(repo, committed(repo, "true"), schema("deep.json", **form), schema("right.json", **form))
 
-    assert deep.message == "`deep.json` does not fit the schema: there is too much in it to say where"
+    assert deep.message == "`deep.json` does not fit the schema: too many places to list"
     assert right.is_met
 
 

@@ -32,13 +32,13 @@ async def test_the_work_gives_no_orders_to_its_reviewer(repo: Path) -> None:
 
 
 REVIEWS = (
-    (f"echo '{BAD}'", "the reviewer (persona critic) says fail: it is too long"),
-    (f"echo '{GOOD}'; echo '{BAD}'", "gave no verdict that counts: there are several, and they differ"),
-    (f"echo '{BAD}'; echo '{GOOD}'", "gave no verdict that counts: there are several, and they differ"),
-    (f"echo '{GOOD}'; echo 'but I am not sure'", "gave no verdict that counts: it does not end with one"),
-    ("echo fine", "gave no verdict that counts: there is none"),
-    ("cat", "gave no verdict that counts"),
-    (f"echo '{GOOD}' >&2", "gave no verdict that counts: there is none"),
+    (f"echo '{BAD}'", "the reviewer (persona critic) rejects it: it is too long"),
+    (f"echo '{GOOD}'; echo '{BAD}'", "gave no valid verdict: there are several, and they differ"),
+    (f"echo '{BAD}'; echo '{GOOD}'", "gave no valid verdict: there are several, and they differ"),
+    (f"echo '{GOOD}'; echo 'but I am not sure'", "gave no valid verdict: it does not end with one"),
+    ("echo fine", "gave no valid verdict: there is none"),
+    ("cat", "gave no valid verdict"),
+    (f"echo '{GOOD}' >&2", "gave no valid verdict: there is none"),
     (f"echo '{GOOD}'; exit 1", "failed: it exited with 1"),
     (f"echo '{GOOD}'; sleep 99", "failed: it was still running after 0.3 s"),
     (f"echo '{GOOD}'; kill -9 $$", "failed: it "),
@@ -60,4 +60,4 @@ async def test_anything_but_a_clear_pass_is_none(repo: Path) -> None:
 async def test_a_reviewer_that_nobody_knows_is_no_pass(repo: Path) -> None:
     other = AgentReview(type="agent_review", agent="x", criteria="a")
 
-    assert "nobody is known as agent x" in str(await message(repo, None, other))
+    assert "there is no reviewer agent x" in str(await message(repo, None, other))

@@ -46,7 +46,7 @@ async def test_without_a_commit_a_command_sees_the_base(repo: Path) -> None:
     first, second = await asked(repo, None, looks, changes)
 
     assert first.is_met
-    assert second.message == "0 files of ** are changed, and at least 1 are asked for"
+    assert second.message == "0 files of ** are changed, but at least 1 are required"
 
 
 async def test_work_on_a_base_that_is_a_layer_itself_is_seen_whole(repo: Path) -> None:
@@ -209,9 +209,9 @@ async def test_all_are_asked_and_one_that_only_warns_does_not_fail_the_work(repo
     ]
     assert failure(found) == (
         "contract test_suite is not met: `exit 4` did not pass: it exited with 4\n"
-        "contract non_empty_file is not met: `b` is not there, or is no plain file"
+        "contract non_empty_file is not met: `b` is missing, or is not a regular file"
     )
     assert warnings(found) == (
-        "contract non_empty_file is not met (a warning only): `none` is not there, or is no plain file",
+        "contract non_empty_file is not met (a warning only): `none` is missing, or is not a regular file",
     )
     assert failure(found[:1]) is None

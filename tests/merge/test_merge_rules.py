@@ -274,5 +274,5 @@ async def test_a_run_that_is_over_is_verified_and_merged_on_its_own_branch(repo:
     assert (done.run, done.branch) == (run, f"shoal/{run}")
     assert [one.status.value for one in done.results] == ["merged", "merged"]
     assert git(repo, "show", f"shoal/{run}:a").split() == ["one", "two"]
-    with pytest.raises(BadInput, match="say which results"):
+    with pytest.raises(BadInput, match="name the results"):
         await coordinator.merge(verify="true")

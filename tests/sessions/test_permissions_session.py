@@ -74,7 +74,7 @@ def test_a_held_session_takes_secrets_by_name_and_masks_them(repo: Path, monkeyp
 def test_a_held_session_refuses_what_it_cannot_hold(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "s3cr3t-value-0123")
 
-    with pytest.raises(BadInput, match="'TOKEN' may not be taken from the host"):
+    with pytest.raises(BadInput, match="'TOKEN' is not permitted"):
         IsolatedAgentSession("a", repo, secrets=["TOKEN"], permissions={"env": []})
     with pytest.raises(BadInput, match="the host has no variable 'NO_SUCH_ONE'"):
         IsolatedAgentSession("a", repo, secrets=["NO_SUCH_ONE"])

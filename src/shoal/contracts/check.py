@@ -21,7 +21,7 @@ MET = "met"
 
 
 async def check(contracts: Sequence[Contract], bench: Workbench) -> tuple[ContractResult, ...]:
-    """Check the work on *bench* against all *contracts*, in their order, so that a retry learns of every fault."""
+    """Check the work on *bench* against all *contracts* in order, so that a retry learns of every failure."""
     return tuple([await _check(contract, bench) for contract in contracts])
 
 
@@ -47,7 +47,7 @@ async def _find_fault(contract: Contract, bench: Workbench) -> str | None:
 async def check_contracts(
     session: Session, result: WorkerResult, produced: Sequence[ProducedArtifact], runner_for: RunnerFor
 ) -> WorkerResult:
-    """Check good work against the contracts of its step; work that does not meet them fails, with the reason."""
+    """Check successful work against the contracts of its step; work that does not meet them has failed."""
     worker = session.worker
     if not result.status.is_good or not (worker.contracts or worker.trial):
         return result
@@ -67,7 +67,9 @@ async def check_contracts(
         checks = (*checks, await _run_trial(worker.trial, bench))
     result = replace(result, usage=sum_usage((result.usage, *bench.spent)))
     if session.stop.is_set():
-        return replace(result, status=Status.CANCELLED, checks=checks, error="it was stopped while it was checked")
+        return replace(
+            result, status=Status.CANCELLED, checks=checks, error="it was stopped while its work was checked"
+        )
     if why is None:
         return replace(result, checks=checks)
     return replace(result, status=Status.FAILED, checks=checks, error=why)
@@ -79,7 +81,7 @@ def _reviewers(worker: WorkerSpec) -> dict[str, Reviewer]:
 
 
 async def _run_trial(trial: CommandContract, bench: Workbench) -> ContractResult:
-    """Run a selection's command: it only compares, and its last line may be a score."""
+    """Run a selection's command, which only compares; its last line may be a score."""
     try:
         ran = await bench.run(trial.argv, trial.timeout)
     except FAULTS as error:

@@ -1,4 +1,4 @@
-"""Match paths: `*` stays in a folder, `**` crosses folders."""
+"""Read the files of commits for contracts, and match paths: `*` stays in a folder, `**` crosses folders."""
 
 import asyncio
 from collections.abc import Collection, Iterable
@@ -20,7 +20,7 @@ async def fitting(paths: Iterable[str], patterns: Collection[str]) -> frozenset[
     for number, path in enumerate(paths):
         if fits_any(path, patterns):
             found.add(path)
-        if number % AT_ONCE == 0:  # there may be a hundred thousand, each of a thousand folders, and others are waiting
+        if number % AT_ONCE == 0:  # there may be a hundred thousand, each in a thousand folders, and others are waiting
             await asyncio.sleep(0)
     return frozenset(found)
 
@@ -32,7 +32,7 @@ def fits_any(path: str, patterns: Iterable[str]) -> bool:
 
 
 def fits(path: str, pattern: str) -> bool:
-    """Return whether *pattern* matches *path*; without a slash by name alone, with a final one a folder."""
+    """Return whether *pattern* matches *path*; without a slash by name alone, with a trailing slash a folder."""
     return fits_any(path, (pattern,))
 
 
@@ -47,11 +47,11 @@ def _split_pattern(pattern: str) -> tuple[str, ...]:
 
 
 def _fits(parts: list[str], wanted: tuple[str, ...]) -> bool:
-    """Match part by part: *met* are the numbers of parts that the pattern so far can have taken.
+    """Match part by part: *met* are the numbers of parts that the pattern so far can match.
 
-    By a set and not by trying: names are an agent's, and no choice of them may take long.
+    With a set, not by backtracking: agents choose the names, and none may make this slow.
     """
-    if wanted[-1] != ANY and not fnmatchcase(parts[-1], wanted[-1]):  # so it is nearly always
+    if wanted[-1] != ANY and not fnmatchcase(parts[-1], wanted[-1]):  # nearly always the case
         return False
     met = {0}
     for part in wanted:
@@ -63,7 +63,7 @@ def _fits(parts: list[str], wanted: tuple[str, ...]) -> bool:
 
 
 CHANGES_BYTES = 64 * 2**20
-# Renames are found as long as that is quick: one that is not found is a deletion.
+# Renames are detected as long as that is fast; one that is not detected is a deletion.
 SAFE = ("-r", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all", "-M", "-l400")
 
 
@@ -84,19 +84,19 @@ async def changes(gitdir: Path, base: str, commit: str) -> tuple[Change, ...]:
     """List the files that differ."""
     done = await git(gitdir, "diff-tree", *SAFE, "--raw", "-z", base, commit, limit=CHANGES_BYTES)
     if done.dropped:
-        raise Broken("it changes more files than can be looked at")
+        raise Broken("it changes too many files to check")
     return _parse_raw_diff(done.stdout.decode(errors="surrogateescape").split("\0")[:-1])
 
 
 async def patch(gitdir: Path, base: str, commit: str, limit: int) -> str:
-    """Return the difference as text, with a note of how much was left out."""
+    """Return the diff as text, with a note of how much was left out."""
     done = await git(gitdir, "diff-tree", *SAFE, "--patch", base, commit, limit=limit)
     cut = f"\n[{done.dropped} more bytes are left out]" if done.dropped else ""
     return done.stdout.decode(errors="replace") + cut
 
 
 def _parse_raw_diff(words: list[str]) -> tuple[Change, ...]:
-    """Read `:mode mode blob blob status`, path and, for a rename or a copy, its new path."""
+    """Parse `:mode mode blob blob status`, path and, for a rename or a copy, its new path."""
     found, rest = [], iter(words)
     for head in rest:
         old_mode, mode, _, _, status = head.removeprefix(":").split(" ")

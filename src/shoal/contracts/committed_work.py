@@ -1,4 +1,4 @@
-"""The work of one session on the bench: read from the repository, and worked on in sandboxes of its own."""
+"""Implements `Workbench` on one session's commit: reads the repository, and runs commands in sandboxes."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ from shoal.workspaces.base_checkouts import base_ready, delta_ready
 from shoal.workspaces.directory import Directory
 
 RunnerFor = Callable[[WorkerSpec], Callable[[Session], Awaitable[AgentEnd]]]
-"""Chooses how a worker is run in an opened session."""
+"""Chooses how a worker runs in an open session."""
 
 TAIL_CHARS = 64 * 1024
 STOPPED = "it was stopped"
@@ -46,9 +46,9 @@ class Reviewer:
 
 @dataclass(frozen=True, slots=True)
 class _NestedPaths(StatePaths):
-    """The places of a repository, but session directories lie inside of that of the session whose work is looked at.
+    """The state paths, but with session directories inside that of the session under review.
 
-    Whatever a kill leaves of a check is then unmounted and removed with that session, which has not ended before it.
+    What a kill leaves of a check is then unmounted and removed together with that session.
     """
 
     inside: Path
@@ -82,9 +82,9 @@ class CommittedBench:
     reviewers: Mapping[str, Reviewer] = field(default_factory=dict)
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
     spent: list[Mapping[str, float]] = field(default_factory=list)
-    """What its reviewers spent on models."""
+    """The model usage of its reviewers."""
     setup_as: WorkerSpec | None = None
-    """The worker whose set-up its checkouts have, where that is not *worker*."""
+    """The worker whose set-up its checkouts get, if not *worker*."""
     word: str = "contract"
     """What a command is run for, in the log."""
 
@@ -93,11 +93,11 @@ class CommittedBench:
         return self.context.mask.text(text)
 
     async def read(self, path: str, limit: int) -> bytes | None:
-        """Return the beginning of a plain file of the work."""
+        """Return the beginning of a regular file of the work."""
         return await blob(self.context.repository.git, self.commit or self.context.base.commit, path, limit)
 
     async def read_before(self, path: str, limit: int) -> bytes | None:
-        """Return the beginning of a plain file of the base."""
+        """Return the beginning of a regular file of the base."""
         return await blob(self.context.repository.git, self.context.base.commit, path, limit)
 
     async def artifact(self, name: str, limit: int) -> bytes | None:
@@ -112,13 +112,13 @@ class CommittedBench:
         return await changes(self.context.repository.git, self.context.base.commit, self.commit)
 
     async def patch(self, limit: int) -> str:
-        """Return the difference, with a note of how much was left out."""
+        """Return the diff, with a note of how much was left out."""
         if self.commit is None:
             return ""
         return await patch(self.context.repository.git, self.context.base.commit, self.commit, limit)
 
     async def run(self, command: tuple[str, ...], timeout: float | None) -> BenchResult:
-        """Run *command* as the worker could have: its network, limits and variables, and the whole work to write in."""
+        """Run *command* as the worker could have: with its network, limits and variables, on the whole work."""
         task = self.worker.task
         agent = replace(task.agent, adapter="command", command=command, script=None, mind=None, made=None, timeout=None)
         worker = replace(
@@ -141,7 +141,7 @@ class CommittedBench:
         """Run the reviewer on *prompt* in its own sandbox, and return its stdout."""
         reviewer = self.reviewers.get(contract.reviewer)
         if reviewer is None:
-            return BenchResult(exit_code=None, output="", failure=f"nobody is known as {contract.reviewer}")
+            return BenchResult(exit_code=None, output="", failure=f"there is no reviewer {contract.reviewer}")
         timeout = contract.timeout if contract.timeout is not None else reviewer.task.timeout
         task = replace(reviewer.task, prompt=prompt, timeout=timeout)
         worker = replace(self.worker, adapter=reviewer.adapter, function=None, task=task)
@@ -149,7 +149,7 @@ class CommittedBench:
         return await there._run_worker(worker, None, f"contract: review by {contract.reviewer}")
 
     async def _without_orders(self) -> str | None:
-        """Return the work as its reviewer sees it: the worker must not have written its settings and instructions."""
+        """Return the work as its reviewer sees it: without agent settings and instructions that the worker wrote."""
         if self.commit is None:
             return None
         context = self.context
@@ -197,13 +197,13 @@ class CommittedBench:
 
 
 class _OutputTail:
-    """Listens to what goes to the log, and remembers the end of it as it was said."""
+    """Passes output to the log, and remembers the end of it."""
 
     def __init__(self, note: Callable[[Event], None]) -> None:
         self._note = note
         self.text = ""
         self.is_cut = False
-        """Whether the log took no more: then the end of it is not here."""
+        """Whether the log stopped taking output: then the end is missing here."""
 
     def note(self, event: Output | AgentActed) -> None:
         if isinstance(event, Output):

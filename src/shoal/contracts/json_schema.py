@@ -1,4 +1,4 @@
-"""Validate JSON against a schema in a child process, which can be ended: some documents never finish."""
+"""Validate JSON against a schema in a child process with a time limit: some documents take forever."""
 
 import json
 import sys
@@ -14,29 +14,29 @@ PROGRAM = Path(__file__).with_name("json_schema_program.py")
 SECONDS = 5
 FAULT_BYTES = 2**20
 MOST_FAULTS = 5
-MOST_BYTES = 8 * MOST_FAULTS * FAULT_BYTES  # escaped, a character has six bytes at most
+MOST_BYTES = 8 * MOST_FAULTS * FAULT_BYTES  # an escaped character has at most six bytes
 REFERENCES = ('"$ref"', '"$dynamicRef"', '"$recursiveRef"')
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaMismatch:
-    """The faults that were found in time."""
+    """The faults found in time."""
 
     faults: tuple["SchemaFault", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaFault:
-    """One thing that is wrong: where, and what."""
+    """One fault: where, and what."""
 
     path: str
     message: str
 
 
 async def find_mismatch(schema: str, content: bytes, value: object) -> SchemaMismatch | None:
-    """Say in what *content*, read as *value*, does not fit *schema*; `None` where it does."""
+    """Return how *content*, parsed as *value*, does not fit *schema*; `None` if it does."""
     validator = compile_schema(json.loads(schema))
-    # Only a schema that comes back to itself can be asked the same thing over and over by how deep a document is.
+    # Only with a recursive schema can a deep document repeat the same check over and over.
     if not any(word in schema for word in REFERENCES) and validator.is_valid(value):
         return None
     lines = (await _validate(schema, content)).split(b"\n")
@@ -46,11 +46,11 @@ async def find_mismatch(schema: str, content: bytes, value: object) -> SchemaMis
         case b"unfit":
             return SchemaMismatch(tuple(SchemaFault(*json.loads(line)) for line in lines[1:-1]))
         case _:
-            raise Broken(f"the schema could not be held against it within {SECONDS} s, or took too much memory")
+            raise Broken(f"validating it took more than {SECONDS} s, or too much memory")
 
 
 async def _validate(schema: str, content: bytes) -> bytes:
-    import jsonschema_rs  # as in `compiled`, which has shown that it is there
+    import jsonschema_rs  # `compile_schema` has shown that it is installed
 
     place = str(Path(jsonschema_rs.__file__).parents[1])
     argv = (sys.executable, "-I", "-S", str(PROGRAM), place, str(SECONDS), str(MOST_FAULTS), str(FAULT_BYTES))

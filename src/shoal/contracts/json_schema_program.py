@@ -1,11 +1,11 @@
-"""A program that holds a JSON document against a schema.
+"""A program that validates a JSON document against a schema.
 
     json_schema_program.py PLACE SECONDS MOST BYTES
 
-Its input is a line with the schema, and the document. It says `fits`, or `unfit` and then a line for each of at most
-MOST faults: a list of the path and what is wrong there. The kernel ends it after so many seconds, whatever it is at.
+Its input is a line with the schema, and then the document. It prints `fits`, or `unfit` and then a line for each of at
+most MOST faults: a list of the path and the message. The kernel ends it after SECONDS, whatever it is doing.
 
-Run as `python -I -S`, so it imports nothing of ours; PLACE is where jsonschema_rs is.
+Run as `python -I -S`, so it imports nothing of ours; PLACE is the folder of jsonschema_rs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_MEMORY = 768 * 2**20
 ALL_AT_ONCE = 64 * 1024
-"""So large may a document be whose faults are all looked for; of a larger one the first is enough."""
+"""Up to this size, all faults of a document are collected; for a larger one, only the first."""
 
 
 def main(place: str, seconds: int, most: int, size: int) -> None:
@@ -45,7 +45,7 @@ def main(place: str, seconds: int, most: int, size: int) -> None:
 
 
 def first(validator: Validator, value: object) -> Iterator[ValidationError]:
-    """Yield the first fault: to gather a million of them takes half a minute."""
+    """Yield the first fault: collecting a million takes half a minute."""
     import jsonschema_rs
 
     try:

@@ -1,4 +1,4 @@
-"""A review by another agent: its prompt, and how its verdict is read."""
+"""A review by another agent: its prompt, and the parser of its verdict."""
 
 import json
 import re
@@ -51,16 +51,16 @@ async def review(bench: Workbench, contract: AgentReview) -> str | None:
         return f"the reviewer ({contract.reviewer}) failed: {ran.failure or f'it exited with {ran.exit_code}'}"
     found = verdict(ran.output)
     if isinstance(found, str):
-        return f"the reviewer ({contract.reviewer}) gave no verdict that counts: {found}"
+        return f"the reviewer ({contract.reviewer}) gave no valid verdict: {found}"
     if found.is_pass:
         return None
     reasons = "; ".join(escape_text(bench.mask(reason), REASON_CHARS) for reason in found.reasons[:REASONS])
-    return f"the reviewer ({contract.reviewer}) says fail: {reasons or 'it gave no reasons'}"
+    return f"the reviewer ({contract.reviewer}) rejects it: {reasons or 'it gave no reasons'}"
 
 
 def prompt(criteria: str, patch: str) -> str:
     """Write the reviewer's prompt."""
-    # A token that the work cannot know, so that nothing in it can look like the end of it.
+    # A token that the work cannot know, so that nothing in it can look like its end.
     token = f"----- {secrets.token_hex(8)} -----"
     return ASKED.format(criteria=criteria.strip(), token=token, patch=patch.rstrip("\n") or "There are no changes.")
 
@@ -102,7 +102,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Refuse a duplicate key, which is ambiguous."""
     made = dict(pairs)
     if len(made) < len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return made
 
 

@@ -1,4 +1,4 @@
-"""What contracts are checked on: the committed work, and commands and reviewers that run on it."""
+"""What a contract may do with the committed work: read it, and run commands and reviewers on it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,18 +38,18 @@ PLAIN = ("100644", "100755")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """How a command or a reviewer ended; *output* is the end of its output, *failure* why it was cut off."""
+    """How a command or a reviewer ended; *output* is the end of its output, *failure* why it was ended."""
 
     exit_code: int | None
     output: str
     failure: str | None = None
     usage: Mapping[str, float] = field(default_factory=dict)
-    """What it spent on a model."""
+    """Its model usage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A file that the work changes; *status* is git's letter, *old_path* another than *path* where it was renamed."""
+    """A file that the work changes; *status* is git's letter, *old_path* differs from *path* for a rename."""
 
     status: str
     path: str
@@ -59,7 +59,7 @@ class Change:
 
     @property
     def is_deleted(self) -> bool:
-        """Return whether a regular file was there and is gone."""
+        """Return whether a regular file was deleted."""
         return self.old_mode in PLAIN and self.mode not in PLAIN
 
 
@@ -67,7 +67,7 @@ class Workbench(Protocol):
     """Read access to one worker's work; nothing here changes it."""
 
     def mask(self, text: str) -> str:
-        """Mask secrets in a text; call it before cutting, or half of a secret could pass."""
+        """Mask secrets in a text; call it before cutting, or half of a secret could remain."""
 
     async def read(self, path: str, limit: int) -> bytes | None:
         """Return the beginning of a regular file of the work, or `None`."""
@@ -85,10 +85,10 @@ class Workbench(Protocol):
         """List the files that the work changes."""
 
     async def patch(self, limit: int) -> str:
-        """Return the difference as text, cut after so many bytes."""
+        """Return the diff as text, cut after *limit* bytes."""
 
     async def review(self, contract: AgentReview, prompt: str) -> BenchResult:
-        """Run the reviewer on *prompt*, with the work to look at."""
+        """Run the reviewer on *prompt*, with the work to read."""
 
 
 async def read_file(bench: Workbench, path: str, limit: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What an executor is, wherever it runs sessions."""
+"""The protocol of executors, which run sessions."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -12,15 +12,15 @@ OnResult = Callable[[WorkerResult], None]
 
 
 class Executor(Protocol):
-    """A place in which sessions run."""
+    """Runs sessions somewhere."""
 
     async def run(
         self, context: RunContext, worker: WorkerSpec, on_result: OnResult, control: SessionControl | None = None
     ) -> WorkerResult:
-        """Run one session of *worker* to its end, record it in the ledger, and return its result.
+        """Run one session of *worker*, record it in the ledger, and return its result.
 
         An agent's failure is a result, never an exception. When the stop of *control* is set, the session stops
-        its agent, keeps the work and returns the result, which names the person who stopped it; messages in its inbox
-        go to the agent between its turns. Cancelled, it stops likewise and raises; *on_result* gets the result once, in
-        that case too, before this returns or raises.
+        its agent, keeps the work and returns the result, which names the person who stopped it. Messages in its inbox
+        go to the agent between its turns. When cancelled, it stops in the same way and raises. *on_result* gets the
+        result once, in that case too, before this returns or raises.
         """

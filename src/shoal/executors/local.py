@@ -1,4 +1,4 @@
-"""Sessions on this machine, in this process's event loop."""
+"""Run sessions on this machine, in this process's event loop."""
 
 from dataclasses import dataclass
 

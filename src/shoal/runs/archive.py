@@ -1,7 +1,7 @@
-"""Runs as files: a run is written to one archive, and taken from one into another repository.
+"""Export a run to one archive, and import an archive into another repository.
 
-An archive is data of somebody else's: what it has is bounded and checked before anything is written, its members have
-names of ours, and no path from it is used.
+An archive comes from somebody else: its content is limited and checked before anything is written, we name its
+members, and no path from it is used.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _LOCK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ImportedRun:
-    """What came out of an archive: refs by their names here, those that had to be renamed among them."""
+    """The imported refs by their names here, and which of them were renamed."""
 
     run: str
     sessions: int
@@ -61,9 +61,9 @@ class ImportedRun:
 
 
 async def export_run(repository: Repository, paths: StatePaths, run: RunState, target: Path) -> Path:
-    """Write *run* to *target*, whole or not at all: events, logs, report, artifacts, and its branches as a bundle."""
+    """Write *run* to *target*, or nothing: events, logs, report, artifacts, and its branches as a bundle."""
     if is_locked(paths.run_lock(run.run)):
-        raise BadInput(f"{run.run} is still running; wait for its end with `shoal wait {run.run}`")
+        raise BadInput(f"{run.run} is still running; wait until it ends with `shoal wait {run.run}`")
     events = list(read_events(paths, run.run))
     refs = await _existing_refs(repository, _work_refs(run.run, [recorded.event for recorded in events]))
     files = list(_result_files(paths, run))
@@ -106,7 +106,7 @@ async def _existing_refs(repository: Repository, names: list[str]) -> dict[str, 
 
 
 def _result_files(paths: StatePaths, run: RunState) -> Iterator[Path]:
-    """Give what sessions and steps left as files; a link in their place is none."""
+    """List the files that sessions and steps left; links do not count."""
     names = [session for step in run.steps.values() for session in step.sessions]
     folders = [*names, *(f"{run.run}-{step}" for step in run.steps)]
     for folder in (paths.results / component(name) for name in folders):
@@ -133,9 +133,9 @@ def _pack(target: Path, members: list[tuple[str, Path]]) -> None:
 
 
 async def import_run(repository: Repository, paths: StatePaths, archive: Path) -> ImportedRun:
-    """Take the run of *archive* into this repository; raise `BadInput`, with nothing changed, for what is no archive.
+    """Import the run in *archive* into this repository; raise `BadInput` for an invalid archive, with nothing changed.
 
-    Its record is written last: killed before that, the same import starts again.
+    Its record is written last: after a kill before that, the same import starts again.
     """
     paths.create()
     trash = paths.root / "trash"
@@ -157,7 +157,7 @@ async def import_run(repository: Repository, paths: StatePaths, archive: Path) -
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What an archive says, checked."""
+    """The content of an archive, checked."""
 
     run: str
     events: list[EventRow]
@@ -167,7 +167,7 @@ class _Content:
 
 
 def _unpack(archive: Path, aside: Path) -> None:
-    """Copy the members that an archive of ours has into files of our own names."""
+    """Copy the members of an archive into files that we name."""
     seen: set[str] = set()
     try:
         with tarfile.open(archive, "r|gz") as packed:
@@ -175,9 +175,9 @@ def _unpack(archive: Path, aside: Path) -> None:
                 name = f"file-{found[1]}" if (found := _FILE.fullmatch(entry.name)) else entry.name
                 most = MAX_FILE_BYTES if found else MAX_BYTES.get(entry.name, -1)
                 if not entry.isreg() or most < 0 or name in seen or len(seen) > MAX_FILES:
-                    raise BadInput(f"{archive} is no archive of a run: it has {entry.name[:80]!r}")
+                    raise BadInput(f"{archive} is not an archive of a run: it has {entry.name[:80]!r}")
                 if entry.size > most:
-                    raise BadInput(f"{archive}: {entry.name} has {entry.size} bytes; at most {most} are taken")
+                    raise BadInput(f"{archive}: {entry.name} has {entry.size} bytes; at most {most} are allowed")
                 seen.add(name)
                 source = packed.extractfile(entry)
                 with (aside / name).open("xb") as file:
@@ -186,7 +186,7 @@ def _unpack(archive: Path, aside: Path) -> None:
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise BadInput(f"{archive} cannot be read as an archive of a run: {error}") from error
     if missing := {MANIFEST, EVENTS, LOGS} - seen:
-        raise BadInput(f"{archive} is no archive of a run: it lacks {', '.join(sorted(missing))}")
+        raise BadInput(f"{archive} is not an archive of a run: it lacks {', '.join(sorted(missing))}")
 
 
 def _read(aside: Path, paths: StatePaths) -> _Content:
@@ -215,7 +215,7 @@ def _check(manifest: dict[str, Any], aside: Path, paths: StatePaths) -> _Content
     for number, (where, name) in files.items():
         is_patch = name.removesuffix(".patch") in sessions and name.endswith(".patch")
         if where not in folders or (not where and not is_patch) or not (aside / f"file-{number}").exists():
-            raise BadInput(f"the archive is damaged: {name!r} belongs to no session of it")
+            raise BadInput(f"the archive is damaged: {name!r} belongs to none of its sessions")
         component(where or ".patch")
     here = {(where, name): str(paths.results / where / name) for where, name in files.values()}
     kept = [EventRow.of(_with_paths(event, here), at) for at, _, event in rows if not isinstance(event, RunPlanned)]
@@ -223,7 +223,7 @@ def _check(manifest: dict[str, Any], aside: Path, paths: StatePaths) -> _Content
 
 
 def _read_rows(path: Path) -> Iterator[tuple[float, str | None, Event]]:
-    """Read events line by line; those of kinds that this Shoal does not know are left out."""
+    """Read events line by line; unknown kinds are left out."""
     with path.open("rb") as file:
         while line := file.readline(MAX_LINE_BYTES):
             row = json.loads(line)
@@ -237,7 +237,7 @@ def _sessions(events: Iterator[Event] | list[Event]) -> set[str]:
 
 
 def _with_paths(event: Event, here: Mapping[tuple[str, str], str]) -> Event:
-    """Let an event name the files that came with it, where they are now, and no others."""
+    """Point an event to the files that came with it, at their new paths, and to no others."""
     match event:
         case SessionEnded(result=result):
             return replace(event, result=replace(result, artifacts=_move_paths(result.artifacts, here), raw=None))
@@ -254,14 +254,14 @@ def _move_paths(artifacts: Mapping[str, str], here: Mapping[tuple[str, str], str
 
 def _assert_new(paths: StatePaths, content: _Content) -> None:
     if content.run in list_runs(paths):
-        raise BadInput(f"{content.run} is in this repository already; `shoal status {content.run}` shows it")
+        raise BadInput(f"{content.run} is already in this repository; `shoal status {content.run}` shows it")
     known = _sessions([recorded.event for recorded in read_events(paths)])
     if taken := content.sessions & known:
-        raise BadInput(f"the session {min(taken)} of {content.run} is in this repository already, of another run")
+        raise BadInput(f"the session {min(taken)} of {content.run} is already in this repository, in another run")
 
 
 async def _take_refs(repository: Repository, content: _Content, aside: Path) -> list[str]:
-    """Take the objects, then make the refs: under their names, or below `refs/shoal/import` where those are taken."""
+    """Import the objects, then create the refs: under their names, or below `refs/shoal/import` if those are taken."""
     if not content.refs:
         return []
     tips = tuple(dict.fromkeys(content.refs.values()))
@@ -285,24 +285,24 @@ async def _make_ref(repository: Repository, run: str, ref: str, commit: str) -> 
 
 
 def _pack_of(bundle: Path, target: Path) -> Path:
-    """Copy the pack out of a bundle; what its header says is not used but to know where the pack begins."""
+    """Copy the pack out of a bundle; its header is only used to find where the pack begins."""
     if not bundle.exists():
-        raise BadInput("the archive is damaged: it names branches, and has no bundle of them")
+        raise BadInput("the archive is damaged: it names branches, but has no bundle of them")
     with bundle.open("rb") as file, target.open("xb") as pack:
         if not file.readline(80).startswith((b"# v2 git bundle", b"# v3 git bundle")):
-            raise BadInput("the archive is damaged: its bundle is none of git's")
+            raise BadInput("the archive is damaged: its bundle is not a git bundle")
         while (line := file.readline(4096)) not in (b"\n", b""):
             if line.startswith(b"-") or file.tell() > MAX_HEADER_BYTES:
-                raise BadInput("the archive is damaged: its bundle is not whole")
+                raise BadInput("the archive is damaged: its bundle is incomplete")
         while chunk := file.read(2**20):
             pack.write(chunk)
     return target
 
 
 def _record(paths: StatePaths, content: _Content, aside: Path) -> None:
-    """Write the logs of the sessions, and then, as the last thing, what makes the run known."""
+    """Write the logs of the sessions, and last the events that make the run known."""
     store = store_at(paths)
-    for session in content.sessions:  # an import that was killed may have begun
+    for session in content.sessions:  # an earlier import may have been killed
         for suffix in ("", "-wal", "-shm", "-journal"):
             Path(f"{paths.session_db(session)}{suffix}").unlink(missing_ok=True)
     rows: dict[str, list[EventRow]] = {}
@@ -323,5 +323,5 @@ def _write_log(log: Any, rows: list[EventRow]) -> None:  # noqa: ANN401 - a log 
 
 
 def default_name(run: str) -> str:
-    """Name the archive of *run*."""
+    """Return the default file name for the archive of *run*."""
     return f"{run.replace(os.sep, '-')}.shoal.tar.gz"

@@ -1,4 +1,4 @@
-"""The end of a run that brings its work together by itself, verified as it lands."""
+"""Merge a run's work at its end, verified as it lands."""
 
 import asyncio
 import contextlib
@@ -26,13 +26,13 @@ from shoal.store.reader import read_events
 from shoal.store.run_state import RunState
 
 AT_ONCE = 3
-"""So many verifications run at the same time, at most: all but the first are of what may be asked next."""
+"""How many verifications run at the same time: all but the first run ahead of need."""
 
 
 async def auto_merge(
     runner: WorkerRunner, how: Merging, stop: asyncio.Event, resolver: ResolvedTask | None = None
 ) -> MergeReport | None:
-    """Merge what ended well, as *how* says; `None` when it was stopped before anything was decided."""
+    """Merge what succeeded, as *how* says; `None` when it was stopped before anything was decided."""
     context = runner.context
     run = report(fold(read_events(context.paths, context.run)).runs[context.run])
     merge_context = MergeContext(repository=context.repository, paths=context.paths, ledger=context.ledger, report=run)
@@ -54,7 +54,7 @@ async def auto_merge(
 async def prepare_merge_request(
     runner: WorkerRunner, request: MergeRequest, verify: CommandContract | None
 ) -> AsyncIterator[MergeRequest]:
-    """Let a merge run sessions: those of *runner*, within its limiter."""
+    """Let a merge run sessions with *runner*, within its limiter."""
     limiter, stop = runner.limiter, request.resolving.stop
     async with open_verify(runner, verify, stop) as check:
         width = min(AT_ONCE, limiter.max_concurrent)
@@ -65,7 +65,7 @@ async def prepare_merge_request(
 async def open_verify(
     runner: WorkerRunner, command: CommandContract | None, stop: asyncio.Event | None = None
 ) -> AsyncIterator[Verify | None]:
-    """Hold what says of a commit why it is not good; nothing where there is no *command*."""
+    """Yield a function that returns why a commit fails verification; `None` without a *command*."""
     if command is None:
         yield None
         return
@@ -84,14 +84,14 @@ async def open_verify(
 async def open_recorded_run(
     folder: Path, environ: Mapping[str, str], run: RunState, at_once: int, resolver: ResolvedTask | None = None
 ) -> AsyncIterator[WorkerRunner]:
-    """Hold what sessions of *run* are run with, up to *at_once*; whatever they leave is recorded as the run's."""
+    """Yield what runs sessions for *run*, up to *at_once*; whatever they leave is recorded as the run's."""
     if not run.status.is_ended:
-        raise BadInput(f"{run.run} is not over yet; wait for it with `shoal status`, then merge it")
+        raise BadInput(f"{run.run} has not ended yet; wait with `shoal wait`, then merge it")
     plan = Plan(name=run.name, steps=(), reviewers={} if resolver is None else {"resolver": resolver})
     request = RunRequest(folder=folder, environ=environ, name=run.name, run=run.run, is_reopened=True, base=run.base)
     request = replace(request, sandbox=run.wall or request.sandbox)
     worker = find_recorded_worker(StatePaths.of(await home_of(request)), run.run, environ)
-    if worker is not None:  # its secrets may come up in what a set-up says
+    if worker is not None:  # the output of set-up may contain its secrets
         request = replace(request, secrets=worker.task.secret_values)
     async with open_run(request, plan) as opened:
         context = opened.context

@@ -1,4 +1,4 @@
-"""Cleaning up: killed runs are brought in, and what no live run needs is removed, if a ref holds its work."""
+"""Clean up: recover killed runs, and remove what no live run needs if a ref holds its work."""
 
 import contextlib
 import math
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from shoal.runs.recovery import Recovery, RecoveryFailure
 
 DU_SECONDS = 600.0
-TRIAL_SECONDS = 60.0  # longer than any probe of the host takes
+TRIAL_SECONDS = 60.0  # longer than any trial of the host takes
 
 
 async def find_leftovers(repository: Repository, paths: StatePaths, older_than: float | None = None) -> list[Leftover]:
-    """Look at everything, at logs and patches only if they are so many seconds old; nothing is changed."""
-    # Listed before the ledger is read: what a new run makes from now on is not in the list, and what is in the
-    # list was announced in the ledger before it was made.
+    """List everything; logs and patches only if they are *older_than* seconds old; nothing is changed."""
+    # Listed before the ledger is read: what a new run makes from now on is not in the list, and everything in the list
+    # was announced in the ledger before it was made.
     entries = [*_children(paths.session_dirs), *sorted(paths.workspaces.glob("*/*/worker_*"))]
     noted = [] if older_than is None else _records(paths, time.time() - older_than)
     found = [*_list_killed(paths), *await _classify(repository, paths, entries), *_list_caches(paths)]
@@ -63,12 +63,12 @@ async def find_leftovers(repository: Repository, paths: StatePaths, older_than: 
 
 
 def find_records(paths: StatePaths) -> list[Leftover]:
-    """Find the logs and patches of all sessions, of whatever age."""
+    """List the logs and patches of all sessions, of any age."""
     return _records(paths, math.inf)
 
 
 def find_killed_runs(paths: StatePaths) -> list[RunState]:
-    """Find the runs whose owner is dead, the oldest first."""
+    """List the runs whose owner is dead, the oldest first."""
     names = {path.stem for path in _locks(paths) if not is_locked(path)}
     return [fold(read_events(paths, name)).runs.get(name) or RunState(run=name) for name in sorted(names)]
 
@@ -104,7 +104,7 @@ async def _list_checkpoints(repository: Repository, paths: StatePaths) -> list[L
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """Who a path belongs to."""
+    """Whose a path is."""
 
     run: str
     result: WorkerResult | None
@@ -112,8 +112,8 @@ class _Claim:
 
 async def _classify(repository: Repository, paths: StatePaths, entries: Iterable[Path]) -> list[Leftover]:
     entries = list(entries)
-    claims = _claims(paths) if entries else {}  # else the whole history would be read for nothing
-    busy = {path.stem for path in _locks(paths)}  # live, or killed and still to be brought in
+    claims = _claims(paths) if entries else {}  # otherwise the whole history would be read for nothing
+    busy = {path.stem for path in _locks(paths)}  # live, or killed and not yet recovered
     kinds = {
         entry: await _sort(repository, entry, claims.get(entry)) for entry in entries if not _is_of(entry, claims, busy)
     }
@@ -128,9 +128,9 @@ def _records(paths: StatePaths, before: float) -> list[Leftover]:
     ]
     found = []
     for kind, path in named:
-        with contextlib.suppress(FileNotFoundError):  # another `clean` may be at work
+        with contextlib.suppress(FileNotFoundError):  # another `clean` may be running
             seen = path.lstat()
-            # Counted here and not by `du`: there may be more of them than fit into a command.
+            # Counted here and not with `du`: there may be more of them than fit into a command.
             size = (seen.st_blocks + sum(entry.lstat().st_blocks for entry in _inside(kind, path))) * 512
             found += [Leftover(kind=kind, path=path, size_bytes=size)] if seen.st_mtime < before else []
     return found
@@ -146,7 +146,7 @@ async def _filter_needed(repository: Repository, paths: StatePaths, noted: Itera
     claims = _claims(paths) if noted else {}
     busy = {path.stem for path in _locks(paths)}
     ended = [finding for finding in noted if not _is_of(paths.session_dir(finding.path.stem), claims, busy)]
-    # What a whole step left is named after its run.
+    # The artifacts of a whole step are named after its run.
     ended = [finding for finding in ended if not any(finding.path.name.startswith(f"{run}-") for run in busy)]
     return [
         finding
@@ -165,7 +165,7 @@ def _is_of(entry: Path, claims: Mapping[Path, _Claim], runs: Container[str]) -> 
 
 
 async def _sort(repository: Repository, entry: Path, claim: _Claim | None) -> LeftoverKind | None:
-    """Say what *entry* is; `None` for a probe of the host that may be going on."""
+    """Return what *entry* is; `None` for a trial of the host that may still be running."""
     if claim is not None:
         return LeftoverKind.LEFTOVER if await _is_held(repository, claim.result) else LeftoverKind.RAW
     if not entry.name.startswith(TRIAL):
@@ -185,7 +185,7 @@ def _claims(paths: StatePaths) -> dict[Path, _Claim]:
 
 
 async def _is_held(repository: Repository, result: WorkerResult | None) -> bool:
-    """Say whether a ref holds the work, or there was none; whatever is not sure is not held."""
+    """Return whether a ref holds the work, or there was none; in doubt, it is not held."""
     if result is None or result.raw is not None:
         return False
     if result.commit is None:
@@ -204,7 +204,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 async def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
-    # By a process: what an agent left may be nested deeper than we can walk.
+    # With a separate process: what an agent left may be nested deeper than we can walk.
     words = [str(path) for path in paths]
     if not words:
         return {}
@@ -217,15 +217,15 @@ async def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning:
-    """What was done: sessions *brought_in*, or not, things *gone*, and things *left* where they are."""
+    """What was done: sessions recovered or not, things removed, and things left."""
 
     brought_in: tuple[WorkerResult, ...] = ()
     failures: tuple["RecoveryFailure", ...] = ()
-    """What could not be brought in, and is still there."""
+    """What could not be recovered, and is still there."""
     gone: tuple[Leftover, ...] = ()
     left: tuple[Leftover, ...] = ()
     notes: tuple[str, ...] = ()
-    """What is said of a ledger that was lost and had to be rebuilt."""
+    """What was rebuilt of a ledger that was lost."""
 
     @property
     def freed_bytes(self) -> int:
@@ -235,7 +235,7 @@ class Cleaning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest:
-    """Where to clean, and whether what no ref holds may go too."""
+    """Where to clean, and whether work that no ref holds may be removed."""
 
     folder: Path
     repository: Repository
@@ -243,15 +243,15 @@ class CleanRequest:
     environ: Mapping[str, str] = field(repr=False)
     force: bool = False
     older_than: float | None = None
-    """How many seconds old a log or a patch must be to go too; `None` leaves them all."""
+    """How many seconds old a log or a patch must be to be removed; `None` keeps them all."""
     target: Target | None = None
-    """The branch of the user's: branches of agents whose work it has go too."""
+    """The user's branch: agents' branches that are merged into it are removed, too."""
     on_blocked: OnBlocked = field(default=lambda reason: None, repr=False)
     """Called as in a `RunRequest`."""
 
 
 async def find_merged_branches(broom: CleanRequest) -> list[Leftover]:
-    """Find the branches of agents whose work is in the user's branch; those of runs that may go on stay."""
+    """Find the agents' branches that are merged into the user's branch, except those of runs that may continue."""
     if broom.target is None:
         return []
     locked = {path.stem for path in _locks(broom.paths)}
@@ -264,9 +264,9 @@ async def find_merged_branches(broom: CleanRequest) -> list[Leftover]:
 
 
 async def clean(broom: CleanRequest) -> Cleaning:
-    """Bring in the killed runs and what could not be kept before, then remove what may go.
+    """Recover killed runs and work that could not be kept before, then remove what may be removed.
 
-    The ledger is rebuilt first where it was lost. All of it works on a full disk, with the space that was reserved.
+    A lost ledger is rebuilt first. All of it works on a full disk, in the space that was reserved.
     """
     notes = await _open_ledger(broom)
     recovery = await _recover(broom)
@@ -305,8 +305,8 @@ async def _open_ledger(broom: CleanRequest) -> tuple[str, ...]:
 
 
 async def _recover(broom: CleanRequest) -> "Recovery":
-    """Reconcile, in the sandbox of the latest run that left something; where there is none, no sandbox is needed."""
-    # whatever a run needs: a dry run does not pay for it
+    """Reconcile, in the sandbox of the latest run that left something; if there is none, no sandbox is needed."""
+    # what a run needs anyway; a dry run does not pay for it
     from shoal.runs.context import open_run
     from shoal.runs.recovery import Recovery
 
@@ -330,7 +330,7 @@ def _find_raw_runs(paths: StatePaths) -> list[RunState]:
 
 
 async def _remove(broom: CleanRequest, finding: Leftover) -> bool:
-    """Remove one thing; `False` when it turns out to be in use."""
+    """Remove one thing; `False` if it turns out to be in use."""
     match finding.kind:
         case LeftoverKind.LEFTOVER | LeftoverKind.RAW:
             await _workspace_removed(broom, finding.path)
@@ -375,14 +375,14 @@ def _record_removed(path: Path) -> None:
 
 async def _remove_pooled(broom: CleanRequest, path: Path) -> None:
     async with repository_locked(broom.repository.git):
-        # Without its note no run takes it any more.
+        # Without its note, no run takes it any more.
         path.with_suffix(".json").unlink(missing_ok=True)
     await forget_worktree(broom.repository, path)
     await remove_all(path)
 
 
 async def _remove_opened(broom: CleanRequest, path: Path) -> bool:
-    """Take away a worktree that a person opened, unless there is work of theirs in it."""
+    """Remove a worktree that a person opened, unless it contains changes."""
     if (path / ".git").is_file() and await dirt(replace(broom.repository, top=path)) > 0:
         return False
     await forget_worktree(broom.repository, path)

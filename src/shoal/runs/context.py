@@ -1,4 +1,4 @@
-"""Open a run: everything that can be refused is refused here, before any agent starts."""
+"""Open a run: its lock, ledger, base and sandbox. What can be refused is refused here, before any agent starts."""
 
 import asyncio
 import contextlib
@@ -54,23 +54,23 @@ OWN_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
-    """A run whose agents may start: its context, and its plan as this host and this repository settle it."""
+    """A run whose agents may start: its context, and its plan as resolved for this host and repository."""
 
     context: RunContext
     plan: Plan
-    """With commits in the place of the names that stages start from."""
+    """With commits in place of the names that stages start from."""
     equipment: Mapping[str, WorkerSettings] = field(default_factory=dict)
-    """What the workers of each step are run with."""
+    """The settings of the workers of each step."""
     recovery: Recovery = field(default_factory=Recovery)
-    """What killed runs had left: what was brought in now, and what could not be."""
+    """What killed runs had left: what was imported now, and what could not be."""
 
 
 @contextlib.asynccontextmanager
 async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterator[OpenRun]:
     """Open the run that *request* asks for: its lock, its ledger, its pinned and checked-out base, its sandbox.
 
-    What *plan* asks for and cannot have is refused first: before that nothing is written into the repository. Then
-    the work of killed runs is brought in. This is the only way to a `RunContext`, also where no agent of a plan runs.
+    What *plan* asks for and cannot get is refused first, before anything is written into the repository. Then the
+    work of killed runs is imported. This is the only way to a `RunContext`, also without a plan.
     """
     plan = plan or Plan(name=request.name, steps=())
     environ = search_path(request.environ, plan.toolchains)
@@ -89,7 +89,7 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
         equipment = await equip_steps(context, settled, adapters)
         recovery = await reconcile(context, is_patient=request.is_patient)
         if request.is_reopened:
-            recovery += await reconcile_run(context, context.run)  # what a killed merge of this very run left
+            recovery += await reconcile_run(context, context.run)  # what a killed merge of this run left
             await pin(context.repository, context.run, context.base.commit)
         settled = replace(settled, notes=(*settled.notes, *rebuilt, *recovery.notes))
         recovery = replace(recovery, rebuilt=tuple(rebuilt))
@@ -98,7 +98,7 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
 
 @contextlib.asynccontextmanager
 async def _open_context(request: RunRequest, plan: Plan, on_rebuilt: OnRebuilt) -> AsyncIterator[RunContext]:
-    """Hold all that the sessions of a run share."""
+    """Hold everything that the sessions of a run share."""
     repository, commit = await _find_repository(request)
     await assert_rooted(plan, repository)
     paths = StatePaths.of(repository.home)
@@ -133,7 +133,7 @@ async def _open_context(request: RunRequest, plan: Plan, on_rebuilt: OnRebuilt) 
                 trash=trash,
                 project=project,
                 enforcer=enforcer,
-                # Root's agents are nobody special in their box: clients and databases refuse to run as root.
+                # Root's agents run as an ordinary user in their sandbox: clients and databases refuse to run as root.
                 user=User(os.getuid() or AGENT_UID, os.getgid() or AGENT_UID),
                 mask=mask_of(plan, this_host(), request.environ, request.secrets),
                 toolchains=plan.toolchains,
@@ -150,25 +150,25 @@ async def _open_context(request: RunRequest, plan: Plan, on_rebuilt: OnRebuilt) 
 
 
 async def _enforcer(request: RunRequest) -> Enforcer:
-    """Find what holds limits here; a limit of all agents together is held, or the run does not start."""
+    """Choose what enforces limits here; a limit for all agents together is enforced, or the run does not start."""
     enforcer = await choose(fleet=request.fleet)
     if request.fleet is not None and not {"memory", "pids"} <= enforcer.holds_fleet:
-        why = f"{enforcer.name} cannot hold limits of all agents together"
-        raise Unavailable("runtime.fleet_limits", why, "run where a control group can be written, or leave them out")
+        why = f"{enforcer.name} cannot enforce limits for all agents together"
+        raise Unavailable("runtime.fleet_limits", why, "use a host with writable control groups, or leave them out")
     enforcer.sweep()
     return enforcer
 
 
 @contextlib.asynccontextmanager
 async def _trash(paths: StatePaths) -> AsyncIterator[Trash]:
-    """Empty the trash while the run goes on, and once more at its end."""
+    """Empty the trash during the run, and once more at its end."""
     trash = Trash(paths.root / "trash")
     error: BaseException | None = None
     async with asyncio.TaskGroup() as group:
         emptying = group.create_task(trash.keep_empty())
         try:
             yield trash
-        except BaseException as raised:  # carried past the group, which would wrap it
+        except BaseException as raised:  # passed around the task group, which would wrap it
             error = raised
         emptying.cancel()
     trash.spares.close()
@@ -180,7 +180,7 @@ async def _trash(paths: StatePaths) -> AsyncIterator[Trash]:
 async def _find_repository(request: RunRequest) -> tuple[Repository, str]:
     if request.strategy == "directory" and not _is_in_repository(request.folder):
         if request.base is not None:
-            raise BadInput(f"{request.folder} is a plain folder, which has no commits: leave --base out")
+            raise BadInput(f"{request.folder} is a plain folder without commits: leave --base out")
         paths = StatePaths.of(request.folder.resolve())
         paths.create()
         return await snapshot(request.folder.resolve(), paths.root / "snapshot.git")
@@ -190,7 +190,7 @@ async def _find_repository(request: RunRequest) -> tuple[Repository, str]:
 
 
 async def home_of(request: RunRequest) -> Path:
-    """Say below which folder the state of a run lies; nothing is made."""
+    """Return the folder that contains the state of a run; nothing is created."""
     if request.strategy == "directory" and not _is_in_repository(request.folder):
         return request.folder.resolve()
     return (await inspect(request.folder, request.environ)).home
@@ -202,7 +202,7 @@ def _is_in_repository(folder: Path) -> bool:
 
 
 def exclude_state(repository: Repository) -> None:
-    """Keep `.shoal` out of the user's status by the repository's own exclude file, never by a tracked one."""
+    """Keep `.shoal` out of the user's status with the repository's exclude file, never with a tracked one."""
     exclude = repository.git / "info" / "exclude"
     text = exclude.read_text(errors="surrogateescape") if exclude.is_file() else ""
     if "/.shoal/" not in text.splitlines():
@@ -213,7 +213,7 @@ def exclude_state(repository: Repository) -> None:
 
 @contextlib.asynccontextmanager
 async def _hold_run_lock(paths: StatePaths, run: str) -> AsyncIterator[None]:
-    """Hold the run's lock: whoever finds its file unlocked knows that something of the run was not brought in."""
+    """Hold the run's lock: an unlocked file means that something of the run was not imported."""
     lock = paths.run_lock(run)
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -237,9 +237,9 @@ def assert_unowned(paths: StatePaths, run: str) -> None:
 
 @contextlib.asynccontextmanager
 async def _hold_pin(repository: Repository, paths: StatePaths, run: str, commit: str) -> AsyncIterator[None]:
-    """Hold the base by a ref, so that no gc can take its objects away from the agents that borrow them.
+    """Hold the base with a ref, so that git gc cannot remove the objects that the agents borrow.
 
-    What a second cancel cut off is brought in by the next start, which needs its bases until then.
+    What a second cancellation cut off is imported by the next start, which needs its bases until then.
     """
     try:
         await pin(repository, run, commit)

@@ -1,4 +1,4 @@
-"""What others ask of a live run: to stop it or one of its sessions, to pause it, to change how many agents it runs."""
+"""Control a live run from outside: stop it or one of its sessions, pause it, or change how many agents it runs."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,18 @@ from shoal.store.requests import ControlRequest, RequestDoor, RequestKind, is_co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunControl:
-    """Acts on the requests to one run; *end_run* is `None` where a program owns it, and only the program can end it."""
+    """Acts on the requests to one run; *end_run* is `None` if a program owns the run: only the program can end it."""
 
     runner: WorkerRunner
     door: RequestDoor
     stop_run: Callable[[str], None]
-    """Stop the run as the first Ctrl-C does, for the person of that name."""
+    """Stop the run as the first Ctrl-C does, at the request of that person."""
     end_run: Callable[[], object] | None = None
     """End the run as the second Ctrl-C does."""
     _taken: set[str] = field(default_factory=set)
 
     async def take_requests(self) -> None:
-        """Take one request after the other, until cancelled: each is recorded before anybody acts on it."""
+        """Take one request after the other until cancelled: each is recorded before anything acts on it."""
         while True:
             request = await self.door.first(self._is_new)
             self._taken.add(request.id)
@@ -38,7 +38,7 @@ class RunControl:
                 self._act(request)
 
     def apply(self, request: ControlRequest) -> None:
-        """Do what the program itself asks of its run, and record it; raise `BadInput` where that cannot be."""
+        """Apply a request of the program itself and record it; raise `BadInput` if that is impossible."""
         if refusal := self._refuse(request):
             raise BadInput(refusal)
         self.runner.context.ledger.post(self._create_event(request, ""))
@@ -59,13 +59,13 @@ class RunControl:
         )
 
     def _describe_unfreezable(self) -> str | None:
-        """Say why agents that run cannot be frozen; `None` where they can."""
+        """Return why running agents cannot be frozen; `None` if they can."""
         enforcer = self.runner.context.enforcer
         if not enforcer.can_freeze:
             return f"agents cannot be frozen here: {enforcer.name} has no freezer; pause without --freeze"
         own = [name for name, worker in self.runner.active.items() if not worker.is_program]
         if own:
-            return f"{own[0]} works in Shoal's own process, which cannot be frozen; pause without --freeze"
+            return f"{own[0]} runs in Shoal's own process, which cannot be frozen; pause without --freeze"
         return None
 
     def _is_new(self, request: ControlRequest) -> bool:
@@ -80,7 +80,7 @@ class RunControl:
             case RequestKind.SEND if not self.runner.active[request.session].takes_messages:
                 return str(NoMessages(request.session, self.runner.active[request.session].task.agent.adapter))
             case RequestKind.SEND if not self.runner.has_open_inbox(request.session):
-                return f"the agent of {request.session} has done its last turn, and takes no more messages"
+                return f"the agent of {request.session} has finished its last turn, and takes no more messages"
             case RequestKind.PAUSE if request.is_frozen:
                 return self._describe_unfreezable()
             case RequestKind.SET if request.value > (most := raise_file_limit()):
@@ -115,14 +115,14 @@ def _is_same(request: ControlRequest, other: ControlRequest) -> bool:
 
 @contextlib.asynccontextmanager
 async def hold_control(control: RunControl) -> AsyncIterator[None]:
-    """Take requests for as long as the body runs."""
+    """Take requests while the body runs."""
     error: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
             taking = group.create_task(control.take_requests())
             try:
                 yield
-            except BaseException as raised:  # carried past the group, which would wrap it
+            except BaseException as raised:  # passed around the task group, which would wrap it
                 error = raised
             taking.cancel()
     except BaseExceptionGroup as errors:

@@ -1,4 +1,4 @@
-"""`AgentCoordinator`: many sandboxed agents for a program, by every pattern, under one limit."""
+"""`AgentCoordinator`: run many sandboxed agents from a program, in any pattern, under one limit."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -19,24 +19,24 @@ R = TypeVar("R")
 
 
 class AgentCoordinator(RunPatterns):
-    """Seeds 002 and 004: tasks become sessions of one run, at most *max_concurrent* at once.
+    """Runs tasks as sessions of one run, at most *max_concurrent* at once (seeds 002 and 004).
 
-    Use it by `async with`; without, each call opens a run of its own. An agent's failure is a value: its status says
-    so, and nothing is raised but the user's own mistakes and a broken machine. *config* is seed 002's dictionary. In a
-    program without a loop, `with` gives the same calls to be used without `await`, and so does `sync`.
+    Use it with `async with`; otherwise each call opens a run of its own. An agent's failure is a result, whose status
+    says so; only mistakes of the user and a broken machine raise. *config* is seed 002's dictionary. In a program
+    without an event loop, `with` offers the same calls without `await`, and so does `sync`.
     """
 
     @property
     def sync(self) -> "SyncCoordinator":
-        """The same calls for plain code, which has no event loop."""
+        """The same calls for synchronous code, which has no event loop."""
         return SyncCoordinator(self)
 
     def run_agents_sync(self, tasks: Sequence[TaskLike], *, deadline: float | None = None) -> list[WorkerResult]:
-        """Do what `run_agents` does for plain scripts, which have no event loop."""
+        """Do what `run_agents` does, for synchronous code."""
         return self.sync.run_agents(tasks, deadline=deadline)
 
     def __enter__(self) -> "SyncCoordinator":
-        """Begin the run for plain code; inside a running loop, use `async with`."""
+        """Begin the run for synchronous code; inside a running loop, use `async with`."""
         self._blocking = self.sync
         return self._blocking.__enter__()
 
@@ -48,7 +48,7 @@ class AgentCoordinator(RunPatterns):
 
 
 class _Blocking(Generic[P, R]):
-    """A call of a coordinator that waits for its result in plain code."""
+    """A coordinator's call that blocks until its result is there."""
 
     def __init__(self, call: Callable[Concatenate[AgentCoordinator, P], Coroutine[Any, Any, R]]) -> None:
         self._call = call
@@ -62,7 +62,7 @@ class _Blocking(Generic[P, R]):
 
 
 class SyncCoordinator:
-    """A coordinator for plain code: its calls return their results. Between two calls nothing of it runs."""
+    """A coordinator for synchronous code: its calls return their results. Between two calls nothing of it runs."""
 
     run_agents = _Blocking(AgentCoordinator.run_agents)
     settled = _Blocking(AgentCoordinator.settled)
@@ -104,12 +104,12 @@ class SyncCoordinator:
                 runner.run(self.coordinator.__aexit__(kind, error, trace))
 
     def wait_for(self, begin: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Run a call to its end, in the loop of the open run or in one of its own."""
+        """Run a call until it ends, in the loop of the open run or in one of its own."""
         _refuse_loop()
         return asyncio.run(begin()) if self._runner is None else self._runner.run(begin())
 
     def resolve_conflicts(self, conflicts: Sequence[Conflict | Mapping[str, object]]) -> list[str]:
-        """Say what a person is to do about each of *conflicts*; nothing is changed."""
+        """Say what a person should do about each of *conflicts*; nothing is changed."""
         return self.coordinator.resolve_conflicts(conflicts)
 
     @property
@@ -119,12 +119,12 @@ class SyncCoordinator:
 
     @property
     def active_sessions(self) -> dict[str, ActiveSession]:
-        """The sessions that run now, by their names."""
+        """The running sessions by name."""
         return self.coordinator.active_sessions
 
     @property
     def report(self) -> RunReport:
-        """What came of the run so far."""
+        """The results of the run so far."""
         return self.coordinator.report
 
 

@@ -1,4 +1,4 @@
-"""All of a run's work together, to be looked at: merged beside the repository, and gone when nobody looks any more."""
+"""Inspect all work of a run together, merged outside the repository, or check out one branch of it."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ from shoal.workspaces.worktree import admin_of, forget_worktree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """The work of *sessions* as one commit, which only *gitdir* knows."""
+    """The work of *sessions* as one commit, which exists only in *gitdir*."""
 
     gitdir: Path
     base: str
@@ -41,7 +41,7 @@ class Combination:
 
 @contextlib.asynccontextmanager
 async def open_combination(repository: Repository, report: RunReport) -> AsyncIterator[Combination]:
-    """Merge all that ended well, in the order in which a merge would; nothing is left in the repository."""
+    """Merge all work that succeeded, in the order of a merge; nothing is left in the repository."""
     candidates = select_candidates(await find_workers(repository, report), allowed=ALL_ALLOWED).candidates
     line = order_candidates(candidates, await preview_merge(repository, report.run, report.base, candidates))
     inside: list[str] = []
@@ -151,22 +151,22 @@ async def open_branch(repository: Repository, branch: str, path: Path) -> Opened
     """Check *branch* out at *path*; where it is open already, say where. The worktree is the person's from then on."""
     commit = await value(repository, f"{HEADS}{branch}")
     if commit is None:
-        raise BadInput(f"the branch {branch!r} is gone; it was renamed or deleted")
+        raise BadInput(f"the branch {branch!r} does not exist; it was renamed or deleted")
     if (place := find_checkout(repository, branch)) is not None:
         if place.is_dir():
             return OpenedFolder(path=place, is_new=False)
         await forget_worktree(repository, place)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise BadInput(f"{path} is in use; name an empty or a new folder with --path")
+        raise BadInput(f"{path} is in use; choose an empty or a new folder with --path")
     await _check_out(repository, commit, path, await _add_worktree(repository, branch, path))
     return OpenedFolder(path=path, is_new=True)
 
 
 def find_checkout(repository: Repository, branch: str) -> Path | None:
-    """Find the checkout or the linked worktree of the person's that is on *branch*.
+    """Find the person's checkout or linked worktree that is on *branch*.
 
-    An agent's own workspace, which stays where something could not be kept, is none: what lies there beside the files
-    of the branch, such as the configuration of a nested repository, was never looked at.
+    An agent's own workspace, which stays if something could not be kept, does not count: what is there besides the
+    files of the branch, such as the configuration of a nested repository, was never checked.
     """
     wanted = f"ref: {HEADS}{branch}"
     workspaces = StatePaths.of(repository.home).workspaces
@@ -186,13 +186,13 @@ def _first_line(file: Path) -> str:
 async def _add_worktree(repository: Repository, branch: str, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     async with repository_locked(repository.git):
-        # Not checked out by git: that would run the user's hooks and filters on an agent's files.
+        # Not checked out by git, which would run the user's hooks and filters on an agent's files.
         # Forced, because the agent's own workspace may still be on the branch.
         add = ("worktree", "add", "--quiet", "--no-checkout", "--force")
         await git(repository.git, *add, str(path), branch)
         admin = admin_of(repository, path)
     if admin is None:
-        raise BadInput(f"git does not know the worktree at {path}; name a folder without a link in its path")
+        raise BadInput(f"git has no worktree at {path}; choose a path without symbolic links")
     return admin
 
 

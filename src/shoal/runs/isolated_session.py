@@ -1,4 +1,4 @@
-"""`IsolatedAgentSession`: one session held open by a program of the host's, as `with` and as `async with`."""
+"""`IsolatedAgentSession`: one session that a program holds open, with `with` or `async with`."""
 
 import asyncio
 import contextlib
@@ -42,13 +42,13 @@ from shoal.store.paths import StatePaths
 
 
 class IsolatedAgentSession:
-    """Seed 002's session: a workspace, branch, database and wall of its own; its work is kept on leaving.
+    """Seed 002's session: a workspace, branch, database and sandbox of its own; its work is kept on exit.
 
-    Its workspace can be read and written by the program that holds it open, whoever the user is, so it is a
-    linked worktree unless another strategy is asked for. *secrets* are names of variables to take from the host's
-    environment; their values are masked wherever the session speaks. *permissions* are frozen when it is made. With
-    *keep_database*, the agent's own database is kept beside its results. Where everything will lie is known before it
-    is opened; `with` and `async with` make it.
+    The program that holds it open can read and write its workspace, whoever the user is, so it is a linked worktree
+    unless another strategy is requested. *secrets* are names of variables to take from the host's environment; their
+    values are masked in all output. *permissions* are frozen when it is created. With *keep_database*, the agent's
+    own database is stored with its results. All paths are known before it is opened; `with` and `async with` create
+    them.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class IsolatedAgentSession:
         self._is_closed = False
 
     def __enter__(self) -> Self:
-        """Open the session for plain code; inside a running loop, use `async with`."""
+        """Open the session for synchronous code; inside a running loop, use `async with`."""
         if self._session is not None:
-            raise BadInput(f"session {self.session_id!r} was open already; make a new one")
+            raise BadInput(f"session {self.session_id!r} was opened before; make a new one")
         if _is_in_loop():
-            raise BadInput("a loop is running here: open the session by `async with`")
+            raise BadInput("an event loop is running here: open the session with `async with`")
         self._runner = SessionLoop(self.session_id)
         try:
             self._runner.run(self.__aenter__())
@@ -133,7 +133,7 @@ class IsolatedAgentSession:
             await _record_intent(context, worker)
             session = await stack.enter_async_context(open_session(context, worker))
             if not session.workspace.is_visible:
-                raise BadInput("an overlay of an ordinary user is seen only in its box; use `worktree` here")
+                raise BadInput("an ordinary user's overlay is visible only in its sandbox; use `worktree` here")
             self._session = OpenSession(session)
             note_grants(session)
             stack.push_async_callback(self._session.close)
@@ -150,11 +150,11 @@ class IsolatedAgentSession:
     def run(
         self, command: str | Sequence[str], *, timeout: float | None = None, stdin: bytes | None = None
     ) -> CommandResult:
-        """Run *command* behind the session's wall and wait for it."""
+        """Run *command* in the session's sandbox and wait for it."""
         return self._loop.run(self._opened.run(command, timeout=timeout, stdin=stdin))
 
     def as_workspace(self) -> HeldWorkspace:
-        """Give what tools of an agent work in, whichever way the session was opened."""
+        """Return the workspace for an agent's tools, whichever way the session was opened."""
         return self._opened if self._runner is None else self._runner.lend(self._opened)
 
     async def _run_ended(self, context: RunContext, began: float) -> None:
@@ -167,12 +167,12 @@ class IsolatedAgentSession:
 
     @property
     def workspace(self) -> Path:
-        """The files, readable and writable by this program too, once it is open."""
+        """The files, which this program too can read and write once the session is open."""
         return self._foreseen.workspace if self._session is None else self._session.workspace
 
     @property
     def branch(self) -> str:
-        """The branch that holds the work when the session is closed."""
+        """The branch that holds the work once the session is closed."""
         return self._job.branch
 
     @property
@@ -182,29 +182,29 @@ class IsolatedAgentSession:
 
     @property
     def sandbox(self) -> Sandbox:
-        """The wall that is up, or will be; raises `Unavailable` where this host cannot hold it."""
+        """The session's sandbox; raises `Unavailable` if this host does not support it."""
         return self._foreseen.sandbox if self._session is None else self._session.sandbox
 
     @property
     def limits(self) -> ResourceLimits:
-        """What each command in it may spend."""
+        """The limits of each command."""
         return self._job.limits
 
     @property
     def permission_manager(self) -> PermissionManager:
-        """What may be touched."""
+        """The session's permissions."""
         if self._session is None:
             return PermissionManager(self.workspace, self._task.permitted)
         return self._session.permission_manager
 
     @property
     def result(self) -> WorkerResult | None:
-        """What came of it, once it is closed; `None` before."""
+        """Its result once it is closed; `None` before."""
         return None if self._session is None else self._session.result
 
     @functools.cached_property
     def _foreseen(self) -> "_Foreseen":
-        """Look at the repository, from a thread of its own: whoever asks may have a loop, or none."""
+        """Inspect the repository in a separate thread: the caller may or may not have an event loop."""
         with ThreadPoolExecutor(max_workers=1) as thread:
             return thread.submit(asyncio.run, _foreseen(self._request, self._job)).result()
 
@@ -219,7 +219,9 @@ class IsolatedAgentSession:
         if self._session is None or self._is_closed:
             raise BadInput("the session is not open; use it in a `with` or `async with` block")
         if self._runner is None:
-            raise BadInput("the session was opened by `async with`; await what that gave you")
+            raise BadInput(
+                "the session was opened by `async with`; use the value that it gave you, and await its calls"
+            )
         return self._runner
 
 
@@ -229,7 +231,7 @@ def _job(task: ResolvedTask) -> WorkerSpec:
 
 @dataclass(frozen=True, slots=True)
 class _Foreseen:
-    """Where a session will lie."""
+    """Where a session's files will be."""
 
     workspace: Path
     db_path: Path
@@ -249,7 +251,7 @@ async def _foreseen(request: RunRequest, worker: WorkerSpec) -> _Foreseen:
 
 
 def _host_variables(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Take variables from the host by their names."""
+    """Take variables from the host by name."""
     missing = [name for name in names if name not in environ]
     if isinstance(names, str) or missing:
         wrong = f"the host has no variable {missing[0]!r}" if missing else "secrets are a list of names"
@@ -258,12 +260,12 @@ def _host_variables(names: Sequence[str], environ: Mapping[str, str]) -> dict[st
 
 
 def _session_permissions(given: Permissions | Mapping[str, object] | None, secrets: Mapping[str, str]) -> Permissions:
-    """Say what is permitted; where no variables are listed, those that were asked for are."""
+    """Return the permissions; if they list no variables, those that were requested are allowed."""
     permissions = given if isinstance(given, Permissions) else Permissions.of(given or {})
     if permissions.env is None:
         return replace(permissions, env=tuple(secrets))
     if unlisted := [name for name in secrets if name not in permissions.env]:
-        raise BadInput(f"{unlisted[0]!r} may not be taken from the host; add it to the permissions' `env`")
+        raise BadInput(f"{unlisted[0]!r} is not permitted; add it to the permissions' `env`")
     return permissions
 
 
@@ -276,13 +278,13 @@ def _is_in_loop() -> bool:
 
 
 def _network_note(worker: WorkerSpec) -> tuple[str, ...]:
-    """Say that its commands reach the network, where they do."""
+    """Note that its commands can reach the network, if they can."""
     note = NETWORKS[worker.task.network].note if worker.task.network else ""
     return (note,) if note else ()
 
 
 async def _record_intent(context: RunContext, worker: WorkerSpec) -> None:
-    """Write the intent, so that a kill leaves something that the next start can bring in."""
+    """Record the start, so that the next start of Shoal can import what a kill leaves."""
     started = RunStarted(
         run=context.run,
         name=worker.step,

@@ -1,4 +1,4 @@
-"""What `shoal clean` may remove, and agents' branches whose work is proved to be in a branch of the user's."""
+"""What `shoal clean` may remove, and agents' branches whose work is proved to be merged into a branch of the user."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from shoal.model.repository import Repository
 
 
 class LeftoverKind(StrEnum):
-    """What kind of thing was found."""
+    """The kind of a leftover."""
 
     KILLED = "killed run"
     LEFTOVER = "leftover"
@@ -32,7 +32,7 @@ class LeftoverKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """One thing on disk; what no ref holds, or what a person opened, goes only by force."""
+    """One thing on disk; what no ref holds, or a person opened, is removed only with `--force`."""
 
     kind: LeftoverKind
     path: Path
@@ -40,12 +40,12 @@ class Leftover:
 
     @property
     def needs_force(self) -> bool:
-        """Say whether removing it could lose work."""
+        """Return whether removing it could lose work."""
         return self.kind in (LeftoverKind.RAW, LeftoverKind.OPENED)
 
     @property
     def is_record(self) -> bool:
-        """Say whether it is what a session left to be read: that goes by its age, and only when asked for."""
+        """Return whether it is a record of a session: it is removed by age, and only on request."""
         return self.kind in (LeftoverKind.LOG, LeftoverKind.RESULT, LeftoverKind.ARTIFACTS)
 
 
@@ -54,14 +54,14 @@ AGENTS = "refs/heads/agent/"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The branch that has the work, and the commit that it is at."""
+    """The branch that has the work, and its commit."""
 
     ref: str
     commit: str
 
 
 async def find_target(repository: Repository, branch: str | None) -> Target:
-    """Find the branch of the user's by its name, or the one that is checked out."""
+    """Find the user's branch by name, or the one that is checked out."""
     head = (await git(repository.git, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1))).stdout.decode().strip()
     ref = f"refs/heads/{branch}" if branch is not None else head
     commit = await value(repository, ref) if ref else None
@@ -72,7 +72,7 @@ async def find_target(repository: Repository, branch: str | None) -> Target:
 
 
 async def find_merged(repository: Repository, target: Target, busy: Container[str]) -> list[str]:
-    """List the branches of agents that *target* has the work of; those in *busy* are still needed."""
+    """List the agents' branches whose work is in *target*; those in *busy* are still needed."""
     refs = await list_refs(repository, AGENTS)
     names = [ref for ref in refs if ref.removeprefix("refs/heads/") not in busy]
     opened = await _list_checked_out(repository)
@@ -84,7 +84,7 @@ async def find_merged(repository: Repository, target: Target, busy: Container[st
 
 
 async def remove_merged(repository: Repository, target: Target, branch: str) -> bool:
-    """Remove a branch if *target* still has its work; both refs are looked at in the transaction that removes it."""
+    """Remove a branch if *target* still has its work; one transaction checks both refs and removes it."""
     ref = f"refs/heads/{branch}"
     commit = await value(repository, ref)
     if commit is None or ref in await _list_checked_out(repository) or not await _has(repository, target, commit):
@@ -93,7 +93,7 @@ async def remove_merged(repository: Repository, target: Target, branch: str) -> 
 
 
 async def _has(repository: Repository, target: Target, commit: str) -> bool:
-    """Say whether *target* has all of *commit*: in its history, or because a merge of it would change nothing."""
+    """Return whether *target* has all of *commit*: in its history, or because merging it would change nothing."""
     ancestor = await git(repository.git, "merge-base", "--is-ancestor", commit, target.commit, accept=(0, 1, 128))
     if ancestor.ok:
         return True

@@ -1,4 +1,4 @@
-"""Merging for a program: results and sessions brought together, and into a branch of the user's when that is asked."""
+"""Merge results and sessions for a program, and deliver them into a branch of the user on request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,10 +28,10 @@ SessionLike = WorkerResult | str | OpenSession | IsolatedAgentSession
 
 
 class ProgramMerge(ProgramRun):
-    """What a coordinator does with work that has ended."""
+    """What a coordinator does with finished work."""
 
     _line: str | None = None
-    """The run whose branch takes what is merged session by session, while no run is open."""
+    """The run whose branch collects what is merged session by session, while no run is open."""
 
     async def merge(
         self,
@@ -45,12 +45,12 @@ class ProgramMerge(ProgramRun):
         on_conflict: str = "report",
         resolver: AgentLike | None = None,
     ) -> MergeReport:
-        """Bring the work of *results*, or of the whole run, together on its branch `shoal/<run>`.
+        """Merge the work of *results*, or of the whole run, on its branch `shoal/<run>`.
 
-        No branch of the user's is moved unless it is named as *into*, and with `review` only by `deliver`. What
-        conflicts stops nobody: see the report. The command *verify* runs in the sandbox on the combined work: what
-        makes it fail is put aside. What conflicts is resolved as *on_conflict* says, by the agent *resolver* with
-        `agent`; `redo` does tasks of this run again.
+        No branch of the user is moved unless it is named as *into*, and with `review` only by `deliver`. Conflicts do
+        not stop the merge: see the report. The command *verify* runs in the sandbox on the combined work, and sessions
+        that make it fail are left out. Conflicts are resolved as *on_conflict* says, with `agent` by the agent
+        *resolver*; `redo` runs tasks of this run again.
         """
         how = ConflictOptions(rule=conflict_rule(on_conflict, resolver))
         request = MergeRequest(strategy=_strategy(strategy), into=into, allow_secrets=allow_secrets, resolving=how)
@@ -60,7 +60,7 @@ class ProgramMerge(ProgramRun):
         if verify is None and not how.needs_sessions:
             return await self._merge_sessions(results, request)
         if results is None and not self._is_entered:
-            raise BadInput("the run is over: say which results are to be merged, or merge inside of `async with`")
+            raise BadInput("the run has ended: name the results to merge, or merge inside `async with`")
         async with self._open() as task_run:
             if resolver is not None:
                 request = replace(request, resolving=replace(how, resolver=await task_run.resolver(resolver)))
@@ -72,10 +72,10 @@ class ProgramMerge(ProgramRun):
     async def merge_agent_results(
         self, sessions: Sequence[SessionLike], strategy: str = "review", *, into: str | None = None
     ) -> list[MergeResult]:
-        """Merge *sessions* in their order (seed 002), and give what became of each; of none, nothing is merged.
+        """Merge *sessions* in order (seed 002), and return the result of each; without sessions, nothing is merged.
 
-        All that a coordinator merges this way comes to stand on one branch, so that each is held against the others,
-        also sessions that were opened one by one. *into* delivers, as in `merge`.
+        All that a coordinator merges this way is collected on one branch, so that each session is checked against
+        the others, also sessions that were opened one by one. *into* delivers, as in `merge`.
         """
         if not sessions:
             return []
@@ -87,12 +87,12 @@ class ProgramMerge(ProgramRun):
     async def merge_agent_work(
         self, session_id: SessionLike, strategy: str = "review", *, into: str | None = None
     ) -> MergeResult:
-        """Merge one session (seed 002); the result's fields are also to be had as `result["status"]`."""
+        """Merge one session (seed 002); the result's fields are also available as `result["status"]`."""
         (result,) = await self.merge_agent_results([session_id], strategy, into=into)
         return result
 
     async def deliver(self, into: str, report: MergeReport | None = None) -> MergeReport:
-        """Approve what was merged and bring it *into* a branch of yours: of *report*, else what was merged last."""
+        """Approve what was merged and deliver it *into* a branch of yours: from *report*, otherwise the last merge."""
         run = report.run if report is not None else self._line
         request = MergeRequest(strategy=MergeStrategy.REVIEW, into=into, is_approved=True)
         request = request if report is None else replace(request, strategy=report.strategy)
@@ -101,7 +101,7 @@ class ProgramMerge(ProgramRun):
         return await self._merge_sessions([], request, run=run)
 
     def resolve_conflicts(self, conflicts: Sequence[Conflict | Mapping[str, object]]) -> list[str]:
-        """Say what a person is to do about each of *conflicts* (seed 002); nothing is changed."""
+        """Say what a person should do about each of *conflicts* (seed 002); nothing is changed."""
         return advice(conflicts)
 
     async def _merge_sessions(
@@ -112,12 +112,12 @@ class ProgramMerge(ProgramRun):
         is_ordered: bool = False,
         run: str | None = None,
     ) -> MergeReport:
-        # A run that was opened for this call alone is not the one that the sessions belong to.
+        # The sessions do not belong to a run that was opened for this call alone.
         context = self._task_run.runner.context if self._task_run is not None and self._is_entered else None
         if context is not None and run not in (None, context.run):
             context = None
         if given is not None and not given and context is None and run is None:
-            raise BadInput("nothing to merge: give results, or merge inside of `async with`")
+            raise BadInput("nothing to merge: give results, or merge inside `async with`")
         names = [session_name(session) for session in given or ()]
         line = run or (self._line if is_ordered else None)
         async with open_merge_context(self.repo, self.settings.environ, context, names, line) as merge_context:

@@ -1,6 +1,6 @@
 """Report during a run which sessions changed the same files, as soon as the second of two has ended.
 
-What an agent has committed in its sandbox is not looked at: nothing of it is known to be sound before it was imported.
+Commits inside an agent's sandbox are not inspected: they may be invalid until they are imported.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from shoal.sessions.context import RunContext
 MOST_SESSIONS = 2000
 MOST_TOLD = 200
 MOST_FILES = 5000
-"""Of each session so many files are looked at."""
-MOST_FOLDER_CHARS = 8 * 2**20  # ten times what the folders above so many usual paths have
+"""How many files of each session are compared."""
+MOST_FOLDER_CHARS = 8 * 2**20  # ten times what the parent folders of that many usual paths have
 MOST_PARTNERS = 20
 SHOWN = 20
 REST_SECONDS = 5.0
@@ -31,7 +31,7 @@ BATCH_SECONDS = 60.0
 
 
 class Overlaps:
-    """What is known of a run's sessions; *found* are the pairs that were reported."""
+    """What is known about a run's sessions; *found* are the pairs that were reported."""
 
     def __init__(self, context: RunContext, alternatives: Container[str], mask: Callable[[str], str]) -> None:
         self.found: list[Overlap] = []
@@ -44,10 +44,10 @@ class Overlaps:
         self._places = TouchedPaths()
 
     def hear(self, recorded: Recorded) -> None:
-        """Take note of work that counts; of workers that are alternatives only the chosen one's does."""
+        """Note finished work; of workers that are alternatives, only the chosen one's counts."""
         match recorded.event:
             case SessionEnded(result=result) if result.purpose is not Purpose.WORK:
-                return  # a resolver's work holds that of both sides
+                return  # a resolver's work contains that of both sides
             case SessionEnded(step=step, result=result) if result.commit and result.status.is_good:
                 if step in self._alternatives:
                     self._rivals.setdefault(step, {})[result.index] = result
@@ -59,22 +59,22 @@ class Overlaps:
                 return
 
     async def watch(self) -> None:
-        """Look at what comes, all that has come meanwhile at once, for as long as the bounds allow."""
+        """Compare sessions as they end, all new ones at once, within the limits."""
         waiting: list[WorkerResult] = []
         while len(self._ended) < MOST_SESSIONS and len(self.found) < MOST_TOLD:
             come = await self._come()
             waiting += come
-            if len(waiting) + len(self._ended) > 1:  # of one alone there is nothing to say
-                with contextlib.suppress(*FAULTS):  # the preview of the merge looks again, and says what is wrong
+            if len(waiting) + len(self._ended) > 1:  # a single session has no overlap
+                with contextlib.suppress(*FAULTS):  # the merge preview checks again, and reports what is wrong
                     async with asyncio.timeout(BATCH_SECONDS):
                         await self._compare_pairs(waiting)
                 waiting = []
             self._finish(len(come))
-        while True:  # the rest is left to the preview
+        while True:  # the merge preview does the rest
             self._finish(len(await self._come()))
 
     async def rest(self) -> None:
-        """Wait a little for what has come to be looked at."""
+        """Wait briefly until everything that has ended is compared."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REST_SECONDS):
                 await self._news.join()
@@ -90,7 +90,7 @@ class Overlaps:
             self._news.task_done()
 
     async def _compare_pairs(self, fresh: Sequence[WorkerResult]) -> None:
-        """Find the pairs of *fresh* sessions and known ones in the same places, and report what a merge says."""
+        """Compare *fresh* sessions that touch the places of known ones, and report what a merge finds."""
         pairs: list[tuple[str, str]] = []
         for base in dict.fromkeys(str(result.base) for result in fresh):
             own = {str(result.commit): result for result in fresh if str(result.base) == base}
@@ -104,7 +104,7 @@ class Overlaps:
             await self._tell(pair, merge_try)
 
     async def _apart(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Leave out those that build on each other: they are one piece of work."""
+        """Leave out pairs that build on each other: they are one piece of work."""
         if not pairs:
             return []
         commits = list(dict.fromkeys(commit for pair in pairs for commit in self._commits(pair)))
@@ -146,7 +146,7 @@ class TouchedPaths:
         self._paths: dict[str, frozenset[str]] = {}
 
     def add(self, session: str, paths: Sequence[str]) -> list[str]:
-        """Add a session, and name those before it that touch the same places."""
+        """Add a session, and return those before it that touch the same places."""
         met: dict[str, None] = {}
         folders = _folders(paths)
         for path in paths:
@@ -162,7 +162,7 @@ class TouchedPaths:
         return sorted(met, key=order.__getitem__)[:MOST_PARTNERS]
 
     def list_shared(self, first: str, other: str) -> tuple[str, ...]:
-        """Name the files that both changed."""
+        """List the files that both changed."""
         return tuple(sorted(self._paths[first] & self._paths[other]))
 
 
@@ -170,9 +170,9 @@ class TouchedPaths:
 async def watch_overlaps(
     context: RunContext, alternatives: Container[str] = (), mask: Callable[[str], str] | None = None
 ) -> AsyncIterator[Overlaps]:
-    """Report overlaps for as long as this is open; the run waits for nothing of it but a little at its end.
+    """Report overlaps while this is open; the run waits for it only briefly, at its end.
 
-    Of a step among *alternatives* only the chosen worker counts. *mask* takes secrets out of names of files.
+    Of a step in *alternatives*, only the chosen worker counts. *mask* masks secrets in file names.
     """
     overlaps = Overlaps(context, alternatives, mask or context.mask.text)
     unsubscribe = context.ledger.subscribe(overlaps.hear)
@@ -183,7 +183,7 @@ async def watch_overlaps(
             try:
                 yield overlaps
                 await overlaps.rest()
-            except BaseException as raised:  # carried past the group, which would wrap it
+            except BaseException as raised:  # passed around the task group, which would wrap it
                 error = raised
             watching.cancel()
     finally:
@@ -199,13 +199,13 @@ def alternatives_of(plan: Plan) -> frozenset[str]:
 
 
 def _common_step(first: WorkerResult, other: WorkerResult) -> str | None:
-    """Name the step of two that did the same task: items of a matrix are tasks of their own."""
+    """Return the step of two sessions that did the same task; the items of a matrix are separate tasks."""
     step = first.session.rpartition("-")[0]
     return step if first.item is None and step == other.session.rpartition("-")[0] else None
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
-    """Name the folders above *paths*, each once; an agent's may be a thousand deep, and then not all are named."""
+    """Return the parent folders of *paths*, each once; of a path that is a thousand levels deep, not all are named."""
     seen: set[str] = set()
     left = MOST_FOLDER_CHARS
     for path in paths:

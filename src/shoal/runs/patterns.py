@@ -54,10 +54,10 @@ class RunPatterns(ProgramMerge):
         progress: OnProgress = None,
         retry: RetryLike = None,
     ) -> list[WorkerResult]:
-        """Run *tasks*, each as soon as its `deps` have ended well; all settle, and results are in input order.
+        """Run *tasks*, each as soon as its `deps` have succeeded; all settle, and results are in input order.
 
-        A task whose need did not end well is `skipped`. It starts from the merged work of its needs. After *deadline*
-        seconds what still runs is ended and its work kept; the results say `cancelled`.
+        A task whose need did not succeed is `skipped`. Each starts from the merged work of its needs. After *deadline*
+        seconds, sessions that still run are ended and their work kept; the results say `cancelled`.
         """
         async with self._open() as task_run:
             workers = await task_run.plan_graph(_list_tasks(tasks, retry))
@@ -78,14 +78,14 @@ class RunPatterns(ProgramMerge):
     async def settled(
         self, tasks: Sequence[TaskLike], *, progress: OnProgress = None, retry: RetryLike = None
     ) -> list[WorkerResult]:
-        """Run all to their end, whatever becomes of them, and give the results in input order."""
+        """Run all until they end, whatever their results, and return the results in input order."""
         async with self._plan_workers(tasks, retry) as (task_run, workers):
             return await _all(task_run, workers, progress)
 
     async def gather(
         self, tasks: Sequence[TaskLike], *, progress: OnProgress = None, retry: RetryLike = None
     ) -> list[WorkerResult]:
-        """Run all; the first that does not end well ends the rest, whose work is kept, and raises `AgentFailed`."""
+        """Run all; the first failure ends the rest, whose work is kept, and raises `AgentFailed`."""
         async with self._plan_workers(tasks, retry) as (task_run, workers), _failing():
             return await gather(
                 _calls(task_run, workers), accept=is_good, limiter=limiter_for(workers), progress=progress
@@ -94,7 +94,7 @@ class RunPatterns(ProgramMerge):
     async def race(
         self, tasks: Sequence[TaskLike], *, progress: OnProgress = None, retry: RetryLike = None
     ) -> WorkerResult:
-        """Give the first that ends well; the rest is ended and its work kept. Raises `AllFailed` with every cause."""
+        """Return the first success; the rest is ended and its work kept. Raises `AllFailed` with every cause."""
         async with self._plan_workers(tasks, retry) as (task_run, workers), _failing():
             return await race(
                 _calls(task_run, _find_decisive(task_run, workers, 1)),
@@ -106,7 +106,7 @@ class RunPatterns(ProgramMerge):
     async def quorum(
         self, tasks: Sequence[TaskLike], n: int, *, progress: OnProgress = None, retry: RetryLike = None
     ) -> list[WorkerResult]:
-        """Give the first *n* that end well, in input order, and end the rest; raises `QuorumMissed`."""
+        """Return the first *n* successes, in input order, and end the rest; raises `QuorumMissed`."""
         if not 1 <= n <= len(tasks):
             raise BadInput(f"a quorum of {n} needs more than {len(tasks)} tasks")
         async with self._plan_workers(tasks, retry) as (task_run, workers), _failing():
@@ -121,10 +121,10 @@ class RunPatterns(ProgramMerge):
     async def stages(
         self, *stages: Stage, progress: OnProgress = None, retry: RetryLike = None
     ) -> list[list[WorkerResult]]:
-        """Run stage after stage, each given the results before it as inputs; one with a failure is the last.
+        """Run stage after stage, each with the results of the one before as inputs; stop after a stage with a failure.
 
-        A stage is a list of tasks, or a function that makes one of the results before it. *progress* counts each
-        stage by itself.
+        A stage is a list of tasks, or a function that makes one from the results of the stage before. *progress* counts
+        each stage separately.
         """
         done: list[list[WorkerResult]] = []
         async with self._open() as task_run:
@@ -146,12 +146,12 @@ class RunPatterns(ProgramMerge):
         progress: OnProgress = None,
         retry: RetryLike = None,
     ) -> AsyncGenerator[WorkerResult, None]:
-        """Give results as they come, of a source that may be endless: it is read only as agents become free.
+        """Yield results as they come, from a source that may be endless: it is read only as agents become free.
 
-        To leave early, iterate inside of `contextlib.aclosing`, or call `aclose`.
+        To stop early, iterate inside `contextlib.aclosing`, or call `aclose`.
         """
         async with self._open() as task_run:
-            window = Limiter(limit or self.max_concurrent)  # the slots are taken by the sessions themselves
+            window = Limiter(limit or self.max_concurrent)  # the sessions take the slots themselves
 
             async def perform(task: TaskLike) -> WorkerResult:
                 return await task_run.run_task(_with_retry(Task.of(task), retry))
@@ -173,7 +173,7 @@ class RunPatterns(ProgramMerge):
     ) -> list[WorkerResult]:
         """Give each task to the least loaded of *agents*, by their weights, or to each in turn.
 
-        *agents* are a mapping, or a list in which the same agent may stand several times.
+        *agents* is a mapping, or a list that may contain the same agent several times.
         """
         async with self._open() as task_run:
 
@@ -181,7 +181,7 @@ class RunPatterns(ProgramMerge):
                 return lambda task: task_run.run_task_by(agent, _with_retry(Task.of(task), retry))
 
             if isinstance(agents, str | bytes):
-                raise BadInput("`agents` of `balance` are a mapping or a list; put this one into brackets")
+                raise BadInput("`agents` of `balance` is a mapping or a list; put a single agent into brackets")
             hands = (
                 {name: hand(agent) for name, agent in agents.items()}
                 if isinstance(agents, Mapping)
@@ -194,9 +194,9 @@ class RunPatterns(ProgramMerge):
             return [_value(outcome) for outcome in outcomes]
 
     async def spawn_agent(self, agent: AgentLike, task: TaskLike | None = None, /, **more: object) -> WorkerResult:
-        """Run one task by *agent*, which is an agent or a persona (seed 004), as a session of its own.
+        """Run one task with *agent*, which is an agent or a persona (seed 004), as a session of its own.
 
-        Of a mapping and of *more*, whatever is no field of a task is one of its `params`.
+        Keys of a mapping and of *more* that are not fields of a task become its `params`.
         """
         fields = task if isinstance(task, Mapping) else {} if task is None else Task.of(task).as_fields()
         given = Task.free({**fields, **more})
@@ -204,9 +204,9 @@ class RunPatterns(ProgramMerge):
             return await task_run.run_task_by(agent, given)
 
     def pool(self, size: int | None = None, *, max_uses: int | None = None) -> AgentPool[OpenSession]:
-        """Hold warm sessions, each with a workspace of its own; the work of each is kept when it is let go.
+        """Hold warm sessions, each with a workspace of its own; the work of each is kept when it is released.
 
-        Use it by `async with`, or call `cleanup` at the end. A session got by a name is named after it.
+        Use it with `async with`, or call `cleanup` at the end. A session requested by name is named after it.
         """
         limiter = self._limiter if self._task_run is None else self._task_run.runner.limiter
         return AgentPool(self._held, size=size or self.max_concurrent, max_uses=max_uses, limiter=limiter)
@@ -221,7 +221,7 @@ class RunPatterns(ProgramMerge):
     ) -> WorkerResult:
         """Run a plain command in the sandbox, on *base* or on the work of an earlier result; its exit code decides.
 
-        Its workspace is set up as those of agents are: by `setup`, by `shoal.yaml`, or as the repository says.
+        Its workspace is set up like those of agents: by `setup`, by `shoal.yaml`, or by the repository's own set-up.
         """
         async with self._open() as task_run:
             return await task_run.run_task(Task.command(command, base=base, timeout=timeout))
@@ -236,7 +236,7 @@ class RunPatterns(ProgramMerge):
 
 @contextlib.asynccontextmanager
 async def _recorded(task_run: TaskRun, tasks: Sequence[Task]) -> AsyncIterator[list[WorkerSpec]]:
-    """Make workers of *tasks*, and record how they ended, however that was."""
+    """Make workers for *tasks*, and record how they ended, whatever happens."""
     workers = await task_run.plan_list(tasks)
     try:
         yield workers
@@ -246,7 +246,7 @@ async def _recorded(task_run: TaskRun, tasks: Sequence[Task]) -> AsyncIterator[l
 
 @contextlib.asynccontextmanager
 async def _failing() -> AsyncIterator[None]:
-    """Turn what a pattern says of a refused value into what it is here: an agent that failed."""
+    """Translate a pattern's refused value into an agent that failed."""
     try:
         yield
     except Refused as refused:
@@ -275,7 +275,7 @@ def _calls(task_run: TaskRun, workers: Sequence[WorkerSpec]) -> list[Call[Worker
 
 
 def _find_decisive(task_run: TaskRun, workers: list[WorkerSpec], needed: int) -> list[WorkerSpec]:
-    """Leave out whom nobody waits for any more, where enough had ended well before the run was resumed."""
+    """Leave out workers that nobody waits for, if enough had succeeded before the run was resumed."""
     ended = [worker for worker in workers if task_run.runner.has_succeeded(worker)]
     return ended if len(ended) >= needed else workers
 
@@ -293,7 +293,7 @@ def _value(outcome: Outcome[WorkerResult]) -> WorkerResult:
 
 
 def _outcome(result: WorkerResult) -> Outcome[WorkerResult]:
-    """Give *result* as patterns count it."""
+    """Return *result* as an outcome for patterns."""
     if result.status.is_good:
         return Ok(result)
     return Cancelled() if result.status is Status.CANCELLED else Err(AgentFailed(result))
@@ -301,7 +301,7 @@ def _outcome(result: WorkerResult) -> Outcome[WorkerResult]:
 
 def _list_tasks(tasks: Sequence[TaskLike], retry: RetryLike = None) -> list[Task]:
     if isinstance(tasks, str | bytes | Mapping):
-        raise BadInput("tasks come in a list; put this one into brackets")
+        raise BadInput("tasks must be a list; put a single task into brackets")
     return [_with_retry(Task.of(task), retry) for task in tasks]
 
 

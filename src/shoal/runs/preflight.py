@@ -1,4 +1,4 @@
-"""Everything about a plan that can be refused before any of its agents starts."""
+"""Checks of a plan that refuse it before any of its agents starts."""
 
 import importlib
 import os
@@ -41,7 +41,7 @@ from shoal.workspaces.kind import Kind
 
 
 def assert_tool_folders(context: RunContext) -> None:
-    """Refuse a folder that would show what must stay hidden, or that the sandbox cannot show, where it was written."""
+    """Refuse a folder that would reveal what must stay hidden, or that the sandbox cannot show."""
     for folder in context.toolchains:
         if hidden := next(_find_revealed(context, folder.path.resolve()), None):
             raise BadInput(f"{folder.at}: {folder.path} cannot be shown to agents: {hidden} stays hidden from them")
@@ -53,7 +53,7 @@ def assert_tool_folders(context: RunContext) -> None:
 
 
 def _find_revealed(context: RunContext, real: Path) -> Iterator[Path]:
-    """Name what would be seen: the checkout as a whole, and anything of git's or of ours."""
+    """Return what would be revealed: the checkout as a whole, or anything of git's or Shoal's."""
     repository = context.repository
     yield from (path for path in (repository.top, repository.home) if path.is_relative_to(real))
     for kept in (repository.git, context.paths.root, *context.hidden):
@@ -63,7 +63,7 @@ def _find_revealed(context: RunContext, real: Path) -> Iterator[Path]:
 
 PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 CERTAIN = frozenset({"&&", ">", ">>"})
-"""Of what a shell puts between words: all else could let the whole pass without its first program."""
+"""Shell operators that keep a missing first program a failure; others could let the command succeed without it."""
 SHELL_WORDS = frozenset(
     {
         *("alias", "bg", "break", "case", "cd", "command", "continue", "do", "done", "echo", "elif"),
@@ -85,11 +85,11 @@ class _Command:
 
     @property
     def program(self) -> str | None:
-        """The program that has to be there for it to pass; `None` where that is not certain."""
+        """The program without which it cannot succeed; `None` if that is not certain."""
         if not isinstance(self.words, str):
             return self.words[0] if PROGRAM.fullmatch(self.words[0]) else None
         lexer = shlex.shlex(self.words, posix=True, punctuation_chars=True)
-        lexer.whitespace = lexer.whitespace.replace("\n", "")  # a line that fails need not fail the next
+        lexer.whitespace = lexer.whitespace.replace("\n", "")  # a line that fails need not make the next fail
         try:
             first, *rest = list(lexer) or [""]
         except ValueError:
@@ -107,7 +107,7 @@ def assert_programs(context: RunContext, plan: Plan) -> None:
     """Refuse a plan with a command whose program will not be found where it runs."""
     host = context.environ.get("PATH", "")
     shown = os.pathsep.join((*SYSTEM_PATH, *map(str, show_folders(context.toolchains).path)))
-    # Set-up lets the sandbox see the programs that it names itself, which are on the user's PATH.
+    # Set-up lets the sandbox show the programs that it names itself, if they are on the user's PATH.
     has_setup = context.project.setup is not None or any(task.nearest_setup for task in plan.assignments)
     for command in _commands(plan):
         program = command.program
@@ -137,7 +137,7 @@ def _unavailable(where: str, program: str, found: str | None) -> Unavailable:
     if found is None:
         return Unavailable(what, "it is not on PATH", "install it, or correct the command")
     folder = Path(found).parent
-    why = f"it is {found}, and the sandbox shows only the system's programs"
+    why = f"it is {found}, but the sandbox shows only system programs"
     return Unavailable(what, why, f"show it with `runtime: {{toolchains: [{folder}]}}`")
 
 
@@ -149,16 +149,16 @@ def adapters_for(plan: Plan, host: AdapterHost, environ: Mapping[str, str]) -> d
         if kind.client is None:  # `assert_clients` reports a missing client, and how to install it
             toolchain(argv[0], search=environ.get("PATH", ""), private=())
         if task.agent.adapter == "python":
-            from shoal.sessions.in_process import assert_agent  # brings in pydantic-ai, which only its users pay for
+            from shoal.sessions.in_process import assert_agent  # imports pydantic-ai, which only its users pay for
 
             assert_agent(task.agent)
         if task.agent.adapter == ACP:
-            importlib.import_module("shoal.sessions.acp.turn")  # says so where the protocol's SDK is missing
+            importlib.import_module("shoal.sessions.acp.turn")  # reports that the protocol's SDK is missing
     return {step.name: adapter_of(step.task.agent, host) for step in plan.working}
 
 
 async def equip_steps(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> dict[str, WorkerSettings]:
-    """Find the sandbox and the kind of workspace of each step that asks for others than the run's."""
+    """Find the sandbox and the kind of workspace of each step that overrides the run's."""
     sandboxes: dict[str, Sandbox] = {}
     kinds: dict[tuple[str, str], Kind] = {}
     found: dict[str, WorkerSettings] = {}
@@ -179,7 +179,7 @@ async def equip_steps(context: RunContext, plan: Plan, adapters: Mapping[str, Ad
 
 
 async def with_commits(repository: Repository, stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """Resolve what stages start from once, for all of the run; a name that git does not know is refused."""
+    """Resolve what stages start from once, for the whole run; a name that git does not know is refused."""
     found: list[Stage] = []
     for stage in stages:
         if stage.base is not None:
@@ -198,18 +198,20 @@ async def _commit(repository: Repository, stage: str, base: str) -> str:
 
 
 async def assert_rooted(plan: Plan, repository: Repository) -> None:
-    """Refuse a plan whose branches have no place in *repository*, or that starts from what is not there."""
+    """Refuse a plan whose branches are impossible in *repository*, or that starts from an unknown commit."""
     await refuse_blocked_steps(repository, [step.name for step in plan.working])
     await with_commits(repository, plan.steps)
     await _assert_deliverable(plan, repository)
 
 
 async def _assert_deliverable(plan: Plan, repository: Repository) -> None:
-    """Refuse a merge at the end that *repository* has no place for."""
+    """Refuse a merge at the end that is impossible in *repository*."""
     if plan.merging is None:
         return
     if is_hidden(repository):
-        raise BadInput("`runtime.merge` and `auto_merge` need a git repository, and this folder is none; remove them")
+        raise BadInput(
+            "`runtime.merge` and `auto_merge` need a git repository, but this folder is not one; remove them"
+        )
     if plan.merging.into is None:
         return
     place = plan.merging.places.get("into")
@@ -220,7 +222,7 @@ async def _assert_deliverable(plan: Plan, repository: Repository) -> None:
 
 
 async def assert_holdable(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
-    """Refuse a plan that asks for what cannot be held here."""
+    """Refuse a plan that asks for what this host cannot enforce."""
     assert_programs(context, plan)
     assert_tool_folders(context)
     assert_grants(context, plan, adapters)
@@ -232,7 +234,7 @@ async def assert_holdable(context: RunContext, plan: Plan, adapters: Mapping[str
 
 
 def secret_values(task: ResolvedTask, host: AdapterHost, environ: Mapping[str, str]) -> tuple[Mapping[str, str], ...]:
-    """Give the values that were taken from the host's environment for *task*, by their names: they are secrets."""
+    """Return the values taken from the host's environment for *task*, by name: they are secrets."""
     kind = adapter_of(task.agent, host)
     return (*task.secret_values, secrets_of(task, kind, environ), login_secrets(kind, environ))
 

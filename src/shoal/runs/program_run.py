@@ -1,4 +1,4 @@
-"""A run that a program holds open: its settings, its users, and what is under way."""
+"""The run that a coordinator holds open for a program: its settings, its users, and its running sessions."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ THE_PROGRAM = "the program that runs it"
 
 @dataclass(frozen=True, slots=True)
 class ActiveSession:
-    """A session that runs now."""
+    """A running session."""
 
     session: str
     task: str
@@ -32,7 +32,7 @@ class ActiveSession:
 
 
 class ProgramRun:
-    """The run of a coordinator: all calls share it while it is open, and without `async with` each opens its own."""
+    """The run of a coordinator: all calls share it while it is open; without `async with`, each call opens its own."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ProgramRun:
         self._task_run: TaskRun | None = None
         self._stack = contextlib.AsyncExitStack()
         self._users = 0
-        self._opening = asyncio.Lock()  # guards the opening of the run, which all calls of a time share
+        self._opening = asyncio.Lock()  # guards the opening of the run, which concurrent calls share
         self._is_entered = False
 
     @property
@@ -84,13 +84,13 @@ class ProgramRun:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the run, or leave that to the last call that still goes on; the work of each session is kept."""
+        """End the run, or leave that to the last call that still runs; the work of each session is kept."""
         self._is_entered = False
         await self._leave(kind, error, trace)
 
     @property
     def active_sessions(self) -> dict[str, ActiveSession]:
-        """The sessions that run now, by their names."""
+        """The running sessions by name."""
         if self._task_run is None:
             return {}
         context = self._task_run.runner.context
@@ -102,9 +102,9 @@ class ProgramRun:
         }
 
     def stop(self, session: str | None = None) -> None:
-        """Stop one session, or all of them and start none from now on; their work is kept, and results say so."""
+        """Stop one session, or all of them and start no more; their work is kept, and their results say so."""
         if self._task_run is None:
-            raise BadInput("the coordinator is not open, so nothing of it runs")
+            raise BadInput("the coordinator is not open, so nothing runs")
         if session is None:
             self._task_run.runner.stop_all(THE_PROGRAM)
         elif session in self._task_run.runner.active:
@@ -113,13 +113,13 @@ class ProgramRun:
             raise BadInput(f"{session!r} is not running; `active_sessions` names those that are")
 
     def send(self, session: str, text: str) -> None:
-        """Say *text* to the agent of *session* after the turn that it is at; raise `BadInput` where it cannot hear."""
+        """Send *text* to the agent of *session* after its current turn; raise `BadInput` if it takes no messages."""
         if not text.strip() or len(text) > MAX_SENT_CHARS:
             raise BadInput(f"a message has 1 to {MAX_SENT_CHARS} characters, not {len(text.strip())}")
         self._ask(ControlRequest(kind=RequestKind.SEND, run="", session=session, message=text))
 
     def pause(self, *, freeze: bool = False) -> None:
-        """Start no agents until `continue_run`; those that run go on, or with *freeze* stand still."""
+        """Start no agents until `continue_run`; running ones continue, or are frozen with *freeze*."""
         self._ask(ControlRequest(kind=RequestKind.PAUSE, run="", is_frozen=freeze))
 
     def continue_run(self) -> None:
@@ -127,20 +127,20 @@ class ProgramRun:
         self._ask(ControlRequest(kind=RequestKind.CONTINUE, run=""))
 
     def set_max_concurrent(self, number: int) -> None:
-        """Change how many agents run at once; where there are too many, they finish first."""
+        """Change how many agents run at once; surplus agents finish first."""
         if number < 1:
             raise BadInput(f"max_concurrent must be at least 1, not {number}")
         self._ask(ControlRequest(kind=RequestKind.SET, run="", value=number))
 
     def _ask(self, request: ControlRequest) -> None:
         if self._task_run is None or self._task_run.control is None:
-            raise BadInput("the coordinator is not open, so nothing of it runs")
+            raise BadInput("the coordinator is not open, so nothing runs")
         run = self._task_run.runner.context.run
         self._task_run.control.apply(replace(request, run=run, by=THE_PROGRAM))
 
     @property
     def report(self) -> RunReport:
-        """What came of the run so far."""
+        """The results of the run so far."""
         if self._task_run is None:
             raise BadInput("the coordinator is not open; use it in an `async with` block")
         return self._task_run.report()
@@ -154,7 +154,7 @@ class ProgramRun:
             await self._leave(*sys.exc_info())
 
     async def _join(self) -> TaskRun:
-        """Use the run that is open, or begin one."""
+        """Use the open run, or begin one."""
         if self._users == 0:
             self._opening = asyncio.Lock()  # the one before may belong to a loop that is closed
         self._users += 1
@@ -171,7 +171,7 @@ class ProgramRun:
     async def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the run when nobody uses it any more."""
+        """End the run when nothing uses it any more."""
         self._users -= 1
         if self._users == 0:
             stack, self._stack, self._task_run = self._stack, contextlib.AsyncExitStack(), None
@@ -179,7 +179,7 @@ class ProgramRun:
 
 
 def _in_order(first: Path | str | int, second: int | Path | str | None) -> tuple[Path, int | None]:
-    """Tell the repository from the number, whichever comes first: `AgentCoordinator(5)` is how seed 002 writes it."""
+    """Tell the repository from the number, whichever comes first: seed 002 writes `AgentCoordinator(5)`."""
     if isinstance(first, int):
         if isinstance(second, int):
             raise BadInput(f"two numbers, {first} and {second}: give one as `max_concurrent`, and a folder as `repo`")

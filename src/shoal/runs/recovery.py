@@ -1,4 +1,4 @@
-"""Reconcile what a killed or failed Shoal left: finish or undo it, and name what could not be brought in."""
+"""Recover what a killed or failed Shoal left: finish or undo it, and report what could not be imported."""
 
 import asyncio
 import contextlib
@@ -42,12 +42,12 @@ from shoal.workspaces.worktree import admin_of, forget_worktree
 WORKSPACE_DEPTH = 4  # workspaces, run, step, worker
 MAX_RETRIES = 3
 RETRIES = "retries"
-"""A file in a session directory: how often it was tried in vain to bring its work in."""
+"""A file in a session directory: how often importing its work has failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryFailure:
-    """A session whose work could not be brought in, and why."""
+    """A session whose work could not be imported, and why."""
 
     run: str
     session: str
@@ -61,17 +61,17 @@ class RecoveryFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What a reconciliation did."""
+    """What a recovery did."""
 
     brought_in: tuple[WorkerResult, ...] = ()
     failures: tuple[RecoveryFailure, ...] = ()
     rebuilt: tuple[str, ...] = ()
-    """What is said of a ledger that was lost and had to be rebuilt."""
+    """What was rebuilt of a ledger that was lost."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say in sentences what could not be brought in."""
-        return tuple(f"could not bring in {failure}" for failure in self.failures)
+        """Describe in sentences what could not be imported."""
+        return tuple(f"could not import {failure}" for failure in self.failures)
 
     def __add__(self, other: "Recovery") -> "Recovery":
         return Recovery(brought_in=self.brought_in + other.brought_in, failures=self.failures + other.failures)
@@ -80,8 +80,8 @@ class Recovery:
 async def reconcile(context: RunContext, *, is_patient: bool = False) -> Recovery:
     """Finish or undo what no live run owns; idempotent, so it may itself be killed and run again at any point.
 
-    Sessions that were killed are brought in. So are those whose work could not be kept when they ended: some times
-    by every command, and by a command that *is_patient* always.
+    Killed sessions are imported, and so are sessions whose work could not be kept when they ended: a few times by any
+    command, and always by a command that *is_patient*.
     """
     await base_checkouts.sweep_bases(context.repository, context.paths.bases)
     await object_stores.sweep_stores(context.paths.objects)
@@ -99,7 +99,7 @@ async def reconcile(context: RunContext, *, is_patient: bool = False) -> Recover
 
 
 async def _reconcile_if_owner(context: RunContext, lock: Path) -> Recovery:
-    """Own the dead run meanwhile: of two Shoals that find it, one works and the other passes by."""
+    """Own the dead run meanwhile: if two Shoals find it, one recovers it and the other skips it."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(hold_lock(lock, timeout=0))
@@ -112,7 +112,7 @@ async def _reconcile_if_owner(context: RunContext, lock: Path) -> Recovery:
 
 
 async def reconcile_run(context: RunContext, run: str) -> Recovery:
-    """Bring in what is left of *run*, whose lock is held."""
+    """Import what is left of *run*, whose lock is held."""
     there = replace(context, run=run)
     found = Recovery()
     for unfinished in list_unfinished(context.paths, run):
@@ -126,9 +126,9 @@ async def reconcile_run(context: RunContext, run: str) -> Recovery:
 
 
 async def _retry_raw(context: RunContext, *, is_patient: bool) -> Recovery:
-    """Try once more to bring in the sessions that ended without a branch, and whose files are still there."""
+    """Try again to import sessions that ended without a branch, and whose files still exist."""
     left = _list_session_dirs(context.paths)
-    if not left:  # else the whole history would be read for nothing
+    if not left:  # otherwise the whole history would be read for nothing
         return Recovery()
     found = Recovery()
     for run in fold(read_events(context.paths)).runs.values():
@@ -173,7 +173,7 @@ async def _retry_run(context: RunContext, run: str, raw: Sequence[Unfinished]) -
 
 
 async def _try_session(context: RunContext, unfinished: Unfinished) -> Recovery:
-    """Bring a session in; whatever keeps us from it is said, and keeps us from no other session."""
+    """Import a session; a failure is reported, and does not affect other sessions."""
     session = unfinished.session
     session_dir = context.paths.session_dir(session.session)
     try:
@@ -214,13 +214,13 @@ async def _reconcile_session(context: RunContext, step: str, session: SessionSta
         ended = SessionEnded(run=context.run, step=step, session=session.session, result=result)
         events: tuple[Imported | SessionEnded, ...] = (*_import_events(context, session, work), ended)
         for event in events:
-            context.ledger.note(event)  # soon, in its own log too
+            context.ledger.note(event)  # soon also written to its own log
         await context.ledger.append(*events)
     return result
 
 
 def _result(session: SessionState, work: KeptWork, heard: ClientHeard | None) -> WorkerResult:
-    """Say how the session ended; one that had ended before is what it was, and its work is there now."""
+    """Return how the session ended; an earlier result stays, and now has the work."""
     failure = work.failure
     if session.result is None:
         restored = filter(is_restored, work.notes)
@@ -229,27 +229,27 @@ def _result(session: SessionState, work: KeptWork, heard: ClientHeard | None) ->
             session=session.session,
             status=Status.INTERRUPTED,
             purpose=session.purpose,
-            error=failure or "; ".join(("Shoal was killed while this agent worked", *restored)),
+            error=failure or "; ".join(("Shoal was killed while this agent was running", *restored)),
             attempts=session.attempt,
             usage=heard.usage if heard else {},
             client_session=heard.client_session or None if heard else None,
         )
     if failure is not None:
         return replace(session.result, error=failure)
-    error = f"its work was brought in later; at first: {session.result.error}"
+    error = f"its work was imported later; at first: {session.result.error}"
     return replace(session.result, status=Status.INTERRUPTED, error=error, raw=None)
 
 
 def _find_workspace(context: RunContext, session: SessionState) -> Path:
-    """Name the workspace below this repository, which may have been moved since its path was recorded."""
+    """Return the workspace below this repository, which may have moved since its path was recorded."""
     parts = Path(session.workspace).parts[-WORKSPACE_DEPTH:]
     if len(parts) != WORKSPACE_DEPTH or parts[0] != context.paths.workspaces.name or ".." in parts:
-        raise Broken(f"{session.workspace} is no workspace of this repository; look at it")
+        raise Broken(f"{session.workspace} is not a workspace of this repository; check it")
     return context.paths.workspaces.joinpath(*parts[1:])
 
 
 def _list_places(context: RunContext, session: SessionState, session_dir: Path) -> list[Path]:
-    """Name the session directory, and where it was before the repository was moved."""
+    """Return the session directory, and where it was before the repository was moved."""
     before = Path(session.workspace).parents[WORKSPACE_DEPTH - 1]
     return (
         [session_dir] if before.exists() else [session_dir, before / context.paths.session_dirs.name / session.session]
@@ -273,9 +273,9 @@ def _import_events(context: RunContext, session: SessionState, work: KeptWork) -
 async def _salvage(
     context: RunContext, session: SessionState, session_dir: Path, path: Path, conversation: Path | None
 ) -> KeptWork:
-    """Seal what the killed session left; its ref says whether that had been done already.
+    """Seal what the killed session left; its ref says whether that was done already.
 
-    Where its client had begun a *conversation*, that is kept in that folder.
+    If its client had begun a *conversation*, it is saved in that folder.
     """
     for place in list_mounts(path):
         unmount(place)
@@ -286,7 +286,9 @@ async def _salvage(
         async with open_disk_again(session_dir, None if session.strategy == "overlay" else path) as disk:
             directory = SessionDir(path=session_dir, disk=disk, session=session.session, port=0)
             if conversation is not None and directory.home.is_dir():
-                with contextlib.suppress(Broken, OSError):  # without it a new one is begun, with the same files
+                with contextlib.suppress(
+                    Broken, OSError
+                ):  # without it, a new conversation is started with the same files
                     await asyncio.to_thread(keep_conversation, directory.home, session.conversations, conversation)
             is_made = directory.git.is_dir() and (path.is_dir() or session.strategy == "overlay")
             if is_made and directory.is_opened:
@@ -304,7 +306,7 @@ async def _salvage(
 
 
 async def _describe_ref(context: RunContext, session: SessionState, commit: str) -> KeptWork:
-    """Tell what a ref holds already: its Shoal was killed before it could record that."""
+    """Describe what a ref holds already: its Shoal was killed before it could record that."""
     paths = await list_changed_paths(context.repository.git, session.base, commit)
     others = await list_refs(context.repository, f"refs/shoal/kept/{session.branch.removeprefix('agent/')}")
     return KeptWork(
@@ -320,8 +322,8 @@ async def _describe_ref(context: RunContext, session: SessionState, commit: str)
 async def _seal(
     context: RunContext, session: SessionState, directory: SessionDir, path: Path, known: KeptWork
 ) -> KeptWork:
-    """Bring the work to its branch; where that was done, only ask again what could not be kept, and so must stay."""
-    message = f"{session.branch.split('/')[1]}: work of an agent that was cut off\n\nShoal-Session: {session.session}\n"
+    """Bring the work to its branch; if that was done, only find out again what could not be kept and must stay."""
+    message = f"{session.branch.split('/')[1]}: work of an interrupted agent\n\nShoal-Session: {session.session}\n"
     async with (
         base_checkouts.base_ready(context.repository, session.base, context.paths.bases) as base,
         _open_killed_run(replace(context, base=base), session, directory.disk, path) as workspace,
@@ -335,7 +337,7 @@ async def _seal(
 
 
 async def _is_sealed(context: RunContext, session: SessionState, commit: str | None) -> bool:
-    """In a linked worktree the host may have committed too: only our own mark says that all was brought in."""
+    """Return whether *commit* has our mark: in a linked worktree, the host may have committed too."""
     if session.strategy == "overlay" or commit is None:
         return True
     done = await git(context.repository.git, "log", "-1", "--format=%B", commit)
@@ -352,7 +354,7 @@ async def _branch_dropped(context: RunContext, session: SessionState, here: str 
 async def _open_killed_run(
     context: RunContext, session: SessionState, disk: Path, path: Path
 ) -> AsyncIterator[Workspace]:
-    """Look at a killed session's files again, read-only."""
+    """Open a killed session's files read-only."""
     if session.strategy != "overlay":
         admin = admin_of(context.repository, path) if session.strategy == "worktree" else None
         index = admin / "index" if admin is not None else context.base.index
@@ -365,7 +367,7 @@ async def _open_killed_run(
         workspace.sealing = layers
         yield workspace
         return
-    # Root's layers mark what they hide by attributes that only a mount of root's sees.
+    # Root's overlay layers mark what they hide with attributes that only a mount by root can see.
     try:
         mount_overlay(layers)
     except Broken as error:

@@ -1,4 +1,4 @@
-"""What the user asks of a run, and what a program asks of its coordinator."""
+"""The request for a run: what the user asked for, and a coordinator's settings."""
 
 import asyncio
 import os
@@ -33,13 +33,13 @@ class Resume:
     """How a run is resumed."""
 
     is_fresh: bool = False
-    """Whether interrupted sessions start from their base, and not from the files that they left."""
+    """Whether interrupted sessions start from their base, not from the files that they left."""
     compares: bool = False
     """Whether only results of tasks with the same content count."""
     epoch: int | None = None
-    """How often the run had been resumed when it was looked at; if it has been again since, another one owns it."""
+    """How often the run had been resumed when it was read; if that has changed, another process owns it."""
     discard: tuple[SessionDiscarded, ...] = ()
-    """Sessions whose results do not count any more."""
+    """Sessions whose results no longer count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,37 +52,37 @@ class RunRequest:
     run: str | None = None
     """The name of the run; `None` makes one of *name*, the date and a few random characters."""
     is_reopened: bool = False
-    """Whether *run* has ended before and goes on now."""
+    """Whether *run* has ended before and continues now."""
     is_patient: bool = False
-    """Whether to try again to bring in work that could not be kept, however often that was tried before."""
+    """Whether to try again to import work that could not be kept, however often that failed before."""
     resume: Resume | None = None
-    """How *run* is resumed: what of it has ended is kept."""
+    """How *run* is resumed, and which results are kept."""
     base: str | None = None
     strategy: str = "auto"
     sandbox: str = "bubblewrap"
     cleanup: bool = True
     keep_database: bool = False
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS
-    """How often the files of an agent are kept while it works; `None` means never."""
+    """How often the files of an agent are saved while it works; `None` means never."""
     fleet: ResourceLimits | None = None
     grace: float = 5.0
     approve_all: bool = False
     """Whether every gate is approved as soon as it is reached."""
     bounds: WorkBounds = WORK_BOUNDS
-    """What Shoal's own work on agents' files may take."""
+    """Limits for Shoal's own work on agents' files."""
     secrets: tuple[Mapping[str, str], ...] = field(default=(), repr=False)
-    """Values to mask besides those that the plan takes from the host, by their names."""
+    """Values to mask besides those that the plan takes from the host, by name."""
     on_event: Listener | None = field(default=None, repr=False)
     """Called with every event of the run after its commit."""
     on_blocked: OnBlocked = field(default=lambda reason: None, repr=False)
-    """Called, on a thread of the ledger's, with what keeps it from being written, and with "" when that is over."""
+    """Called, on the ledger's thread, with the reason why it cannot be written, and with "" when that is over."""
     on_gather: OnGather | None = field(default=None, repr=False)
-    """Called when it takes long to gather the objects that agents may read."""
+    """Called when it takes long to collect the objects that agents may read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What holds for all sessions of a coordinator, unless a task says otherwise."""
+    """The settings of all sessions of a coordinator, unless a task overrides them."""
 
     max_concurrent: int = 5
     isolation_strategy: str = "auto"
@@ -93,18 +93,18 @@ class Settings:
     auto_merge: bool = False
     cleanup_on_complete: bool = True
     keep_database: bool = False
-    """Whether an agent's own database is kept beside its results, as the artifact `database`."""
+    """Whether an agent's own database is stored with its results, as the artifact `database`."""
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS
-    """How often the files of an agent are kept while it works; `None` means never."""
+    """How often the files of an agent are saved while it works; `None` means never."""
     sandbox: str = "bubblewrap"
     network: str | None = None
     setup: object = None
-    """How workspaces are set up, as `runtime.setup` in a file says it; `None` is as the file says."""
+    """How workspaces are set up, as in `runtime.setup` of a file; `None` uses the file's setting."""
     toolchains: Sequence[str] | None = None
-    """Folders of programs that all agents see, as `runtime.toolchains`."""
+    """Folders of programs that all agents see, as in `runtime.toolchains`."""
     base: str | None = None
     resume: str | None = None
-    """The run of an earlier start of the same program: tasks of it that have ended are not done again."""
+    """The run of an earlier start of the same program: its finished tasks are not run again."""
     rewind: Mapping[str, int] = field(default_factory=dict)
     """Sessions of that run that start again from one of their checkpoints, with its number."""
     name: str = "coordinator"
@@ -115,7 +115,7 @@ class Settings:
     grace: float = 5.0
 
     def __post_init__(self) -> None:
-        """Raise for what cannot be meant, and for what is not there yet."""
+        """Raise for invalid and unsupported settings."""
         if isinstance(self.max_concurrent, bool) or not isinstance(self.max_concurrent, int) or self.max_concurrent < 1:
             raise BadInput(f"max_concurrent must be a whole number of at least 1, not {self.max_concurrent!r:.40}")
         if self.execution_mode not in MODES:
@@ -128,7 +128,7 @@ class Settings:
             raise Unavailable("database_strategy: shared", "it is not supported", "use per_agent")
 
     def under(self, config: Mapping[str, Any] | None) -> "Settings":
-        """Lay *config* over these; every key of seed 002's configuration is known."""
+        """Apply *config* on top; every key of seed 002's configuration is known."""
         known = tuple(self.__slots__)
         for key in config or {}:
             if SPELLINGS.get(key, key) not in known:
@@ -137,12 +137,12 @@ class Settings:
 
     @property
     def limits(self) -> ResourceLimits | None:
-        """What each agent may spend."""
+        """The limits of each agent."""
         return _limits(self.resource_limits)
 
     @property
     def fleet(self) -> ResourceLimits | None:
-        """What all agents together may spend."""
+        """The limits of all agents together."""
         return _limits(self.fleet_limits)
 
 

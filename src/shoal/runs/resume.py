@@ -1,4 +1,4 @@
-"""Resume a run that was stopped, killed or failed: its plan as it was recorded, and what of it still counts."""
+"""Resume a run that was stopped, killed or failed: find its recorded plan, and which of its results still count."""
 
 import os
 import platform
@@ -34,7 +34,7 @@ OWN_SECONDS = 1.0
 
 
 def make_plan_event(context: RunContext, plan: Plan, request: RunRequest) -> RunPlanned:
-    """Make the event that has *plan*, so that the run can be resumed without its file."""
+    """Make the event with *plan*, so that the run can be resumed without its file."""
     options = {"approve_all": "yes"} if request.approve_all else {}
     try:
         text, why = encode_plan(plan, context.mask.text), ""
@@ -44,7 +44,7 @@ def make_plan_event(context: RunContext, plan: Plan, request: RunRequest) -> Run
 
 
 async def record_resumed(context: RunContext, resume: Resume) -> History:
-    """Record that this process continues the run; return what of it counts."""
+    """Record that this process continues the run, and return its history."""
     before = [
         recorded.event.epoch
         for recorded in read_events(context.paths, context.run)
@@ -62,7 +62,7 @@ async def record_resumed(context: RunContext, resume: Resume) -> History:
 async def answer_interrupted(paths: StatePaths, request: ControlRequest) -> None:
     """Record the answer to a gate of a run that nobody owns; it counts when the run is resumed."""
     lock = paths.run_lock(request.run)
-    is_killed = lock.exists()  # and not brought in yet: its lock has to stay
+    is_killed = lock.exists()  # and not yet recovered: its lock has to stay
     async with hold_lock(lock, timeout=OWN_SECONDS), open_ledger(store_at(paths)) as ledger:
         opened, answered = None, False
         for recorded in read_events(paths, request.run):
@@ -88,7 +88,7 @@ async def answer_interrupted(paths: StatePaths, request: ControlRequest) -> None
 
 
 async def resume_program(request: RunRequest, paths: StatePaths, word: str, rewind: Mapping[str, int]) -> RunRequest:
-    """Ask for the run that *word* names to go on, from its base: its program has been started again.
+    """Make the request to resume the run *word* from its base: its program was started again.
 
     Sessions in *rewind* start again from the checkpoints with these numbers.
     """
@@ -146,7 +146,7 @@ def find_resumable(
 
 
 def _assert_same_finished(run: RunState, recorded: Plan, changed: Plan) -> None:
-    """Refuse a changed plan whose finished steps are not as they were."""
+    """Refuse a changed plan whose finished steps differ from the recorded ones."""
     before = {stage.name: stage for stage in walk_stages(recorded.steps)}
     after = {stage.name: stage for stage in walk_stages(changed.steps)}
     for name, step in run.steps.items():
@@ -188,9 +188,9 @@ def discard_from(run: RunState, plan: Plan, step: str) -> tuple[SessionDiscarded
 async def discard_after(
     repository: Repository, run: RunState, name: str, number: int, plan: Plan | None = None
 ) -> tuple[SessionDiscarded, ...]:
-    """Discard session *name*, to start again from its checkpoint *number*, and all that came of its work.
+    """Discard session *name*, to start again from its checkpoint *number*, and everything based on its work.
 
-    Without a *plan*, which a program does not have, that is what started from its commit.
+    Without a *plan*, as for a program, that is what started from its commit.
     """
     step, session = _find_session(run, name)
     checkpoint = await find_checkpoint(repository, name, number)
@@ -204,12 +204,12 @@ async def discard_after(
     discarded = [SessionDiscarded(run=run.run, step=at, session=other) for at, other in (*same, *later)]
     chosen = SessionDiscarded(
         run=run.run, step=step.step, session=name, checkpoint=number, commit=checkpoint.commit
-    )  # the last: attempts that went on with its work have its key
+    )  # the last one: attempts that continued its work have its key
     return (*discarded, chosen)
 
 
 async def find_checkpoint(repository: Repository, session: str, number: int) -> Checkpoint:
-    """Find a checkpoint of *session* by its number; raise `BadInput` with those that there are."""
+    """Find a checkpoint of *session* by number; raise `BadInput` that lists the existing ones."""
     known = await list_checkpoints(repository, session)
     for checkpoint in known:
         if checkpoint.number == number:
@@ -231,7 +231,7 @@ def _find_session(run: RunState, name: str) -> tuple[StepState, SessionState]:
 
 
 def _comes_after(other: SessionState, session: SessionState) -> bool:
-    """Say whether *other* is a later attempt of the same worker, or in a later round of the same step."""
+    """Return whether *other* is a later attempt of the same worker, or in a later round of the same step."""
     is_later = (other.visit, other.attempt, other.seq) > (session.visit, session.attempt, session.seq)
     return is_later and (other.index == session.index or other.visit > session.visit)
 
@@ -247,7 +247,7 @@ async def _list_built_on(
 
 
 def dependants(stages: Sequence[Stage], names: set[str]) -> set[str]:
-    """List the stages that depend on any of *names*, with all that is inside of them, at every level."""
+    """List the stages that depend on any of *names*, with everything inside them, at every level."""
     found: set[str] = set()
     for stage in stages:
         inner = {item.name for item in walk_stages([stage])}
@@ -282,11 +282,11 @@ def _is_failed(session: SessionState) -> bool:
 def _nothing_failed(run: RunState, word: str | None) -> str:
     if word is None:
         return f"no session of {run.run} has failed; `shoal resume {run.run}` continues what was interrupted"
-    return f"{word!r} names no failed step or session of {run.run}; `shoal retry {run.run} --from STEP` does any again"
+    return f"{word!r} names no failed step or session of {run.run}; `shoal retry {run.run} --from STEP` reruns any step"
 
 
 def is_complete(run: RunState) -> bool:
-    """Say whether there is nothing to resume: the run ended, and nothing of it was cancelled."""
+    """Return whether there is nothing to resume: the run ended, and nothing was cancelled."""
     stopped = (Status.CANCELLED, Status.LOST, Status.INTERRUPTED)
     open_statuses = (*stopped, Status.RUNNING, Status.PENDING, Status.PAUSED)
     open_steps = [
@@ -298,6 +298,6 @@ def is_complete(run: RunState) -> bool:
 def with_discarded(
     resumable: ResumableRun, discard: tuple[SessionDiscarded, ...], *, is_fresh: bool = False
 ) -> ResumableRun:
-    """Return *resumable* with sessions that do not count any more."""
+    """Return *resumable* without the sessions in *discard*."""
     resume = replace(resumable.request.resume or Resume(), is_fresh=is_fresh, discard=discard)
     return replace(resumable, request=replace(resumable.request, resume=resume))

@@ -49,7 +49,7 @@ STATUS_SECONDS = 3.0
 async def record_start(
     context: RunContext, plan: Plan, *more: Event, limits: ResourceLimits | None = None
 ) -> RunStarted:
-    """Record that the run begins, with what is to be recorded at once; *limits* are those of tasks not known yet."""
+    """Record that the run begins, with everything known at that time; *limits* are those of tasks not known yet."""
     dirty = await _dirty(context)
     started = RunStarted(
         run=context.run,
@@ -76,29 +76,33 @@ async def record_start(
 
 
 async def _dirty(context: RunContext) -> tuple[str, ...]:
-    """Say what of the user's checkout is not in the base; a huge one is not waited for."""
+    """Describe the uncommitted changes of the user's checkout; a huge checkout is not waited for."""
     if not (context.repository.top / ".git").exists():
         return ()
     try:
         async with asyncio.timeout(STATUS_SECONDS):
             uncommitted = await dirt(context.repository)
     except TimeoutError:
-        return ("whether your checkout has uncommitted changes is not known: `git status` takes long here",)
+        return ("could not check for uncommitted changes: `git status` takes too long here",)
     if uncommitted == 1:
-        return ("1 uncommitted change is not in the base: agents do not see it",)
-    return (f"{uncommitted} uncommitted changes are not in the base: agents do not see them",) if uncommitted else ()
+        return ("1 uncommitted change is not in the start commit: agents do not see it",)
+    return (
+        (f"{uncommitted} uncommitted changes are not in the start commit: agents do not see them",)
+        if uncommitted
+        else ()
+    )
 
 
 def _limits(context: RunContext, plan: Plan, otherwise: ResourceLimits | None) -> str:
-    """Say in one line what holds the agents, and to what."""
+    """Describe in one line the agents' limits, and what enforces them."""
     asked = [task.limits for task in plan.assignments] or [otherwise]
     each = {describe_limits(limits or ResourceLimits.default()) for limits in asked}
-    how = " (not exact: `shoal doctor` says what it holds)" if context.enforcer.gaps else ""
+    how = " (not exact: see `shoal doctor`)" if context.enforcer.gaps else ""
     return f"{context.enforcer.name}{how}: {'; or '.join(sorted(each))} each"
 
 
 def _other_sandboxes(context: RunContext, plan: Plan) -> tuple[str, ...]:
-    """Name the steps in another sandbox than the run's, and warn of gates that agents can answer."""
+    """Name the steps in another sandbox than the run's, and warn about gates that agents can answer."""
     other = [step for step in plan.working if step.sandbox not in (None, context.sandbox.name)]
     notes = [f"step {step.name}: sandbox {step.sandbox} instead of the run's" for step in other]
     has_gates = any(isinstance(stage, Approval) for stage in walk_stages(plan.steps))
@@ -109,14 +113,14 @@ def _other_sandboxes(context: RunContext, plan: Plan) -> tuple[str, ...]:
 
 
 def _gaps(context: RunContext, plan: Plan) -> tuple[str, ...]:
-    """Say what the sandbox does not protect, as far as it matters to this run."""
+    """Describe what the sandbox does not protect, as far as it matters to this run."""
     networks = {network for task in plan.assignments for network in (task.network, task.agent.network) if network}
     on_host = any(NETWORKS[network].shares_host for network in networks)
     return context.sandbox.gaps if on_host or context.sandbox.has_gaps_offline else ()
 
 
 async def record_stopped(stages: StageRunner, plan: Plan) -> None:
-    """Record the end of each stage that was stopped, or that never began."""
+    """Record the end of each stage that was stopped or never began."""
     outer = {stage.name for stage in plan.steps}
     for stage in walk_stages(plan.steps):
         if stage.name in stages.outcomes or not (stage.name in outer or stages.steps.has_begun(stage.name)):
@@ -127,7 +131,7 @@ async def record_stopped(stages: StageRunner, plan: Plan) -> None:
 
 
 def judge_run(plan: Plan, stages: StageRunner, ended: Mapping[str, StepResult]) -> Status:
-    """Say how the whole run ended: by the plan's own rule, or by its outer stages."""
+    """Return the status of the whole run: by the plan's own rule, or from its outer stages."""
     if plan.rule is not None:
         workers = [result for step in plan.working for result in ended[step.name].worker_results]
         return step_status(plan.rule, [result.status_for_step for result in workers])
@@ -142,10 +146,10 @@ def _result_of_stopped(stages: StageRunner, plan: Plan, stage: Stage) -> StepRes
         status = Status.CANCELLED
         return StepResult(step=stage.name, on_failure="fail_fast", status=status, worker_results=(), rounds=rounds)
     results = stages.steps.results(stage)
-    # By the plan's own rule a step is not judged alone: its workers were stopped for the sake of others.
+    # With a rule of the plan, a step is not judged alone: its workers were stopped for the sake of others.
     rule = Rule("settled") if plan.rule else Rule.on_failure(stage.on_failure)
     status = step_status(rule, [result.status_for_step for result in results])
-    if plan.rule is None and status.is_usable:  # its workers had ended, and the step had not
+    if plan.rule is None and status.is_usable:  # its workers had ended, but not the step
         status = Status.CANCELLED
     return StepResult(
         step=stage.name, on_failure=stage.on_failure, status=status, worker_results=results, rounds=rounds
@@ -153,9 +157,9 @@ def _result_of_stopped(stages: StageRunner, plan: Plan, stage: Stage) -> StepRes
 
 
 async def run(plan: Plan, request: RunRequest, *, stop: asyncio.Event, listen: Listener | None = None) -> RunReport:
-    """Run *plan* and report; setting *stop* ends the agents, keeps their work and reports what there is.
+    """Run *plan* and report; setting *stop* ends the agents, keeps their work and reports the results so far.
 
-    Raises `RunBroken`, which has the report, for whatever goes wrong after the first agent may have begun.
+    Raises `RunBroken`, with the report, for any error after the first agent may have started.
     """
     began, work = time.monotonic(), None
     try:
@@ -181,13 +185,13 @@ async def run(plan: Plan, request: RunRequest, *, stop: asyncio.Event, listen: L
 
 
 class RunRecord:
-    """The events of one run, added up as they are recorded: what `report` is made of."""
+    """The events of one run, folded as they are recorded: `report` is made of them."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._fold = Fold()
         self._seq = 0
-        for recorded in read_events(context.paths, context.run):  # of a run that goes on
+        for recorded in read_events(context.paths, context.run):  # a resumed run
             self._take(recorded)
         context.ledger.subscribe(self._take)
 
@@ -197,9 +201,9 @@ class RunRecord:
             self._fold.take(recorded)
 
     async def end(self, status: Status, seconds: float, error: str | None = None, code: int | None = None) -> None:
-        """Record the end of the run; the report has it also where the disk does not take it any more.
+        """Record the end of the run; the report has it even if the disk takes no more events.
 
-        Without a *code*, the exit code is that of a run with this *status*.
+        Without a *code*, the exit code follows from *status*.
         """
         ended = RunEnded(
             run=self._context.run,
@@ -212,7 +216,7 @@ class RunRecord:
         await self._context.ledger.append(ended)
 
     def steps(self) -> dict[str, StepResult]:
-        """Give the results of the steps so far, by their names."""
+        """Return the results of the steps so far, by name."""
         return {result.step: result for result in self.report().steps}
 
     def report(self) -> RunReport:
@@ -221,10 +225,10 @@ class RunRecord:
 
 
 async def _begin(opened: OpenRun, request: RunRequest) -> History:
-    """Record that the run starts, or that it is resumed; return what it came to before."""
+    """Record that the run starts or is resumed; return its history."""
     if request.resume is not None:
         return await record_resumed(opened.context, request.resume)
-    # in one transaction: a run that was killed here either never began or can be resumed
+    # in one transaction: a run that is killed here either never began or can be resumed
     await record_start(opened.context, opened.plan, make_plan_event(opened.context, opened.plan, request))
     return History()
 
@@ -236,7 +240,7 @@ def _make_runner(context: RunContext, plan: Plan, history: History) -> WorkerRun
 
 
 def _control(work: "_Work", stop: asyncio.Event) -> RunControl:
-    """Let requests do to the run what Ctrl-C does."""
+    """Let requests of other processes do to the run what Ctrl-C does."""
     task = asyncio.current_task()
     return RunControl(
         runner=work.runner,
@@ -264,7 +268,7 @@ class _Work:
     _error_code: int | None = None
 
     async def run(self, stop: asyncio.Event, *, approve_all: bool) -> None:
-        """Run all stages, and merge their work where the plan says so."""
+        """Run all stages, and merge their work if the plan says so."""
         plan, runner = self.opened.plan, self.runner
         async with watch_overlaps(runner.context, alternatives_of(plan)):
             steps = StepRunner(runner, self.opened.equipment, plan.reviewers, self.door, approve_all=approve_all)
@@ -277,7 +281,7 @@ class _Work:
                 await auto_merge(runner, plan.merging, stop, resolver)
 
     def break_off(self, error: Exception) -> None:
-        """Note why it cannot go on: agents that all ended well are not the whole of a run."""
+        """Note why the run cannot continue: its status is more than that of its agents."""
         self.error = self.runner.context.mask.text(_sentence(error))
         self._error_code = error.exit_code if isinstance(error, ShoalError) else ShoalError.exit_code
         if not self._has_ended:
@@ -286,14 +290,14 @@ class _Work:
             self.status = Status.DEGRADED
 
     def code(self, stop: asyncio.Event) -> int | None:
-        """Return the exit code of a run that broke off or was stopped; `None` where it went to its end."""
+        """Return the exit code of a run that failed or was stopped; `None` if it ran to its end."""
         if self._error_code is not None or not stop.is_set():
             return self._error_code
         return stop.exit_code if isinstance(stop, StopSignal) else ExitCode.INTERRUPTED
 
 
 async def _run_stages(stages: StageRunner, plan: Plan) -> None:
-    """Do all stages: by the plan's own rule if it has one, else each by its own."""
+    """Run all stages: by the plan's own rule if it has one, otherwise each by its own."""
     steps = stages.steps
     if plan.rule is None:
         await stages.run(plan.steps, None, _scope(steps.context, plan))
@@ -308,9 +312,9 @@ def _scope(context: RunContext, plan: Plan) -> TemplateScope:
 
 
 async def _until(stop: asyncio.Event, runner: WorkerRunner, work: Coroutine[None, None, None]) -> None:
-    """Do *work* to its end, or cancel it when *stop* is set: each session keeps what its agent did.
+    """Run *work* until it ends, or cancel it when *stop* is set: each session keeps what its agent did.
 
-    Cancelled after that, it ends the sessions at once: task groups that are ending already would not pass that on.
+    When cancelled after that, it ends the sessions at once: task groups that are already ending would not pass it on.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -321,7 +325,7 @@ async def _until(stop: asyncio.Event, runner: WorkerRunner, work: Coroutine[None
                 stopping.cancel()
                 await asyncio.wait((doing,))
             except asyncio.CancelledError:
-                if stop.is_set():  # it was asked before, if only an instant ago
+                if stop.is_set():  # it was set just before
                     runner.end_at_once()
                 raise
     except BaseExceptionGroup as errors:

@@ -1,4 +1,4 @@
-"""An open run of a program's own: tasks come in over time, and each becomes a worker that may start."""
+"""The open run of a program: tasks come in over time, and each becomes a worker."""
 
 import asyncio
 import contextlib
@@ -83,13 +83,13 @@ class TaskRun:
         self._taken: dict[str, str] | None = None
 
     def warm(self) -> None:
-        """Load now what settling a task will need, so that the first agent need not wait for it."""
+        """Import what resolving a task needs, so that the first agent does not wait for it."""
         described = [self.settings.agent, *self.settings.agents.values()]
         if any(isinstance(agent, Mapping) for agent in described):
             importlib.import_module("shoal.pipeline.plan")
 
     async def plan_graph(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
-        """Make workers of tasks that may wait for each other; raise `BadInput` for a wait without end."""
+        """Make workers of tasks that may depend on each other; raise `BadInput` for a cycle."""
         known = self._name_tasks(tasks)
         assert_order(known)
         return await self._plan_workers(known)
@@ -98,7 +98,7 @@ class TaskRun:
         """Make workers of tasks without dependencies."""
         for task in tasks:
             if task.deps:
-                raise BadInput(f"task {task.name or task.prompt!r:.40} has `deps`, which only `run_agents` keeps to")
+                raise BadInput(f"task {task.name or task.prompt!r:.40} has `deps`, which only `run_agents` supports")
         return await self._plan_workers(self._name_tasks(tasks))
 
     async def run_task(self, task: TaskLike) -> WorkerResult:
@@ -111,12 +111,12 @@ class TaskRun:
             self.runner.forget(WorkerKey(worker.step, worker.index))  # a stream may be endless
 
     async def run_task_by(self, agent: AgentLike, task: TaskLike) -> WorkerResult:
-        """Run a single task by *agent*."""
+        """Run a single task with *agent*."""
         return await self.run_task(replace(Task.of(task), agent=agent))
 
     @contextlib.asynccontextmanager
     async def held(self, step: str) -> AsyncIterator[OpenSession]:
-        """Open a session that waits for commands, named after *step*."""
+        """Open a session for commands, named after *step*."""
         context = self.runner.context
         index = self._index(step)
         if index == 0:
@@ -125,7 +125,7 @@ class TaskRun:
             yield session
 
     async def finish_steps(self, workers: Sequence[WorkerSpec]) -> list[WorkerResult]:
-        """Record how the steps of *workers* ended, and give their results."""
+        """Record how the steps of *workers* ended, and return their results."""
         results = [self.runner.result(worker) for worker in workers]
         self._ended += len(results)
         self._good += sum(result.status.is_good for result in results)
@@ -139,12 +139,12 @@ class TaskRun:
         return results
 
     def report(self) -> RunReport:
-        """Say what came of the run so far."""
+        """Report the results of the run so far."""
         context = self.runner.context
         return report(fold(read_events(context.paths, context.run)).runs[context.run])
 
     async def resolver(self, agent: AgentLike) -> ResolvedTask:
-        """Settle the agent that resolves conflicts; refuse one that this host does not have."""
+        """Resolve the agent that resolves conflicts; refuse one that this host does not have."""
         context = self.runner.context
         made = resolve_assignment(
             Task(prompt="resolve a conflict", agent=agent, name="resolve"), self._directory, self._defaults
@@ -157,19 +157,19 @@ class TaskRun:
         return made
 
     def mask(self, text: str) -> str:
-        """Take out of *text* the secrets that are known by now."""
+        """Mask the secrets known so far in *text*."""
         return self.runner.context.mask.text(text)
 
     @property
     def status(self) -> Status:
-        """How the run ends if it ends now."""
+        """Return the status that the run has if it ends now."""
         return share_status(self._good, self._ended)
 
     def _name_tasks(self, tasks: Sequence[Task]) -> list[Task]:
         return name_tasks(tasks, (f"task-{number}" for number in self._numbers))
 
     async def _plan_workers(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
-        """Settle each task on its agent, refuse what cannot start, and record the steps; nothing runs yet."""
+        """Resolve each task, refuse those that cannot start, and record the steps; nothing runs yet."""
         context = self.runner.context
         roles = [resolve_task(task, self._directory, self._defaults) for task in tasks]
         steps = [
@@ -209,17 +209,17 @@ class TaskRun:
         return workers
 
     async def _assert_unblocked(self, names: Iterable[str]) -> None:
-        """Refuse names by the branches that were there at first: to list them for each task would cost ever more."""
+        """Refuse names that collide with the initial branches: listing branches for each task would cost ever more."""
         repository = self.runner.context.repository
         if self._taken is None:
             self._taken = await list_refs(repository, "refs/heads/agent")
         assert_unblocked(repository, names, self._taken)
 
     async def _base(self, task: Task) -> str | None:
-        """Find the commit to build on, and hold it: a slot may be long in coming, and a gc quick."""
+        """Find the commit to build on, and pin it: the task may wait long for a slot, and git gc may run meanwhile."""
         context = self.runner.context
         if isinstance(task.base, WorkerResult):
-            commit = task.base.commit or task.base.base  # an agent that changed nothing hands on its base
+            commit = task.base.commit or task.base.base  # an agent that changed nothing passes on its base
         else:
             commit = None if task.base is None else await resolve(context.repository, task.base)
         if commit not in (None, context.base.commit):
@@ -236,7 +236,7 @@ class TaskRun:
         return self._workers[step] - 1
 
     def _know_secrets(self, plan: Plan) -> None:
-        """Mask what came from the host, in all sessions from now on."""
+        """Mask values from the host's environment in all sessions from now on."""
         every = (secret_values(task, this_host(), self.runner.context.environ) for task in plan.assignments)
         new = [values for those in every for values in those if values]
         if new:
@@ -251,13 +251,17 @@ async def open_task_run(
     listen: Listener | None = None,
     limiter: Limiter | None = None,
 ) -> AsyncIterator[TaskRun]:
-    """Open a run for tasks that come in over time; what patterns run inside shares its limit."""
+    """Open a run for tasks that come in over time; patterns inside it share its limit."""
     began = time.monotonic()
     directory = AgentDirectory(folder, settings.environ, settings.agent, settings.agents, personas=settings.personas)
     defaults, toolchains = _surroundings(directory, settings)
     most = min(settings.max_concurrent, raise_file_limit())
-    few = () if most == settings.max_concurrent else (f"{most} agents at a time: more need more open files",)
-    seen = tuple(f"all agents may run what lies in {folder.path}" for folder in toolchains)
+    few = (
+        ()
+        if most == settings.max_concurrent
+        else (f"{most} agents at a time: more would need a higher limit of open files",)
+    )
+    seen = tuple(f"all agents may run programs in {folder.path}" for folder in toolchains)
     plan = Plan(name=settings.name, steps=(), toolchains=toolchains, notes=(*few, *seen))
     request = replace(_run_request(folder, settings), on_event=listen)
     if settings.resume is not None:
@@ -274,7 +278,7 @@ async def open_task_run(
         task_run = TaskRun(context, settings, limit, admission, directory, defaults, history)
         task_run.warm()
         control = task_run.control = RunControl(runner=task_run.runner, door=door, stop_run=task_run.runner.stop_all)
-        status: Status | None = Status.FAILED  # of a run that was left by an error
+        status: Status | None = Status.FAILED  # if the run is left by an error
         try:
             async with watch_overlaps(context, mask=task_run.mask), hold_control(control):
                 with use_limiter(limit):
@@ -302,7 +306,7 @@ async def _begin(context: RunContext, plan: Plan, request: RunRequest, settings:
 
 
 def _surroundings(directory: AgentDirectory, settings: Settings) -> tuple[TaskDefaults, tuple[ToolFolder, ...]]:
-    """Say what holds where a task says nothing, and which folders of programs all agents see."""
+    """Return the defaults of tasks, and the folders of programs that all agents see."""
     defaults = TaskDefaults(limits=settings.limits, network=settings.network)
     is_said = settings.setup is not None or settings.toolchains is not None
     if not is_said and not directory.has_file:
@@ -340,14 +344,14 @@ class _TaskEnd:
 
     @property
     def commit(self) -> str | None:
-        """What is handed on: a task that changed nothing hands on its own base."""
+        """What it passes on: a task that changed nothing passes on its own base."""
         return self.result.commit or self.base
 
 
 async def run_task_graph(
     runner: WorkerRunner, workers: Sequence[WorkerSpec], work: Work, on_end: OnEnd | None = None
 ) -> None:
-    """Do *work* for each of *workers*; one of which a dependency failed is skipped, and its result says so."""
+    """Run *work* for each of *workers*; one with a failed dependency is skipped, and its result says so."""
     tasks = _TaskWork(runner, {worker.step: worker for worker in workers}, work, on_end)
     nodes = [
         Node(name=worker.step, needs=worker.needs, base=worker.base, is_stacked=worker.is_stacked) for worker in workers
@@ -357,7 +361,7 @@ async def run_task_graph(
 
 @dataclass(frozen=True, slots=True)
 class _TaskWork:
-    """The tasks of a program, as the scheduler sees them."""
+    """The tasks of a program, for the scheduler."""
 
     runner: WorkerRunner
     workers: Mapping[str, WorkerSpec]

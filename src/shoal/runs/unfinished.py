@@ -50,9 +50,9 @@ def has_unfinished(paths: StatePaths, run: str) -> bool:
 
 
 async def end_survivors(session_dir: Path) -> None:
-    """Kill the sandbox that shows *session_dir*, and wait until it is gone; raise `Broken` where it stays.
+    """Kill the sandbox that shows *session_dir*, and wait until it is gone; raise `Broken` if it stays.
 
-    Its first process cannot be changed from inside, so the arguments that it was started with are its own.
+    Nobody inside can change its first process, so that process's arguments are reliable.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SECONDS):
@@ -60,7 +60,7 @@ async def end_survivors(session_dir: Path) -> None:
                 kill_each(lambda: find_sandboxes(session_dir))
                 await asyncio.sleep(PAUSE)
             return
-    raise Broken(f"a sandbox of a killed run that shows {session_dir} cannot be ended")
+    raise Broken(f"a sandbox of a killed run that shows {session_dir} cannot be killed")
 
 
 def find_sandboxes(session_dir: Path) -> list[int]:
@@ -69,7 +69,7 @@ def find_sandboxes(session_dir: Path) -> list[int]:
 
 
 def _shows(pid: str, session_dir: bytes) -> bool:
-    with contextlib.suppress(OSError):  # it is gone, or another user's
+    with contextlib.suppress(OSError):  # it has ended, or belongs to another user
         if Path(f"/proc/{pid}/exe").readlink().name.removesuffix(" (deleted)") != PROGRAM:
             return False
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -78,7 +78,7 @@ def _shows(pid: str, session_dir: bytes) -> bool:
 
 
 async def sweep_trials(paths: StatePaths) -> None:
-    """End and remove what trials of the host left whose process is dead."""
+    """End and remove what dead processes left of their trials of the host."""
     for trial in paths.session_dirs.glob(f"{TRIAL}*"):
         if is_orphan(trial.name.removeprefix(TRIAL)):
             await end_survivors(trial)

@@ -1,4 +1,4 @@
-"""Letting an agent start only where the machine can carry one more: by what is free, never by the sum of limits."""
+"""Start an agent only if the machine has free resources for it; limits are not added up."""
 
 import contextlib
 import functools
@@ -22,32 +22,32 @@ from shoal.store.paths import RESERVE
 MIB = 2**20
 FLOOR_BYTES = 512 * MIB
 FLOOR_PART = 0.05
-# An agent that was just let in has not yet taken what it will: for a few seconds so much is kept for it,
-# or less, where those that run longer show that such agents take less: twice what each of them took.
+# An agent that has just started has not yet used what it will. For a few seconds this much is reserved for it, or
+# less, if agents that run longer use less: twice what each of them used.
 EARLY_BYTES = 128 * MIB
 LEAST_BYTES = 16 * MIB
 LOOK_SECONDS = 0.02
 PATIENCE_SECONDS = 0.4
 EARLY_SECONDS = 5.0
-SETTLED = 8  # so many show what one takes
+SETTLED = 8  # this many agents show how much one uses
 SPARE_TASKS = 256
 SPARE_OWN_TASKS = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Free:
-    """What the machine has now."""
+    """What the machine has free now."""
 
     memory_bytes: int
     memory_total_bytes: int
     tasks: int
     most_tasks: int
     own_tasks_left: int = sys.maxsize
-    """How many processes and threads this user may still start (`ulimit -u`)."""
+    """How many more processes and threads this user may start (`ulimit -u`)."""
 
 
 class Admission:
-    """Says why the next agent has to wait; *look* and *clock* are the machine's own unless others are given."""
+    """Decides whether the next agent has to wait; *look* and *clock* read the machine unless others are given."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Admission:
         self._looked = 0.0
 
     def reason(self) -> str | None:
-        """Say what is short; `None` promises that one more agent is carried, which counts from now on."""
+        """Return what is short; `None` reserves resources for one more agent."""
         now = self._measure_free()
         if not self._running:
             self._alone_bytes = now.memory_bytes
@@ -81,13 +81,13 @@ class Admission:
         return short
 
     def _measure_free(self) -> Free:
-        """Look at the machine, once for all agents that arrive together; what each takes is counted anyway."""
+        """Measure the machine, once for all agents that arrive together; their reservations count anyway."""
         if self._now is None or self._clock() - self._looked >= LOOK_SECONDS:
             self._now, self._short, self._looked = self._look(), self._disk(), self._clock()
         return self._now
 
     def _disk(self) -> str | None:
-        """Say which disk is too full, or not there; what the ledger and recovery need is no room for agents."""
+        """Return which disk is too full or unavailable; the reserve of the ledger and of recovery is not for agents."""
         try:
             missing = make_reserve(self._state / RESERVE)
             return free_floor(self._state, coming_bytes=missing) or free_floor(self._objects)
@@ -96,7 +96,7 @@ class Admission:
 
     @contextlib.contextmanager
     def carried(self) -> Iterator[None]:
-        """Carry the agent that runs in here; what it had not taken is free again when it ends."""
+        """Keep the reservation while the agent runs; what it has not used is free again when it ends."""
         if self._promised:
             self._promised.popleft()
         number = next(self._numbers)
@@ -109,7 +109,7 @@ class Admission:
             self._started.pop(number, None)
 
     def _each(self, now: Free) -> int:
-        """Say what to keep for each of those, by what is gone since nobody ran, whoever took it."""
+        """Return how much to reserve for each recent agent, judging by what is gone since no agent ran."""
         settled = self._running - len(self._started)
         if settled < SETTLED:
             return EARLY_BYTES
@@ -117,7 +117,7 @@ class Admission:
         return min(EARLY_BYTES, max(LEAST_BYTES, taken))
 
     def _early(self) -> int:
-        """Count those that were let in a short time ago."""
+        """Count the agents that started recently."""
         since = self._clock() - EARLY_SECONDS
         while self._promised and self._promised[0] < since:
             self._promised.popleft()
@@ -127,7 +127,7 @@ class Admission:
 
 
 def admitting(context: RunContext, admission: Admission, most: int) -> Limiter:
-    """Make a limiter that lets an agent start only where the machine can carry it, and says so when it cannot."""
+    """Make a limiter that starts an agent only if the machine has room for it, and reports when agents wait."""
     notice = WaitNotice(lambda reason: context.ledger.post(Waiting(run=context.run, reason=reason)))
 
     def admit() -> str | None:
@@ -165,7 +165,7 @@ class WaitNotice:
 
 
 def free() -> Free:
-    """Look at this machine."""
+    """Measure this machine."""
     words = _read_kernel_file("/proc/meminfo").split()  # `MemTotal: 1 kB MemFree: 1 kB MemAvailable: 1 kB …`
     return Free(
         memory_bytes=int(words[words.index("MemAvailable:") + 1]) * 1024,
@@ -177,7 +177,7 @@ def free() -> Free:
 
 
 def _own_tasks_left() -> int:
-    """Count what `ulimit -u` leaves; root is not held to it."""
+    """Return how many more processes `ulimit -u` allows; it does not limit root."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft == resource.RLIM_INFINITY or os.geteuid() == 0:
         return sys.maxsize
@@ -186,8 +186,8 @@ def _own_tasks_left() -> int:
 
 
 def _threads(process: str) -> int:
-    with contextlib.suppress(OSError, IndexError, ValueError):  # it is gone
-        if os.stat(process).st_uid == os.geteuid():  # noqa: PTH116 - asked of every process
+    with contextlib.suppress(OSError, IndexError, ValueError):  # the process has ended
+        if os.stat(process).st_uid == os.geteuid():  # noqa: PTH116 - called for every process
             return int(_read_kernel_file(f"{process}/stat").rpartition(")")[2].split()[17])
     return 0
 
@@ -198,7 +198,7 @@ def _most_tasks() -> int:
 
 
 def _read_kernel_file(file: str) -> str:
-    """Read what the kernel says: asked for each session, and a third of what Path takes."""
+    """Read a file of the kernel: called for each session, and three times as fast as Path."""
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, 4096).decode()
@@ -218,7 +218,7 @@ def _memory(now: Free, kept_bytes: int) -> str | None:
 def _tasks(now: Free) -> str | None:
     if now.own_tasks_left < SPARE_OWN_TASKS:
         left = max(0, now.own_tasks_left)
-        return f"you may start only {left} more processes (`ulimit -u`), and {SPARE_OWN_TASKS} must be left"
+        return f"you may start only {left} more processes (`ulimit -u`), and {SPARE_OWN_TASKS} must stay free"
     if now.tasks + SPARE_TASKS <= now.most_tasks:
         return None
     return f"this machine runs {now.tasks} of at most {now.most_tasks} processes and threads"

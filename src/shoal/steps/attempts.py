@@ -38,14 +38,14 @@ APART_SECONDS = 0.05  # a cancel that comes before the last one was seen is one 
 
 @dataclass(frozen=True, slots=True)
 class WorkerKey:
-    """Whose result it is: a worker of a step."""
+    """The identity of a worker: its step and index."""
 
     step: str
     index: int
 
 
 def _continue(worker: WorkerSpec, salvage: Salvage | None) -> WorkerSpec:
-    """Let *worker* go on where an interrupted attempt was: in its conversation, with its files as work of an agent."""
+    """Let *worker* continue an interrupted attempt: in its conversation, with its files as work of an agent."""
     if salvage is None:
         return worker
     conversation = salvage.client_session if is_valid_name(salvage.client_session) else None
@@ -60,24 +60,24 @@ def _continue(worker: WorkerSpec, salvage: Salvage | None) -> WorkerSpec:
 
 
 def digest_content(task: ResolvedTask) -> str:
-    """Digest what an agent is asked, and which agent: its own description, without the values of its variables."""
+    """Digest an agent's prompt and description, without the values of its variables."""
     agent = task.agent
     asked = (task.prompt, task.system_prompt, agent.adapter, agent.model, *agent.command, *agent.args)
     return hashlib.sha256(repr(asked).encode(errors="replace")).hexdigest()[:DIGEST_CHARS]
 
 
 def _is_final(result: WorkerResult) -> bool:
-    """Say whether no further attempt is made: the work is good, or a person stopped the session."""
+    """Return whether no further attempt is made: the work succeeded, or a person stopped the session."""
     return result.status.is_good or result.stopped_by is not None
 
 
 def is_good(result: WorkerResult) -> bool:
-    """Say whether a session ended well, for patterns that ask."""
+    """Return whether a session succeeded, for patterns that ask."""
     return result.status.is_good
 
 
 class WorkerRunner:
-    """The sessions of one run; *active* are those that run now, *results* the last result of each worker."""
+    """The sessions of one run; *active* are running now, *results* has the last result of each worker."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class WorkerRunner:
         self._executor = executor or LocalExecutor()
         self.limiter = limiter
         self.history = history or History()
-        """What the run came to before it was resumed."""
+        """The recorded results from before the run was resumed."""
         self.active: dict[str, WorkerSpec] = {}
         self._tasks: dict[str, asyncio.Task[object]] = {}
         self._controls: dict[str, SessionControl] = {}
@@ -100,20 +100,20 @@ class WorkerRunner:
         self._may_start.set()
         self.results: dict[WorkerKey, WorkerResult] = {}
         self.spent: dict[str, float] = sum_usage(self.history.usage)
-        """What all sessions spent on models so far, those that were tried again too."""
+        """The model usage of all sessions so far, retried ones included."""
         self.workers: dict[WorkerKey, WorkerSpec] = {}
         """The latest spec of each worker, for a caller that repeats its work."""
         self._admission = admission
         self._retired: deque[WorkerKey] = deque()
 
     async def run(self, worker: WorkerSpec) -> WorkerResult:
-        """Run *worker*, again while it fails and has attempts left; a cancelled one is in `results` too."""
+        """Run *worker*, with retries; a cancelled one is in `results` too."""
         numbers = itertools.count(1)
         worker = replace(worker, content=digest_content(worker.task))
         self.workers[WorkerKey(worker.step, worker.index)] = worker
 
         async def attempt() -> WorkerResult:
-            # A fresh workspace and a new branch for each: what the former one wrote is kept on its own.
+            # Each attempt has a new workspace and branch: the work of the one before is kept separately.
             number = next(numbers)
             key = AttemptKey(Visit(worker.step, worker.visit), worker.index, number)
             if (recorded := self.history.result(key, worker.content)) is not None:
@@ -131,25 +131,25 @@ class WorkerRunner:
                 attempts=retry.max_attempts,
                 wait_initial=retry.wait_seconds,
                 wait_max=retry.longest_seconds,
-                jitter=min(1.0, retry.wait_seconds),  # no wait at all is meant where none is asked for
+                jitter=min(1.0, retry.wait_seconds),  # no wait means no jitter either
                 retry_on=(),
                 accept=_is_final,
             )
         return self.result(worker)
 
     def has_succeeded(self, worker: WorkerSpec) -> bool:
-        """Say whether *worker* had ended well before the run was resumed."""
+        """Return whether *worker* had succeeded before the run was resumed."""
         content, attempts = digest_content(worker.task), range(1, worker.task.retry.max_attempts + 1)
         keys = (AttemptKey(Visit(worker.step, worker.visit), worker.index, number) for number in attempts)
         return any(result.status.is_good for key in keys if (result := self.history.result(key, content)) is not None)
 
     def result(self, worker: WorkerSpec) -> WorkerResult:
-        """Give the last result of *worker*; one that never started was cancelled."""
+        """Return the last result of *worker*; one that never started was cancelled."""
         known = self.results.get(WorkerKey(worker.step, worker.index))
         return known or mask_result(worker.result_without_start(Status.CANCELLED), self.context.mask)
 
     def note(self, worker: WorkerSpec, result: WorkerResult) -> None:
-        """Keep the result of *worker* without secrets; a session's output has been masked already."""
+        """Store the result of *worker* without secrets; a session's output has been masked already."""
         self.results[WorkerKey(worker.step, worker.index)] = (
             result if result.attempts else mask_result(result, self.context.mask)
         )
@@ -168,16 +168,16 @@ class WorkerRunner:
         self.workers.pop(worker, None)
 
     def stop_session(self, session: str, by: str) -> None:
-        """Stop one session for *by*: its agent is asked, then killed; its work is kept, and the others go on."""
+        """Stop one session at the request of *by*: its agent is asked, then killed, and its work kept."""
         if (control := self._controls.get(session)) is not None:
             control.stop_for(by)
 
     def has_open_inbox(self, session: str) -> bool:
-        """Say whether the agent of a session that runs still takes messages."""
+        """Return whether the agent of a running session still takes messages."""
         return session in self._controls and self._controls[session].inbox.is_open
 
     def send_message(self, session: str, message: AgentMessage) -> None:
-        """Give *message* to the agent of *session*, after the turn that it is at."""
+        """Deliver *message* to the agent of *session* after its current turn."""
         if self.has_open_inbox(session):
             self._controls[session].inbox.put(message)
 
@@ -187,7 +187,7 @@ class WorkerRunner:
             control.snapshots.put_nowait(request)
 
     def pause(self, *, is_frozen: bool = False) -> None:
-        """Start no session until `resume`; those that run go on, or stand still where that is asked for."""
+        """Start no session until `resume`; running ones continue, or are frozen with *is_frozen*."""
         self._may_start.clear()
         if not is_frozen:
             return
@@ -196,7 +196,7 @@ class WorkerRunner:
                 control.freeze()
         except OSError as error:
             self._thaw()
-            why = f"paused; the agents that run could not be frozen: {error.strerror}"
+            why = f"paused; the running agents could not be frozen: {error.strerror}"
             self.context.ledger.post(Waiting(run=self.context.run, reason=why))
 
     def _thaw(self) -> None:
@@ -204,19 +204,19 @@ class WorkerRunner:
             control.thaw()
 
     def resume(self) -> None:
-        """Start sessions again, and let those that stand still go on."""
+        """Start sessions again, and thaw frozen ones."""
         self._thaw()
         self._may_start.set()
 
     def stop_all(self, by: str) -> None:
-        """Stop every session for *by*, and start none from now on."""
+        """Stop every session at the request of *by*, and start no more."""
         self._stopped_by = by
         self.resume()
         for control in self._controls.values():
             control.stop_for(by)
 
     def end_at_once(self) -> None:
-        """Cancel every session once more: what it has not brought in yet, the next start does."""
+        """Cancel every session again: the next start of Shoal imports the work that they have not imported."""
         loop = asyncio.get_running_loop()
         for task in self._tasks.values():
             loop.call_later(APART_SECONDS, task.cancel)
@@ -236,11 +236,11 @@ class WorkerRunner:
         return self.result(worker)
 
     async def _elsewhere(self, worker: WorkerSpec, base: str) -> WorkerResult:
-        """Run *worker* from another commit than the run's."""
+        """Run *worker* from a commit other than the run's."""
         async with contextlib.AsyncExitStack() as held:
             try:
                 context = await held.enter_async_context(self._based(worker, base))
-            except FAULTS as error:  # its base is gone: the trouble of this one alone
+            except FAULTS as error:  # its base is gone, which affects this worker only
                 self.note(worker, worker.result_without_start(Status.FAILED, f"it cannot start from {base}: {error}"))
                 return self.result(worker)
             return await self._session(context, worker)
@@ -271,7 +271,7 @@ class WorkerRunner:
 
 
 def _base(context: RunContext, commit: str) -> contextlib.AbstractAsyncContextManager[Base]:
-    """Check out only what differs from the run's base, where a layer over it will do."""
+    """Check out only what differs from the run's base, if a layer on top of it is possible."""
     if context.kind.has_layers:
         return delta_ready(context.repository, commit, context.base, context.paths.bases, on_gather=context.on_gather)
     return base_ready(context.repository, commit, context.paths.bases, on_gather=context.on_gather)

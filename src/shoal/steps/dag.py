@@ -1,4 +1,4 @@
-"""The one scheduler of work that waits for other work: stages of a plan, cells of a matrix, tasks of a program."""
+"""The only scheduler of work with dependencies: stages of a plan, cells of a matrix, tasks of a program."""
 
 import asyncio
 import contextlib
@@ -19,63 +19,63 @@ Ended = TypeVar("Ended")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One piece of work: what it waits for, and what it starts from."""
+    """A piece of work, its dependencies, and what it starts from."""
 
     name: str
     needs: Sequence[str] = ()
     title: str = ""
-    """How the commit that merges its dependencies names it, where that is not its name."""
+    """What the commit that merges its dependencies calls it, if not by its name."""
     base: str | None = None
-    """A commit to start from in the place of the work of its dependencies."""
+    """A commit to start from instead of the work of its dependencies."""
     is_stacked: bool = True
     """Whether it starts from the work of its dependencies."""
     start: str | None = None
-    """What it starts from where its dependencies left nothing; `None` is the run's base."""
+    """What it starts from if its dependencies left nothing; `None` is the run's base."""
     on_conflict: ConflictRule | None = None
-    """What decides where the work of its dependencies conflicts; `None` where nobody can give a rule."""
+    """How conflicts between its dependencies are resolved; `None` if no rule is possible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInputs(Generic[Ended]):
-    """The moment at which a node may start: its dependencies have ended well, and their work is merged."""
+    """What a node starts with: its dependencies have succeeded, and their work is merged."""
 
     base: str | None
     needs: Mapping[str, Ended]
     ended: Mapping[str, Ended] = field(repr=False)
     """Everything that has ended so far."""
     note: str | None = None
-    """Which conflicts a rule resolved."""
+    """Which conflicts were resolved by a rule."""
 
 
 class DagWork(Protocol[Ended]):
     """What differs between stages, cells and tasks."""
 
     def is_met(self, ended: Ended) -> bool:
-        """Say whether those that need it may start."""
+        """Return whether its dependants may start."""
 
     def contribution(self, name: str, ended: Ended) -> "Contribution":
-        """Say what those that need it build on; raise `Unstacked` where its work cannot be built on."""
+        """Return what its dependants build on; raise `Unstacked` if they cannot build on its work."""
 
     async def skip(self, node: Node, failed: Sequence[str]) -> Ended:
-        """Note that *node* does not start, because its dependencies *failed* did not succeed."""
+        """Record that *node* does not start, because its dependencies *failed* did not succeed."""
 
     async def unstack(self, node: Node, error: "Unstacked", turn: NodeInputs[Ended]) -> Ended:
-        """Note that the work of the dependencies of *node* does not go together."""
+        """Record that the work of the dependencies of *node* cannot be merged."""
 
     async def perform(self, node: Node, turn: NodeInputs[Ended]) -> Ended:
-        """Do *node* to its end."""
+        """Run *node* until it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one dependency hands on: the *commit*, `None` for nothing, and the *name* that messages use."""
+    """What one dependency passes on: the *commit*, or `None`, and the *name* used in messages."""
 
     name: str
     commit: str | None
 
 
 class DagRunner(Generic[Ended]):
-    """Runs nodes by their needs: each starts the moment its dependencies have ended, on their merged work."""
+    """Runs nodes in the order of their dependencies: each starts as soon as those have ended, on their merged work."""
 
     def __init__(self, context: RunContext, work: DagWork[Ended], limiter: Limiter | None = None) -> None:
         self._context = context
@@ -83,7 +83,7 @@ class DagRunner(Generic[Ended]):
         self._limiter = limiter
 
     async def run(self, nodes: Sequence[Node]) -> dict[str, Ended]:
-        """Do all of *nodes*; the first error cancels the rest, and is raised."""
+        """Run all *nodes*; the first error cancels the rest and is raised."""
         known = {node.name: node for node in nodes}
 
         async def perform(name: str, ended: Mapping[str, Ended]) -> Ended:
@@ -117,17 +117,17 @@ class DagRunner(Generic[Ended]):
 
 
 def explain_skip(failed: Sequence[str]) -> str:
-    """Say which dependencies did not succeed."""
+    """Describe which dependencies did not succeed."""
     names = ", ".join(map(ascii, failed))
     return f"dependency {names} failed" if len(failed) == 1 else f"dependencies {names} failed"
 
 
 Perform = Callable[[str, Mapping[str, Ended]], Awaitable[Ended]]
-"""Do one piece by its name; what has ended so far, its needs among it, is given too."""
+"""Runs one piece by name; it gets everything that has ended so far."""
 
 
 async def in_turn(needs: Mapping[str, Sequence[str]], perform: Perform[Ended]) -> dict[str, Ended]:
-    """Do all of *needs*, each after those that it names; the first error cancels the rest, and is raised."""
+    """Run everything in *needs*, each after its dependencies; the first error cancels the rest and is raised."""
     ends = {name: asyncio.Event() for name in needs}
     ended: dict[str, Ended] = {}
 
@@ -150,7 +150,7 @@ SHOWN = 5
 
 
 class Unstacked(ShoalError):
-    """The work of the dependencies does not go together; *paths* are the files that conflict."""
+    """The work of the dependencies cannot be merged; *paths* are the conflicting files."""
 
     def __init__(self, what: str, paths: Sequence[str] = ()) -> None:
         super().__init__(what)
@@ -159,7 +159,7 @@ class Unstacked(ShoalError):
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """The merged *commit*, `None` being the run's own base; *note* says which conflicts a rule resolved."""
+    """The merged *commit*, `None` for the run's base; *note* says which conflicts were resolved by a rule."""
 
     commit: str | None
     note: str | None = None
@@ -168,7 +168,7 @@ class Stacked:
 async def merge_parts(
     context: RunContext, title: str, parts: Sequence[Contribution], rule: ConflictRule | None = None
 ) -> Stacked:
-    """Merge *parts* as the base of *title*, by *rule* where they conflict. Raises `Unstacked` with the reason."""
+    """Merge *parts* as the base of *title*; conflicts are resolved by *rule*. Raises `Unstacked` with the reason."""
     needs = [part.name for part in parts]
     commits = [part.commit for part in parts if part.commit]
     if not commits:
@@ -177,7 +177,9 @@ async def merge_parts(
     try:
         base = await combine_commits(context.repository, commits, message, resolve=_take_side(rule))
         if isinstance(base, Merged):
-            await pin(context.repository, context.run, base.commit)  # a slot may be long in coming, and a gc quick
+            await pin(
+                context.repository, context.run, base.commit
+            )  # a slot may take long, and git gc may run meanwhile
     except FAULTS as error:
         why = str(error) or type(error).__name__
         raise Unstacked(f"the work of its needs ({', '.join(needs)}) cannot be merged: {why}") from error
@@ -187,7 +189,7 @@ async def merge_parts(
 
 
 def _take_side(rule: ConflictRule | None) -> Resolve | None:
-    """Make what resolves conflicts by *rule*; `None` where a conflict stays one."""
+    """Return what resolves conflicts by *rule*; `None` if conflicts are not resolved."""
     if rule is None or not rule.is_favour:
         return None
 
@@ -212,7 +214,7 @@ def _conflict(needs: Sequence[str], found: Conflicted, rule: ConflictRule | None
     if rule is None:
         return f"{why}; merge them first, or give it {base}"
     if rule.is_favour:
-        why += f", where `on_conflict: {rule.value}` cannot decide (a file deleted, renamed or made a link, say)"
+        why += f", where `on_conflict: {rule.value}` cannot decide (a file was deleted, renamed or replaced by a link)"
         return f"{why}; let one of them need the other, or give it {base}"
     return f"{why}; let one of them need the other, or give it `on_conflict: ours` or `theirs`, or {base}"
 

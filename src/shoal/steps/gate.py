@@ -1,4 +1,4 @@
-"""A step without an agent: a person is asked, and the run waits there for the answer."""
+"""Gates: ask a person, and wait for the answer."""
 
 import asyncio
 import contextlib
@@ -14,14 +14,14 @@ MOST_CHARS = 4000
 
 @contextlib.contextmanager
 def open_request_door(context: RunContext) -> Iterator[RequestDoor]:
-    """Take requests of other processes for as long as the run lives; what is none is named in its log."""
+    """Accept requests of other processes while the run lives; invalid ones are noted in its log."""
 
     def report(name: str, why: str) -> None:
         context.ledger.post(RequestIgnored(run=context.run, file=name[:MOST_CHARS], why=why))
 
     with contextlib.closing(RequestDoor(context.paths, context.run, report)) as door:
         door.open()
-        if door.now(is_control) is not None:  # asked of the process that owned this run before
+        if door.now(is_control) is not None:  # sent to the process that owned this run before
             door.settle(is_control)
         yield door
 
@@ -36,9 +36,9 @@ async def ask_person(
     visit: int = 1,
     question: int | None = None,
 ) -> GateAnswer:
-    """Ask a person and wait for the answer, which is recorded before anybody acts on it.
+    """Ask a person and wait for the answer, which is recorded before anything acts on it.
 
-    The gate's message is shown as it is: its places are filled in. Cancelled, it leaves the gate without an answer.
+    The gate's message has its placeholders filled in. If this is cancelled, the gate stays without an answer.
     *question* is the number of the event that asked before the run was resumed: an answer to it still counts.
     """
     asked = GateOpened(
@@ -95,6 +95,6 @@ def _answer_event(
 
 
 def _mask_message(context: RunContext, gate: Gate) -> str:
-    """Give the message without secrets; masked before it is cut, or half of a secret could pass."""
+    """Return the message without secrets; masked before it is cut, or half of a secret could remain."""
     message = context.mask.text(gate.message)
     return message if len(message) <= MOST_CHARS else f"{message[: MOST_CHARS - 1]}…"

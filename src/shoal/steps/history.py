@@ -1,7 +1,7 @@
-"""What a run came to before it stopped: a resumed run takes these results instead of starting agents again.
+"""The recorded results of a run before it stopped: a resumed run uses them instead of starting agents again.
 
-A resumed run walks its plan from the start, as the first run did. Every step, worker, attempt and gate that has an end
-in the ledger is answered from here, so the walk comes by itself to where the run stopped.
+A resumed run goes through its plan from the start, as the first run did. Every step, worker, attempt and gate with a
+recorded end is answered from here, so that only the rest runs.
 """
 
 from collections import Counter, defaultdict
@@ -22,13 +22,13 @@ from shoal.model.results import Usage, WorkerResult, sum_usage
 from shoal.model.status import Rule, Status
 
 FINISHED = (Status.SUCCEEDED, Status.NO_CHANGES, Status.FAILED, Status.TIMED_OUT, Status.OVER_LIMIT)
-"""How a session ends by itself; any other ending is an interruption, after which it starts again."""
+"""How a session ends by itself; any other end is an interruption, after which it starts again."""
 ENDED_ALONE = (Status.SUCCEEDED, Status.DEGRADED, Status.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One time that a step was entered: a step inside of a loop is entered once in each round."""
+    """One visit of a step: a step inside a loop is visited once in each round."""
 
     step: str
     number: int = 1
@@ -45,23 +45,23 @@ class AttemptKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Salvage:
-    """The work of an interrupted attempt: where a new session may continue."""
+    """The work of an interrupted attempt, for a new session to continue."""
 
     session: str
     commit: str | None = None
-    """Its files; none where it had changed nothing."""
+    """Its files; `None` if it had changed nothing."""
     origin: str | None = None
-    """The commit that the work counts from."""
+    """The commit that the work is measured from."""
     client_session: str | None = None
     usage: Usage = field(default_factory=dict)
-    """What was spent in that conversation."""
+    """The usage of that conversation."""
     checkpoint: int = 0
-    """The number of the checkpoint that a person chose to start from; 0 for what the session left at its end."""
+    """The checkpoint that a person chose to start from; 0 for what the session left at its end."""
 
 
 @dataclass(slots=True)
 class History:
-    """What was recorded of a run; an empty one knows nothing, as at the start of every run."""
+    """What was recorded of a run; empty at the start of every new run."""
 
     results: dict[AttemptKey, WorkerResult] = field(default_factory=dict)
     salvaged: dict[AttemptKey, Salvage] = field(default_factory=dict)
@@ -71,33 +71,33 @@ class History:
     questions: dict[Visit, int] = field(default_factory=dict)
     """The numbers of the events that opened gates without an answer."""
     usage: tuple[Mapping[str, float], ...] = ()
-    """What every session spent so far, those that do not count any more too."""
+    """The usage of every session so far, including discarded ones."""
     contents: dict[AttemptKey, str] = field(default_factory=dict)
-    """Digests of what was asked in each attempt."""
+    """Digests of the prompts of each attempt."""
     compares: bool = False
-    """Whether only what was asked in the same words counts: a program may have changed since, unlike a plan."""
+    """Whether a result counts only for the same prompt: unlike a plan, a program may have changed since."""
     is_fresh: bool = False
-    """Whether interrupted sessions start from their base, and not from the files that they left."""
+    """Whether interrupted sessions start from their base, not from the files that they left."""
     _entered: Counter[str] = field(default_factory=Counter)
 
     def enter(self, step: str) -> Visit:
-        """Count that *step* is entered once more."""
+        """Count another visit of *step*."""
         self._entered[step] += 1
         return Visit(step, self._entered[step])
 
     def result(self, key: AttemptKey, content: str = "") -> WorkerResult | None:
-        """Give the result of an attempt at *content* that ended by itself."""
+        """Return the result of an attempt at *content* that ended by itself."""
         return self.results.get(key) if self._is_same(key, content) else None
 
     def salvage(self, key: AttemptKey, content: str = "") -> Salvage | None:
-        """Give the work that an interrupted attempt at *content* left, if a new one is to continue it."""
+        """Return the work that an interrupted attempt at *content* left, if a new one is to continue it."""
         return self.salvaged.get(key) if self._is_same(key, content) and not self.is_fresh else None
 
     def _is_same(self, key: AttemptKey, content: str) -> bool:
         return not self.compares or self.contents.get(key) == content
 
     def final(self, visit: Visit, index: int, max_attempts: int) -> WorkerResult | None:
-        """Give the result of a worker that has nothing left to do: it succeeded, or used all its attempts."""
+        """Return the result of a worker that has nothing left to do: it succeeded, or used all its attempts."""
         result = None
         for number in range(1, max_attempts + 1):
             result = self.results.get(AttemptKey(visit, index, number))
@@ -107,7 +107,7 @@ class History:
 
 
 def read_history(events: Iterable[Recorded], *, is_fresh: bool = False, compares: bool = False) -> History:
-    """Add up what *events* of one run say, in their order."""
+    """Read the history of a run from its *events*, in order."""
     reading = _Reading(History(is_fresh=is_fresh, compares=compares))
     for recorded in sorted(events, key=lambda recorded: recorded.seq):
         reading.take(recorded)
@@ -115,7 +115,7 @@ def read_history(events: Iterable[Recorded], *, is_fresh: bool = False, compares
 
 
 def is_decided(rule: Rule, known: Sequence[WorkerResult | None]) -> bool:
-    """Say whether the workers that have ended decide their step by *rule*, so that no other has to start."""
+    """Return whether the workers that have ended decide their step by *rule*, so that no other has to start."""
     ended = [result for result in known if result is not None]
     good = sum(result.status.is_good for result in ended)
     match rule.pattern:
@@ -171,7 +171,7 @@ class _Reading:
             history.salvaged[key] = self._salvage(history.salvaged.get(key), result)
 
     def _salvage(self, before: Salvage | None, result: WorkerResult) -> Salvage:
-        """Add what one more interrupted session left to what was left *before*."""
+        """Add what another interrupted session left to what was left *before*."""
         known = before or Salvage(session=result.session)
         known = replace(
             known,
@@ -184,7 +184,7 @@ class _Reading:
         return replace(known, commit=result.commit, origin=self._origins[result.session])
 
     def _rewind(self, discarded: SessionDiscarded) -> None:
-        """Let the next session of this attempt start from a checkpoint, in a conversation of its own."""
+        """Let the next session of this attempt start from a checkpoint, in a new conversation."""
         session, commit = discarded.session, discarded.commit
         key = self._keys[session]
         self.history.contents[key] = self._contents[session]

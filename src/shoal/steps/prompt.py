@@ -18,27 +18,27 @@ FOLDER = "$SHOAL_INPUTS_DIR"
 RETRY_OUTPUT_CHARS = 2000
 PARAMS = "params.json"
 INTERRUPTED = (
-    "An agent that worked on this task was interrupted. The files that it left are in the workspace: see what is done, "
+    "An agent that worked on this task was interrupted. Its files are in the workspace: look at what is done, "
     "and do the rest."
 )
 REWOUND = (
-    "An agent has worked on this task before. A person has set the files in the workspace back to what they were in "
-    "the middle of that work. See what is done, and do the rest in your own way."
+    "An agent has worked on this task before. A person has reset the files in the workspace to a state from "
+    "the middle of that work. Look at what is done, and do the rest in your own way."
 )
 SHOWN_BYTES = 4096
-"""Of each result in the prompt; the file beside it has all that the result itself kept."""
+"""Of each result in the prompt; the file beside it has everything that was kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Briefing:
-    """The whole prompt, and the *inputs* that lie beside it as files, by their names."""
+    """The whole prompt, and the *inputs*: files that are put beside it, by name."""
 
     prompt: str
     inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 def briefing(task: Task) -> Briefing:
-    """Describe all that *task* carries; a task with nothing but a prompt keeps it unchanged."""
+    """Format everything in *task*; a task with nothing but a prompt keeps it unchanged."""
     results = _collect_inputs(task)
     params = json.dumps(dict(task.params), indent=1, ensure_ascii=False) if task.params else ""
     blocks = (
@@ -46,7 +46,7 @@ def briefing(task: Task) -> Briefing:
         _block(f"Parameters (also in {FOLDER}/{PARAMS})", params),
         _block("Files to look at first", "\n".join(f"- {_inside(path)}" for path in task.files)),
         _block(
-            f"Results of earlier work (whole in {FOLDER})",
+            f"Results of earlier work (in full in {FOLDER})",
             "\n\n".join(_quote_result(result, name) for name, result in results.items()),
         ),
     )
@@ -75,7 +75,7 @@ def with_rewind(prompt: str) -> str:
 
 
 def with_artifacts(assignment: ResolvedTask, parts: Mapping[str, Sequence[ProducedArtifact]]) -> ResolvedTask:
-    """Hand on what earlier steps left, by their names: as files, and listed in the prompt without any content."""
+    """Pass on what earlier steps left, by name: as files, and listed in the prompt without their content."""
     files = {f"{step}/{part.file}": part for step, those in parts.items() for part in those}
     lines = (f"- {FOLDER}/{place} ({part.type.value}, {len(part.content)} bytes)" for place, part in files.items())
     block = _block("Artifacts of earlier steps", "\n".join(lines))
@@ -107,7 +107,7 @@ def _ending(value: object) -> str:
 
 
 def _quote_result(result: WorkerResult | str, name: str) -> str:
-    """Quote what an agent said, line by line: it is material, and must not pass for our own headings."""
+    """Quote an agent's output line by line: it is material, and must not look like our own headings."""
     head = f"### {name}"
     if isinstance(result, WorkerResult):
         where = f", branch {result.branch} at {result.commit}" if result.branch else ""

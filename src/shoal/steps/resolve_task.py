@@ -1,4 +1,4 @@
-"""Settling a task on its agent: what was asked, with what the program and the project say about it."""
+"""Resolve a task: find its agent, and apply the defaults of the program and the project."""
 
 import difflib
 import functools
@@ -36,7 +36,7 @@ REMEDY = "give `agent=` to the task or to the coordinator"
 
 
 class AgentDirectory:
-    """Agents by their names: those of the program first, then those of the project's `shoal.yaml`."""
+    """Agents by name: those of the program first, then those of the project's `shoal.yaml`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class AgentDirectory:
         self._read: dict[str, AgentSpec] = {}
 
     def role(self, task: Task, private: tuple[Path, ...]) -> Role:
-        """Give the agent for *task*, and what its persona says; raise `BadInput` where there is none of that name."""
+        """Return the agent for *task* and its persona; raise `BadInput` for an unknown name."""
         persona, words = task.persona, task.system_prompt
         wanted = self._default if task.agent is None and persona is None else task.agent
         if isinstance(wanted, Mapping) and "system_prompt" in wanted:
@@ -77,14 +77,14 @@ class AgentDirectory:
 
     @functools.cached_property
     def project(self) -> "PersonaSources":
-        """What the program and the project's file say of personas and of set-up."""
+        """The persona and set-up definitions of the program and the project's file."""
         from shoal.pipeline.task_step import PersonaSources
 
         return PersonaSources(folder=self._folder, environ=self._environ, personas=self._personas, own=self._document())
 
     @property
     def has_file(self) -> bool:
-        """Say whether the project has a file of its own."""
+        """Return whether the project has a `shoal.yaml`."""
         return own_file(self._folder).is_file()
 
     def _is_persona(self, name: str) -> bool:
@@ -95,7 +95,7 @@ class AgentDirectory:
         return self.has_file and name in self.project.names and name not in (self.project.agents)
 
     def variables(self, env: Mapping[str, Variable] | None) -> tuple[dict[str, str], dict[str, str]]:
-        """Read a task's variables; those of the form `{"from": NAME}` are secrets, given with the host's names."""
+        """Read a task's variables; those of the form `{"from": NAME}` are secrets, returned with their host names."""
         values: dict[str, str] = {}
         sources: dict[str, str] = {}
         for name, value in (env or {}).items():
@@ -126,7 +126,7 @@ class AgentDirectory:
         raise BadInput(f"{wanted!r:.60} is no agent; give a name, a mapping with `adapter`, an Agent, or a function")
 
     def _describe(self, wanted: Mapping[str, object]) -> AgentSpec:
-        """Read a description once: a stream of commands says the same again and again, and YAML is slow."""
+        """Parse a description once: a stream of tasks repeats the same one, and YAML is slow."""
         text = repr(wanted)
         if text not in self._read:
             if len(self._read) >= MOST_READ:
@@ -172,7 +172,7 @@ class AgentDirectory:
 
 
 def describe_agent(agent: Mapping[str, object], environ: Mapping[str, str]) -> AgentSpec:
-    """Read an agent from a mapping, by the rules that hold for one in a file."""
+    """Read an agent from a mapping, by the same rules as in a file."""
     from shoal.pipeline.load import parse
     from shoal.pipeline.plan import agent as planned
 
@@ -193,13 +193,13 @@ class TaskDefaults:
     limits: ResourceLimits | None = None
     network: str | None = None
     setup: Setup | None = None
-    """How workspaces are set up, as the program says."""
+    """The program's set-up of workspaces."""
     file_setup: Setup | None = None
-    """The same, as the project's file says in `runtime`."""
+    """The set-up in `runtime` of the project's file."""
 
 
 def resolve_task(task: Task, directory: AgentDirectory, defaults: TaskDefaults) -> Role:
-    """Settle *task* with its persona and its promises; raise `BadInput` for what it cannot mean."""
+    """Resolve *task* with its persona and its promises; raise `BadInput` if it is invalid."""
     role = directory.role(task, defaults.private)
     base, agent = role.task, role.task.agent
     values, sources = directory.variables(task.env)
@@ -228,18 +228,18 @@ def resolve_task(task: Task, directory: AgentDirectory, defaults: TaskDefaults) 
 
 
 def resolve_assignment(task: Task, directory: AgentDirectory, defaults: TaskDefaults) -> ResolvedTask:
-    """Settle what one agent is to do; raise `BadInput` for what it cannot mean."""
+    """Resolve what one agent has to do; raise `BadInput` if it is invalid."""
     return resolve_task(task, directory, defaults).task
 
 
 def _setup(agent: AgentSpec, defaults: TaskDefaults) -> Setup | None:
-    """Use the default set-up where the agent has none of its own; one from its file's `runtime` is not its own."""
+    """Use the default set-up if the agent has none of its own; one from its file's `runtime` is not its own."""
     is_own = agent.setup is not None and agent.setup != defaults.file_setup
     return None if is_own else defaults.setup or defaults.file_setup
 
 
 def add_need_results(resolve_assignment: ResolvedTask, task: Task, needs: Mapping[str, WorkerResult]) -> ResolvedTask:
-    """Add the results of the needs to the prompt, where an input of *task* is the name of one of them."""
+    """Add the results of the needs to the prompt, if an input of *task* names one of them."""
     resolved = task.resolve_inputs(needs)
     if resolved is task:
         return resolve_assignment
@@ -248,7 +248,7 @@ def add_need_results(resolve_assignment: ResolvedTask, task: Task, needs: Mappin
 
 
 def name_tasks(tasks: Sequence[Task], names: Iterable[str]) -> list[Task]:
-    """Give a name of *names* to each task that has none, and refuse two of one name."""
+    """Give each unnamed task one of *names*, and refuse duplicates."""
     source = iter(names)
     found = [task if task.name else replace(task, name=next(source)) for task in tasks]
     twice = [name for name, count in Counter(str(task.name) for task in found).items() if count > 1]
@@ -258,7 +258,7 @@ def name_tasks(tasks: Sequence[Task], names: Iterable[str]) -> list[Task]:
 
 
 def assert_order(tasks: Sequence[Task]) -> None:
-    """Refuse tasks that need one that is not there, or that wait for each other for ever."""
+    """Refuse tasks that need an unknown task, or each other in a cycle."""
     known = [str(task.name) for task in tasks]
     for task in tasks:
         _assert_known(task, known)

@@ -1,4 +1,4 @@
-"""Best of several: the workers of one step compared, and the one found whose work is gone on with."""
+"""Select the best of several workers: compare their work, and choose the one to continue with."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from shoal.steps.workers import fill_in, trusts_base
 
 PATCH_BYTES = 64 * 1024
 BINARY_LINES = 1000
-"""What a binary file counts for among changed lines."""
+"""A binary file counts as this many changed lines."""
 
 ASKED = """Several agents did the same task. Compare their changes, and say whose is best.
 
@@ -35,14 +35,14 @@ End your answer with one JSON object on a line of its own: {{"ranking": [best, s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Who judges, and by what criteria, all texts filled in."""
+    """The judging agent and its criteria, with all texts filled in."""
 
     task: ResolvedTask
     criteria: str | None
 
 
 def judge_of(step: Step, scope: TemplateScope, reviewers: Mapping[str, ResolvedTask]) -> Judge | None:
-    """Brief the judge of *step*, if it has one; raises `BadInput` for a text that cannot be filled in."""
+    """Prepare the judge of *step*, if it has one; raises `BadInput` for a text that cannot be filled in."""
     if step.select is None or step.select.judge is None:
         return None
     here = scope.having(worker={"index": 0, "count": step.workers})
@@ -54,9 +54,9 @@ def judge_of(step: Step, scope: TemplateScope, reviewers: Mapping[str, ResolvedT
 async def select_worker(
     runner: WorkerRunner, step: Step, result: StepResult, base: str | None, judge: Judge | None
 ) -> StepResult:
-    """Rank the workers of *step* and pick the best; without one that will do, the step has failed."""
+    """Rank the workers of *step* and choose the best; if none qualifies, the step has failed."""
     select = step.select
-    if select is None or not result.status.is_usable:  # its own rule was not kept: there is nothing to choose from
+    if select is None or not result.status.is_usable:  # its own rule was not met: there is nothing to choose from
         return result
     start = base or runner.context.base.commit
     candidates = [await _candidate(runner.context, worker, start) for worker in result.worker_results]
@@ -94,7 +94,7 @@ def _lines(files: Sequence[ChangedFile]) -> int:
 async def _verdict(
     runner: WorkerRunner, step: Step, judge: Judge, tied: Sequence[WorkerResult], start: str
 ) -> list[int] | None:
-    """Ask the judge; its answer is read, and nothing else of it counts."""
+    """Ask the judge; only its answer counts."""
     name = f"{step.name}{INNER}judge"
     shown = [await _quote_changes(runner.context, worker, start) for worker in tied]
     criteria = f"What counts: {judge.criteria}\n\n" if judge.criteria else ""
@@ -121,7 +121,7 @@ async def _verdict(
 
 
 def _quote_prompts(runner: WorkerRunner, step: Step, tied: Sequence[WorkerResult]) -> str:
-    """Quote what the workers were asked, each by its own where that differs: earlier agents' words may be in it."""
+    """Quote the workers' prompts, each its own if they differ: they may contain words of earlier agents."""
     tasks = {worker.index: runner.workers[WorkerKey(step.name, worker.index)].task for worker in tied}
     asked = {index: _quote(task.title if step.is_command else task.prompt) for index, task in tasks.items()}
     if len(set(asked.values())) == 1:
@@ -130,7 +130,7 @@ def _quote_prompts(runner: WorkerRunner, step: Step, tied: Sequence[WorkerResult
 
 
 async def _quote_changes(context: RunContext, result: WorkerResult, start: str) -> str:
-    """Show a worker's changes, quoted line by line: they are material, and must not pass for our own words."""
+    """Quote a worker's changes line by line: they are material, and must not look like our own words."""
     text = "" if result.commit is None else await patch(context.repository.git, start, result.commit, PATCH_BYTES)
     return f"## Worker {result.index}\n\n{_quote(text) or '(no changes)'}"
 

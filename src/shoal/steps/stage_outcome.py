@@ -1,4 +1,4 @@
-"""How a stage ended, for those that need it."""
+"""How a stage ended, and what it passes on to its dependants."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,25 +13,25 @@ from shoal.sessions.context import RunContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageOutcome:
-    """The result of a stage, and what it hands on."""
+    """The result of a stage, and what it passes on."""
 
     result: StepResult
     is_met: bool
-    """Whether those that need it may start."""
+    """Whether its dependants may start."""
     commit: str | None = None
-    """What those that need it start from; `None` is the run's base."""
+    """What its dependants start from; `None` is the run's base."""
     conflict: str | None = None
-    """Why its work cannot be built on, where its workers' changes do not go together."""
+    """Why nothing can build on its work: the changes of its workers conflict."""
     artifacts: Mapping[str, tuple[ProducedArtifact, ...]] = field(default_factory=dict)
-    """The files that it hands on, by the names of their artifacts."""
+    """The files that it passes on, by the names of their artifacts."""
     inner: Mapping[str, "StageOutcome"] = field(default_factory=dict)
-    """How the stages inside of it ended."""
+    """How the stages inside it ended."""
     is_passed_over: bool = False
-    """Whether its condition did not hold, so that there was nothing to do."""
+    """Whether it was skipped because its condition is false."""
 
     @property
     def spokesman(self) -> WorkerResult | None:
-        """The worker that speaks for the step: the chosen one, or the only one."""
+        """The worker that represents the step: the chosen one, or the only one."""
         workers = self.result.worker_results
         if self.result.selected is not None:
             return next((worker for worker in workers if worker.index == self.result.selected), None)
@@ -39,12 +39,12 @@ class StageOutcome:
 
     @property
     def status(self) -> Status:
-        """How it ended."""
+        """Its status."""
         return self.result.status
 
 
 async def record_stages_started(context: RunContext, stages: Iterable[Stage], before: Container[str] = ()) -> None:
-    """Record that *stages* have their turn from now on, those that were started *before* once more."""
+    """Record that *stages* start now, those started *before* once more."""
     await context.ledger.append(*(_start(context.run, stage, is_again=stage.name in before) for stage in stages))
 
 
@@ -56,7 +56,7 @@ def _start(run: str, stage: Stage, *, is_again: bool) -> StepStarted:
 async def record_stage_ended(
     context: RunContext, result: StepResult, visit: int = 1, *, is_stopped: bool = False
 ) -> None:
-    """Record how a stage ended; one that *is_stopped* from outside is continued when the run is resumed."""
+    """Record how a stage ended; one that *is_stopped* from outside continues when the run is resumed."""
     ended = StepEnded(
         run=context.run,
         step=result.step,
@@ -75,18 +75,18 @@ async def record_stage_ended(
 
 
 def fail_stage(stage: Stage, outcome: StageOutcome, why: str) -> StageOutcome:
-    """Say that a stage has failed after its workers had ended, and why; what they did stays."""
+    """Mark a stage as failed after its workers had ended, and say why; their work stays."""
     result = replace(outcome.result, status=Status.FAILED, error=why)
     return replace(outcome, result=result, is_met=stage.is_optional)
 
 
 def is_good_enough(stage: Stage, status: Status) -> bool:
-    """Say whether those that need *stage* may start: it ended well, or partly so where that was asked for."""
+    """Return whether the dependants of *stage* may start: it succeeded, or partly so where that is allowed."""
     return stage.is_optional or status.is_usable
 
 
 def judge_group(stages: Iterable[Stage], outcomes: Mapping[str, StageOutcome]) -> Status:
-    """Judge a group as a whole: it fails with each stage that must succeed and did not."""
+    """Return the status of a group: it fails if a required stage failed."""
     counted = [
         outcomes[stage.name] for stage in stages if not stage.is_optional and not outcomes[stage.name].is_passed_over
     ]

@@ -1,4 +1,4 @@
-"""The stages of a plan, each when its needs have ended: steps, gates, pipelines inside of pipelines, and loops."""
+"""Run the stages of a plan, each when its needs have ended: steps, gates, nested pipelines, and loops."""
 
 import graphlib
 from collections import ChainMap
@@ -27,7 +27,7 @@ from shoal.steps.template_scope import TemplateScope, describe_outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageState:
-    """Where a stage stands: the commit that it starts from, and what its texts may name."""
+    """The state of a stage: the commit that it starts from, and what its texts may name."""
 
     base: str | None
     scope: TemplateScope
@@ -35,26 +35,26 @@ class StageState:
 
 
 class StageRunner:
-    """One run of a plan's stages; *outcomes* has those that have ended, by their full names."""
+    """Runs the stages of a plan; *outcomes* has those that have ended, by their full names."""
 
     def __init__(self, steps: StepRunner) -> None:
         self.steps = steps
         self.outcomes: dict[str, StageOutcome] = {}
         self.rounds: dict[str, int] = {}
-        """Which round each loop is in, by the name of its stage."""
+        """The current round of each loop, by the name of its stage."""
         self.notes: dict[str, tuple[str, ...]] = {}
-        """What a person should know of a stage, by its name: conflicts of its needs that its rule resolved."""
+        """Remarks about a stage, by its name: conflicts between its needs that a rule resolved."""
         self._begun: set[str] = set()
 
     async def run(self, stages: Sequence[Stage], start: str | None, scope: TemplateScope) -> dict[str, StageOutcome]:
-        """Do *stages*, those that need nothing from the commit *start*."""
+        """Run *stages*; those without needs start from *start*."""
         await record_stages_started(self.steps.context, stages, self._begun)
         self._begun |= {stage.name for stage in stages}
         work = _StageWork(self, {stage.name: stage for stage in stages}, start, scope)
         return await DagRunner(self.steps.context, work).run([work.node(stage) for stage in stages])
 
     async def run_stage(self, stage: Stage, turn: NodeInputs[StageOutcome], scope: TemplateScope) -> StageOutcome:
-        """Do *stage*, whose turn has come, unless its condition does not hold."""
+        """Run *stage*, unless its condition is false."""
         try:
             within = scope.at(stage, turn.ended)
             if stage.condition is not None and not within.holds(stage.condition):
@@ -65,7 +65,7 @@ class StageRunner:
             return replace(self.steps.skip(stage, Status.FAILED, str(error)), commit=turn.base)
 
     def pass_over(self, stage: Stage, base: str | None, conflict: str | None = None) -> StageOutcome:
-        """Note that the condition of *stage* does not hold; needs that conflict count for those that build on them."""
+        """Skip *stage*, whose condition is false; a conflict between its needs affects those that build on them."""
         skipped = self.steps.skip(stage, Status.SKIPPED, f"`if: {stage.condition}` does not hold")
         return replace(skipped, is_met=True, commit=base, is_passed_over=True, conflict=conflict)
 
@@ -89,7 +89,7 @@ class StageRunner:
                 raise TypeError(f"{type(stage).__name__} is no kind of stage")
 
     async def _rounds(self, stage: Stage, loop: Loop, here: StageState) -> StageOutcome:
-        """Do *stage* again and again, each time on what it came to before."""
+        """Run *stage* repeatedly, each round on the work of the one before."""
         previous: StageOutcome | None = None
         for number in range(1, loop.most + 1):
             if previous is not None and previous.conflict is not None:
@@ -112,7 +112,7 @@ class StageRunner:
         return _exhaust_loop(stage, loop, previous)
 
     def _forget(self, stage: Stage) -> None:
-        """Let go of what the round before came to: what this one does not reach must not look done."""
+        """Forget the results of the round before: what this round does not reach must not look done."""
         self.steps.forget(stage)
         for inner in walk_stages(stage.stages) if isinstance(stage, PipelineGroup) else ():
             self.outcomes.pop(inner.name, None)
@@ -156,20 +156,20 @@ class StageRunner:
         return await self._merge_group(stage, outcome) if status.is_usable else outcome
 
     async def _merge_group(self, stage: PipelineGroup, outcome: StageOutcome) -> StageOutcome:
-        """Merge what the last stages of a group came to: those that nobody inside needs."""
+        """Merge the work of the last stages of a group: those that nothing inside needs."""
         needed = {need for inner in stage.stages for need in inner.needs}
         last = {inner.name: outcome.inner[inner.name] for inner in stage.stages if inner.name not in needed}
         try:
             parts = [_contribution(name, part) for name, part in last.items()]
             merged = await merge_parts(self.steps.context, stage.name, parts)
-        except Unstacked as error:  # no fault of the group's own: it counts for those that build on it
+        except Unstacked as error:  # not the group's own fault: it affects what builds on it
             return replace(outcome, conflict=f"{stage.name}: {error}")
         return replace(outcome, commit=merged.commit or outcome.commit)
 
 
 @dataclass(frozen=True, slots=True)
 class _StageWork:
-    """Stages of one level, as the scheduler sees them."""
+    """Stages of one level, for the scheduler."""
 
     runner: StageRunner
     stages: Mapping[str, Stage]
@@ -233,13 +233,13 @@ def _mask(context: RunContext, outcome: StageOutcome) -> StageOutcome:
 def _group_artifacts(
     stage: PipelineGroup, inner: Mapping[str, StageOutcome]
 ) -> dict[str, tuple[ProducedArtifact, ...]]:
-    """Give the artifacts of all stages inside; of two with one name, that of the stage that comes later."""
+    """Return the artifacts of all stages inside; of two with the same name, that of the later stage."""
     order = graphlib.TopologicalSorter({inside.name: inside.needs for inside in stage.stages}).static_order()
     return {name: parts for inside in order for name, parts in inner[inside].artifacts.items()}
 
 
 def _after(scope: TemplateScope, outcome: StageOutcome) -> TemplateScope:
-    """See what a round came to: as `this`, and the stages inside of it by their own names."""
+    """Add the result of a round: as `this`, and the stages inside it under their own names."""
     now = describe_outcome(outcome)
     inner, steps = now["steps"], scope.values.get("steps")
     both = [values for values in (inner, steps) if isinstance(values, Mapping)]
@@ -248,7 +248,7 @@ def _after(scope: TemplateScope, outcome: StageOutcome) -> TemplateScope:
 
 def _exhaust_loop(stage: Stage, loop: Loop, last: StageOutcome | None) -> StageOutcome:
     if last is None:
-        raise BadInput(f"step {stage.name}: a loop of no rounds")
+        raise BadInput(f"step {stage.name}: a loop without rounds")
     if not loop.must_hold:
         return last
     return fail_stage(stage, last, f"`until: {loop.until}` does not hold after {loop.most} rounds")

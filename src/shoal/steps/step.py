@@ -1,4 +1,4 @@
-"""One step: its workers run by its rule, and what it hands on to those that need it."""
+"""Run one step: its workers by its rule, and what it passes on to its dependants."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ MOST_BYTES = 64 * 2**20
 
 
 class StepRunner:
-    """The steps of one run: what their workers run with, and where answers to gates arrive."""
+    """The steps of one run, with the settings of their workers and the door for answers to gates."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class StepRunner:
     async def run(
         self, step: Step, base: str | None, scope: TemplateScope, needs: Mapping[str, StageOutcome]
     ) -> StageOutcome:
-        """Run the workers of *step* from *base* to their end, and say what it hands on."""
+        """Run the workers of *step* from *base*, and return what it passes on."""
         history, visit = self.runner.history, self.runner.history.enter(step.name)
         self.visits[step.name] = visit.number
         cells = None if step.matrix is None else cells_of(step.matrix, needs)
@@ -90,24 +90,24 @@ class StepRunner:
         return make_workers(step, self._equipment[step.name], base, scope, needs, cells, self.reviewers)
 
     def forget(self, stage: Stage) -> None:
-        """Let go of the results of *stage* and of all that is inside of it."""
+        """Forget the results of *stage* and of everything inside it."""
         names = {inner.name for inner in walk_stages([stage])}
         for place in [place for place in self.runner.results if place.step in names]:
             del self.runner.results[place]
 
     def has_begun(self, name: str) -> bool:
-        """Say whether there is any result of a worker of that step."""
+        """Return whether there is any result of a worker of that step."""
         return any(place.step == name for place in self.runner.results)
 
     def results(self, step: Step) -> tuple[WorkerResult, ...]:
-        """Give what there is of a step that was stopped."""
+        """Return the results so far of a step that was stopped."""
         if step.matrix is not None:
             mine = [result for place, result in self.runner.results.items() if place.step == step.name]
             return tuple(sorted(mine, key=lambda result: result.index))
         return tuple(self.runner.result(worker) for worker in make_unstarted_workers(step, self._equipment[step.name]))
 
     def skip(self, stage: Stage, status: Status, why: str) -> StageOutcome:
-        """Note that *stage* never began, and why."""
+        """Record that *stage* never began, and why."""
         workers: list[WorkerResult] = []
         for worker in make_unstarted_workers(stage, self._equipment[stage.name]) if isinstance(stage, Step) else ():
             self.runner.note(worker, worker.result_without_start(status, why))
@@ -123,11 +123,11 @@ class StepRunner:
         result = StepResult(step=step.name, on_failure=step.on_failure, status=status, worker_results=results)
         try:
             return await self._hand_on(step, base, result, judge)
-        except FAULTS as error:  # the results are there all the same
+        except FAULTS as error:  # the results exist all the same
             return fail_stage(step, StageOutcome(result=result, is_met=False, commit=base), str(error))
 
     async def _hand_on(self, step: Step, base: str | None, result: StepResult, judge: Judge | None) -> StageOutcome:
-        """Choose from among the workers where that was asked for, and gather what they left."""
+        """Choose one of the workers if the step selects, and collect what they left."""
         if step.select is not None:
             result = await select_worker(self.runner, step, result, base, judge)
         artifacts = self._artifacts(step, result)
@@ -143,11 +143,11 @@ class StepRunner:
         return await self._find_result_commit(step, outcome, base)
 
     def _artifacts(self, step: Step, result: StepResult) -> dict[str, tuple[ProducedArtifact, ...]]:
-        """Make one of what the workers left under each name; where one worker was chosen, its own counts alone."""
+        """Combine the workers' artifacts by name; if a worker was chosen, only its own count."""
         workers = [worker for worker in result.worker_results if result.selected in (None, worker.index)]
         left = [read_back(worker.artifacts, step.artifacts) if worker.status.is_good else () for worker in workers]
         if sum(len(part.content) for parts in left for part in parts) > MOST_BYTES:
-            raise Broken(f"the artifacts of all its workers are larger than {MOST_BYTES // 2**20} MiB together")
+            raise Broken(f"the artifacts of all its workers are larger than {MOST_BYTES // 2**20} MiB in total")
         by_name = {
             artifact.name: [_find_artifact(parts, artifact.name) for parts in left] for artifact in step.artifacts
         }
@@ -158,10 +158,10 @@ class StepRunner:
         }
 
     async def _find_result_commit(self, step: Step, outcome: StageOutcome, base: str | None) -> StageOutcome:
-        """Say what those that need the step build on: the only or the chosen worker's work, or a matrix's together."""
+        """Return what dependants build on: the work of the only or chosen worker, or the merged work of a matrix."""
         if step.matrix is not None:
             return await self._merge_matrix(step, outcome, base)
-        # Several workers of one step did the same task: which of them to build on is nobody's guess.
+        # Several workers of one step did the same task: which of them to build on must be said.
         spoken = outcome.spokesman
         commit = spoken.commit if spoken is not None and spoken.status.is_good else None
         return outcome if commit is None else replace(outcome, commit=commit)
@@ -182,7 +182,7 @@ def make_all_workers(steps: StepRunner, wanted: Sequence[Step]) -> list[WorkerSp
 
 
 def _of_artifacts(step: Step, error: Unstacked) -> str:
-    """Say what to do where the cells of a matrix leave one artifact at the same path."""
+    """Suggest a fix if the cells of a matrix leave an artifact at the same path."""
     shared = [artifact.path for artifact in step.artifacts if artifact.path in error.paths]
     if not shared:
         return ""

@@ -14,7 +14,7 @@ TOLD = ("session", "exit_code", "output", "branch", "commit", "files_changed", "
 
 
 class LazyMapping(Mapping[str, object]):
-    """A mapping whose values are made when they are asked for: a text names few of the many things that there are."""
+    """A mapping that computes its values on access: a text names only a few of many."""
 
     def __init__(self, make: Callable[[str], object], names: Callable[[], Iterable[str]]) -> None:
         self._make = make
@@ -35,7 +35,7 @@ class LazyMapping(Mapping[str, object]):
 
 @dataclass(frozen=True, slots=True)
 class TemplateScope:
-    """Names and what they stand for; each level adds its own."""
+    """Names and their values; each level adds its own."""
 
     values: Mapping[str, object] = field(default_factory=dict)
 
@@ -44,7 +44,7 @@ class TemplateScope:
         return TemplateScope({**self.values, **values})
 
     def at(self, stage: Stage, ended: Mapping[str, StageOutcome]) -> "TemplateScope":
-        """See what has *ended* from *stage*."""
+        """Add what has *ended*, as seen from *stage*."""
         here = self.having(step={"name": stage.name})
         if not stage.has_texts:  # most stages name nothing, and there may be thousands
             return here
@@ -57,16 +57,16 @@ class TemplateScope:
         )
 
     def render(self, text: str) -> str:
-        """Fill in the places of *text*."""
+        """Fill in the placeholders of *text*."""
         return render_template(text, self.values)
 
     def holds(self, expression: str) -> bool:
-        """Say whether *expression* is true."""
+        """Return whether *expression* is true."""
         return is_true(expression, self.values)
 
 
 def describe_outcome(outcome: StageOutcome) -> dict[str, object]:
-    """Describe a step by the names that a template may use."""
+    """Describe a step under the names that a template may use."""
     spoken = outcome.spokesman
     fields = {name: getattr(spoken, name) for name in TOLD} if spoken else {"output": _outputs(outcome.result)}
     fields["output"] = str(fields["output"]).rstrip("\n")  # as a shell takes the output of a command
@@ -97,7 +97,7 @@ def aggregate(result: StepResult) -> dict[str, object]:
 
 
 def contents(artifacts: Mapping[str, tuple[ProducedArtifact, ...]]) -> Mapping[str, object]:
-    """Give what files hold: JSON as data, text as text."""
+    """Return the contents of files: JSON as data, text as text."""
     single = {name: parts[0] for name, parts in artifacts.items() if len(parts) == 1}
     return LazyMapping(lambda name: _value(single[name]), lambda: single)
 
@@ -126,5 +126,5 @@ def _worker(result: WorkerResult) -> dict[str, object]:
 
 
 def _outputs(result: StepResult) -> str:
-    """Put what several workers said under each other, each under its number."""
+    """Join the outputs of several workers, each under its number."""
     return "\n".join(f"## worker {worker.index}\n{under_number(worker.output)}" for worker in result.worker_results)

@@ -32,7 +32,7 @@ AGGREGATE = "aggregate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What the workers of one step run with."""
+    """The settings of the workers of one step."""
 
     adapter: Adapter
     sandbox: Sandbox | None = None
@@ -48,7 +48,7 @@ def make_workers(
     cells: Sequence[Cell] | None = None,
     reviewers: Mapping[str, ResolvedTask] | None = None,
 ) -> list[WorkerSpec]:
-    """Make a spec for each worker, or for each of *cells*; raises `BadInput` for a text that cannot be filled in."""
+    """Make each worker, or one for each of *cells*; raises `BadInput` for a text that cannot be filled in."""
     count = step.workers if cells is None else len(cells)
     task, parts = _with_need_results(step, needs), _find_inputs(step, needs)
     made = []
@@ -78,7 +78,7 @@ def make_workers(
 
 
 def trusts_base(step: Step, base: str | None) -> bool:
-    """Say whether the user named *base*, or lets what earlier agents wrote run; a later round's base is of agents."""
+    """Return whether *base* was named by the user, or agents' work may run; a later round's base is agents' work."""
     return (step.base is not None and base == step.base) or step.task.allow_executable_config
 
 
@@ -97,7 +97,7 @@ def _matrix_values(cell: Cell | None) -> dict[str, object]:
 
 
 def _with_need_results(step: Step, needs: Mapping[str, StageOutcome]) -> ResolvedTask:
-    """Add the results of its needs to the prompt, where the task asks for them."""
+    """Add the results of its needs to the prompt, if the task asks for them."""
     if step.wish is None:
         return step.task
     spoken = {need: result for need, outcome in needs.items() if (result := outcome.spokesman)}
@@ -105,7 +105,7 @@ def _with_need_results(step: Step, needs: Mapping[str, StageOutcome]) -> Resolve
 
 
 def _find_inputs(step: Step, needs: Mapping[str, StageOutcome]) -> dict[str, tuple[ProducedArtifact, ...]]:
-    """Find the artifacts that *step* is given, by the names of the steps that left them; several workers add theirs."""
+    """Find the artifacts for *step*, by the names of the steps that left them; several workers add theirs."""
     found: dict[str, tuple[ProducedArtifact, ...]] = {}
     for need, outcome in needs.items():
         parts = tuple(part for made in outcome.artifacts.values() for part in made)
@@ -114,7 +114,7 @@ def _find_inputs(step: Step, needs: Mapping[str, StageOutcome]) -> dict[str, tup
 
 
 def _with_inputs(step: Step, task: ResolvedTask, parts: Mapping[str, tuple[ProducedArtifact, ...]]) -> ResolvedTask:
-    """Lay artifacts beside the prompt; a plain command is given the files, and nothing to read on its stdin."""
+    """Put artifacts beside the prompt; a plain command gets the files, and nothing about them on its stdin."""
     if not parts and task.title:
         return task
     given = with_artifacts(task, parts) if parts else task
@@ -151,7 +151,7 @@ def fill_in(task: ResolvedTask, scope: TemplateScope) -> ResolvedTask:
 
 
 def apply_variation(task: ResolvedTask, own: Variation) -> ResolvedTask:
-    """Lay the differences of one worker over *task*."""
+    """Apply the variation of one worker to *task*."""
     agent, env = task.agent, dict(task.env)
     if own.model is not None:
         env["SHOAL_MODEL"] = own.model
@@ -167,14 +167,14 @@ def apply_variation(task: ResolvedTask, own: Variation) -> ResolvedTask:
 async def run_together(
     runner: WorkerRunner, workers: Sequence[WorkerSpec], rule: Rule, most: int | None = None
 ) -> tuple[WorkerResult, ...]:
-    """Run *workers* by *rule*, at most *most* at once, and return all results in order, stopped ones too."""
+    """Run *workers* by *rule*, at most *most* at once, and return all results in order, including stopped ones."""
     known = [
         runner.history.final(Visit(worker.step, worker.visit), worker.index, worker.task.retry.max_attempts)
         for worker in workers
     ]
-    if is_decided(rule, known):  # before the run was resumed
+    if is_decided(rule, known):  # decided before the run was resumed
         return take_recorded(runner, workers, known)
-    if len(workers) == 1:  # by every rule: it runs, and its result is a value
+    if len(workers) == 1:  # with any rule, it runs, and its result is a value
         await runner.run(workers[0])
         return (runner.result(workers[0]),)
     calls = [partial(runner.run, worker) for worker in workers]
@@ -200,7 +200,7 @@ async def run_together(
 def take_recorded(
     runner: WorkerRunner, workers: Sequence[WorkerSpec], known: Sequence[WorkerResult | None]
 ) -> tuple[WorkerResult, ...]:
-    """Give the results that the workers of a step came to before the run was resumed."""
+    """Return the results that the workers of a step had before the run was resumed."""
     for worker, result in zip(workers, known, strict=True):
         runner.workers[WorkerKey(worker.step, worker.index)] = worker
         if result is not None:
@@ -209,7 +209,7 @@ def take_recorded(
 
 
 def limiter_for(workers: Sequence[WorkerSpec]) -> Limiter:
-    """Let all of *workers* begin: each session takes its own slot, and a retry that waits holds none."""
+    """Let all *workers* start: each session takes its own slot, and a waiting retry holds none."""
     return Limiter(max(1, len(workers)))
 
 
@@ -220,13 +220,13 @@ async def _run_all(calls: Sequence[Call[WorkerResult]], limiter: Limiter) -> Non
 
 
 def _expect(error: Exception) -> None:
-    """An agent's failure is a value; anything that was raised is the machine's or ours."""
+    """An agent's failure is a value; any exception is a broken machine or our bug."""
     if not isinstance(error, Refused):
         raise error
 
 
 def cells_of(matrix: Matrix, needs: Mapping[str, StageOutcome]) -> tuple[Cell, ...]:
-    """Give the cells: those that were written down, or one for each item that an earlier step left."""
+    """Return the cells: those in the plan, or one for each item that an earlier step left."""
     source = matrix.source
     if source is None:
         return expand_matrix(matrix)
@@ -237,7 +237,7 @@ def cells_of(matrix: Matrix, needs: Mapping[str, StageOutcome]) -> tuple[Cell, .
     try:
         items = document(parts[0].content)
     except ValueError:
-        raise BadInput(f"artifact {source.artifact} of step {source.step} is no JSON to take items from") from None
+        raise BadInput(f"artifact {source.artifact} of step {source.step} is not JSON, so there are no items") from None
     return from_items(matrix, items)
 
 
@@ -264,7 +264,7 @@ def _cell_node(cell: Cell, step: str) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class _CellWork:
-    """The cells of a matrix, as the scheduler sees them."""
+    """The cells of a matrix, for the scheduler."""
 
     runner: WorkerRunner
     workers: Mapping[str, WorkerSpec]
@@ -275,7 +275,7 @@ class _CellWork:
         return ended.status.is_good
 
     def contribution(self, name: str, ended: WorkerResult) -> Contribution:
-        return Contribution(ended.session, ended.commit or ended.base)  # unchanged, it hands on its base
+        return Contribution(ended.session, ended.commit or ended.base)  # a cell without changes passes on its base
 
     async def skip(self, node: Node, failed: Sequence[str]) -> WorkerResult:
         return self._note(node, Status.SKIPPED, explain_skip(failed))

@@ -28,6 +28,6 @@ def build(keys: "ContractShape", schemas: Mapping[str, str]) -> AgentReview:
 
 async def check(contract: AgentReview, bench: Workbench) -> str | None:
     """Return why the reviewer rejects the work, or `None`."""
-    from shoal.contracts.review import review  # it compiles expressions
+    from shoal.contracts.review import review  # it compiles regular expressions
 
     return await review(bench, contract)

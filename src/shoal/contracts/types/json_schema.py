@@ -33,18 +33,18 @@ async def check(contract: JsonSchema, bench: Workbench) -> str | None:
         what = f"the artifact {contract.artifact}"
         content = await bench.artifact(contract.artifact or "", JSON_BYTES + 1)
     if content is None:
-        return f"{what} is not there, or is no plain file"
+        return f"{what} is missing, or is not a regular file"
     if len(content) > JSON_BYTES:
         return f"{what} is larger than {JSON_BYTES // 2**20} MiB"
     try:
         value = document(content)
     except ValueError as error:
-        return f"{what} is no JSON: {escape_text(bench.mask(str(error)), MESSAGE_CHARS)}"
+        return f"{what} is not JSON: {escape_text(bench.mask(str(error)), MESSAGE_CHARS)}"
     wrong = await find_mismatch(contract.schema, content, value)
     if wrong is None:
         return None
     found = "; ".join(_describe(bench, fault) for fault in wrong.faults)
-    return f"{what} does not fit the schema: {found or 'there is too much in it to say where'}"
+    return f"{what} does not fit the schema: {found or 'too many places to list'}"
 
 
 def _describe(bench: Workbench, fault: "SchemaFault") -> str:

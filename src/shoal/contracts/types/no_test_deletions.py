@@ -1,4 +1,4 @@
-"""The contract `no_test_deletions`: no test file is gone, and there are no fewer tests than before."""
+"""The contract `no_test_deletions`: no test file is deleted, and there are no fewer tests than before."""
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ def build(keys: "ContractShape", schemas: Mapping[str, str]) -> NoTestDeletions:
 
 async def check(contract: NoTestDeletions, bench: Workbench) -> str | None:
     """Return which tests are lost, or `None`."""
-    from shoal.contracts.types.no_test_deletions import find_lost_tests  # it runs git, and compiles a large expression
+    from shoal.contracts.types.no_test_deletions import find_lost_tests  # it runs git, and compiles a regex
 
     return await find_lost_tests(bench, contract.patterns)
 
@@ -38,7 +38,7 @@ USUAL = (
     *("*Test.php", "*_test.cc", "*_test.cpp", "*_test.c", "test_*.c", "test_*.cpp", "*.bats"),
     *("**/__tests__/**", "**/tests/**/*.rs"),
 )
-# No part of it may look far: the files are an agent's, and could make it look for ever.
+# No part of it may look far ahead: the files are an agent's, and could make it search forever.
 DEFINITION = re.compile(
     rb"""^[ \t]*(?:
         (?:async[ \t]+)? def [ \t]+ (?:self\.)? test\w*                                 # Python, Ruby
@@ -63,23 +63,23 @@ async def find_lost_tests(bench: Workbench, patterns: Sequence[str]) -> str | No
     tests = await fitting({path for change in changes for path in (change.old_path, change.path)}, patterns or USUAL)
     touched = [change for change in changes if change.old_path in tests or change.path in tests]
     if gone := [change for change in touched if _is_gone(change, tests)]:
-        return f"test files are gone: {list_paths([change.old_path for change in gone], bench.mask)}"
+        return f"test files are deleted: {list_paths([change.old_path for change in gone], bench.mask)}"
     if len(touched) > MOST_FILES:
-        return f"{len(touched)} test files are changed, and no more than {MOST_FILES} can be counted"
+        return f"{len(touched)} test files are changed, but at most {MOST_FILES} can be checked"
     before = after = 0
     emptied: list[str] = []
     for change in touched:
         old = await _count_tests(change.old_mode, change.old_path, bench.read_before)
         new = await _count_tests(change.mode, change.path, bench.read)
         if old is None or new is None:
-            return f"{list_paths([change.path], bench.mask)} is too large for its tests to be counted"
+            return f"{list_paths([change.path], bench.mask)} is too large to count its tests"
         before, after = before + old.tests, after + new.tests
-        # Kept by its name alone: its tests may stand in another file now, but so they may where one was deleted.
+        # Identified by name alone: its tests may be in another file now, but that is also so for a deleted file.
         if (old.tests and not new.tests) or (new.is_blank and not old.is_blank):
             emptied.append(change.path)
     if after < before:
         return f"there were {before} tests in the changed test files, and {after} are left"
-    return f"nothing is left of the tests in {list_paths(emptied, bench.mask)}" if emptied else None
+    return f"no tests are left in {list_paths(emptied, bench.mask)}" if emptied else None
 
 
 def _is_gone(change: Change, tests: Collection[str]) -> bool:
@@ -89,14 +89,14 @@ def _is_gone(change: Change, tests: Collection[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _TestFile:
-    """What a test file holds."""
+    """The contents of a test file."""
 
     tests: int
     is_blank: bool
 
 
 async def _count_tests(mode: str, path: str, read: Callable[[str, int], Awaitable[bytes | None]]) -> _TestFile | None:
-    """Count the tests of one file; `None` where it is too large."""
+    """Count the tests of one file; `None` if it is too large."""
     content = await read(path, MOST_BYTES) if mode in PLAIN else b""
     if content is None or len(content) >= MOST_BYTES:
         return None

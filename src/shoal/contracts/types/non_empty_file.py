@@ -1,4 +1,4 @@
-"""The contract `non_empty_file`: a plain file of the work has something in it."""
+"""The contract `non_empty_file`: a regular file of the work is not empty."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -21,8 +21,8 @@ def build(keys: "ContractShape", schemas: Mapping[str, str]) -> NonEmptyFile:
 
 
 async def check(contract: NonEmptyFile, bench: Workbench) -> str | None:
-    """Say that the file is missing or empty, or `None`."""
+    """Return that the file is missing or empty, or `None`."""
     content = await read_file(bench, contract.path, BLANK_BYTES)
     if content is None:
-        return f"{show_file(bench, contract.path)} is not there, or is no plain file"
-    return None if content.strip() else f"{show_file(bench, contract.path)} is empty, or blank"
+        return f"{show_file(bench, contract.path)} is missing, or is not a regular file"
+    return None if content.strip() else f"{show_file(bench, contract.path)} is empty or blank"

@@ -1,4 +1,4 @@
-"""The contract `source_diff`: at least so many files that fit its patterns are changed."""
+"""The contract `source_diff`: at least a number of files that match its patterns are changed."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ def build(keys: "ContractShape", schemas: Mapping[str, str]) -> SourceDiff:
 
 
 async def check(contract: SourceDiff, bench: Workbench) -> str | None:
-    """Say that too few files are changed, or `None`."""
+    """Return that too few files are changed, or `None`."""
     from shoal.contracts.committed_files import fitting  # it runs git
 
     changed = [change.path for change in await bench.changes()]
@@ -33,6 +33,6 @@ async def check(contract: SourceDiff, bench: Workbench) -> str | None:
     if len(counted) >= contract.min_files:
         return None
     beside = [path for path in changed if path not in counted]
-    also = f"; changed besides: {list_paths(beside, bench.mask)}" if beside else ""
+    also = f"; also changed: {list_paths(beside, bench.mask)}" if beside else ""
     wanted = f"of {', '.join(contract.paths)}" + (f" without {', '.join(contract.exclude)}" if contract.exclude else "")
-    return f"{len(counted)} files {wanted} are changed, and at least {contract.min_files} are asked for{also}"
+    return f"{len(counted)} files {wanted} are changed, but at least {contract.min_files} are required{also}"
