@@ -137,8 +137,9 @@ class Governor:
             return
         async with contextlib.AsyncExitStack() as stack:
             try:
+                self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 await stack.enter_async_context(hold_lock(self._file.with_suffix(".lock"), timeout=LOCK_SECONDS))
-            except Broken:  # what another process blocks is no reason to stop
+            except (Broken, OSError):  # what another process blocks is no reason to stop
                 yield self._state
                 return
             self._state = read_state(self._file) or self._state

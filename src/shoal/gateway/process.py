@@ -7,8 +7,8 @@ import resource
 import socket
 
 from shoal.gateway.control_socket import ControlSocket, Message
+from shoal.gateway.model_calls import ModelCalls
 from shoal.gateway.server import SessionServer
-from shoal.gateway.upstream import UpstreamPool
 from shoal.model.gateway import SessionOrder
 
 
@@ -33,7 +33,7 @@ class _GatewayProcess:
     def __init__(self, end: socket.socket, group: asyncio.TaskGroup) -> None:
         self.closed = asyncio.Event()
         self._group = group
-        self._pool = UpstreamPool(os.environ)
+        self._calls = ModelCalls(os.environ)
         self._sessions: dict[str, asyncio.Task[None]] = {}
         self._control = ControlSocket(end, self._receive, self.closed.set)
 
@@ -47,7 +47,7 @@ class _GatewayProcess:
     def _open(self, order: SessionOrder, listeners: list[socket.socket]) -> None:
         model_listener, connect_listener = listeners
         connect_listener.close()
-        server = SessionServer(order, self._pool, self._control.send)
+        server = SessionServer(order, self._calls, self._control.send)
         task = self._group.create_task(server.serve(model_listener))
         self._sessions[order.session] = task
 

@@ -6,10 +6,7 @@ import hmac
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import AsyncIterator
 
 import h11
 
@@ -21,9 +18,9 @@ from shoal.gateway.client_connection import (
     RequestHead,
     RequestRefused,
 )
-from shoal.gateway.meters import TokenUsage
-from shoal.gateway.providers import PROVIDERS, Headers, Provider, Route
-from shoal.gateway.upstream import UpstreamAnswer, UpstreamFailed, UpstreamPool
+from shoal.gateway.model_calls import CallInProgress, CheckedCall, Exchange, ModelCalls, Tell
+from shoal.gateway.providers import PROVIDERS, Provider
+from shoal.gateway.upstream import UpstreamFailed
 from shoal.model.gateway import SessionOrder, Upstream
 
 MOST_CONNECTIONS = 128
@@ -32,12 +29,6 @@ REQUESTS_EACH_SECOND = 50.0
 BURST = 100.0
 MOST_BODY_BYTES = 4 * BODY_BYTES
 """Of all requests of a session that are under way."""
-NOT_PASSED_BACK = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-connection set-cookie trailer transfer-encoding upgrade".split()
-)
-
-Tell = Callable[[Mapping[str, Any]], None]
-"""Sends a message to the coordinator."""
 
 
 class ArrivalRate:
@@ -78,50 +69,12 @@ class ByteRoom:
                 self._more.notify_all()
 
 
-@dataclass(slots=True, kw_only=True)
-class Exchange:
-    """A request and its answer, as far as it has come; told when it has ended."""
-
-    upstream: str
-    path: str
-    began: float = field(default_factory=time.monotonic)
-    first_at: float | None = None
-    status: int = 0
-    error: str = ""
-    usage: TokenUsage | None = None
-
-    def message(self, session: str) -> dict[str, Any]:
-        """Describe it to the coordinator."""
-        now = time.monotonic()
-        return {
-            "event": "exchange",
-            "session": session,
-            "upstream": self.upstream,
-            "path": self.path,
-            "status": self.status,
-            "error": self.error,
-            "usage": None if self.usage is None else asdict(self.usage),
-            "seconds": round(now - self.began, 4),
-            "first_token_seconds": None if self.first_at is None else round(self.first_at - self.began, 4),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedCall:
-    """A request that may pass, with the way it goes."""
-
-    upstream: Upstream
-    provider: Provider
-    route: Route
-    request: RequestHead
-
-
 class SessionServer:
     """All connections of one session's sandboxes."""
 
-    def __init__(self, order: SessionOrder, pool: UpstreamPool, tell: Tell) -> None:
+    def __init__(self, order: SessionOrder, calls: ModelCalls, tell: Tell) -> None:
         self._order = order
-        self._pool = pool
+        self._calls = calls
         self._tell = tell
         self._upstreams = {upstream.name: upstream for upstream in order.upstreams}
         self._connections = asyncio.Semaphore(MOST_CONNECTIONS)
@@ -205,11 +158,13 @@ class SessionServer:
         size = int(lengths[0]) if lengths else BODY_BYTES if call.request.values(b"transfer-encoding") else 0
         async with self._bodies.hold(size):
             body = await client.read_body()
+            exchange = Exchange(upstream=call.upstream.name, path=call.route.path)
             if call.route.is_answer:
                 if why := call.provider.refusal(body, self._order.grants):
                     raise RequestRefused(403, why)
+                exchange.model = call.provider.find_model(call.route, body)
+                self._calls.assert_budget(self._order, call, exchange.model, self._tell)
                 body = call.provider.prepare(call.route, body)
-            exchange = Exchange(upstream=call.upstream.name, path=call.route.path)
             try:
                 return await self._ask(client, call, body, exchange)
             except UpstreamFailed as error:
@@ -219,50 +174,28 @@ class SessionServer:
                 raise RequestRefused(502, str(error)) from None
             finally:
                 if call.route.is_answer:
+                    self._calls.count(self._order, call, exchange)
                     self._tell(exchange.message(self._order.session))
 
     async def _ask(self, client: ClientConnection, call: CheckedCall, body: bytes, exchange: Exchange) -> bool:
         """Ask the upstream, and stop when the client has gone."""
+        asked = CallInProgress(
+            calls=self._calls,
+            order=self._order,
+            call=call,
+            body=body,
+            client=client,
+            exchange=exchange,
+            tell=self._tell,
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 watch = group.create_task(client.wait_until_gone())
-                is_reusable = await self._stream(client, call, body, exchange)
+                is_reusable = await asked.run()
                 watch.cancel()
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
         return is_reusable
-
-    async def _stream(self, client: ClientConnection, call: CheckedCall, body: bytes, exchange: Exchange) -> bool:
-        upstream, provider = call.upstream, call.provider
-        headers = provider.set_key(call.request.headers, upstream.key, is_bearer=upstream.is_bearer)
-        target = provider.upstream_target(urlsplit(upstream.url).path, call.route)
-        async with self._pool.ask(upstream.url, (call.route.method, target, headers), body) as answer:
-            exchange.status = answer.status
-            if 300 <= answer.status < 400:
-                raise UpstreamFailed(f"{upstream.name} answered with a redirect, which is not followed")
-            await client.begin(answer.status, _headers_back(answer))
-            await self._copy(client, call, answer, exchange)
-        return await client.finish()
-
-    async def _copy(
-        self, client: ClientConnection, call: CheckedCall, answer: UpstreamAnswer, exchange: Exchange
-    ) -> None:
-        """Pass the body on, part by part, and count what it says of usage."""
-        meter, key = call.provider.meter(), call.upstream.key.encode()
-        try:
-            async for chunk in answer.chunks():
-                if exchange.first_at is None:
-                    exchange.first_at = time.monotonic()
-                if key and key in chunk:  # an error message may repeat it
-                    chunk = chunk.replace(key, b"*" * len(key))
-                await client.send(chunk)
-                meter.feed(chunk)
-        finally:
-            exchange.usage = meter.usage
-
-
-def _headers_back(answer: UpstreamAnswer) -> Headers:
-    return [(name, value) for name, value in answer.headers if name.lower() not in NOT_PASSED_BACK]
 
 
 def _error(provider: Provider | None, status: int, message: str) -> bytes:

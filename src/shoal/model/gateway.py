@@ -55,12 +55,14 @@ class SessionOrder:
     upstreams: tuple[Upstream, ...]
     hosts: tuple[str, ...] = ()
     grants: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    """The budgets that what it spends counts towards, by their names."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
         """Read an order from its fields, as a process of ours sent them."""
         upstreams = tuple(Upstream(**upstream) for upstream in fields["upstreams"])
-        lists = {name: tuple(fields[name]) for name in ("hosts", "grants")}
+        lists = {name: tuple(fields[name]) for name in ("hosts", "grants", "scopes")}
         return cls(**{**fields, **lists, "upstreams": upstreams})
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
@@ -209,6 +210,8 @@ GATEWAY_LOST = "the gateway to its model ended unexpectedly; run it again, or se
 LINGER_SECONDS = 2.0
 """How long a client may take to exit after it reported its end; some write files or wait for slow hosts."""
 STALL_SECONDS = 900.0
+GATEWAY_SECONDS = 5.0
+"""After which the gateway has told again that it holds a request back."""
 
 
 class InteractiveReader(Reader, Protocol):
@@ -243,6 +246,7 @@ async def _run_with_model(session: Session, talk: InteractiveReader | None, mode
     logins = _write_client_files(session, model)
     reader = talk or worker.adapter.reader()
     output = None if reader is None else _client_output(session, reader)
+    model.on_wait = functools.partial(_note_wait, output or session.log)
     meter = session.control.meter
     with context.enforcer.group(session.id, worker.limits) as group, meter.hold(group):
         bounds = session_bounds(session, group)
@@ -281,6 +285,13 @@ async def _run_with_model(session: Session, talk: InteractiveReader | None, mode
         return ended
     ended = _apply_client_verdict(worker, ended, reader, seen)
     return replace(ended, has_acted=output.has_acted, counted=output.counted)
+
+
+def _note_wait(log: ClientOutput | OutputLog, upstream: str, seconds: float) -> None:
+    """Show that the agent waits for its model, which is no stall: the gateway tells it again while that lasts."""
+    log.act(
+        Activity(act=Act.RETRY, text=f"waiting for the rate limit of {upstream}", seconds=seconds + GATEWAY_SECONDS)
+    )
 
 
 def _client_output(session: Session, reader: Reader) -> ClientOutput:

@@ -68,6 +68,10 @@ class ClientOutput:
         self._tell()
         return self._words.rest(stream, data)
 
+    def act(self, activity: Activity) -> None:
+        """Note an activity that others saw, as if the client had told it."""
+        self._take(activity)
+
     def close(self) -> None:
         """Read the unfinished last line, and end the log."""
         self._lines.close()

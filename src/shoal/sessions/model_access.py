@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.adapters.client import Client
@@ -102,6 +102,8 @@ class ModelAccess:
     gateway: GatewaySession | None = None
     answers: int = 0
     usage: dict[str, float] = field(default_factory=dict)
+    on_wait: Callable[[str, float], None] | None = None
+    """Is told of a model whose rate limit holds the agent back, and for how many seconds at least."""
 
     @property
     def access(self) -> GatewayAccess | None:
@@ -133,6 +135,8 @@ class ModelAccess:
 
     def note_message(self, message: Message) -> None:
         """Record what the gateway says about the session."""
+        if message["event"] == "waiting" and self.on_wait is not None:
+            self.on_wait(message["upstream"], message["seconds"])
         if message["event"] == "exchange":
             answered = _describe_answer(self.session, message)
             self.answers += 1
@@ -150,18 +154,23 @@ def _describe_answer(session: Session, message: Message) -> ModelAnswered:
     used = message["usage"] or {}
     cached = used.get("cached_input", 0)
     read = used.get("input", 0) + cached + used.get("cache_write", 0) + used.get("cache_write_1h", 0)
-    usage = (
-        {"input_tokens": read, "cached_input_tokens": cached, "output_tokens": used.get("output", 0)} if used else {}
-    )
+    usage: dict[str, float] = {}
+    if used:
+        usage = {"input_tokens": read, "cached_input_tokens": cached, "output_tokens": used.get("output", 0)}
+    spent = message["spent"]
+    if spent is not None and not spent["unpriced"]:
+        usage["cost_usd"] = float(spent["usd"])
     return ModelAnswered(
         run=session.context.run,
         session=session.id,
         upstream=message["upstream"],
         model=session.context.mask.text(used.get("model", "")),
         status=message["status"],
-        usage=usage if used else {},
+        usage=usage,
         seconds=message["seconds"],
         first_token_seconds=message["first_token_seconds"],
+        retries=message["retries"],
+        waited_seconds=message["waited_seconds"],
         error=session.context.mask.text(message["error"]),
     )
 

@@ -88,11 +88,15 @@ def _make_folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def _find_folder(environ: Mapping[str, str]) -> Path | None:
-    """Find the folder of the list: never in the home of another user, which `sudo` may leave in HOME."""
+    return find_user_folder(environ, "repositories")
+
+
+def find_user_folder(environ: Mapping[str, str], name: str) -> Path | None:
+    """Find a folder of this user's state: never in the home of another user, which `sudo` may leave in HOME."""
     for base in _candidates(environ):
         nearest = next(folder for folder in (base, *base.parents) if folder.exists())
         if nearest.stat().st_uid == os.geteuid():
-            return base / "shoal" / "repositories"
+            return base / "shoal" / name
     return None
 
 

@@ -1,0 +1,222 @@
+"""Asks the servers of models: held to rate limits and budgets, counted, and passed on as the answer comes."""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from shoal.gateway.account import is_for_good, read_retry_after, utc_now
+from shoal.gateway.budget import BudgetBook
+from shoal.gateway.client_connection import ClientConnection, RequestHead, RequestRefused
+from shoal.gateway.governor import Asker, Governor
+from shoal.gateway.meters import TokenUsage
+from shoal.gateway.providers import Headers, Provider, Route
+from shoal.gateway.upstream import UpstreamAnswer, UpstreamFailed, UpstreamPool
+from shoal.model.budget import Spending
+from shoal.model.gateway import SessionOrder, Upstream
+from shoal.store.known_repositories import find_user_folder
+
+THROTTLED = (429, 529)
+PATIENCE = 300.0
+"""How long a request is held back and tried again for a rate limit, before its client is told."""
+LONGEST_REFUSAL = 64 * 1024
+TOLD_EVERY = 2.0
+NOTICEABLE_WAIT = 0.5
+NOT_PASSED_BACK = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-connection set-cookie trailer transfer-encoding upgrade".split()
+)
+
+Tell = Callable[[Mapping[str, Any]], None]
+"""Sends a message to the coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCall:
+    """A request that may pass, with the way it goes."""
+
+    upstream: Upstream
+    provider: Provider
+    route: Route
+    request: RequestHead
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """A request and its answer, as far as it has come; told when it has ended."""
+
+    upstream: str
+    path: str
+    model: str = ""
+    """As the request names it."""
+    began: float = field(default_factory=time.monotonic)
+    first_at: float | None = None
+    status: int = 0
+    error: str = ""
+    usage: TokenUsage | None = None
+    spent: Spending | None = None
+    retries: int = 0
+    waited: float = 0.0
+
+    def message(self, session: str) -> dict[str, Any]:
+        """Describe it to the coordinator."""
+        now = time.monotonic()
+        return {
+            "event": "exchange",
+            "session": session,
+            "upstream": self.upstream,
+            "path": self.path,
+            "status": self.status,
+            "error": self.error,
+            "usage": None if self.usage is None else asdict(self.usage),
+            "spent": None if self.spent is None else self.spent.document(),
+            "seconds": round(now - self.began, 4),
+            "first_token_seconds": None if self.first_at is None else round(self.first_at - self.began, 4),
+            "retries": self.retries,
+            "waited_seconds": round(self.waited, 3),
+        }
+
+
+class ModelCalls:
+    """What all sessions of the gateway share: connections, the rate limits of accounts, and budgets."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.pool = UpstreamPool(environ)
+        self.book = BudgetBook()
+        self._governors: dict[str, Governor] = {}
+        self._folder = find_user_folder(environ, "governor")
+
+    def governor(self, upstream: Upstream) -> Governor:
+        """Return the governor of the account that an upstream's key belongs to."""
+        account = f"{upstream.url} {hashlib.sha256(upstream.key.encode()).hexdigest()}"
+        if account not in self._governors:
+            self._governors[account] = Governor(account, self._folder)
+        return self._governors[account]
+
+    def assert_budget(self, order: SessionOrder, call: CheckedCall, model: str, tell: Tell) -> None:
+        """Refuse a request for which nothing is left, or whose cost nobody could count, and tell the coordinator."""
+        reached = self.book.find_reached(order.scopes)
+        why = None if reached is None else reached.why_stopped
+        if why is not None:
+            tell({"event": "budget", "session": order.session, "why": why})
+        why = why or self.book.refuse_unpriced(order.scopes, call.upstream.format, model, _today())
+        if why is not None:
+            raise RequestRefused(403, why)
+
+    def count(self, order: SessionOrder, call: CheckedCall, exchange: Exchange) -> None:
+        """Count what an answer cost towards the budgets of its session."""
+        if exchange.usage is not None:
+            exchange.spent = self.book.spend(order.scopes, call.upstream.format, exchange.usage, _today())
+
+
+def _today() -> Any:  # noqa: ANN401
+    return datetime.now(UTC).date()
+
+
+@dataclass(slots=True, kw_only=True)
+class CallInProgress:
+    """One request on its way to its model, and the answer on its way back."""
+
+    calls: ModelCalls
+    order: SessionOrder
+    call: CheckedCall
+    body: bytes
+    client: ClientConnection
+    exchange: Exchange
+    tell: Tell
+    _told_at: float = 0.0
+
+    async def run(self) -> bool:
+        """Ask until there is an answer, and say whether the client's connection may be used again."""
+        if not self.call.route.is_answer:  # a count or a list is not what accounts are limited by
+            async with self._ask() as answer:
+                return await self._pass_on(answer)
+        patient_until = time.monotonic() + PATIENCE
+        governor = self.calls.governor(self.call.upstream)
+        asker = Asker(self.order.run, self.order.session)
+        while True:
+            async with governor.slot(asker, on_wait=self._note_wait) as slot:
+                self.exchange.waited += slot.waited
+                async with self._ask() as answer:
+                    if answer.status not in THROTTLED:
+                        await slot.answer()
+                        return await self._pass_on(answer)
+                    refusal = await _read_refusal(answer)
+                if not refusal.is_for_good:
+                    await slot.refuse(refusal.retry_after)
+            if refusal.is_for_good or time.monotonic() + (refusal.retry_after or 0) > patient_until:
+                headers = [pair for pair in _headers_back(answer) if pair[0].lower() != b"content-length"]
+                return await self.client.answer(answer.status, headers, self._without_key(refusal.body))
+            self.exchange.retries += 1
+
+    def _ask(self) -> Any:  # noqa: ANN401
+        call, upstream = self.call, self.call.upstream
+        headers = call.provider.set_key(call.request.headers, upstream.key, is_bearer=upstream.is_bearer)
+        target = call.provider.upstream_target(urlsplit(upstream.url).path, call.route)
+        return self.calls.pool.ask(upstream.url, (call.route.method, target, headers), self.body)
+
+    async def _pass_on(self, answer: UpstreamAnswer) -> bool:
+        self.exchange.status = answer.status
+        if 300 <= answer.status < 400:
+            raise UpstreamFailed(f"{self.call.upstream.name} answered with a redirect, which is not followed")
+        await self.client.begin(answer.status, _headers_back(answer))
+        await self._copy(answer)
+        return await self.client.finish()
+
+    async def _copy(self, answer: UpstreamAnswer) -> None:
+        """Pass the body on, part by part, and count what it says of usage."""
+        meter, is_whole = self.call.provider.meter(), False
+        try:
+            async for chunk in answer.chunks():
+                if self.exchange.first_at is None:
+                    self.exchange.first_at = time.monotonic()
+                meter.feed(chunk)
+                await self.client.send(self._without_key(chunk))
+            is_whole = True
+        finally:
+            self.exchange.usage = meter.usage
+            if answer.status == 200 and self.call.route.is_answer and (self.exchange.usage is None or not is_whole):
+                # Who hangs up before the count comes has been answered all the same.
+                self.exchange.usage = meter.estimate(len(self.body), self.exchange.model)
+
+    def _without_key(self, chunk: bytes) -> bytes:
+        """Take the key out of an answer: an error message may repeat it."""
+        key = self.call.upstream.key.encode()
+        return chunk.replace(key, b"*" * len(key)) if key and key in chunk else chunk
+
+    def _note_wait(self, seconds: float) -> None:
+        """Tell the coordinator that the request is held back, now and then."""
+        now = asyncio.get_running_loop().time()
+        if seconds >= NOTICEABLE_WAIT and now - self._told_at >= TOLD_EVERY:
+            self._told_at = now
+            upstream = self.call.upstream.name
+            waiting = {"event": "waiting", "session": self.order.session, "upstream": upstream}
+            self.tell({**waiting, "seconds": round(seconds, 3)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    body: bytes
+    retry_after: float | None
+    is_for_good: bool
+
+
+async def _read_refusal(answer: UpstreamAnswer) -> _Refusal:
+    body = bytearray()
+    async for chunk in answer.chunks():
+        body += chunk[: LONGEST_REFUSAL - len(body)]
+    headers = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = {}
+    known = document if isinstance(document, dict) else {}
+    return _Refusal(bytes(body), read_retry_after(headers, known, utc_now()), is_for_good(headers, known))
+
+
+def _headers_back(answer: UpstreamAnswer) -> Headers:
+    return [(name, value) for name, value in answer.headers if name.lower() not in NOT_PASSED_BACK]

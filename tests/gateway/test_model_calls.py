@@ -1,0 +1,165 @@
+"""Requests through the gateway's server: held to rate limits and budgets, and counted to the cent."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from shoal.gateway.model_calls import ModelCalls
+from shoal.gateway.server import SessionServer
+from shoal.model.budget import ScopedBudget, SpendingLimit
+from shoal.model.gateway import SessionOrder, Upstream
+from shoal.testing.model import Cut, Delay, Fail, ModelServer, Request, Say, Script, Turn, Usage
+
+SONNET = "claude-sonnet-4-5"
+BODY = {"model": SONNET, "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]}
+
+
+@dataclass
+class Gateway:
+    """The gateway's own process, without the process: sessions are served on loopback."""
+
+    model: ModelServer
+    calls: ModelCalls
+    group: asyncio.TaskGroup
+    said: list[dict[str, Any]] = field(default_factory=list)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def client(self, session: str, run: str = "r", scopes: tuple[str, ...] = ()) -> httpx2.AsyncClient:
+        """Open a session, and give a client in it."""
+        upstream = Upstream(name="anthropic", url=self.model.url, format="anthropic", key="real-key")
+        order = SessionOrder(session=session, run=run, step="work", upstreams=(upstream,), scopes=scopes)
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        server = SessionServer(order, self.calls, lambda message: self.said.append(dict(message)))
+        self.tasks.append(self.group.create_task(server.serve(listener)))
+        headers = {"x-api-key": order.token}
+        return httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}/anthropic", headers=headers, timeout=60)
+
+    def exchanges(self) -> list[dict[str, Any]]:
+        return [message for message in self.said if message["event"] == "exchange"]
+
+
+@contextlib.asynccontextmanager
+async def serving(script: Script, state: Path) -> AsyncIterator[Gateway]:
+    async with ModelServer(script) as model, asyncio.TaskGroup() as group:
+        gateway = Gateway(model, ModelCalls({"XDG_STATE_HOME": str(state)}), group)
+        yield gateway
+        for task in gateway.tasks:
+            task.cancel()
+        await asyncio.wait(gateway.tasks)
+        gateway.calls.pool.close()
+
+
+def limit(each: int, seconds: float) -> Callable[[Request], Turn]:
+    """Refuse whatever is over so many requests in a window."""
+    window = [time.monotonic(), each]
+
+    def turn(request: Request) -> Turn:
+        now = time.monotonic()
+        if now - window[0] >= seconds:
+            window[:] = [now, each]
+        window[1] -= 1
+        return Say("ok") if window[1] >= 0 else Fail(429, retry_after=round(seconds - (now - window[0]), 3))
+
+    return turn
+
+
+async def test_twenty_agents_in_a_storm_all_finish_and_none_sees_a_refusal(tmp_path: Path) -> None:
+    async with serving(limit(20, 0.5), tmp_path) as gateway:
+        ended: dict[str, float] = {}
+
+        async def work(name: str) -> None:
+            async with gateway.client(name, run=f"r{int(name) % 2}") as http:
+                for _ in range(6):
+                    answer = await http.post("/v1/messages", json=BODY)
+                    assert answer.status_code == 200, answer.text
+                ended[name] = time.monotonic()
+
+        async with asyncio.TaskGroup() as agents:
+            for number in range(20):
+                agents.create_task(work(str(number)))
+        sent = len(gateway.model.requests)
+
+    assert len(ended) == 20
+    assert sent <= 1.3 * 120, f"{sent} requests for 120 answers"
+    assert max(ended.values()) - min(ended.values()) < 2.5
+    assert sum(exchange["retries"] for exchange in gateway.exchanges()) == sent - 120
+    assert {message["event"] for message in gateway.said} <= {"exchange", "waiting"}
+
+
+async def test_who_must_wait_long_is_said_to_wait_and_a_refusal_for_good_is_passed_on(tmp_path: Path) -> None:
+    async with serving([Fail(429, retry_after=1.0), Say("ok")], tmp_path) as gateway, gateway.client("s") as http:
+        assert (await http.post("/v1/messages", json=BODY)).status_code == 200
+    (waiting,) = [message for message in gateway.said if message["event"] == "waiting"]
+    (exchange,) = gateway.exchanges()
+
+    assert 0.5 < waiting["seconds"] <= 1
+    assert (exchange["retries"], exchange["status"]) == (1, 200)
+    assert exchange["waited_seconds"] > 0.8
+    async with serving([Fail(429, retry_after=3600)], tmp_path / "other") as gateway, gateway.client("s") as http:
+        refused = await http.post("/v1/messages", json=BODY)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "3600")
+    assert len(gateway.model.requests) == 1
+
+
+async def test_a_budget_that_is_reached_ends_its_sessions_and_the_sum_is_exact(tmp_path: Path) -> None:
+    spent = Usage(input=1234, output=567, cached=1000)
+    async with serving(lambda _: Say("ok", spent), tmp_path) as gateway:
+        gateway.calls.book.add([ScopedBudget(scope="step:a", limit=SpendingLimit(usd=Decimal("0.05")))])
+        async with gateway.client("a", scopes=("run", "step:a")) as a, gateway.client("b", scopes=("run",)) as b:
+            statuses = [(await a.post("/v1/messages", json=BODY)).status_code for _ in range(7)]
+            refused = await a.post("/v1/messages", json=BODY)
+            assert (await b.post("/v1/messages", json=BODY)).status_code == 200, "the others go on"
+        log = gateway.model.usage
+        book = gateway.calls.book.budgets(["step:a"])[0]
+
+    each = (Decimal(234) * 3 + 1000 * Decimal("0.3") + 567 * 15) / 1_000_000
+    assert statuses == [200] * 6 + [403]
+    assert "the budget of step a is reached: $0.06 of $0.05" in refused.json()["error"]["message"]
+    assert book.spent.usd == 6 * each
+    assert (log.input, log.output) == (7 * 1234, 7 * 567)
+    assert sum(Decimal(exchange["spent"]["usd"]) for exchange in gateway.exchanges()) == 7 * each
+    reached = [message for message in gateway.said if message["event"] == "budget"]
+    assert [message["session"] for message in reached] == ["a", "a"]
+
+
+async def test_a_model_without_a_price_is_refused_only_under_a_budget_of_dollars(tmp_path: Path) -> None:
+    async with serving([Say("ok")], tmp_path) as gateway:
+        gateway.calls.book.add([ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal(5)))])
+        async with gateway.client("a", scopes=("run",)) as a, gateway.client("b") as b:
+            refused = await a.post("/v1/messages", json={**BODY, "model": "mine"})
+            free = await b.post("/v1/messages", json={**BODY, "model": "mine"})
+
+    assert (refused.status_code, free.status_code) == (403, 200)
+    assert "'mine' has no price" in refused.text
+    (exchange,) = gateway.exchanges()
+    assert exchange["spent"]["unpriced"] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "turn", [Cut(after_chunks=12, of=Say("word " * 100)), Delay(0, Say("word " * 300), between=0.01)]
+)
+async def test_who_hangs_up_before_the_count_comes_has_spent_it_all_the_same(tmp_path: Path, turn: Turn) -> None:
+    async with serving([turn], tmp_path) as gateway:
+        gateway.calls.book.add([ScopedBudget(scope="run", limit=SpendingLimit(tokens=10**6))])
+        async with gateway.client("a", scopes=("run",)) as http:
+            with contextlib.suppress(httpx2.RemoteProtocolError):
+                async with http.stream("POST", "/v1/messages", json={**BODY, "stream": True}) as answer:
+                    async for _ in answer.aiter_raw():
+                        if isinstance(turn, Delay):
+                            break
+        while not gateway.exchanges():
+            await asyncio.sleep(0.01)
+        (budget,) = gateway.calls.book.budgets(["run"])
+
+    assert gateway.exchanges()[0]["usage"]["is_estimated"]
+    assert 0 < budget.spent.tokens < 3000
