@@ -249,8 +249,10 @@ class _MergeCommand:
 
     async def undo(self) -> int:
         async with self._open_context() as (merge_context, sessions):
+            earlier = merge_context.report.merge
             done = await undo(merge_context, sessions)
-        self._print(done.as_fields(), undo_lines(done, output.paint()))
+        before = earlier.left_out if earlier else ()
+        self._print(done.as_fields(), undo_lines(done, output.paint(), before=before))
         return self._code(done)
 
     @asynccontextmanager

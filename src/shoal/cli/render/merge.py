@@ -1,7 +1,7 @@
 """The result of a merge as text."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from shoal.cli.output import Paint, escape, flat
 from shoal.cli.render.columns import columns, count, heading, join_cells, some
@@ -46,15 +46,17 @@ def next_after_merge(done: MergeReport, program: str) -> str | None:
         return escape(done.delivery.command)
     if done.delivery is None and done.commit is not None and done.branch_fault is None:
         return f"git merge {escape(done.branch)}"
-    conflicting = [result.session for result in done.results if result.status is MergeStatus.CONFLICTS]
-    return f"{program} diff {escape(conflicting[0])}" if conflicting else None
+    stuck = [result for result in done.results if result.status.needs_a_person]
+    stuck.sort(key=lambda result: result.status is not MergeStatus.CONFLICTS)
+    return f"{program} diff {escape(stuck[0].session)}" if stuck else None
 
 
-def undo_lines(done: MergeReport, paint: Paint) -> Iterator[str]:
-    """Describe what was taken out, and what is left."""
+def undo_lines(done: MergeReport, paint: Paint, *, before: Collection[str] = ()) -> Iterator[str]:
+    """Describe what was taken out, besides what was out *before*, and what is left."""
     stuck = [result for result in done.results if result.status.needs_a_person]
     yield from _table(stuck, paint)
-    yield f"removed from {escape(done.branch)}: {some(done.left_out) or 'nothing'}"
+    removed = [session for session in done.left_out if session not in before]
+    yield f"removed from {escape(done.branch)}: {some(removed) or 'nothing, it was not there'}"
     if done.commit is None:
         yield f"{escape(done.branch)} is empty and was deleted; the agents' own branches stay"
     if done.delivery is not None:

@@ -222,6 +222,7 @@ def remarks(worker: WorkerResult) -> Iterator[str]:
     """Say what a person should know of a worker's work, escaped."""
     if worker.purpose is Purpose.VERIFY and not worker.status.is_good:
         yield from (f"    > {escape(line)}" for line in worker.output.splitlines()[-LAST_LINES:])
+        yield f"    `shoal logs {escape(worker.session)}` shows all of it"
     if worker.attempts > 1:
         yield f"attempt {worker.attempts}"
     if spent := usage_text(worker.usage):
