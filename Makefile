@@ -36,7 +36,7 @@ test-clients: setup
 # the dashboard in Debian's Chromium
 test-browser: setup
 	@sh scripts/browser
-	$(PYTEST) -m browser tests/dashboard
+	$(PYTEST) -m 'browser and not deep' tests/dashboard
 
 # hundreds of runs that are killed and resumed: at every crash point, and at random; an hour and more
 test-kills: setup
@@ -44,6 +44,7 @@ test-kills: setup
 
 # the long ones, those that measure time alone; then, as root, once more as a user without any rights, in a copy of this tree
 test-deep: setup clients
+	@sh scripts/browser
 	$(PYTEST) $(AT_ONCE) -m 'deep and not alone' tests
 	$(PYTEST) -m 'deep and alone' tests
 	[ "$$(id -u)" -ne 0 ] || $(MAKE) --no-print-directory test-user

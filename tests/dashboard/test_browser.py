@@ -3,13 +3,12 @@
 import json
 import os
 import re
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from tests.cli.conftest import Shoal
 from tests.dashboard.serving import SECONDS, Dashboard, serving
@@ -40,18 +39,6 @@ pipelines:
       - {name: quick, needs: [ship], agent: quick, prompt: "be quick"}
       - {name: listen, needs: [ship], agent: listener, prompt: "listen"}
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
-    path = shutil.which("chromium")
-    assert path is not None, "run `sh scripts/browser`"
-    with sync_playwright() as playwright:
-        expect.set_options(timeout=SECONDS * 1000)
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Who may use the dashboard: one browser that opened the one-time link, by the right name, from our own pages."""
 
+import asyncio
 import hmac
 import secrets
 from collections.abc import Iterable
@@ -9,12 +10,13 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 WRITE_HEADER = "x-shoal"
 MAX_BODY_BYTES = 256 * 1024
+BODY_SECONDS = 20.0
 MAX_PASSWORD_TRIES = 20
 SAFE_METHODS = ("GET", "HEAD")
 POLICY = "; ".join(
@@ -42,6 +44,7 @@ NO_ENTRY = (
     "This page needs the link that `shoal serve` printed.\n"
     "Each link opens one browser once; press Enter in the terminal of `shoal serve` for a new one.\n"
 )
+NOT_WHOLE = "the request did not come whole, or is too large\n"
 LOGIN_PAGE = Path(__file__).parent / "page" / "login.html"
 
 
@@ -154,7 +157,10 @@ class PageGuard:
     async def _log_in(self, request: Request) -> Response:
         if request.method != "POST":
             return FileResponse(LOGIN_PAGE)
-        body = await request.body()
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            return PlainTextResponse(NOT_WHOLE, 400)
         given = parse_qs(body.decode(errors="replace")).get("password", [""])[0]
         if self._access.use_password(given):
             return self._access.let_in("/")
@@ -188,15 +194,21 @@ def _with_headers(send: Send) -> Send:
 
 
 def _bound_body(receive: Receive) -> Receive:
-    """Read no more of a body than a request of ours has."""
-    read = 0
+    """Read no more of a body than a request of ours has, and wait no longer for it."""
+    read, is_whole = 0, False
+    due = asyncio.get_running_loop().time() + BODY_SECONDS
 
     async def receiver() -> Message:
-        nonlocal read
-        message = await receive()
-        read += len(message.get("body", b""))
-        if read > MAX_BODY_BYTES:
+        nonlocal read, is_whole
+        if is_whole:  # what comes now is the end of the connection
+            return await receive()
+        try:
+            async with asyncio.timeout_at(due):
+                message = await receive()
+        except TimeoutError:
             return {"type": "http.disconnect"}
-        return message
+        read += len(message.get("body", b""))
+        is_whole = not message.get("more_body", False)
+        return message if read <= MAX_BODY_BYTES else {"type": "http.disconnect"}
 
     return receiver

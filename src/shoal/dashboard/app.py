@@ -13,13 +13,13 @@ from pathlib import Path
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from shoal import __version__
-from shoal.dashboard.access import Access, PageGuard, is_ours
+from shoal.dashboard.access import NOT_WHOLE, Access, PageGuard, is_ours
 from shoal.dashboard.actions import Outcome, command_words, run_command
 from shoal.dashboard.documents import error_document, event_document, lane_document, samples_document
 from shoal.dashboard.feed import ChangeFeed, SiteFeed
@@ -35,6 +35,9 @@ EVENTS_AT_ONCE = 500
 MAX_ARTIFACT_BYTES = 64 * 2**20
 MAX_SESSIONS = 50
 MAX_SAMPLES = 120
+MAX_STREAMS = 100
+SEND_SECONDS = 30.0
+"""How long a page may leave unread what it is sent; it can come back for it."""
 AT_ONCE = 4
 """How many commands run at a time for the page."""
 
@@ -47,7 +50,7 @@ def make_app(feed: ChangeFeed, access: Access, environ: Mapping[str, str]) -> St
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        feed.read()
+        feed.begin()
         async with asyncio.TaskGroup() as group:
             following = group.create_task(feed.follow())
             yield
@@ -83,6 +86,8 @@ def _answer(handler: Handler) -> Handler:
             return JSONResponse(error_document(error), 404 if request.method == "GET" else 400)
         except ShoalError as error:
             return JSONResponse(error_document(error), 500)
+        except ClientDisconnect:
+            return PlainTextResponse(NOT_WHOLE, 400)
 
     return answer
 
@@ -98,6 +103,7 @@ class _Pages:
     def __init__(self, feed: ChangeFeed, environ: Mapping[str, str]) -> None:
         self._feed = feed
         self._environ = environ
+        self._streams = 0
         self._turns = asyncio.Semaphore(AT_ONCE)  # each is a process with an interpreter of its own
 
     async def sites(self, request: Request) -> Response:
@@ -109,12 +115,18 @@ class _Pages:
         """Send documents as they change, until the page goes away."""
         site, run = request.query_params.get("site", ""), request.query_params.get("run", "")
         after = request.headers.get("last-event-id") or request.query_params.get("after", "")
-        return EventSourceResponse(self._stream(after, (site, run) if run else None), ping=3600)
+        if self._streams >= MAX_STREAMS:
+            return PlainTextResponse("too many pages are open\n", 503)
+        stream = self._stream(after, (site, run) if run else None)
+        return EventSourceResponse(stream, ping=3600, send_timeout=SEND_SECONDS)
 
     async def _stream(self, after: str, run: tuple[str, str] | None) -> AsyncIterator[ServerSentEvent]:
-        async for number, messages in self._feed.listen(after, run):
-            changes = [{"kind": message.kind, "document": message.document} for message in messages]
-            yield ServerSentEvent(json.dumps(changes), event="changes", id=number)
+        self._streams += 1
+        try:
+            async for number, messages in self._feed.listen(after, run):
+                yield ServerSentEvent(f"[{','.join(message.text for message in messages)}]", event="changes", id=number)
+        finally:
+            self._streams -= 1
 
     async def run(self, request: Request) -> Response:
         """Describe a whole run."""

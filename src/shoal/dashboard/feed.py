@@ -6,6 +6,7 @@ A page gets documents, not events: whoever was away, or reads slowly, gets the n
 import asyncio
 import contextlib
 import itertools
+import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
@@ -14,7 +15,17 @@ from pathlib import Path
 
 from shoal.dashboard.documents import Document, plan_stages, run_card, run_page, session_row
 from shoal.errors import BadInput
-from shoal.model.events import AgentActed, AgentEnded, AgentStarted, Recorded, SessionEnded, StepStarted
+from shoal.model.events import (
+    AgentActed,
+    AgentEnded,
+    AgentStarted,
+    Recorded,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    SessionEnded,
+    StepStarted,
+)
 from shoal.store.fold import Fold
 from shoal.store.killed_runs import find_dead, interrupt_runs
 from shoal.store.paths import StatePaths
@@ -24,6 +35,10 @@ from shoal.store.run_state import RunState, SessionState
 from shoal.store.timeline import Lane, LaneDraft
 
 POLL_SECONDS = 0.25
+LONGEST_POLL_SECONDS = 2.0
+PART_EVENTS = 100
+CHANGES_A_SECOND = 200
+"""How many changed documents a page is sent in a second; more come later, each in its newest form."""
 DEAD_SECONDS = 5.0
 """Between two looks whether somebody still owns the runs that have not ended."""
 BOARD_RUNS = 200
@@ -38,8 +53,9 @@ class DocumentChange:
     """One document with the number of its last change."""
 
     number: int
-    kind: str
     document: Document
+    text: str
+    """The document as JSON, made once for all pages."""
 
 
 @dataclass(slots=True)
@@ -71,6 +87,9 @@ class SiteFeed:
         self._seen = 0
         self._stamp: tuple[int, ...] = ()
         self._runs: dict[str, _RunFeed] = {}
+        self._open: set[str] = set()
+        """The runs without a recorded end."""
+        self._changed: dict[str, set[str]] = {}
         self._dead_due_at = 0.0
 
     @property
@@ -81,7 +100,7 @@ class SiteFeed:
     def run(self, name: str) -> RunState:
         """Return the state of a run; raise `BadInput` where there is none of that name."""
         if name not in self._runs:
-            self.poll()  # it may have started a moment ago
+            self.read_ledger()  # it may have started a moment ago
         feed = self._runs.get(name)
         if feed is None:
             raise BadInput(f"no run named {name[:80]!r} in {self.name}")
@@ -139,58 +158,85 @@ class SiteFeed:
 
     def poll(self) -> dict[str, set[str]]:
         """Read what is new; return the runs that changed, each with its changed sessions."""
-        changed: dict[str, set[str]] = {}
-        if (stamp := _stamp(self.paths)) != self._stamp:
-            self._stamp = stamp
-            for recorded in read_events(self.paths, after=self._seen):
-                self._seen = recorded.seq
-                self._take(recorded, changed)
-        for name, feed in self._runs.items():
+        for _ in self.poll_in_parts():
+            pass
+        return self.take_changed()
+
+    def begin(self) -> None:
+        """Read which runs there are, and follow those at work; what was before is no change."""
+        self.read_ledger()
+        self._follow_changed()
+        self.take_changed()
+
+    def poll_in_parts(self) -> Iterator[None]:
+        """Read what is new, and yield after each part, so that others can work in between."""
+        self.read_ledger()
+        for name, feed in tuple(self._runs.items()):
             if feed.tail is not None and feed.progress is not None:
-                self._follow(name, feed, feed.tail, feed.progress, changed)
-        self._find_dead(changed)
+                yield from self._follow(name, feed, feed.tail, feed.progress)
+        self._find_dead()
+
+    def take_changed(self) -> dict[str, set[str]]:
+        """Return the runs that changed since the last time, each with its changed sessions."""
+        changed, self._changed = self._changed, {}
         return changed
 
-    def _take(self, recorded: Recorded, changed: dict[str, set[str]]) -> None:
+    def read_ledger(self) -> None:
+        """Read what is new of runs and steps."""
+        if (stamp := _stamp(self.paths)) == self._stamp:
+            return
+        self._stamp = stamp
+        for recorded in read_events(self.paths, after=self._seen):
+            self._seen = recorded.seq
+            self._take(recorded)
+
+    def _take(self, recorded: Recorded) -> None:
         event = recorded.event
         feed = self._runs.setdefault(event.run, _RunFeed())
         feed.fold.take(recorded)
         match event:
+            case RunStarted(run=run) | RunResumed(run=run):
+                self._open.add(run)
+            case RunEnded(run=run):
+                self._open.discard(run)
             case StepStarted(step=step):
                 feed.begun.setdefault(step, recorded.at)
             case SessionEnded(session=session):
                 feed.ended[session] = recorded.at
-        sessions = changed.setdefault(event.run, set())
+        sessions = self._changed.setdefault(event.run, set())
         if (session := getattr(event, "session", "")) != "":
             sessions.add(session)
 
-    def _follow(
-        self, name: str, feed: _RunFeed, tail: RunTail, progress: RunProgress, changed: dict[str, set[str]]
-    ) -> None:
-        for recorded in tail.read():
+    def _follow(self, name: str, feed: _RunFeed, tail: RunTail, progress: RunProgress) -> Iterator[None]:
+        for count, recorded in enumerate(tail.read(), 1):
             progress.take(recorded)
             if isinstance(recorded.event, AgentStarted | AgentActed | AgentEnded):
                 feed.lanes.setdefault(recorded.event.session, LaneDraft()).take(recorded)
             if session := getattr(recorded.event, "session", ""):
                 feed.versions[session] = feed.versions.get(session, 0) + 1
-                changed.setdefault(name, set()).add(session)
+                self._changed.setdefault(name, set()).add(session)
+            if count % PART_EVENTS == 0:
+                yield
         if tail.is_over:
             feed.tail = None
 
-    def _find_dead(self, changed: dict[str, set[str]]) -> None:
+    def _find_dead(self) -> None:
         """Follow the runs that are alive, and mark those that nobody owns any more."""
-        for name in changed:
-            feed = self._runs[name]
-            if feed.tail is None and not feed.fold.state().runs[name].status.is_ended:
-                feed.tail, feed.progress = RunTail(self.paths, name), feed.progress or RunProgress()
+        self._follow_changed()
         if time.monotonic() < self._dead_due_at:
             return
         self._dead_due_at = time.monotonic() + DEAD_SECONDS
-        states = {name: feed.fold.state().runs[name] for name, feed in self._runs.items() if not feed.is_dead}
-        dead = find_dead(self.paths, {name: run for name, run in states.items() if not run.status.is_ended})
-        for name in dead:
+        states = {name: self._runs[name].fold.state().runs[name] for name in self._open if not self._runs[name].is_dead}
+        for name in find_dead(self.paths, states):
             self._runs[name].is_dead = True
-            changed.setdefault(name, set()).update(session.session for _, session in _sessions(states[name]))
+            self._changed.setdefault(name, set()).update(session.session for _, session in _sessions(states[name]))
+
+    def _follow_changed(self) -> None:
+        """Follow the logs of those runs that changed and have not ended."""
+        for name in self._open & self._changed.keys():
+            feed = self._runs[name]
+            if feed.tail is None:
+                feed.tail, feed.progress = RunTail(self.paths, name), feed.progress or RunProgress()
 
 
 def _sessions(run: RunState) -> Iterator[tuple[str, SessionState]]:
@@ -234,26 +280,33 @@ class ChangeFeed:
             raise BadInput(f"no repository named {name[:80]!r} here")
         return self.sites[name]
 
+    def begin(self) -> None:
+        """Read which runs there are; their sessions are sent when they change, or with the page of the run."""
+        for site in self.sites.values():
+            site.begin()
+            for run in site.runs:
+                self._put(("run", site.name, run), site.card(run))
+
     async def follow(self) -> None:
         """Read what is new, again and again, until cancelled."""
         while True:
-            started = time.monotonic()
-            if self.read():
+            before, spent = self._last, time.thread_time()
+            for site in self.sites.values():
+                for _ in site.poll_in_parts():
+                    await asyncio.sleep(0)
+                self._publish(site)
+            if self._last > before:
                 async with self._changed:
                     self._changed.notify_all()
-            spent = time.monotonic() - started
-            await asyncio.sleep(max(POLL_SECONDS, 4 * spent))  # a face takes a fifth of a processor at most
+            spent = time.thread_time() - spent  # of a processor, a face takes a fifth at most
+            await asyncio.sleep(min(max(POLL_SECONDS, 4 * spent), LONGEST_POLL_SECONDS))
 
-    def read(self) -> bool:
-        """Read what is new once; say whether anything was."""
-        before = self._last
-        for site in self.sites.values():
-            for run, sessions in site.poll().items():
-                self._put(("run", site.name, run), site.card(run))
-                for row in site.rows(run, sessions):
-                    key = ("session", site.name, run, str(row["session"]))
-                    self._put(key, {**row, "site": site.name, "run": run})
-        return self._last > before
+    def _publish(self, site: SiteFeed) -> None:
+        for run, sessions in site.take_changed().items():
+            self._put(("run", site.name, run), site.card(run))
+            for row in site.rows(run, sessions):
+                key = ("session", site.name, run, str(row["session"]))
+                self._put(key, {**row, "site": site.name, "run": run})
 
     def _put(self, key: Key, document: Document) -> None:
         known = self._messages.pop(key, None)
@@ -261,7 +314,8 @@ class ChangeFeed:
             self._messages[key] = known
             return
         self._last = next(self._numbers)
-        self._messages[key] = DocumentChange(self._last, key[0], document)  # the newest stand last
+        text = json.dumps({"kind": key[0], "document": document})
+        self._messages[key] = DocumentChange(self._last, document, text)  # the newest stand last
 
     async def listen(self, after: str, run: tuple[str, str] | None) -> AsyncIterator[tuple[str, list[DocumentChange]]]:
         """Yield what changed since *after*, an id of an earlier message: cards of all runs, and sessions of *run*."""
@@ -271,6 +325,7 @@ class ChangeFeed:
             messages = self._since(seen, run)
             seen = self._last
             yield f"{self.instance}.{seen}", messages
+            await asyncio.sleep(min(len(messages) / CHANGES_A_SECOND, LONGEST_POLL_SECONDS))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ALIVE_SECONDS), self._changed:
                     await self._changed.wait_for(lambda seen=seen: self._is_closed or self._last > seen)  # type: ignore[misc]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shoal.dashboard.access import Access, local_hosts
 from shoal.dashboard.app import make_app
@@ -21,6 +22,8 @@ LOOPBACK = "127.0.0.1"
 LOOPBACK_NAMES = (LOOPBACK, "localhost", "[::1]")
 MAX_CONNECTIONS = 200
 GRACE_SECONDS = 1
+REQUEST_SECONDS = 10.0
+"""In which a request must have come, after the connection or the answer before."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -83,7 +86,7 @@ async def serve(
     """Serve until interrupted; Enter in the terminal calls *on_link* with a new link."""
     config = uvicorn.Config(
         make_app(feed, listening.access, environ),
-        http="h11",
+        http=_Protocol,
         ws="none",
         lifespan="on",
         log_level="warning",
@@ -102,6 +105,25 @@ async def serve(
             stopping.cancel()
             await feed.close()
             server.should_exit = True
+
+
+class _Protocol(H11Protocol):
+    """Closes a connection on which no request is under way: who sends none, or sends it very slowly, holds a place."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._look_later()
+
+    def _look_later(self) -> None:
+        self.loop.call_later(REQUEST_SECONDS, self._look)
+
+    def _look(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self._look_later()
 
 
 class _Server(uvicorn.Server):
