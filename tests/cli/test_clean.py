@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ agents: {x: {adapter: scripted, script: [{write: {path: a.txt, content: "a\\n"}}
 steps: [{name: one, agent: x, prompt: go}]
 """
 
+SALVAGE = "refs/shoal/salvage"
 LONG_AGO = 1_000_000_000
 
 
@@ -80,6 +82,56 @@ def test_what_no_ref_holds_goes_by_force_only(shoal: Shoal, repo: Path) -> None:
     assert "kept, on no branch" in stayed.out
     assert are_there == [True, True]
     assert found(shoal) == {}
+    assert git(repo, "for-each-ref", "--format=%(refname)", SALVAGE) != "", "its archive"
+
+
+# A repository inside with rules that cost too much to follow cannot be kept as files: no seal ever takes it.
+UNKEPT = (
+    "git init -q nested; echo precious > nested/n; truncate -s 100G nested/.gitignore; ln -s /etc/passwd nested/link;"
+    " chmod 000 nested/n; rm README.md"
+)
+
+
+@pytest.mark.parametrize(("strategy", "top"), [("overlay", "upper"), ("worktree", "worker_0")])
+def test_what_can_never_be_on_a_branch_is_archived_before_it_goes(
+    shoal: Shoal, repo: Path, tmp_path: Path, strategy: str, top: str
+) -> None:
+    shoal("run", "--task", UNKEPT, "--command", "sh -s", "--isolation", strategy)
+    assert "kept, on no branch" in shoal("clean").out
+
+    said = shoal("clean", "--force")
+
+    assert said.code == 0, said.out + said.err
+    assert "archived in refs/shoal/salvage/" in said.out
+    assert found(shoal) == {}
+    (repo / "unpacked").mkdir()
+    refs = git(repo, "for-each-ref", "--format=%(refname)", SALVAGE).split()
+    ref = next(name for name in refs if strategy == "overlay" or name.endswith("-workspace"))
+    command = said.out[said.out.index(f"git cat-file blob {ref}:") :].splitlines()[0]
+    subprocess.run(command.replace("FOLDER", "unpacked"), shell=True, cwd=repo, check=True)
+    nested = repo / "unpacked" / top / "nested"
+    (nested / "n").chmod(0o600)
+    assert (nested / "n").read_text() == "precious\n"
+    assert (nested / "link").is_symlink()
+    result = json.loads(shoal("status", "--json").out)["steps"][0]["worker_results"][0]
+    assert ref in result["kept_refs"]
+    assert result["raw"] is None
+
+
+def test_what_cannot_be_archived_stays_until_it_is_discarded_by_name(shoal: Shoal, repo: Path) -> None:
+    shoal("run", "--task", UNKEPT, "--command", "sh -s")
+    git(repo, "update-ref", SALVAGE, "main")  # where the folder of the refs has to be
+    (raw,) = (path for path in found(shoal)["raw files"] if path.parent.name != "work")
+
+    forced = shoal("clean", "--force")
+    is_there = raw.is_dir()
+    wrong = shoal("clean", "--discard", str(repo))
+    discarded = shoal("clean", "--discard", str(raw))
+
+    assert (forced.code, is_there, wrong.code) == (3, True, 2)
+    assert f"`shoal clean --discard {raw}` deletes it permanently" in forced.out
+    assert discarded.code == 0, discarded.out
+    assert not raw.exists()
 
 
 def test_an_opened_worktree_with_work_in_it_always_stays(shoal: Shoal, pipelines: Path) -> None:

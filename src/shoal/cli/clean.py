@@ -19,7 +19,7 @@ from shoal.cli.repository import find_place
 from shoal.errors import BadInput
 from shoal.model.results import WorkerResult
 from shoal.runs.clean import Cleaning, CleanRequest, clean, find_leftovers, find_merged_branches, find_records
-from shoal.runs.leftovers import Leftover, LeftoverKind, find_target
+from shoal.runs.leftovers import Leftover, LeftoverKind, command_to_unpack, find_target
 from shoal.store.documents import text, worker_document
 
 BROKEN = 3
@@ -48,8 +48,14 @@ def cleaning_lines(done: Cleaning) -> Iterator[str]:
     yield from map(flat, done.notes)
     yield from map(_recovery_line, done.brought_in)
     yield from (f"could not recover {flat(str(failure))}" for failure in done.failures)
+    refs = filter(None, done.salvaged.refs.values())
+    yield from (f"archived in {escape(ref)}: {escape(command_to_unpack(ref))}" for ref in refs)
     yield from _table("removed", done.gone)
     yield from _remaining_lines(done.left)
+    yield from (
+        f"cannot be archived: {flat(why)}; `shoal clean --discard {escape(str(path))}` deletes it permanently"
+        for path, why in done.salvaged.failures.items()
+    )
     if not (done.brought_in or done.gone or done.failures):
         yield NOTHING_ELSE if done.left else NOTHING
     elif done.gone:
@@ -76,7 +82,7 @@ def _remaining_lines(left: Sequence[Leftover]) -> Iterator[str]:
     opened = [item for item in left if item.kind is LeftoverKind.OPENED]
     raw = [item for item in left if item.kind is LeftoverKind.RAW]
     yield from _table("kept, your worktrees (`git worktree remove`, or --force if unchanged):", opened)
-    yield from _table("kept, on no branch (--force deletes them permanently):", raw)
+    yield from _table("kept, on no branch (--force archives them on a ref, then removes them):", raw)
     yield from _table("kept, in use:", [item for item in left if not item.needs_force])
 
 
@@ -113,8 +119,16 @@ def command(
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also remove raw files that are on no branch, and unchanged opened worktrees."),
+        typer.Option(
+            "--force",
+            help="Also remove unchanged opened worktrees, and raw files that are on no branch, after a ref has an "
+            "archive of them.",
+        ),
     ] = False,
+    discard: Annotated[
+        list[Path] | None,
+        typer.Option("--discard", metavar="PATH", help="Delete these raw files permanently, without an archive."),
+    ] = None,
     older_than: Annotated[
         str | None,
         typer.Option(
@@ -134,12 +148,13 @@ def command(
     """Remove what no run needs any more.
 
     Work of killed runs is recovered first; if some cannot be recovered, it is listed and the exit code is 3. Work
-    that is on no branch is removed only with --force, and branches only with --merged: those whose work your
-    branch has, in its history or as the same changes.
+    that is on no branch is removed only with --force, which archives it on a ref first, and branches only with
+    --merged: those whose work your branch has, in its history or as the same changes.
     """
     if into is not None and not merged:
         raise BadInput("--into names the branch for --merged; give both")
     broom = asyncio.run(_clean_request(repo, force=force, older_than=None if older_than is None else age(older_than)))
+    broom = replace(broom, discard=tuple(path.resolve() for path in discard or ()))
     if merged:
         broom = replace(broom, target=asyncio.run(find_target(broom.repository, into)))
     return asyncio.run(_preview(broom, as_json=json) if dry_run else _clean(broom, as_json=json))
@@ -183,7 +198,7 @@ async def _clean(broom: CleanRequest, *, as_json: bool) -> int:
         output.print_out(text(_document(done)))
     else:
         output.print_out("\n".join(cleaning_lines(done)))
-    return BROKEN if done.failures else 0
+    return BROKEN if done.failures or done.salvaged.failures else 0
 
 
 def _document(done: Cleaning) -> dict[str, object]:
@@ -193,6 +208,8 @@ def _document(done: Cleaning) -> dict[str, object]:
             {"run": failure.run, "session": failure.session, "error": failure.why, "raw": failure.raw}
             for failure in done.failures
         ],
+        "archived": {str(path): ref for path, ref in done.salvaged.refs.items() if ref},
+        "not_archived": {str(path): why for path, why in done.salvaged.failures.items()},
         "removed": [_fields(item) for item in done.gone],
         "left": [_fields(item) for item in done.left],
         "freed_bytes": done.freed_bytes,

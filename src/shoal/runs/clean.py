@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal import proc
 from shoal.git.checkout import repository_locked
 from shoal.git.imports import release_abandoned
 from shoal.git.refs import unpin_abandoned
@@ -16,11 +15,20 @@ from shoal.git.repository import dirt
 from shoal.git.run import git
 from shoal.git.snapshot import is_hidden
 from shoal.limits.cgroups import is_orphan
-from shoal.model.command import Command
 from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.runs.leftovers import Leftover, LeftoverKind, Target, find_merged, remove_merged
+from shoal.runs.leftovers import (
+    Leftover,
+    LeftoverKind,
+    Salvaged,
+    Target,
+    assert_session_files,
+    find_merged,
+    find_raw_runs,
+    measure_sizes,
+    remove_merged,
+)
 from shoal.runs.request import RunRequest
 from shoal.sessions.checkpoints import FOLDER, drop_checkpoints, list_kept
 from shoal.sessions.host_probe import TRIAL
@@ -43,7 +51,6 @@ from shoal.workspaces.worktree import forget_worktree
 if TYPE_CHECKING:
     from shoal.runs.recovery import Recovery, RecoveryFailure
 
-DU_SECONDS = 600.0
 TRIAL_SECONDS = 60.0  # longer than any trial of the host takes
 
 
@@ -55,7 +62,7 @@ async def find_leftovers(repository: Repository, paths: StatePaths, older_than: 
     noted = [] if older_than is None else _records(paths, time.time() - older_than)
     found = [*_list_killed(paths), *await _classify(repository, paths, entries), *_list_caches(paths)]
     found += await _list_checkpoints(repository, paths)
-    sizes = await _sizes(
+    sizes = await measure_sizes(
         finding.path for finding in found if finding.kind not in (LeftoverKind.KILLED, LeftoverKind.CHECKPOINTS)
     )
     sized = [replace(finding, size_bytes=sizes.get(finding.path, 0)) for finding in found]
@@ -203,18 +210,6 @@ def _children(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-async def _sizes(paths: Iterable[Path]) -> dict[Path, int]:
-    # With a separate process: what an agent left may be nested deeper than we can walk.
-    words = [str(path) for path in paths]
-    if not words:
-        return {}
-    argv = ("du", "--summarize", "--block-size=1", "--one-file-system", "--null", "--", *words)
-    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
-    done = await proc.run(Command(argv=argv, cwd=Path("/"), env=env), timeout=DU_SECONDS)
-    lines = [line.split("\t", 1) for line in done.stdout.decode(errors="surrogateescape").split("\0")[:-1]]
-    return {Path(path): int(size) for size, path in lines}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning:
     """What was done: sessions recovered or not, things removed, and things left."""
@@ -224,6 +219,8 @@ class Cleaning:
     """What could not be recovered, and is still there."""
     gone: tuple[Leftover, ...] = ()
     left: tuple[Leftover, ...] = ()
+    salvaged: Salvaged
+    """What of the raw files was archived before it went, and what could not be."""
     notes: tuple[str, ...] = ()
     """What was rebuilt of a ledger that was lost."""
 
@@ -242,6 +239,8 @@ class CleanRequest:
     paths: StatePaths
     environ: Mapping[str, str] = field(repr=False)
     force: bool = False
+    discard: tuple[Path, ...] = ()
+    """Raw files that go without an archive."""
     older_than: float | None = None
     """How many seconds old a log or a patch must be to be removed; `None` keeps them all."""
     target: Target | None = None
@@ -269,7 +268,8 @@ async def clean(broom: CleanRequest) -> Cleaning:
     A lost ledger is rebuilt first. All of it works on a full disk, in the space that was reserved.
     """
     notes = await _open_ledger(broom)
-    recovery = await _recover(broom)
+    assert_session_files(broom.paths, broom.discard)
+    recovery, salvaged = await _recover(broom)
     release_abandoned(broom.repository)
     await unpin_abandoned(broom.repository, broom.paths.runs)
     if broom.paths.bases.is_dir():
@@ -277,9 +277,7 @@ async def clean(broom: CleanRequest) -> Cleaning:
     await object_stores.sweep_stores(broom.paths.objects)
     seen = [*await find_leftovers(broom.repository, broom.paths, broom.older_than), *await find_merged_branches(broom)]
     found = [leftover for leftover in seen if leftover.kind is not LeftoverKind.KILLED]
-    gone = [
-        leftover for leftover in found if (broom.force or not leftover.needs_force) and await _remove(broom, leftover)
-    ]
+    gone = [leftover for leftover in found if _may_go(broom, leftover, salvaged) and await _remove(broom, leftover)]
     if broom.paths.root.is_dir():
         make_reserve(broom.paths.reserve)
     return Cleaning(
@@ -288,7 +286,14 @@ async def clean(broom: CleanRequest) -> Cleaning:
         notes=notes,
         gone=tuple(gone),
         left=tuple(leftover for leftover in found if leftover not in gone),
+        salvaged=salvaged,
     )
+
+
+def _may_go(broom: CleanRequest, leftover: Leftover, salvaged: Salvaged) -> bool:
+    if leftover.kind is LeftoverKind.RAW:
+        return leftover.path in salvaged.refs or leftover.path in broom.discard
+    return broom.force or not leftover.needs_force
 
 
 async def _open_ledger(broom: CleanRequest) -> tuple[str, ...]:
@@ -304,29 +309,30 @@ async def _open_ledger(broom: CleanRequest) -> tuple[str, ...]:
     return (*rebuilt, *((note,) if recorded else ()))
 
 
-async def _recover(broom: CleanRequest) -> "Recovery":
-    """Reconcile, in the sandbox of the latest run that left something; if there is none, no sandbox is needed."""
+async def _recover(broom: CleanRequest) -> "tuple[Recovery, Salvaged]":
+    """Reconcile, in the sandbox of the latest run that left something; if there is none, no sandbox is needed.
+
+    With force, what could not be recovered is archived.
+    """
     # what a run needs anyway; a dry run does not pay for it
     from shoal.runs.context import open_run
     from shoal.runs.recovery import Recovery
+    from shoal.runs.salvage import list_raw_files, salvage_all
 
-    runs = [*_find_raw_runs(broom.paths), *find_killed_runs(broom.paths)]
-    if not runs:
-        return Recovery()
+    runs = [*find_raw_runs(broom.paths), *find_killed_runs(broom.paths)]
+    nothing = Salvaged(refs={}, failures={})
+    if not runs and not (broom.force and _children(broom.paths.session_dirs)):
+        return Recovery(), nothing
     strategy = "directory" if is_hidden(broom.repository) else "auto"
     request = RunRequest(folder=broom.folder, environ=broom.environ, name="clean", strategy=strategy, is_patient=True)
     request = replace(request, on_blocked=broom.on_blocked)
-    async with open_run(replace(request, sandbox=runs[-1].wall or request.sandbox)) as opened:
-        return opened.recovery
-
-
-def _find_raw_runs(paths: StatePaths) -> list[RunState]:
-    """Find the runs with sessions whose work is still only in raw files."""
-    left = {path.name for path in _children(paths.session_dirs)}
-    if not left:
-        return []
-    runs = fold(read_events(paths)).runs.values()
-    return [run for run in runs if any(left & set(step.sessions) for step in run.steps.values())]
+    sandbox = (runs[-1].wall if runs else "") or request.sandbox
+    async with open_run(replace(request, sandbox=sandbox)) as opened:
+        if not broom.force:
+            return opened.recovery, nothing
+        raw = [item.path for item in await find_leftovers(broom.repository, broom.paths) if item.is_raw]
+        left = list_raw_files(broom.paths, [path for path in raw if path not in broom.discard])
+        return opened.recovery, await salvage_all(opened.context, left)
 
 
 async def _remove(broom: CleanRequest, finding: Leftover) -> bool:

@@ -1,14 +1,20 @@
 """What `shoal clean` may remove, and agents' branches whose work is proved to be merged into a branch of the user."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from shoal import proc
 from shoal.errors import BadInput
 from shoal.git.refs import ABSENT, Move, list_refs, move, value
 from shoal.git.run import git
+from shoal.model.command import Command
 from shoal.model.repository import Repository
+from shoal.store.fold import fold
+from shoal.store.paths import StatePaths
+from shoal.store.reader import read_events
+from shoal.store.run_state import RunState
 
 
 class LeftoverKind(StrEnum):
@@ -42,6 +48,11 @@ class Leftover:
     def needs_force(self) -> bool:
         """Return whether removing it could lose work."""
         return self.kind in (LeftoverKind.RAW, LeftoverKind.OPENED)
+
+    @property
+    def is_raw(self) -> bool:
+        """Say whether it has work that is on no branch."""
+        return self.kind is LeftoverKind.RAW
 
     @property
     def is_record(self) -> bool:
@@ -106,3 +117,53 @@ async def _list_checked_out(repository: Repository) -> set[str]:
     done = await git(repository.git, "worktree", "list", "--porcelain", "-z")
     lines = done.stdout.decode(errors="surrogateescape").split("\0")
     return {line.removeprefix("branch ") for line in lines if line.startswith("branch ")}
+
+
+ARCHIVE = "files.tar.gz"
+"""The file of a salvage ref that has the raw files of a session."""
+
+
+def command_to_unpack(ref: str) -> str:
+    """Say how a person gets the files back."""
+    return f"git cat-file blob {ref}:{ARCHIVE} | tar -xz -C FOLDER"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Salvaged:
+    """What became of raw files: the refs that hold them now, and why others stay; both by their paths."""
+
+    refs: Mapping[Path, str]
+    failures: Mapping[Path, str]
+
+
+def find_raw_runs(paths: StatePaths) -> list[RunState]:
+    """Find the runs with sessions whose work is still only in raw files."""
+    left = {path.name for path in paths.session_dirs.iterdir()} if paths.session_dirs.is_dir() else set()
+    if not left:
+        return []
+    runs = fold(read_events(paths)).runs.values()
+    return [run for run in runs if any(left & set(step.sessions) for step in run.steps.values())]
+
+
+def assert_session_files(paths: StatePaths, wanted: Iterable[Path]) -> None:
+    """Raise `BadInput` for what is no session directory or workspace, there now."""
+    for path in wanted:
+        parents = (path.parent, *path.parents[2:3])
+        if not path.is_dir() or not {paths.session_dirs, paths.workspaces} & set(parents):
+            raise BadInput(f"{path} is no session directory or workspace of this repository; `shoal clean` lists them")
+
+
+DU_SECONDS = 600.0
+
+
+async def measure_sizes(paths: Iterable[Path]) -> dict[Path, int]:
+    """Measure what *paths* take on the disk."""
+    # By a process: what an agent left may be nested deeper than we can walk.
+    words = [str(path) for path in paths]
+    if not words:
+        return {}
+    argv = ("du", "--summarize", "--block-size=1", "--one-file-system", "--null", "--", *words)
+    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
+    done = await proc.run(Command(argv=argv, cwd=Path("/"), env=env), timeout=DU_SECONDS)
+    lines = [line.split("\t", 1) for line in done.stdout.decode(errors="surrogateescape").split("\0")[:-1]]
+    return {Path(path): int(size) for size, path in lines}
