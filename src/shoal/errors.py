@@ -282,6 +282,17 @@ class Broken(ShoalError):
     """The machine failed (disk, kernel, a lock that is never released)."""
 
 
+class RunTaken(Broken):
+    """Another process owns the run now: this one lost its lock, and may not go on with the run."""
+
+    def __init__(self, run: str, pid: int, host: str) -> None:
+        super().__init__(
+            f"{run} was taken over by process {pid} on {host} while this process did not hold its lock;"
+            f" nothing more is recorded here: `shoal attach {run}` shows the run"
+        )
+        self.owner = (run, pid, host)
+
+
 class Blocked(Broken):
     """The machine does not let us go on for now; once the reason has passed, the same works again."""
 

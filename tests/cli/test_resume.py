@@ -1,9 +1,11 @@
 """A run whose Shoal was killed or stopped is resumed: what had ended is kept, and only the rest starts again."""
 
+import itertools
 import json
 import signal
 import subprocess
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -338,3 +340,65 @@ def test_it_continues_in_the_background_where_that_is_asked(scene: Scene, shoal:
     assert Path(known["output"]).read_text() != ""
     assert scene.starts() == Counter({"first-0": 1, "last-0": 2})
     assert (nothing.code, "nothing was interrupted" in nothing.err) == (0, True)
+
+
+def test_an_owner_that_stood_still_while_another_took_its_run_over_writes_nothing_more(scene: Scene) -> None:
+    scene.write(
+        'steps:\n  - {name: a, agent: work, prompt: "true"}\n  - {name: b, agent: work, needs: [a], prompt: "true"}\n'
+    )
+    scene.block("a-0")
+    with subprocess.Popen(
+        [SHOAL, "run", "p.yaml", "--events"],
+        cwd=scene.repo,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as former:
+        assert former.stdout is not None
+        next(line for line in former.stdout if "blocked a-0" in line)
+        former.send_signal(signal.SIGSTOP)
+        scene.unblock()
+        for lock in scene.repo.glob(".shoal/runs/*.lock"):  # a lock that is lost, as on a network's disk
+            lock.rename(f"{lock}.lost")
+        for lost in scene.repo.glob(".shoal/runs/*.lost"):
+            lost.with_suffix("").touch()
+            lost.unlink()
+        code, report = scene.report("resume")
+        before = scene.shoal("status", "--json").out, git(scene.repo, "for-each-ref")
+        former.send_signal(signal.SIGCONT)
+        _, said = former.communicate(timeout=60)
+
+    assert (code, statuses(report)) == (0, {"a": "succeeded", "b": "succeeded"})
+    assert former.returncode == 3
+    assert "was taken over by process" in said
+    assert (scene.shoal("status", "--json").out, git(scene.repo, "for-each-ref")) == before
+    assert scene.starts() == Counter({"a-0": 2, "b-0": 1})
+
+
+@pytest.mark.deep
+def test_of_twenty_resumes_at_the_same_moment_one_wins_and_the_others_name_it(scene: Scene) -> None:
+    scene.write('steps:\n  - {name: only, agent: work, prompt: "true"}\n')
+    scene.block("only-0")
+    scene.interrupt("blocked only-0")
+
+    all_of_them = [
+        subprocess.Popen(
+            [SHOAL, "resume", "--events"],
+            cwd=scene.repo,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(20)
+    ]
+    with ThreadPoolExecutor(20) as pool:
+        talks = {pool.submit(process.communicate): process for process in all_of_them}
+        refused = {talks[talk]: talk.result()[1] for talk in itertools.islice(as_completed(talks), 19)}
+        (owner,) = set(all_of_them) - set(refused)
+        assert scene.shoal("stop").code == 0
+
+    assert {process.returncode for process in refused} == {2}
+    assert [said for said in refused.values() if f"is still running (process {owner.pid} on " not in said] == []
+    assert scene.starts() == Counter({"only-0": 2})

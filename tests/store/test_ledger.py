@@ -11,7 +11,7 @@ import pytest
 from shoal.errors import BadInput, Broken
 from shoal.model.events import AgentStarted, Output, Recorded, RunEnded, StepStarted
 from shoal.model.status import Status
-from shoal.store import reader
+from shoal.store import database, reader
 from shoal.store.ledger import open_ledger
 from shoal.store.paths import StatePaths
 from shoal.store.reader import store_at
@@ -58,7 +58,7 @@ async def test_the_ledger_is_held_to_its_durability(paths: StatePaths) -> None:
 
         with contextlib.closing(sqlite3.connect(paths.ledger)) as other:
             assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-            assert other.execute("PRAGMA user_version").fetchone() == (1,)
+            assert other.execute("PRAGMA user_version").fetchone() == (database.SCHEMA,)
 
 
 async def test_many_appends_share_few_transactions_and_keep_their_order(paths: StatePaths) -> None:

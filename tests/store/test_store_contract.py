@@ -1,11 +1,14 @@
 """What every kind of store must do; a new kind is added to `STORES`."""
 
+import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from shoal.errors import RunTaken
 from shoal.model.events import Event, Output, Recorded, SessionEnded, SessionStarted, StepStarted
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
@@ -165,3 +168,37 @@ async def test_a_ledger_acknowledges_publishes_and_notes(reopen: Open) -> None:
 
     assert heard == [step(1), step(2), output("a")]
     assert [entry.event for entry in reopen().read_session("s")] == [output("a")]
+
+
+def test_who_takes_a_run_over_keeps_its_former_owner_from_writing_about_it(reopen: Open) -> None:
+    former, later = reopen().ledger(), reopen().ledger()
+    former.write(rows(step(1)), ["r"])
+    later.write([], ["r"])
+
+    with pytest.raises(RunTaken, match=f"r was taken over by process {os.getpid()} on "):
+        former.write([*rows(step(2, "other")), *rows(step(2))])
+    with pytest.raises(RunTaken):
+        former.write([], checks=["r"])
+    former.write(rows(step(3, "other")), checks=["other"])
+    later.write(rows(step(4)))
+    former.close()
+    later.close()
+
+    assert [(entry.event.run, entry.event) for entry in reopen().read_events()] == [
+        (event.run, event) for event in (step(1), step(3, "other"), step(4))
+    ]
+
+
+async def test_an_owner_that_was_replaced_is_refused_alone(tmp_path: Path) -> None:
+    store = sqlite(tmp_path)
+    async with open_ledger(store) as former, open_ledger(store) as later:
+        await former.claim("r")
+        await later.claim("r")
+
+        refused, kept = await asyncio.gather(
+            former.append(step(1)), former.append(step(1, "other")), return_exceptions=True
+        )
+
+    assert isinstance(refused, RunTaken)
+    assert not isinstance(kept, BaseException)
+    assert [entry.event.run for entry in store.read_events()] == ["other"]

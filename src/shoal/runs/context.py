@@ -40,7 +40,7 @@ from shoal.sessions.toolchain import search_path
 from shoal.steps.workers import WorkerSettings
 from shoal.store.database import release_if_full
 from shoal.store.known_repositories import register
-from shoal.store.ledger import open_ledger
+from shoal.store.ledger import Ledger, open_ledger
 from shoal.store.lock import hold_lock, is_locked, read_holder
 from shoal.store.paths import StatePaths
 from shoal.store.reader import store_at
@@ -49,7 +49,7 @@ from shoal.workspaces.base_checkouts import base_ready
 from shoal.workspaces.remove import Trash
 
 AGENT_UID = 1000
-OWN_SECONDS = 5.0
+OWN_SECONDS = 5.0  # a recovery owns a run for a moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ async def _open_context(request: RunRequest, plan: Plan, on_rebuilt: OnRebuilt) 
     run = request.run or f"{request.name}-{time.strftime('%Y%m%d')}-{secrets.token_hex(2)}"
     async with (
         open_ledger(store_at(paths, on_rebuilt), on_blocked=request.on_blocked) as book,
-        _hold_run_lock(paths, run),
+        _hold_run(paths, run, book),
         _hold_pin(repository, paths, run, commit),
         base_ready(repository, commit, paths.bases, on_gather=request.on_gather) as base,
         project_ready(repository, base, paths, run) as project,
@@ -212,20 +212,21 @@ def exclude_state(repository: Repository) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _hold_run_lock(paths: StatePaths, run: str) -> AsyncIterator[None]:
-    """Hold the run's lock: an unlocked file means that something of the run was not imported."""
+async def _hold_run(paths: StatePaths, run: str, ledger: Ledger) -> AsyncIterator[None]:
+    """Own the run: an unlocked file means that something of the run was not imported."""
     lock = paths.run_lock(run)
     async with contextlib.AsyncExitStack() as stack:
         try:
-            await stack.enter_async_context(hold_lock(lock, timeout=OWN_SECONDS))
+            held = await stack.enter_async_context(hold_lock(lock, timeout=OWN_SECONDS))
         except Broken:
             assert_unowned(paths, run)
             raise
+        await ledger.claim(run)
         try:
             yield
         finally:
             if not has_unfinished(paths, run):
-                lock.unlink(missing_ok=True)
+                held.remove()
 
 
 def assert_unowned(paths: StatePaths, run: str) -> None:

@@ -102,12 +102,13 @@ async def _reconcile_if_owner(context: RunContext, lock: Path) -> Recovery:
     """Own the dead run meanwhile: if two Shoals find it, one recovers it and the other skips it."""
     async with contextlib.AsyncExitStack() as stack:
         try:
-            await stack.enter_async_context(hold_lock(lock, timeout=0))
+            held = await stack.enter_async_context(hold_lock(lock, timeout=0))
         except Broken:
             return Recovery()
+        await context.ledger.claim(lock.stem)
         found = await reconcile_run(context, lock.stem)
         if not has_unfinished(context.paths, lock.stem):
-            lock.unlink(missing_ok=True)
+            held.remove()
     return found
 
 
@@ -163,12 +164,13 @@ async def _retry_run(context: RunContext, run: str, raw: Sequence[Unfinished]) -
     lock, found = context.paths.run_lock(run), Recovery()
     async with contextlib.AsyncExitStack() as stack:
         try:
-            await stack.enter_async_context(hold_lock(lock, timeout=0))
+            held = await stack.enter_async_context(hold_lock(lock, timeout=0))
         except Broken:
             return found
+        await context.ledger.claim(run)
         for entry in raw:
             found += await _try_session(replace(context, run=run), entry)
-        lock.unlink(missing_ok=True)
+        held.remove()
     return found
 
 

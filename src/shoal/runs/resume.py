@@ -63,7 +63,8 @@ async def answer_interrupted(paths: StatePaths, request: ControlRequest) -> None
     """Record the answer to a gate of a run that nobody owns; it counts when the run is resumed."""
     lock = paths.run_lock(request.run)
     is_killed = lock.exists()  # and not yet recovered: its lock has to stay
-    async with hold_lock(lock, timeout=OWN_SECONDS), open_ledger(store_at(paths)) as ledger:
+    async with hold_lock(lock, timeout=OWN_SECONDS) as held, open_ledger(store_at(paths)) as ledger:
+        await ledger.claim(request.run)
         opened, answered = None, False
         for recorded in read_events(paths, request.run):
             match recorded.event:
@@ -84,7 +85,7 @@ async def answer_interrupted(paths: StatePaths, request: ControlRequest) -> None
         )
         await ledger.append(answer)
         if not is_killed:
-            lock.unlink(missing_ok=True)
+            held.remove()
 
 
 async def resume_program(request: RunRequest, paths: StatePaths, word: str, rewind: Mapping[str, int]) -> RunRequest:

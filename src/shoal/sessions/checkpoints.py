@@ -206,6 +206,7 @@ async def _record(session: Session, commit: str) -> None:
     new = Checkpoint(session.id, number, commit)
     old = known[: len(known) + 1 - MOST_KEPT] if len(known) >= MOST_KEPT else []
     moves = [Move(new.ref, commit, ABSENT), *(Move(gone.ref, ABSENT, gone.commit) for gone in old)]
+    await context.ledger.assert_owner(context.run)
     if not await move(context.repository, moves):
         raise Broken(f"{new.ref} cannot be made")
     step = session.worker.step

@@ -214,6 +214,7 @@ async def _import(context: RunContext, seal: Seal, ref: str, here: str | None) -
     if has_work:
         moves.append(Move(ref, seal.tip, here or ABSENT))
     try:
+        await context.ledger.assert_owner(context.run)
         is_moved = await move(context.repository, moves)
     finally:
         release(taken)

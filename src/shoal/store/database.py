@@ -3,18 +3,19 @@
 import contextlib
 import errno
 import os
+import platform
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import __version__
-from shoal.errors import BadInput, Blocked, Broken, ShoalError
+from shoal.errors import BadInput, Blocked, Broken, RunTaken, ShoalError
 from shoal.store.kind import EventRow
 from shoal.store.lock import hold_lock_blocking
 
-SCHEMA = 1
+SCHEMA = 2
 BUSY_SECONDS = 5.0
 CHECKED_BYTES = 32 * 2**20
 _LOCK_SECONDS = 30.0
@@ -23,9 +24,21 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS events"
     " (seq INTEGER PRIMARY KEY, at REAL, run TEXT, session TEXT, kind TEXT, body TEXT)",
     "CREATE INDEX IF NOT EXISTS events_by_run ON events (run)",
-    f"PRAGMA user_version = {SCHEMA}",
 )
-_INSERT = "INSERT INTO events (at, run, session, kind, body) VALUES (?, ?, ?, ?, ?)"
+MIGRATIONS = {
+    1: (
+        "ALTER TABLE events ADD COLUMN epoch INTEGER",
+        "CREATE TABLE owners (run TEXT PRIMARY KEY, epoch INTEGER NOT NULL, pid INTEGER, host TEXT)",
+        "CREATE INDEX sessions_started ON events (session, run) WHERE kind = 'SessionStarted'",
+    ),
+}
+"""What makes the next schema of the one with this number; readers of this Shoal understand both."""
+_INSERT = "INSERT INTO events (at, run, session, kind, body, epoch) VALUES (?, ?, ?, ?, ?, ?)"
+_CLAIM = (
+    "INSERT INTO owners (run, epoch, pid, host) VALUES (?, 1, ?, ?)"
+    " ON CONFLICT (run) DO UPDATE SET epoch = epoch + 1, pid = excluded.pid, host = excluded.host"
+)
+_OWNER = "SELECT epoch, pid, host FROM owners WHERE run = ?"
 
 
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
@@ -64,20 +77,23 @@ class Database:
         self._durability = durability
         self._lock = lock
         self._connection: sqlite3.Connection | None = None
+        self._epochs: dict[str, int] = {}
         self._file = -1
         self._refusal: ShoalError | None = None
 
-    def write(self, rows: Sequence[EventRow]) -> list[int]:
+    def write(self, rows: Sequence[EventRow], claims: Sequence[str] = (), checks: Sequence[str] = ()) -> list[int]:
         """Write *rows* as one transaction and return their numbers once it is committed.
 
-        Raises `Blocked` where the same may succeed later; the space that was reserved for the ledger is used before.
+        With it this process becomes the owner of the runs in *claims*. Raises `RunTaken` where another process has
+        claimed a run since, which has rows or is in *checks*. Raises `Blocked` where the same may succeed later; the
+        space that was reserved for the ledger is used before.
         """
         try:
-            return self._try_write(rows)
+            return self._try_write(rows, claims, checks)
         except Blocked:
             if self._reserve is None or not release_reserve(self._reserve):
                 raise
-        return self._try_write(rows)
+        return self._try_write(rows, claims, checks)
 
     def close(self) -> None:
         """Close, to be opened again by the next write; whoever closes the ledger last leaves no `-wal` beside it."""
@@ -89,9 +105,9 @@ class Database:
         if file >= 0:
             os.close(file)
 
-    def _try_write(self, rows: Sequence[EventRow]) -> list[int]:
+    def _try_write(self, rows: Sequence[EventRow], claims: Sequence[str], checks: Sequence[str]) -> list[int]:
         try:
-            return self._write(rows)
+            return self._write(rows, claims, checks)
         except sqlite3.Error as error:
             if why := _passing_reason(self._path, error):
                 raise Blocked(why) from error
@@ -101,12 +117,12 @@ class Database:
                 raise Blocked(f"{self._path} cannot be written: {error.strerror}") from error
             raise
 
-    def _write(self, rows: Sequence[EventRow]) -> list[int]:
+    def _write(self, rows: Sequence[EventRow], claims: Sequence[str], checks: Sequence[str]) -> list[int]:
         if self._connection is None:
             with hold_lock_blocking(self._lock, timeout=_LOCK_SECONDS):
                 self._open()
         try:
-            return self._insert(rows)
+            return self._insert(rows, claims, checks)
         except sqlite3.Error as error:
             if primary_code(error) != sqlite3.SQLITE_BUSY:
                 self.close()
@@ -123,11 +139,20 @@ class Database:
         # by a descriptor that has no part in SQLite's locks, which any other would release when it is closed
         self._file = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
 
-    def _insert(self, rows: Sequence[EventRow]) -> list[int]:
-        if self._connection is None:
+    def _insert(self, rows: Sequence[EventRow], claims: Sequence[str], checks: Sequence[str]) -> list[int]:
+        connection = self._connection
+        if connection is None:
             raise AssertionError("an open database has a connection")
         self._check_place()
-        return _insert(self._connection, rows) if rows else []
+        if not (rows or claims or checks):
+            return []
+        with _transaction(connection):
+            epochs = self._epochs | {run: _claim(connection, run) for run in claims}
+            written = {*checks, *(row.run for row in rows)}
+            _check_owned(connection, {run: epoch for run, epoch in epochs.items() if run in written})
+            numbers = [_insert_row(connection, row, epochs.get(row.run)) for row in rows]
+        self._epochs = epochs
+        return numbers
 
     def _check_place(self) -> None:
         # SQLite goes on writing to a file without a name: that would be a false acknowledgement
@@ -245,9 +270,36 @@ def _prepare(path: Path, connection: sqlite3.Connection, durability: Durability,
     version = check_version(path, connection)
     connection.execute(f"PRAGMA journal_mode = {durability.journal}")
     connection.execute(f"PRAGMA synchronous = {durability.synchronous}")
-    if version < SCHEMA:
+    if version == 0:
         _create_tables(connection, seed)
+        return
     _check_whole(path, connection)
+    if version < SCHEMA:
+        if durability == LEDGER:
+            _back_up(connection, path.with_name(f"{path.name}.schema-{version}"))
+        with _transaction(connection):
+            _migrate(connection, version)
+
+
+def _back_up(connection: sqlite3.Connection, kept: Path) -> None:
+    """Copy the database to *kept*, whole or not at all, in the place of what an earlier attempt left there."""
+    draft = kept.with_name(f"{kept.name}.part")
+    draft.unlink(missing_ok=True)
+    try:
+        connection.execute("VACUUM INTO ?", (os.fsdecode(draft),))
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    draft.replace(kept)
+
+
+def _migrate(connection: sqlite3.Connection, version: int) -> None:
+    for number in range(version, SCHEMA):
+        for statement in MIGRATIONS[number]:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {SCHEMA}")
 
 
 def _check_whole(path: Path, connection: sqlite3.Connection) -> None:
@@ -272,12 +324,12 @@ def _is_damage(error: BaseException) -> bool:
 
 
 def _create_tables(connection: sqlite3.Connection, seed: Iterable[EventRow]) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    for statement in _TABLES:
-        connection.execute(statement)
-    for row in seed:
-        _insert_row(connection, row)
-    connection.execute("COMMIT")
+    with _transaction(connection):
+        for statement in _TABLES:
+            connection.execute(statement)
+        _migrate(connection, 1)
+        for row in seed:
+            _insert_row(connection, row, None)
 
 
 def _name_aside(path: Path) -> Path:
@@ -294,20 +346,35 @@ def _move_aside(path: Path, kept: Path) -> None:
             Path(f"{path}{suffix}").rename(f"{kept}{suffix}")
 
 
-def _insert(connection: sqlite3.Connection, rows: Sequence[EventRow]) -> list[int]:
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        numbers = [_insert_row(connection, row) for row in rows]
+        yield
         connection.execute("COMMIT")
     except BaseException:
         with contextlib.suppress(sqlite3.Error):
             connection.rollback()
         raise
-    return numbers
 
 
-def _insert_row(connection: sqlite3.Connection, row: EventRow) -> int:
-    number = connection.execute(_INSERT, (row.at, row.run, row.session, row.kind, row.body)).lastrowid
+def _claim(connection: sqlite3.Connection, run: str) -> int:
+    """Make this process the owner of *run*, and return its epoch: how many owners there were until now."""
+    connection.execute(_CLAIM, (run, os.getpid(), platform.node()))
+    return int(connection.execute(_OWNER, (run,)).fetchone()[0])
+
+
+def _check_owned(connection: sqlite3.Connection, epochs: Mapping[str, int]) -> None:
+    """Refuse to write about a run that another process has taken over; a rebuilt ledger knows no owners."""
+    for run, epoch in epochs.items():
+        now, pid, host = connection.execute(_OWNER, (run,)).fetchone() or (epoch, 0, "")
+        if now != epoch:
+            raise RunTaken(run, pid, host)
+
+
+def _insert_row(connection: sqlite3.Connection, row: EventRow, epoch: int | None) -> int:
+    values = (row.at, row.run, row.session, row.kind, row.body, epoch)
+    number = connection.execute(_INSERT, values).lastrowid
     if number is None:
         raise AssertionError("an insert has a row")
     return number

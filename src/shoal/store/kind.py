@@ -32,10 +32,12 @@ class EventRow:
 class EventLog(Protocol):
     """One log that rows are added to, by one thread."""
 
-    def write(self, rows: Sequence[EventRow]) -> list[int]:
+    def write(self, rows: Sequence[EventRow], claims: Sequence[str] = (), checks: Sequence[str] = ()) -> list[int]:
         """Write *rows* as one transaction and return their numbers, which only grow, once it is committed.
 
-        With no rows it only makes sure that the log can be written. Raises when the rows are not kept.
+        With it this process becomes the owner of the runs in *claims*: who owned one before can write nothing more
+        about it, but gets `RunTaken`, also for a run in *checks*. With no rows it only makes sure that the log can be
+        written. Raises when the rows are not kept.
         """
 
     def close(self) -> None:

@@ -69,6 +69,14 @@ class Ledger:
                 self.note(event)
         return recorded
 
+    async def claim(self, run: str) -> None:
+        """Own *run*, whose lock is held, from now on: an owner before that wakes up again can record nothing of it."""
+        await self._append((), claims=(run,))
+
+    async def assert_owner(self, run: str) -> None:
+        """Raise `RunTaken` if another process has claimed *run* since this one did; to be asked before refs move."""
+        await self._append((), checks=(run,))
+
     def post(self, event: Event) -> None:
         """Record *event* like `append`, soon, without waiting for it."""
         waiter: asyncio.Future[tuple[Recorded, ...]] = self._loop.create_future()
@@ -113,9 +121,11 @@ class Ledger:
         finally:
             self._thread.join()
 
-    async def _append(self, entries: tuple[WriteQueueEntry, ...]) -> tuple[Recorded, ...]:
+    async def _append(
+        self, entries: tuple[WriteQueueEntry, ...], claims: tuple[str, ...] = (), checks: tuple[str, ...] = ()
+    ) -> tuple[Recorded, ...]:
         waiter: asyncio.Future[tuple[Recorded, ...]] = self._loop.create_future()
-        self._backlog.append(Append(entries, waiter))
+        self._backlog.append(Append(entries, waiter, claims, checks))
         return await waiter
 
     async def _mark(self, session: str, *, is_last: bool) -> None:

@@ -7,11 +7,33 @@ import os
 import platform
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Broken
 
 _SHORTEST, _LONGEST = 0.005, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """A lock that this process holds."""
+
+    path: Path
+    descriptor: int
+
+    @property
+    def is_in_place(self) -> bool:
+        """Say whether its file is where it was: one that was removed or replaced excludes nobody."""
+        try:
+            return os.path.samestat(os.fstat(self.descriptor), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    def remove(self) -> None:
+        """Remove the file, unless it is another's by now."""
+        if self.is_in_place:
+            self.path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -26,14 +48,14 @@ def hold_lock_blocking(path: Path, *, shared: bool = False, timeout: float) -> I
 
 
 @contextlib.asynccontextmanager
-async def hold_lock(path: Path, *, shared: bool = False, timeout: float) -> AsyncIterator[None]:
+async def hold_lock(path: Path, *, shared: bool = False, timeout: float) -> AsyncIterator[HeldLock]:
     """Hold the lock at *path* as `hold_lock_blocking` does, without keeping the loop from its work meanwhile."""
     with contextlib.ExitStack() as stack:
         for pause in _pauses(path, timeout):
-            if _take(path, stack, shared=shared):
-                break
+            if (held := _take(path, stack, shared=shared)) is not None:
+                yield held
+                return
             await asyncio.sleep(pause)
-        yield
 
 
 def is_locked(path: Path) -> bool:
@@ -73,20 +95,20 @@ def read_holder(path: Path) -> str:
     return "another Shoal"
 
 
-def _take(path: Path, stack: contextlib.ExitStack, *, shared: bool) -> bool:
+def _take(path: Path, stack: contextlib.ExitStack, *, shared: bool) -> HeldLock | None:
     """Take the lock for as long as *stack* lasts, if it is free."""
-    descriptor = _descriptor(path)
+    held = HeldLock(path, descriptor := _descriptor(path))
     try:
-        if _flock(descriptor, path, shared=shared) and _is_still_at(path, descriptor):
+        if _flock(descriptor, path, shared=shared) and held.is_in_place:
             if not shared:
                 _sign(descriptor)
             stack.callback(os.close, descriptor)
-            return True
+            return held
     except BaseException:
         os.close(descriptor)
         raise
     os.close(descriptor)
-    return False
+    return None
 
 
 def _descriptor(path: Path) -> int:
@@ -112,11 +134,3 @@ def _sign(descriptor: int) -> None:
         note = f"{os.getpid()} {platform.node()}\n".encode()
         os.pwrite(descriptor, note, 0)
         os.ftruncate(descriptor, len(note))
-
-
-def _is_still_at(path: Path, descriptor: int) -> bool:
-    # a lock on a file that was removed meanwhile excludes nobody
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

@@ -47,6 +47,10 @@ class Append:
 
     entries: tuple[WriteQueueEntry, ...]
     waiter: asyncio.Future[tuple[Recorded, ...]]
+    claims: tuple[str, ...] = ()
+    """Runs that this process takes over."""
+    checks: tuple[str, ...] = ()
+    """Runs that this process must own still."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, assert_never
 
-from shoal.errors import BadInput, Blocked, Broken, ShoalError
+from shoal.errors import BadInput, Blocked, Broken, RunTaken, ShoalError
 from shoal.model.events import Recorded
 from shoal.store.kind import LASTING, EventLog, EventRow, Store
 from shoal.store.write_queue import Append, Appends, Notes, WriteQueue, WriteQueueEntry
@@ -67,14 +67,20 @@ class Writer:
 
     def _append(self, appends: Sequence[Append]) -> WriteOutcome:
         entries = [entry for append in appends for entry in append.entries]
+        claims = [run for append in appends for run in append.claims]
+        checks = [run for append in appends for run in append.checks]
         try:
-            recorded = _to_recorded(entries, self._commit([entry.row for entry in entries]))
+            recorded = _to_recorded(entries, self._commit([entry.row for entry in entries], claims, checks))
+        except RunTaken as error:
+            if len(appends) > 1:  # what is of other runs is written
+                return _join_outcomes([self._append([append]) for append in appends])
+            return WriteOutcome((partial(_refuse, appends[0].waiter, error),), ())
         except Exception as error:
             return WriteOutcome(tuple(partial(_refuse, append.waiter, error) for append in appends), ())
         self.commits += bool(entries)
         return WriteOutcome(tuple(_shares(appends, recorded)), recorded)
 
-    def _commit(self, rows: Sequence[EventRow]) -> list[int]:
+    def _commit(self, rows: Sequence[EventRow], claims: Sequence[str], checks: Sequence[str]) -> list[int]:
         """Write to the ledger; what keeps it from being written for now is waited for, and said.
 
         So nothing that an agent did is lost to a full disk or to a backup. A run that ends does not wait for long.
@@ -82,7 +88,7 @@ class Writer:
         end, is_blocked = time.monotonic() + BLOCKED_SECONDS, False
         while True:
             try:
-                numbers = self._ledger.write(rows)
+                numbers = self._ledger.write(rows, claims, checks)
                 break
             except Blocked as reason:
                 if not is_blocked:
@@ -170,7 +176,14 @@ def _refuse(waiter: Future[Answer], error: Exception) -> None:
         waiter.set_exception(raised)
 
 
+def _join_outcomes(outcomes: Sequence[WriteOutcome]) -> WriteOutcome:
+    answers = tuple(answer for outcome in outcomes for answer in outcome.answers)
+    return WriteOutcome(answers, tuple(recorded for outcome in outcomes for recorded in outcome.recorded))
+
+
 def _to_shoal_error(error: Exception) -> ShoalError:
+    if isinstance(error, RunTaken):
+        return RunTaken(*error.owner)
     if isinstance(error, BadInput):
         return BadInput(str(error))
     if isinstance(error, Broken):
