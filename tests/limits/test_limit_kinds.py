@@ -71,7 +71,7 @@ async def test_a_name_can_be_had_again(enforcer: Enforcer) -> None:
 
 def test_what_is_not_held_is_said(enforcer: Enforcer) -> None:
     for name in {"memory", "cpu", "pids"} - enforcer.holds:
-        assert any(gap.startswith(f"{name} is not held") for gap in enforcer.gaps)
+        assert any(gap.startswith(f"{name} is not enforced") for gap in enforcer.gaps)
     assert enforcer.holds_fleet <= enforcer.holds
     enforcer.sweep()
 
@@ -162,7 +162,7 @@ def test_a_scope_is_spelled_for_systemd(tmp_path: Path) -> None:
     assert unit.startswith("--unit=shoal-one-")
     assert wrapped.env == {**ENV, "XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}"}
     assert enforcer.holds == {"memory", "pids"}
-    assert enforcer.gaps[0].startswith("cpu is not held")
+    assert enforcer.gaps[0].startswith("cpu is not enforced")
     assert group.breach() is None
 
 

@@ -42,7 +42,7 @@ async def test_work_ends_when_the_floor_is_reached(tmp_path: Path, monkeypatch: 
         os, "statvfs", lambda _path: os.statvfs_result((4096, 4096, 2**28, free[0], free[0], *disk[5:]))
     )
 
-    with pytest.raises(DiskFull, match=r"only 4 MB are free .* and 1024 MB must stay free; make room"):
+    with pytest.raises(DiskFull, match=r"only 4 MB are free .* and 1024 MB must stay free; free some space"):
         async with above_floor(tmp_path):
             free[0] = 1024
             await asyncio.Event().wait()

@@ -59,7 +59,7 @@ def test_a_word_means_the_nearest_session_of_the_latest_run_that_it_fits(word: s
 
 
 def test_what_fits_several_sessions_of_one_run_is_refused() -> None:
-    with pytest.raises(BadInput, match="'task' fits 2 sessions: task-1-cccccc, task-10-dddddd"):
+    with pytest.raises(BadInput, match="'task' matches 2 sessions: task-1-cccccc, task-10-dddddd"):
         find_session(TWO_RUNS, "task")
 
 
@@ -79,7 +79,7 @@ def test_the_workers_of_one_step_are_not_one() -> None:
         run_started("r"), session_started("r", "fix", "aaaaaa"), session_started("r", "fix", "bbbbbb", index=1)
     )
 
-    with pytest.raises(BadInput, match="fits 2 sessions"):
+    with pytest.raises(BadInput, match="matches 2 sessions"):
         find_session(state, "fix")
 
 
@@ -92,7 +92,7 @@ def test_a_pipelines_name_means_its_latest_run(word: str, meant: str) -> None:
 
 
 def test_a_beginning_of_several_runs_is_refused() -> None:
-    with pytest.raises(BadInput, match="'adhoc-' fits 2 runs"):
+    with pytest.raises(BadInput, match="'adhoc-' matches 2 runs"):
         find_run(TWO_RUNS, "adhoc-")
 
 

@@ -166,7 +166,7 @@ def test_a_whole_name_is_not_ambiguous_and_a_part_may_be() -> None:
     assert find_run(state, "a").run == "a"
     with pytest.raises(UnknownName, match="no run named 'x'"):
         find_run(state, "x")
-    with pytest.raises(BadInput, match="'' fits 3 runs: a, ab, abc"):
+    with pytest.raises(BadInput, match="'' matches 3 runs: a, ab, abc"):
         find_run(state, "")
 
 

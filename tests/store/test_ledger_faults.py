@@ -188,7 +188,7 @@ async def test_a_ledger_locked_for_long_is_waited_for_and_that_is_said(
                 other.execute("COMMIT")
 
     assert numbers(paths, "r") == [1, 2]
-    assert said[0] == f"another program holds {paths.ledger}"
+    assert said[0] == f"another program has locked {paths.ledger}"
     assert said[-1] == "", "and that it is over"
     assert len(said) in (2, 4), "once for each write that waits"
 

@@ -141,7 +141,7 @@ async def test_sessions_whose_log_does_not_say_their_run_are_named(paths: StateP
 
     _, said = await reopen(paths)
 
-    assert "which run these were of: old" in said[0]
+    assert "the runs of these are unknown: old" in said[0]
 
 
 async def test_the_log_of_a_session_shows_only_what_its_agent_did(paths: StatePaths) -> None:

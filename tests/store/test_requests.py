@@ -138,16 +138,16 @@ def test_what_is_no_request_is_named_and_passed_over(paths: StatePaths, tmp_path
     assert mail.requests == (good,)
     assert set(mail.strange) == set(names(paths)) - {good.file, ".draft"}
     said = " ".join(mail.strange.values())
-    for part in ("name is not one of ours", "no plain file", "'dance'", "'maybe'", "what its name or folder says"):
+    for part in ("name is not one of ours", "not a regular file", "'dance'", "'maybe'", "not match its name or folder"):
         assert part in said
 
 
 def test_where_nobody_takes_requests_none_can_be_left(paths: StatePaths, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="gone takes no requests"):
         post(paths, ControlRequest(kind="answer", run="gone", answer="approve"))
-    with pytest.raises(BadInput, match="make it shorter"):
+    with pytest.raises(BadInput, match="shorten it"):
         post(paths, answer(message="x" * (MAX_MESSAGE_CHARS + 1)))
-    with pytest.raises(BadInput, match="not a plain file name"):
+    with pytest.raises(BadInput, match="must be a plain file name"):
         post(paths, ControlRequest(kind="answer", run="../runs", answer="approve"))
     assert names(paths) == []
     assert list(paths.runs.iterdir()) == []

@@ -43,11 +43,11 @@ async def test_a_lock_excludes_other_processes_until_they_are_killed(tmp_path: P
     with holder(path) as child:
         assert is_locked(path)
         with (
-            pytest.raises(Broken, match=rf"did not come free.* process {child.pid} on "),
+            pytest.raises(Broken, match=rf"was not released.* process {child.pid} on "),
             hold_lock_blocking(path, timeout=0.02),
         ):
             pass
-        with pytest.raises(Broken, match=r"x\.lock did not come free"):
+        with pytest.raises(Broken, match=r"x\.lock was not released"):
             async with hold_lock(path, timeout=0.02):
                 pass
         assert read_holder(path) == f"process {child.pid} on {platform.node()}"

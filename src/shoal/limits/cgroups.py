@@ -85,7 +85,7 @@ class Cgroups:
     def gaps(self) -> tuple[str, ...]:
         """Describe the missing controllers."""
         missing = [name for name in HELD if name not in self.holds]
-        return tuple(f"{name} is not held: no {self.name} controller for it can be used here" for name in missing)
+        return tuple(f"{name} is not enforced: no {self.name} controller for it is usable here" for name in missing)
 
     @property
     def can_freeze(self) -> bool:

@@ -44,7 +44,7 @@ class Dialect:
     """For each controller, the setting that is the limit itself comes first."""
     fleet: tuple[Setting, ...]
     ending: tuple[Setting, ...]
-    """What makes the end of everybody quick and sure."""
+    """What makes ending all processes fast and reliable."""
     freeze: Setting
     thaw: Setting
     oom_kills: Counter
@@ -55,7 +55,7 @@ class Dialect:
     cpu: Counter
     cpu_unit_seconds: float
     renewal: Setting | None = None
-    """What lets the highest use be counted anew; `None` where a used group shows the next one what the last one did."""
+    """How to reset the maximum use; `None` if a reused group would show its former maximum."""
 
 
 EMPTY_SECONDS = 10.0
@@ -66,7 +66,7 @@ SHORTEST, LONGEST = 0.0005, 0.02
 class KernelGroup:
     """The same name in each hierarchy; *folders* are by controller, and several may be one.
 
-    Once it was closed nobody can join it, and what it says is what was seen then.
+    Once it is closed, nothing can join it, and it reports what was seen then.
     """
 
     def __init__(self, name: str, folders: Mapping[str, Path], dialect: Dialect, files: Files) -> None:
@@ -116,7 +116,7 @@ class KernelGroup:
     def is_as_new(self) -> bool:
         """Return whether the empty group can serve another agent like a new one.
 
-        Memory can outlive who took it: files in memory stay charged to the group.
+        Memory can outlive its process: files in memory stay charged to the group.
         """
         renewal = self._dialect.renewal
         if renewal is None or self._was_killed or not self._is_closed or self._breach is not None:
@@ -162,11 +162,11 @@ class KernelGroup:
         self.finish()
         self._was_killed = True
         for setting in self._dialect.ending:
-            with contextlib.suppress(OSError):  # an aid only: each of them is signalled, too
+            with contextlib.suppress(OSError):  # only an aid: each process is signalled, too
                 self.write(setting)
-        # Who is on the way in is not in all places yet, and runs nothing of the agent's; leaving looks at each.
+        # A process that is joining is not in all hierarchies yet, and runs no code of the agent; the exit checks each.
         kill_each(lambda: self._files.pids(self.places[0]))
-        with contextlib.suppress(OSError):  # by version 1, what is frozen dies when it is thawed
+        with contextlib.suppress(OSError):  # with version 1, frozen processes die when they are thawed
             self.write(self._dialect.thaw)
         self._is_frozen = False
 

@@ -1,4 +1,4 @@
-"""What enforces limits, whatever its kind."""
+"""The protocols of limit enforcers and of the groups that they make."""
 
 import contextlib
 import os
@@ -15,9 +15,9 @@ from shoal.proc.namespace import Namespace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceUsage:
-    """What a group has spent; `None` where it cannot be known.
+    """What a group has used; `None` where that is unknown.
 
-    *forks_refused* counts the processes that it could not start: one that grows from look to look is a bomb.
+    *forks_refused* counts the processes that it could not start: a number that grows from poll to poll shows a bomb.
     """
 
     memory_bytes: int | None = None
@@ -28,7 +28,7 @@ class ResourceUsage:
 
 
 class LimitGroup(Protocol):
-    """The processes of one agent, held to its limits together. Its verdict and usage stay readable after its end."""
+    """The processes of one agent, limited together. Its verdict and usage stay readable after its end."""
 
     @property
     def name(self) -> str:
@@ -37,11 +37,11 @@ class LimitGroup(Protocol):
     def wrap(self, command: Command) -> Command:
         """Make *command* join the group before it does anything else.
 
-        Wrap what a wall has wrapped already: the joining runs with that command's own environment.
+        Wrap the sandboxed command: joining runs with that command's own environment.
         """
 
     def breach(self) -> str | None:
-        """Return `memory` or `pids` once that limit was reached, else `None`."""
+        """Return `memory` or `pids` if that limit was reached, else `None`."""
 
     def usage(self) -> ResourceUsage:
         """Return the usage."""
@@ -53,13 +53,13 @@ class LimitGroup(Protocol):
         """Return its current processes."""
 
     def freeze(self) -> None:
-        """Let nobody in it run until `thaw`; raises `OSError`, also where the enforcer cannot do that."""
+        """Freeze all of its processes until `thaw`; raises `OSError`, also if the enforcer cannot freeze."""
 
     def thaw(self) -> None:
-        """Let those who were frozen go on; otherwise it does nothing."""
+        """Let frozen processes run again; otherwise do nothing."""
 
     def end_rest(self) -> None:
-        """Kill the processes that outlived the main process, where those are known at once."""
+        """Kill the processes that outlived the main process, if they are known at once."""
 
     def kill(self) -> None:
         """Kill everything in it; only `polling` can miss a process that keeps forking."""
@@ -70,36 +70,36 @@ class Enforcer(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the table of `choose.py`."""
+        """Its name in `KINDS` of `choose.py`."""
 
     @property
     def holds(self) -> frozenset[str]:
-        """Which of `memory`, `cpu` and `pids` are held for each agent."""
+        """Which of `memory`, `cpu` and `pids` are enforced for each agent."""
 
     @property
     def holds_fleet(self) -> frozenset[str]:
-        """Which of them are held for all agents together."""
+        """Which of them are enforced for all agents together."""
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Sentences that say what is not held, or not exactly."""
+        """Sentences about what is not enforced, or not exactly."""
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The control groups that hold all agents of this coordinator; none where the kernel has no such groups."""
+        """The control groups of all agents of this coordinator; none if the kernel has no such groups."""
 
     @property
     def can_freeze(self) -> bool:
-        """Say whether groups can be frozen."""
+        """Return whether groups can be frozen."""
 
     def group(self, name: str, limits: ResourceLimits) -> AbstractContextManager[LimitGroup]:
-        """Make a group; on leaving, kill its processes and remove it.
+        """Make a group; on exit, kill its processes and remove it.
 
-        Raises `Broken` when it cannot be made, or when somebody in it does not die within seconds.
+        Raises `Broken` if it cannot be made, or if one of its processes does not die within seconds.
         """
 
     def hold_shared(self) -> AbstractContextManager[None]:
-        """Hold what all groups share, so that it is not made and removed for each of them."""
+        """Hold what all groups share, so that it is not created and removed for each of them."""
 
     def sweep(self) -> None:
         """Remove the groups of dead coordinators, and kill the processes in them."""
@@ -109,7 +109,7 @@ AT_ONCE = 64  # descriptors that are open at a time
 
 
 def kill_each(members: Callable[[], Iterable[int]]) -> None:
-    """Kill the current *members*; a process that is no longer one when its pidfd is open is spared."""
+    """Kill the current *members*; a pid that is no longer a member once its pidfd is open is left alone."""
     signal_each(members, Namespace.kill)
 
 
@@ -137,7 +137,7 @@ def _hold_process(pid: int, held: contextlib.ExitStack) -> Namespace | None:
 
 SHELL = "/bin/sh"
 
-# $1 … up to `--` are files; to write 0 into one is to join. It must be over before anything untrusted runs.
+# $1 … up to `--` are files; writing 0 into one joins it. That must be done before anything untrusted runs.
 JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
 
 

@@ -71,11 +71,11 @@ shift 2; exec "$@\""""
 SLACK = 4  # the cap is one for the whole user, so it leaves room for other agents
 LEAST_ROOM = 4096  # a process at the cap would keep the others from forking too
 GAPS = (
-    "memory is looked at from time to time: an agent can pass its limit between two looks",
+    "memory is polled: an agent can exceed its limit between two polls",
     "memory in tmpfs, shm and memfd that no process has mapped is not counted",
-    "cpu is not held: an agent can use every core",
-    "pids are counted from time to time, and capped only for all processes of this user together",
-    "limits of all agents together are not held",
+    "cpu is not enforced: an agent can use every core",
+    "pids are polled, and capped only for all processes of this user together",
+    "limits of all agents together are not enforced",
 )
 
 
@@ -158,7 +158,7 @@ class PolledGroup:
         """Do nothing: the process's watcher ends the rest."""
 
     def kill(self) -> None:
-        """Kill all processes found, children first; a faster fork bomb ends with its namespace or keeper."""
+        """Kill all processes found, children first; a faster fork bomb ends with its namespace or launcher."""
         kill_each(lambda: self.pids()[::-1])
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class PolledGroup:
 
 
 def _most_processes(pids: int | None) -> str:
-    """Cap the user's processes somewhat above what there are now; root is never capped by the kernel."""
+    """Cap the user's processes slightly above the current number; the kernel never caps root."""
     if pids is None or os.geteuid() == 0:
         return "-"
     running = int(Path("/proc/loadavg").read_text().split()[3].rpartition("/")[2])

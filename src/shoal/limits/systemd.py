@@ -46,7 +46,10 @@ class Systemd:
     def gaps(self) -> tuple[str, ...]:
         """Return what the user's manager cannot limit."""
         missing = [name for name in HELD if name not in self.holds]
-        return (*(f"{name} is not held: systemd does not hand it to users here" for name in missing), NOT_FOR_ALL)
+        return (
+            *(f"{name} is not enforced: systemd does not delegate it to users here" for name in missing),
+            NOT_FOR_ALL,
+        )
 
     @contextlib.contextmanager
     def group(self, name: str, limits: ResourceLimits) -> Iterator["SystemdScope"]:

@@ -1,13 +1,13 @@
-"""A program that waits for the end of a process, and then ends everybody whom that process left behind.
+"""A program that waits for the end of a process, and then kills everything that the process left behind.
 
     watcher.py PID FOLDER...
 
-Its input names processes to end, one on each line: the number, and when it began (field 22 of `/proc/PID/stat`), by
-which a stranger with the same number is watch_list apart. To end the first process of a namespace ends all in it. Then
-everybody in the control groups below the folders is ended. It waits for the end of its input, too: that comes even
-where the process had ended before it could be looked at.
+Its input names processes to kill, one per line: the pid, and its start time (field 22 of `/proc/PID/stat`), which tells
+it from a later process with the same pid. Killing the first process of a namespace kills everything in it. Then all
+processes in the control groups below the folders are killed. The end of its input has the same effect as the end of
+the process, which may have ended before it could be watched.
 
-Run as `python -I -S`, so it imports nothing of ours. Who is only about to join finds no group there any more.
+Run as `python -I -S`, so it imports nothing of ours. A process that is about to join finds its group removed.
 """
 
 import os
@@ -20,7 +20,7 @@ SECONDS = 10.0
 PAUSE = 0.005
 # For version 1 and version 2: no fork can outrun the signals, and the kernel kills all at once.
 AIDS = (("pids.max", b"0"), ("cgroup.kill", b"1"))
-# By version 1, what is frozen dies when it is thawed.
+# With version 1, frozen processes die when they are thawed.
 THAWS = (("freezer.state", b"THAWED"), ("cgroup.freeze", b"0"))
 
 

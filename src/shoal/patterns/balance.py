@@ -1,4 +1,4 @@
-"""Work shared out among agents that can all do it."""
+"""Distribute work among agents that can all do it."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,9 +26,9 @@ async def balance(
 ) -> list[Outcome[T]]:
     """Give each item to one of *agents*, and return their outcomes in input order.
 
-    `least_loaded` takes the agent with the least work under way for its weight, `round_robin` lets them take turns in
+    `least_loaded` takes the agent with the least running work for its weight, `round_robin` lets them take turns in
     proportion to their weights. An agent is chosen anew for each attempt of a retry. *agents* may be a list, in which
-    the same agent may stand several times; *weights* are a list then too.
+    the same agent may occur several times; *weights* is a list then too.
     """
     hands = agents if isinstance(agents, Mapping) else {f"agent {n}": agent for n, agent in enumerate(agents, start=1)}
     context = WorkerQueue(dict.fromkeys(hands, 1.0) | _weights(hands, weights), strategy)
@@ -51,7 +51,7 @@ def _weights(hands: Mapping[str, object], weights: Mapping[str, float] | Sequenc
 
 
 class WorkerQueue:
-    """Who gets the next item."""
+    """Chooses the agent for the next item."""
 
     def __init__(self, weights: Mapping[str, float], strategy: Strategy) -> None:
         if not weights or min(weights.values()) <= 0:
@@ -63,7 +63,7 @@ class WorkerQueue:
 
     @contextmanager
     def chosen(self) -> Iterator[str]:
-        """Choose an agent and count it as busy meanwhile."""
+        """Choose an agent, and count it as busy inside the block."""
         name = min(self._weights, key=self._burden)
         self._served[name] += 1
         self._busy[name] += 1

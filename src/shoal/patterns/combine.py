@@ -1,4 +1,4 @@
-"""All must succeed."""
+"""Combine calls: all of them, each whatever happens, the first success, a quorum, or stage after stage."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 async def gather(calls: Source[Call[T]], **options: Unpack[Options[T]]) -> list[T]:
-    """Run all calls and give their values in input order; the first failure ends the rest and is raised itself.
+    """Run all calls and return their values in input order; the first failure ends the rest and is raised.
 
-    What others failed with before they were ended is added to it as notes.
+    Errors of other calls that failed before they were ended are added to it as notes.
     """
     return await gather_counted(calls, PatternSettings(**options))
 
@@ -24,7 +24,7 @@ async def gather(calls: Source[Call[T]], **options: Unpack[Options[T]]) -> list[
 async def gather_counted(
     calls: Source[Call[T]], how: PatternSettings[T], meter: ProgressMeter | None = None
 ) -> list[T]:
-    """Gather as *how* says, counting into *meter*."""
+    """Gather with the settings *how*, counting into *meter*."""
     values: dict[int, T] = {}
     failure: Exception | None = None
     async with Flow(calls, how, meter=meter) as flow:
@@ -49,10 +49,10 @@ Item = TypeVar("Item")
 
 
 async def settled(calls: Source[Call[T]], **options: Unpack[Options[T]]) -> list[Outcome[T]]:
-    """Run all calls and give how each ended, in input order.
+    """Run all calls and return how each ended, in input order.
 
-    Those that the deadline ended, or kept from starting, are `Err(TimedOut)`; of a source without a length, only those
-    that were begun are in the list.
+    Calls that the deadline ended, or kept from starting, are `Err(TimedOut)`; for a source without a length, the list
+    contains only those that were started.
     """
     return await _run_settled(calls, size_of(calls), PatternSettings(**options))
 
@@ -60,7 +60,7 @@ async def settled(calls: Source[Call[T]], **options: Unpack[Options[T]]) -> list
 async def map(
     function: Callable[[Item], Awaitable[T]], items: Source[Item], **options: Unpack[Options[T]]
 ) -> list[Outcome[T]]:
-    """Call *function* with each item and give how each call ended, in input order, as `settled` does."""
+    """Call *function* with each item and return how each call ended, in input order, as `settled` does."""
     return await _run_settled(calls_of(function, items), size_of(items), PatternSettings(**options))
 
 
@@ -114,7 +114,7 @@ async def quorum(calls: Source[Call[T]], n: int, **options: Unpack[Options[T]]) 
                 case Ok(value, index) if len(good) < n:
                     good[index] = value
                 case Ok():
-                    pass  # it ended well while it was being cancelled
+                    pass  # it succeeded while it was being cancelled
                 case Cancelled(index):
                     errors.append(CallCancelled(index))
                 case _:
@@ -126,7 +126,7 @@ async def quorum(calls: Source[Call[T]], n: int, **options: Unpack[Options[T]]) 
     raise how.lateness() if how.is_late() else QuorumMissed(n, len(good), errors)
 
 
-# `Any`: each stage takes what the one before it gives, and Python's types cannot say that of a list of functions.
+# `Any`: each stage takes the result of the one before, which Python's types cannot express for a list of functions.
 Function: TypeAlias = Callable[[Any], Awaitable[Any]]
 Stage: TypeAlias = Function | Sequence[Function]
 
@@ -134,8 +134,8 @@ Stage: TypeAlias = Function | Sequence[Function]
 async def stages(*stages: Stage, initial: object = None, **options: Unpack[Options[Any]]) -> Any:  # noqa: ANN401
     """Run the stages one after the other and give the last one's result.
 
-    A stage is a function of the former stage's result (of *initial*, for the first), or several such functions, which
-    run at once as in `gather` and whose results go on as a list. A failure ends its stage and no later one starts.
+    A stage is a function of the result of the stage before (of *initial*, for the first), or several such functions,
+    which run at once as in `gather` and pass on a list. A failure ends its stage, and no later one starts.
     """
     how: PatternSettings[Any] = PatternSettings(**options)
     whole = [(stage,) if callable(stage) else tuple(stage) for stage in stages]

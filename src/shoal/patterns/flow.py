@@ -1,4 +1,4 @@
-"""The one engine of all patterns: calls pulled from a source, run in a sliding window, delivered as they end."""
+"""Run the calls of all patterns: pull them from a source, run them in a sliding window, deliver them as they end."""
 
 import asyncio
 from collections import deque
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class within:
-    """Cancel the block after *seconds*, and raise what *late* makes when it has ended; `None` is for ever."""
+    """Cancel the block after *seconds*, and raise the error that *late* makes; `None` means no limit."""
 
     def __init__(self, seconds: float | None, late: Callable[[], TimedOut]) -> None:
         self._clock = asyncio.timeout(seconds)
@@ -34,7 +34,7 @@ class within:
     ) -> None:
         try:
             await self._clock.__aexit__(kind, error, trace)
-        except TimeoutError as passed:  # only the clock's own: one of the block is not raised by its exit
+        except TimeoutError as passed:  # only our own timeout: one raised inside the block is not raised by its exit
             raise self._late() from passed
 
 
@@ -70,10 +70,10 @@ async def _once(call: Call[T], how: PatternSettings[T], started: Callable[[], No
 
 
 class Flow(Generic[T]):
-    """Calls under way: iterate for their outcomes; after the `async with` none of them runs any more.
+    """Running calls: iterate for their outcomes; after the `async with`, none of them runs any more.
 
-    At most `how.width()` calls are begun and not yet delivered, so memory is bounded by the window, not by the source.
-    No task of the group ever fails, so it never cancels the task it was entered in: a generator may yield inside.
+    At most `how.width()` calls are started and not yet delivered, so the window limits memory, not the source. No task
+    of the group ever fails, so it never cancels the task it was entered in: a generator may yield inside.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Flow(Generic[T]):
     ) -> None:
         self.meter = meter or ProgressMeter(how.progress, size_of(calls))
         self.is_cut = False  # whether the deadline kept it from pulling more
-        self.starts: deque[int] | None = None  # a deque when somebody wants to hear of starts as well
+        self.starts: deque[int] | None = None  # a deque when the caller wants to see starts as well
         self._calls = calls
         self._how = how
         self._group = asyncio.TaskGroup()
@@ -109,16 +109,16 @@ class Flow(Generic[T]):
     async def __aexit__(self, *_: object) -> None:
         self.stop()
         try:
-            # Told of no error: it would wrap the one that is under way, and `GeneratorExit` with it.
+            # Exits without an error, which it would wrap, even `GeneratorExit`.
             await self._group.__aexit__(None, None, None)
         finally:
             self.lending.__exit__(None, None, None)
             self.meter.close()
 
     def stop(self) -> None:
-        """Cancel what runs and pull no more; iterating on awaits them and gives those that ended otherwise.
+        """Cancel what runs and pull no more; iterating on waits for those and yields the ones that ended otherwise.
 
-        Once only: to be cancelled again would cut short whoever is putting things in order.
+        Only once: a second cancellation would interrupt a call's cleanup.
         """
         if self._stopped:
             return
@@ -165,7 +165,7 @@ class Flow(Generic[T]):
                     await self._has_room()
         except Exception as error:
             self.is_cut = isinstance(error, TimedOut) and self._how.is_late()
-            if not self.is_cut:  # else what was begun ends by the same deadline
+            if not self.is_cut:  # otherwise, the same deadline ends what was started
                 self._trouble = error
                 self.stop()
 
@@ -190,7 +190,7 @@ class Flow(Generic[T]):
         self._running.discard(task)
         self._news.set()
         if not task.cancelled():
-            if task.exception() is None:  # else it interrupts the whole program, and the group raises it
+            if task.exception() is None:  # otherwise it interrupts the whole program, and the group raises it
                 self._land(index, task.result())
         elif not self._stopped:
             self._land(index, Cancelled(index))
@@ -217,10 +217,10 @@ async def stream(
 ) -> AsyncGenerator[Outcome[T], None]:
     """Call *function* with each item and yield how each call ended, as it ends or, when *ordered*, in input order.
 
-    An item is pulled only when one of `limit` places is free, and a place is free again when its outcome was taken, so
-    memory does not grow with the items. What *items* raises is raised after the calls were ended. To leave early,
-    iterate inside `async with contextlib.aclosing(stream(…))`: all calls have ended when that is left. A bare `break`
-    cancels them too, but nobody waits for them.
+    An item is pulled only when one of `limit` places is free, and a place is free again once its outcome is taken, so
+    memory does not grow with the items. Errors of *items* are raised after the calls have ended. To leave early,
+    iterate inside `async with contextlib.aclosing(stream(…))`: all calls have ended on exit. A bare `break` cancels
+    them too, but nothing waits for them.
     """
     how: PatternSettings[T] = PatternSettings(**options)
     meter = ProgressMeter(how.progress, size_of(items))
@@ -247,7 +247,7 @@ class Finished(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """PatternSettings far the whole is, after each call that ended."""
+    """How many calls have ended, after each end."""
 
     progress: Progress
 

@@ -6,13 +6,13 @@ the first of them goes on with it, more of them take free slots, and the last on
 - Never more than `max_concurrent`: `active` counts the slots that are out. It grows only in `_serve`, which looks at
   the limit first. A lent slot is always in one place: idle in its loan while no call runs below (`children == 0`),
   else with one of those calls; so calls that run are never more than slots that are out.
-- Never a deadlock: who holds a slot runs, or lends it. A loan's calls always have at least one slot among them,
+- Never a deadlock: a call that holds a slot runs, or lends it. A loan's calls always have at least one slot among them,
   because the last one leaves its slot in the loan, where the next of them takes it whatever others do. By induction
-  from the innermost pattern every call ends. A pattern that ends has ended its calls, so the slot lies in the loan and
-  the lender goes on without waiting: also when it was cancelled, or when all other slots are out for an hour.
+  from the innermost pattern, every call ends. When a pattern ends, its calls have ended, so the slot is in the loan and
+  the lender continues without waiting, even if it was cancelled or all other slots are taken for an hour.
 - A consumer of `stream` gets its slot back between two results while calls below still run: it waits for a free slot or
-  for the last of them, whichever comes first, and those need nothing of it in order to end.
-- A waiter that is cancelled leaves the line; if it was granted a slot in the same tick, it gives the slot back.
+  for the last of them, whichever comes first, and those need nothing from it in order to end.
+- A cancelled waiter leaves the queue; if it was granted a slot in the same tick, it gives the slot back.
 
 This holds for one limiter. Of two limiters that nest in both orders, each can wait for the other, as two locks can.
 A call that makes tasks of its own shares its one slot with them. A limiter serves one event loop at a time.
@@ -35,8 +35,8 @@ class Limiter:
     """Let at most *max_concurrent* calls run at once.
 
     *admit* is asked before each new slot and returns `None` or the reason to wait; it is asked again when a slot comes
-    free and every *retry_seconds*. *told* hears each reason once, and `None` when it is over. What *admit* raises is
-    raised to the call that was next.
+    free and every *retry_seconds*. *told* is called with each reason once, and with `None` when it is over. An error of
+    *admit* is raised to the call that was next.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Limiter:
 
     @property
     def active(self) -> int:
-        """How many slots are out."""
+        """How many slots are in use."""
         return self._active
 
     @property
@@ -72,14 +72,14 @@ class Limiter:
         return len(self._line)
 
     def resize(self, max_concurrent: int) -> None:
-        """Change the limit; those that run above a smaller one go on to their end."""
+        """Change the limit; calls above a smaller limit continue until they end."""
         if max_concurrent < 1:
             raise BadInput(f"max_concurrent must be at least 1, not {max_concurrent}")
         self._max = max_concurrent
         self._serve()
 
     def slot(self, *, priority: int | None = None, run: str | None = None) -> Slot:
-        """Wait for a slot with `async with`; *priority* and *run* are the lender's unless given (0 and "")."""
+        """Wait for a slot with `async with`; *priority* and *run* default to the lender's (0 and "")."""
         return Slot(self, priority, run)
 
     async def take(self, loan: Loan | None, priority: float, run: str, *, regains: bool = False) -> None:
@@ -102,7 +102,7 @@ class Limiter:
             raise
 
     def grant(self, waiter: Waiter, *, new: bool) -> None:
-        """Give *waiter* a *new* slot, or the one that lies in its loan."""
+        """Give *waiter* a *new* slot, or the one in its loan."""
         self._leave(waiter, served=True)
         self._active += new
         if waiter.loan is not None:

@@ -30,12 +30,12 @@ class Options(TypedDict, Generic[T], total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternSettings(Generic[T]):
-    """PatternSettings a pattern runs its calls."""
+    """How a pattern runs its calls."""
 
     limit: int | None = None  # how many of this pattern at once; the limiter's own number unless given
-    timeout: float | None = None  # seconds of each attempt, from its start
-    deadline: float | None = None  # seconds of the whole pattern, waiting and retries included
-    retry: Retry | None = None  # run those that failed again; waiting for that holds no slot
+    timeout: float | None = None  # seconds for each attempt, from its start
+    deadline: float | None = None  # seconds for the whole pattern, waiting and retries included
+    retry: Retry | None = None  # how failed calls are run again; waiting for that holds no slot
     accept: Callable[[T], bool] | None = None  # what counts as a success; anything else fails as `Refused`
     progress: Callable[[Progress], Awaitable[None] | None] | None = None
     limiter: Limiter | None = None

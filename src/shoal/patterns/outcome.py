@@ -1,4 +1,4 @@
-"""How one call of a pattern ended, as a value, and how far a pattern is."""
+"""How a call of a pattern ended, as a value, and the progress of a pattern."""
 
 import inspect
 import time
@@ -39,7 +39,7 @@ Outcome: TypeAlias = Ok[T] | Err | Cancelled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How many calls succeeded, failed or were cancelled; *rate* is calls a second, *eta* seconds to go."""
+    """How many calls succeeded, failed or were cancelled; *rate* is calls per second, *eta* the seconds left."""
 
     completed: int
     failed: int
@@ -51,7 +51,7 @@ class Progress:
 
 
 class ProgressMeter:
-    """Count outcomes and tell a callback."""
+    """Counts outcomes and calls a callback."""
 
     def __init__(self, callback: Callable[[Progress], Awaitable[None] | None] | None, total: int | None) -> None:
         self._callback = callback
@@ -61,7 +61,7 @@ class ProgressMeter:
         self._trouble: Exception | None = None
 
     async def count(self, outcome: Outcome[object]) -> None:
-        """Count *outcome* and tell."""
+        """Count *outcome* and call the callback."""
         self._counts[type(outcome)] += 1
         if self._callback is None or self._trouble is not None:
             return
@@ -73,7 +73,7 @@ class ProgressMeter:
             self._trouble = error
 
     def now(self) -> Progress:
-        """Return how far it is."""
+        """Return the progress."""
         done = sum(self._counts.values())
         elapsed = time.monotonic() - self._began
         rate = done / elapsed if elapsed > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Warm agents, at most so many, handed out one at a time."""
+"""A bounded pool of warm agents, each lent to one user at a time."""
 
 import asyncio
 import inspect
@@ -18,11 +18,11 @@ Make: TypeAlias = Callable[..., Awaitable[A] | AbstractAsyncContextManager[A]]
 
 _held: ContextVar[frozenset[int]] = ContextVar(
     "held", default=frozenset()
-)  # pools that the running call has an agent of
+)  # the pools that the running call has an agent of
 
 
 class PooledAgent(Generic[A]):
-    """One agent, from its making to its closing; both happen in the same task."""
+    """One agent, from its creation to its closing; both happen in the same task."""
 
     agent: A
     task: asyncio.Task[None]
@@ -38,22 +38,22 @@ class PooledAgent(Generic[A]):
         self.is_old = False
 
     def retire(self) -> None:
-        """Have it closed, or its making broken off."""
+        """Close it, or cancel its creation."""
         self.retired.set()
         if not self.ready.is_set():
             self.task.cancel()
 
 
 class AgentPool(Generic[A]):
-    """At most *size* agents, made by *make* when they are needed and kept warm; closed by `cleanup` or `async with`.
+    """At most *size* agents, made by *make* on demand and kept warm; closed by `cleanup` or `async with`.
 
-    *make* is an async function, or gives an async context manager; it is told the name that an agent was asked for by,
-    where it takes one. An agent of the former is closed by *close*, or by its own `cleanup`, `aclose` or `close`. An
-    agent is closed after *max_uses*, when *healthy* says no or raises, when the block that used it raised or was
-    cancelled, and when the pool is left, which warns of what closing raised.
+    *make* is an async function, or returns an async context manager; it receives the requested name if it takes one.
+    Agents of an async function are closed by *close*, or by their own `cleanup`, `aclose` or `close`. An agent is
+    closed after *max_uses*, when *healthy* returns false or raises, when the block that used it raised or was
+    cancelled, and when the pool is closed, which warns about errors while closing.
 
-    Who uses `agent()` holds a slot of the limiter, so whoever has an agent can go on, and then so can those that wait.
-    Asking a pool for an agent while using one of the same pool is refused: it could wait for itself for ever.
+    A user of `agent()` holds a slot of the limiter, so whoever has an agent can continue, and then so can those that
+    wait. Asking a pool for an agent while using one of the same pool is refused: it could wait for itself forever.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class AgentPool(Generic[A]):
         self._healthy = healthy
         self._close = close
         self._limiter = limiter or default_limiter()
-        # Guards the number of agents: held by each that is out, being made or being closed; idle ones hold none.
+        # Guards the number of agents: held by each that is in use, being made or being closed; idle ones hold none.
         self._places = asyncio.Semaphore(size)
         self._idle: list[PooledAgent[A]] = []
         self._named: dict[str, PooledAgent[A]] = {}
         self._all: set[PooledAgent[A]] = set()
         self._is_open = False
         self._is_entered = False
-        self._is_over = False  # its `async with` was left
+        self._is_over = False  # its `async with` has exited
         self._trouble: list[Exception] = []
 
     async def __aenter__(self) -> Self:
@@ -104,7 +104,7 @@ class AgentPool(Generic[A]):
         self._group, self._is_open = group, True
 
     async def _ensure_open(self) -> None:
-        """Open it, or give back the place that was taken."""
+        """Open it, or release the place that was taken."""
         try:
             if not self._is_open:
                 await self._open()
@@ -118,7 +118,7 @@ class AgentPool(Generic[A]):
         self._named.clear()
         for kept in self._all:
             kept.retire()
-        # Told of no error: it would wrap the one that is under way.
+        # Exits without an error, which it would wrap.
         await self._group.__aexit__(None, None, None)
         trouble, self._trouble = self._trouble, []
         for error in trouble:
@@ -126,7 +126,7 @@ class AgentPool(Generic[A]):
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[A]:
-        """Lend an agent for the block, waiting for one and for a slot where the caller holds none."""
+        """Lend an agent for the block; waits for one, and for a slot if the caller holds none."""
         async with nullcontext() if holds_slot() else self._limiter.slot():
             kept = await self._take()
             held = _held.get()
@@ -140,9 +140,9 @@ class AgentPool(Generic[A]):
                 self._give_back(kept, failed=failed)
 
     async def get_agent(self, name: str | None = None) -> A:
-        """Wait for an agent, and return it with `release`; it has no slot, so prefer `agent()`.
+        """Wait for an agent, and return it later with `release`; it has no slot, so prefer `agent()`.
 
-        By a *name* it is the same agent each time, shared by all who ask for it, and stays until `cleanup`.
+        With a *name*, it is the same agent each time, shared by all who ask for it, until `cleanup`.
         """
         return (await self._take() if name is None else await self._by_name(name)).agent
 
@@ -150,16 +150,16 @@ class AgentPool(Generic[A]):
         """Return an agent of `get_agent` to the pool; close a *failed* one."""
         for kept in self._all - set(self._idle):
             if kept.name is not None and kept.ready.is_set() and kept.agent is agent:
-                return  # it stays with its name
+                return  # it stays under its name
             if kept.ready.is_set() and kept.agent is agent:
                 self._give_back(kept, failed=failed)
                 return
         raise BadInput(f"{agent!r} is not out of this pool")
 
     async def cleanup(self) -> None:
-        """Close the agents that are idle or named and wait for that; others are closed when they come back.
+        """Close the idle and named agents and wait for that; the others are closed when they come back.
 
-        Outside of `async with` it closes all of them, as leaving that block does.
+        Outside `async with`, it closes all of them, like the exit of that block.
         """
         if not self._is_entered:
             if self._is_open:
@@ -172,7 +172,7 @@ class AgentPool(Generic[A]):
         for kept in closing:
             kept.retire()
         while self._idle and not self._places.locked():
-            await self._places.acquire()  # at once; the closing holds it
+            await self._places.acquire()  # at once; closing it holds the place
             closing.append(self._idle.pop())
             closing[-1].has_place = True
             closing[-1].retire()
@@ -211,7 +211,7 @@ class AgentPool(Generic[A]):
                 raise BadInput(f"the pool has room for {self._size} agents, all of them named; give it a larger `size`")
             with LentSlot() as lending:
                 await self._places.acquire()
-                if name in self._named:  # another caller was quicker
+                if name in self._named:  # another caller was faster
                     self._places.release()
                 else:
                     self._named[name] = await self._begin_named(name, lending)
@@ -251,7 +251,7 @@ class AgentPool(Generic[A]):
                 kept.error = error
 
     def _free_place(self, kept: PooledAgent[A]) -> None:
-        """Free its place; this also runs for one that was cancelled before it began."""
+        """Release its place; this also runs for one that was cancelled before it started."""
         self._all.discard(kept)
         if not kept.ready.is_set():
             kept.error = kept.error or BadInput("the pool was closed while the agent was being made")
@@ -297,7 +297,7 @@ class AgentPool(Generic[A]):
 
 
 def _wants_name(make: Callable[..., object], name: str | None) -> bool:
-    """Return whether *make* takes a name: if it requires one, or accepts one that is given."""
+    """Return whether *make* takes a name: it requires one, or accepts one that is given."""
     try:
         first = next(iter(inspect.signature(make).parameters.values()), None)
     except (TypeError, ValueError):  # a builtin may have no signature

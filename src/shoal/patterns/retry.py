@@ -1,4 +1,4 @@
-"""Calls that are run again when they fail."""
+"""Run a call again when it fails."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -9,15 +9,15 @@ from shoal.errors import Refused
 
 T = TypeVar("T")
 
-_QUIET = logging.NullHandler()  # without any handler, Python prints stamina's notes of each retry to stderr
+_QUIET = logging.NullHandler()  # without any handler, Python prints stamina's messages about retries to stderr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """How often and after which waits (doubling from *wait_initial* to *wait_max*, plus up to *jitter*).
 
-    *on_retry* is told the number of the attempt that begins and the error that the former one ended with; what it
-    raises ends the call. A value that `accept` refuses is retried like an error in *retry_on*; cancelling is not.
+    *on_retry* is called with the number of the attempt that begins and the error of the one before; if it raises, the
+    call ends. A value that `accept` refuses is retried like an error in *retry_on*; a cancellation is not.
     """
 
     attempts: int = 3
@@ -33,7 +33,7 @@ class Retry:
 
 
 async def again(call: Callable[[], Awaitable[T]], retry: Retry) -> T:
-    """Run *call* until it succeeds or its attempts are used up; the last error is raised itself."""
+    """Run *call* until it succeeds or its attempts are used up; then raise the last error."""
     from stamina import retry_context  # 0.1 s to import: only retries pay for it
 
     logging.getLogger("stamina").addHandler(_QUIET)
@@ -68,7 +68,7 @@ async def retrying(
     on_retry: Callable[[int, Exception], None] | None = None,
     accept: Callable[[T], bool] | None = None,
 ) -> T:
-    """Run *call* again while it fails, or gives what *accept* refuses: see `Retry`."""
+    """Run *call* again while it fails, or returns what *accept* refuses: see `Retry`."""
 
     async def judge() -> T:
         value = await call()

@@ -1,4 +1,4 @@
-"""The right of one call to run, and how it is lent while the call waits for others."""
+"""The right of a call to run, and how it is lent while the call waits for others."""
 
 import asyncio
 import math
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class QueueEntry(Protocol):
-    """Somebody in a line: the higher priority first, and runs take turns within a priority."""
+    """A member of a queue: the higher priority comes first, and runs take turns within a priority."""
 
     priority: float
     run: str
@@ -22,7 +22,7 @@ W = TypeVar("W", bound=QueueEntry)
 
 
 class WaitQueue(Generic[W]):
-    """A line that can be left from any place in constant time."""
+    """A queue that can be left from any position in constant time."""
 
     def __init__(self) -> None:
         self._runs: dict[float, OrderedDict[str, OrderedDict[W, None]]] = {}
@@ -42,7 +42,7 @@ class WaitQueue(Generic[W]):
         self._length += 1
 
     def remove(self, waiter: W, *, served: bool) -> None:
-        """Take *waiter* out if it is here; when it was *served*, the turn is its run's neighbour's."""
+        """Remove *waiter* if it is here; if it was *served*, the next run has its turn."""
         runs = self._runs.get(waiter.priority, OrderedDict())
         if waiter not in runs.get(waiter.run, ()):
             return
@@ -58,7 +58,7 @@ class WaitQueue(Generic[W]):
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """Who asks for a slot; *regains* when it is a lender that wants to go on."""
+    """A call that waits for a slot; *regains* if it is a lender that wants to continue."""
 
     granted: asyncio.Future[None]
     loan: "Loan | None"
@@ -68,7 +68,7 @@ class Waiter:
 
 
 class Loan:
-    """A slot lent to the calls below it; `attached` while it is theirs, `children` are those that hold one."""
+    """A slot lent to the calls below it; `attached` while it is theirs; `children` counts those that hold one."""
 
     def __init__(self, slot: "Slot") -> None:
         self.slot = slot
@@ -96,13 +96,13 @@ class Loan:
         return lies_here
 
     async def regain(self) -> None:
-        """Give the lender a slot to go on with although calls below still run."""
+        """Give the lender a slot to continue although calls below still run."""
         if self.attached and self._users == 1 and not self.slot.ended:
             await self.slot.limiter.take(self, math.inf, "", regains=True)
         self._users -= 1
 
     def attach(self) -> None:
-        """Take the lender's slot in: a spare one goes to whoever waits, here or anywhere."""
+        """Add the lender's slot; a spare one goes to the next waiter, here or anywhere."""
         if self.slot.loan is not None or self.slot.ended:
             return
         self.attached = True
@@ -120,13 +120,13 @@ class Loan:
             self.children += 1
 
     def serve(self) -> None:
-        """Give the slot that lies here to the next call below."""
+        """Give the loan's slot to the next call below."""
         limiter = self.slot.limiter
         if self.attached and self.children == 0 and (first := limiter.next_of(self.line)):
             limiter.grant(first, new=False)
 
     def keep_or_release(self) -> None:
-        """Keep the slot of a call that ended if it was the last one, else let it go."""
+        """Keep the slot of a call that ended if it was the last one; otherwise release it."""
         self.children -= 1
         if not self.attached or self.children:
             self.slot.limiter.free()
@@ -142,7 +142,7 @@ class Loan:
 
 
 def return_slot(limiter: "Limiter", loan: Loan | None) -> None:
-    """Bring a slot back to where it was taken."""
+    """Return a slot to where it was taken."""
     if loan is None:
         limiter.free()
     else:
@@ -150,14 +150,14 @@ def return_slot(limiter: "Limiter", loan: Loan | None) -> None:
 
 
 _slot: ContextVar["Slot | None"] = ContextVar("slot", default=None)  # what the running call holds
-_loan: ContextVar[Loan | None] = ContextVar("loan", default=None)  # where the running task's calls get their slots
+_loan: ContextVar[Loan | None] = ContextVar("loan", default=None)  # where the calls of the running task get their slots
 
 
 class Slot:
-    """The right of one call to run, held inside its `async with`."""
+    """The right of a call to run, held inside its `async with`."""
 
-    above: Loan | None  # the loan of the call that it was asked for in
-    source: Loan | None  # the nearest loan of its own limiter: there it is taken and brought back
+    above: Loan | None  # the loan of the call that asked for it
+    source: Loan | None  # the nearest loan of its own limiter, from which it is taken and to which it returns
     priority: int
     run: str
 
@@ -191,7 +191,7 @@ class Slot:
         self._end_loan()
 
     def lend(self) -> Loan:
-        """Lend it; whoever waits below already shares the loan."""
+        """Lend it; waiters below already share the loan."""
         loan = self.loan or Loan(self)
         loan.begin()
         return loan
@@ -209,7 +209,7 @@ def _nearest(loan: Loan | None, limiter: "Limiter") -> Loan | None:
 
 
 class LentSlot:
-    """The running call's slot, if it holds one, lent to the calls that it waits for inside the `with`."""
+    """The running call's slot, if it holds one, lent inside the `with` to the calls that it waits for."""
 
     def __enter__(self) -> Self:
         slot = _slot.get()
@@ -240,7 +240,7 @@ class LentSlot:
 
 
 class Pause:
-    """A time in which the lender goes on; a class, as a generator would be closed twice with an abandoned stream."""
+    """A period in which the lender continues; a class, as a generator would close twice with an abandoned stream."""
 
     def __init__(self, lending: LentSlot) -> None:
         self._lending = lending
@@ -254,7 +254,7 @@ class Pause:
 
 
 def run_below(loan: Loan | None) -> None:
-    """Make the running task, which a pattern started, hold no slot, and its calls take theirs below *loan*."""
+    """Let the running task, which a pattern started, hold no slot; its calls take theirs below *loan*."""
     _slot.set(None)
     _loan.set(loan)
 

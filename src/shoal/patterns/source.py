@@ -1,4 +1,4 @@
-"""Where the calls of a pattern come from: any iterable, lazy or endless or async."""
+"""The source of a pattern's calls: any iterable, lazy, endless or async."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sized
 from contextlib import aclosing
@@ -46,7 +46,7 @@ def chunked(items: AsyncIterable[Item], size: int) -> AsyncGenerator[list[Item],
 @overload
 def chunked(items: Iterable[Item], size: int) -> Iterator[list[Item]]: ...
 def chunked(items: Source[Item], size: int) -> Iterator[list[Item]] | AsyncGenerator[list[Item], None]:
-    """Yield the items in lists of *size*, the last one shorter; lazily, of an async iterable as an async one."""
+    """Yield the items in lists of *size*, the last one shorter; lazily, and asynchronously for an async iterable."""
     if size < 1:
         raise BadInput(f"a chunk has at least 1 item, not {size}")
     return _async_chunks(items, size) if isinstance(items, AsyncIterable) else _chunks(items, size)

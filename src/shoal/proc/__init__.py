@@ -1,8 +1,8 @@
 """Start processes, stream and cap their output, and end them: the only place that starts a process.
 
-Start at `process.py`: `open_process` holds a process and leaves nothing of it behind; `completed.py` runs a command to
-its end. `spawn.py` makes the child, `pipes.py` reads its output at a bounded rate, and `namespace.py` ends a
-whole sandbox.
+Start at `process.py`: `open_process` yields a process, and ends all of it on exit; `run.py` runs a command until it
+ends. `spawn.py` creates the child, `pipes.py` reads its output at a limited rate, and `namespace.py` ends a whole
+sandbox.
 """
 
 from shoal.proc.output import LineBatcher, LineSplitter, OutputBudget

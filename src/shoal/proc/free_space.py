@@ -1,4 +1,4 @@
-"""The host's free disk space: how much must stay free, and how our own work ends before that."""
+"""The host's free disk space: how much must stay free, and how Shoal's own work ends before that."""
 
 import asyncio
 import contextlib
@@ -26,20 +26,20 @@ class FreeSpace:
 
     @property
     def spare_bytes(self) -> int:
-        """How much may still be taken."""
+        """How many bytes may still be used."""
         return self.free_bytes - self.floor_bytes
 
     @property
     def spare_inodes(self) -> int:
-        """How many files may still be made."""
+        """How many files may still be created."""
         return self.free_inodes - self.floor_inodes
 
 
 def room(path: Path, *, coming_bytes: int = 0, part: float = 1.0) -> FreeSpace:
     """Read the free space on the disk of *path*; *coming_bytes* were written but have yet to arrive there.
 
-    2 GiB and 100,000 inodes stay free, on a small disk 5 % of it: 5 % of a large one would be more than many people
-    ever have free. *part* of that floor counts.
+    2 GiB and 100,000 inodes stay free; on a small disk 5 % of it, because 5 % of a large one would be more than many
+    people ever have free. *part* is the share of that reserve that counts.
     """
     disk = os.statvfs(path)
     return FreeSpace(
@@ -62,7 +62,10 @@ def free_floor(path: Path, *, coming_bytes: int = 0, part: float = 1.0) -> str |
     return None
 
 
-FASTEST_BYTES, FASTEST_INODES = 8 * 2**30, 800_000  # a second: more than a machine takes, so that no look comes late
+FASTEST_BYTES, FASTEST_INODES = (
+    8 * 2**30,
+    800_000,
+)  # per second: more than any machine writes, so that no check is too late
 SHORTEST, LONGEST = 0.005, 1.0
 OWN_PART = 0.5
 
@@ -74,15 +77,15 @@ def pause(now: FreeSpace) -> float:
 
 
 class DiskFull(Broken):
-    """Our own work was ended before it filled the host's disk."""
+    """Shoal's own work was ended before it filled the host's disk."""
 
 
 @contextlib.asynccontextmanager
 async def above_floor(place: Path) -> AsyncIterator[None]:
-    """Watch the disk of *place*: cancel the block and raise `DiskFull` when less than half of the floor is free.
+    """Watch the disk of *place*: cancel the block and raise `DiskFull` if less than half of the reserve is free.
 
-    Agents are ended at the floor, and then their work still has to be kept. How much a commit takes on the disk cannot
-    be told from its size: attributes make files longer.
+    Agents are ended at the reserve, and then their work still has to be kept. The size of a commit does not tell how
+    much disk it takes: attributes make files longer.
     """
     loop = asyncio.get_running_loop()
     short: str | None = None
@@ -103,7 +106,7 @@ async def above_floor(place: Path) -> AsyncIterator[None]:
     except TimeoutError:
         if short is None:
             raise
-        raise DiskFull(f"{short}; make room, or run `shoal clean`") from None
+        raise DiskFull(f"{short}; free some space, or run `shoal clean`") from None
     finally:
         if timer is not None:
             timer.cancel()

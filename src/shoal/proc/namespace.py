@@ -1,4 +1,4 @@
-"""A pid namespace, controlled from outside."""
+"""Control a pid namespace from outside."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ PARENT, FLAGS, BEGAN = 1, 6, 19  # fields of /proc/PID/stat, counted from the st
 class Namespace:
     """The processes of one sandbox, by the pidfd of their pid 1.
 
-    The kernel ends a namespace with its pid 1, and reports pid 1 as ended only when nobody else is left.
+    The kernel ends a namespace with its pid 1, and reports pid 1 as ended only when nothing else is left.
     """
 
     def __init__(self, pid: int, pidfd: int, *, ours: bool) -> None:
@@ -24,7 +24,7 @@ class Namespace:
         self._ours = ours
 
     def began(self) -> int | None:
-        """Return when pid 1 started, in ticks since boot; `None` once it has ended, or is not ours."""
+        """Return when pid 1 started, in ticks since boot; `None` once it has ended or is not ours."""
         began = _field(self.pid, BEGAN)
         # Checked last: while it lives its pid is not reused, so what was read is about it.
         return began if self._ours and not is_ended(self._pidfd) else None
@@ -60,11 +60,11 @@ class Namespace:
         self._send(signal.SIGCONT)
 
     async def kill_all(self, timeout: float) -> bool:
-        """Kill pid 1 and wait until no process is left; `False` if one is after *timeout*.
+        """Kill pid 1 and wait until no process is left; `False` if one remains after *timeout*.
 
-        Pid 1 is killed in every case: an agent can trace it and make it anything. Once it is exiting it runs nothing
-        more, and without children it was alone; to wait for its whole end would cost 10-15 ms more, which the kernel
-        needs to take the mounts down.
+        Pid 1 is killed in every case: an agent can trace it and make it do anything. Once it is exiting it runs nothing
+        more, and without children it is alone. Waiting for its complete end would take 10-15 ms more, in which the
+        kernel removes the mounts.
         """
         self.kill()
         for _ in range(LOOKS):
@@ -90,13 +90,13 @@ def find_namespace(pid: int, *, parent: int) -> Namespace | None:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    # Seen after the pidfd was taken: a pid that was given to a stranger meanwhile is not a child of *parent*.
-    # Then the box is dying with its parent, and is only watched, never signalled.
+    # Checked after the pidfd is open: a pid that was reused meanwhile is not a child of *parent*.
+    # Then the sandbox is dying with its parent, and is only watched, never signalled.
     return Namespace(pid, pidfd, ours=_field(pid, PARENT) == parent)
 
 
 def _is_over(pid: int) -> bool:
-    """Return whether a process of one thread is exiting and has no children."""
+    """Return whether a single-threaded process is exiting and has no children."""
     with contextlib.suppress(OSError):
         threads = os.listdir(f"/proc/{pid}/task")
         return threads == [str(pid)] and bool((_field(pid, FLAGS) or 0) & PF_EXITING) and _children(pid) == []

@@ -20,19 +20,19 @@ _MISFITS = (ValueError, TypeError, KeyError, ArithmeticError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class UnknownEvent:
-    """An event that this Shoal does not know, or cannot make sense of."""
+    """An event that this Shoal does not know or cannot parse."""
 
     kind: str
     body: str
 
 
 def encode(event: Event) -> str:
-    """Write the fields of *event* as ASCII JSON, which any string survives (NUL and lone surrogates are escaped)."""
+    """Encode the fields of *event* as ASCII JSON, which any string survives (NUL and lone surrogates are escaped)."""
     return _ENCODER.encode(_to_json(event))
 
 
 def decode(kind: str, body: str) -> Event | UnknownEvent:
-    """Read an event; unknown fields are dropped, absent ones take their defaults, and nothing raises."""
+    """Decode an event; unknown fields are dropped, absent ones take their defaults, and nothing raises."""
     known = _KINDS.get(kind)
     if known is None:
         return UnknownEvent(kind, body)
@@ -44,7 +44,7 @@ def decode(kind: str, body: str) -> Event | UnknownEvent:
 
 
 def _with_purpose(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Add the purpose of a session that an older Shoal recorded, which had it in the name of the step alone."""
+    """Add the purpose of a session that an older Shoal recorded only in the name of the step."""
     record = fields["result"] if kind == "SessionEnded" else fields
     if kind in ("SessionStarted", "SessionEnded") and "purpose" not in record and "__" in fields["step"]:
         record["purpose"] = "verify" if fields["step"].endswith("__verify") else "resolve"
@@ -116,5 +116,5 @@ def _decode_union(hints: tuple[object, ...], value: object) -> object:
 
 def _check_kind(value: object, kind: type[Kind]) -> Kind:
     if not isinstance(value, kind):
-        raise TypeError(f"{value!r} is no {kind.__name__}")
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
     return value

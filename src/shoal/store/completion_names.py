@@ -1,4 +1,4 @@
-"""The names of runs and sessions, for a shell that completes them: it reads little, imports little and never fails."""
+"""List run and session names for shell completion: reads little, imports little and never fails."""
 
 import contextlib
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 MAX_NAMES = 200
 PLAIN = re.compile(r"[A-Za-z0-9._/+-]+")
-"""Shells expand what they are given to complete, so other names are left out."""
+"""Shells expand the names that they complete, so other names are left out."""
 QUERIES = {
     "runs": "SELECT run FROM events GROUP BY run ORDER BY min(seq) DESC LIMIT ?",
     "sessions": "SELECT session FROM events WHERE kind = 'SessionStarted' ORDER BY seq DESC LIMIT ?",

@@ -1,4 +1,4 @@
-"""One SQLite database of events: its shape, and how it is opened and written."""
+"""One SQLite database of events: its schema, and how it is opened and written."""
 
 import contextlib
 import errno
@@ -44,7 +44,7 @@ _OWNER = "SELECT epoch, pid, host FROM owners WHERE run = ?"
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _PROBE_BYTES = 2**16
 Seed = Callable[[Path | None], Iterable[EventRow]]
-"""Gives the rows that a new database begins with, and is told where a damaged one will be kept."""
+"""Returns the rows that a new database begins with; its argument is where a damaged one will be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ class Durability:
 LEDGER = Durability(journal="WAL", synchronous="FULL")
 """A commit survives a power failure, and readers never wait."""
 SESSION = Durability(journal="DELETE", synchronous="OFF")
-"""A commit survives a kill, and makes one small file that needs no other while nobody writes."""
+"""A commit survives a kill, and leaves a single small file while nothing is written."""
 
 
 class Database:
-    """A database that is opened when it is first written, and again after the disk has failed it.
+    """A database that is opened at its first write, and again after the disk has failed.
 
-    For the writer's thread only. *lock* keeps processes apart while one makes or repairs the database:
-    SQLite's own change into WAL mode fails for the second of two that try it at once.
+    Only for the writer's thread. *lock* excludes other processes while one creates or repairs the database: SQLite's
+    own change into WAL mode fails for the second of two that try it at once.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Database:
         return self._try_write(rows, claims, checks)
 
     def close(self) -> None:
-        """Close, to be opened again by the next write; whoever closes the ledger last leaves no `-wal` beside it."""
+        """Close it until the next write; the last one to close the ledger leaves no `-wal` file."""
         connection, self._connection = self._connection, None
         file, self._file = self._file, -1
         if connection is not None:
@@ -136,7 +136,7 @@ class Database:
         except ShoalError as error:
             self._refusal = error
             raise
-        # by a descriptor that has no part in SQLite's locks, which any other would release when it is closed
+        # with a descriptor that has no part in SQLite's locks, because closing any other would release them
         self._file = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
 
     def _insert(self, rows: Sequence[EventRow], claims: Sequence[str], checks: Sequence[str]) -> list[int]:
@@ -155,29 +155,29 @@ class Database:
         return numbers
 
     def _check_place(self) -> None:
-        # SQLite goes on writing to a file without a name: that would be a false acknowledgement
+        # SQLite continues to write to a deleted file: that would be a false acknowledgement
         here = os.fstat(self._file)
         try:
             is_in_place = os.path.samestat(here, self._path.stat())
         except OSError as error:
             if here.st_nlink > 0:  # its folder was moved, or the disk is not mounted
-                raise Blocked(f"{self._path} is not there any more: {error.strerror}") from error
+                raise Blocked(f"{self._path} no longer exists: {error.strerror}") from error
             is_in_place = False
         if not is_in_place:
             self.close()
-            raise Broken(f"{self._path} was removed or replaced while Shoal wrote to it; what it held is lost")
+            raise Broken(f"{self._path} was removed or replaced while Shoal wrote to it; its contents are lost")
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """Give SQLite's primary result code of *error*."""
+    """Return SQLite's primary result code of *error*."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _passing_reason(path: Path, error: sqlite3.Error) -> str | None:
-    """Say why *path* cannot be written now, if that may pass; what SQLite does not tell, a file beside it does."""
+    """Return why *path* cannot be written now, if that may pass; a file beside it shows what SQLite does not report."""
     code = primary_code(error)
     if code == sqlite3.SQLITE_BUSY:
-        return f"another program holds {path}"
+        return f"another program has locked {path}"
     if code == sqlite3.SQLITE_FULL:
         return f"the disk of {path} is full"
     if code not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
@@ -198,7 +198,7 @@ RESERVE_INODES = 16
 
 
 def make_reserve(path: Path) -> int:
-    """Set space aside for the ledger and for recovery, where there is enough; return how many bytes are missing."""
+    """Reserve space for the ledger and for recovery, if there is enough; return how many bytes are missing."""
     disk = os.statvfs(path.parent)
     wanted = min(RESERVE_BYTES, disk.f_blocks * disk.f_frsize // RESERVE_PART)
     with contextlib.suppress(OSError):
@@ -212,7 +212,7 @@ def make_reserve(path: Path) -> int:
 
 
 def release_if_full(path: Path) -> None:
-    """Give the reserved space back where a command could not even begin without it."""
+    """Release the reserved space if a command could not even start without it."""
     disk = os.statvfs(path.parent)
     is_out_of_inodes = disk.f_files > 0 and disk.f_favail < RESERVE_INODES
     if disk.f_bavail * disk.f_frsize < RESERVE_BYTES // 2 or is_out_of_inodes:
@@ -220,7 +220,7 @@ def release_if_full(path: Path) -> None:
 
 
 def release_reserve(path: Path) -> bool:
-    """Give the reserved space back; `False` where there is none."""
+    """Release the reserved space; `False` if there is none."""
     try:
         size = path.stat().st_size
         path.unlink()
@@ -230,7 +230,7 @@ def release_reserve(path: Path) -> bool:
 
 
 def check_version(path: Path, connection: sqlite3.Connection) -> int:
-    """Read the version of the schema; raise `BadInput` when it is newer than what this Shoal knows."""
+    """Read the version of the schema; raise `BadInput` if it is newer than this Shoal supports."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > SCHEMA:
         raise BadInput(
@@ -241,7 +241,7 @@ def check_version(path: Path, connection: sqlite3.Connection) -> int:
 
 
 def _connect(path: Path, durability: Durability, seed: Seed | None) -> sqlite3.Connection:
-    """Open *path*; one that is damaged is moved aside, and a new one begins with what *seed* gives, if there is one."""
+    """Open *path*; a damaged one is moved aside, and a new one begins with the rows of *seed*."""
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     try:
         _prepare(path, connection, durability, () if seed is None else _lazily(seed))
@@ -303,7 +303,7 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _check_whole(path: Path, connection: sqlite3.Connection) -> None:
-    """Read the newest row, and check all pages, which takes a millisecond for each megabyte, if they are not many."""
+    """Read the newest row, and check all pages if they are few: that takes a millisecond per megabyte."""
     connection.execute("SELECT max(seq) FROM events").fetchone()
     if path.stat().st_size > CHECKED_BYTES:
         return
@@ -313,13 +313,13 @@ def _check_whole(path: Path, connection: sqlite3.Connection) -> None:
 
 
 class DatabaseDamaged(sqlite3.DatabaseError):
-    """SQLite found pages that do not fit together."""
+    """SQLite found inconsistent pages."""
 
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
 def _is_damage(error: BaseException) -> bool:
-    # by SQLite's code: a full disk or a lock is a `DatabaseError` too, and no reason to put a ledger away
+    # by SQLite's code: a full disk or a lock is a `DatabaseError` too, and no reason to move a ledger aside
     return isinstance(error, sqlite3.DatabaseError) and primary_code(error) in DAMAGE
 
 
@@ -340,7 +340,7 @@ def _name_aside(path: Path) -> Path:
 
 
 def _move_aside(path: Path, kept: Path) -> None:
-    # the database last: a log left behind without it would be replayed into the fresh one
+    # the database last: a log left behind without it would be replayed into the new one
     for suffix in ("-wal", "-shm", "-journal", ""):
         with contextlib.suppress(FileNotFoundError):
             Path(f"{path}{suffix}").rename(f"{kept}{suffix}")

@@ -1,4 +1,4 @@
-"""What the events add up to: pure, and never at odds with the log because it is made of nothing else."""
+"""Fold events into the state of runs: a pure function, so that the state can never contradict the log."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -37,9 +37,9 @@ from shoal.store.run_state import GateState, RunState, SessionState, State, Step
 
 
 def fold(events: Iterable[Recorded]) -> State:
-    """Add up *events* by their numbers, whatever order they come in; the last word on a thing holds.
+    """Fold *events* in the order of their numbers; the last one about something counts.
 
-    What a lost event would have said is left empty; nothing raises.
+    What a lost event would have set stays empty; nothing raises.
     """
     draft = Fold()
     for recorded in sorted(events, key=lambda event: event.seq):
@@ -48,12 +48,12 @@ def fold(events: Iterable[Recorded]) -> State:
 
 
 def latest(state: State) -> RunState | None:
-    """Give the run that started last."""
+    """Return the run that started last."""
     return list(state.runs.values())[-1] if state.runs else None
 
 
 def report(run: RunState, now: float | None = None) -> RunReport:
-    """Say how *run* ended, or how far it is by *now*; nothing else makes a report, so all commands print the same."""
+    """Report how *run* ended, or its progress at *now*; nothing else makes a report, so all commands agree."""
     return RunReport(
         run=run.run,
         status=run.status,
@@ -76,19 +76,19 @@ def report(run: RunState, now: float | None = None) -> RunReport:
 
 
 def _order_steps(run: RunState) -> list[StepState]:
-    """Order steps as in the plan; those that it does not have, such as judges, come last, by their start."""
+    """Order steps as in the plan; those that it does not have, such as judges, come last, in order of their start."""
     places = {name: place for place, name in enumerate(run.stages)}
     return sorted(run.steps.values(), key=lambda step: places.get(step.step, len(places)))
 
 
 def _last(step: StepState) -> dict[int, SessionState]:
-    """Give the last attempt of each worker in the last round."""
+    """Return the last attempt of each worker in the last round."""
     found = [session for session in step.sessions.values() if session.seq > step.seq]
     return {session.index: session for session in sorted(found, key=lambda session: session.seq)}
 
 
 def _earlier(step: StepState) -> list[WorkerResult]:
-    """Give the good work of rounds before the last: an attempt that ended well is not made again."""
+    """Return the successful work of earlier rounds: an attempt that succeeded is not repeated."""
     last = {session.session for session in _last(step).values()}
     found = [
         session.result
@@ -99,11 +99,11 @@ def _earlier(step: StepState) -> list[WorkerResult]:
 
 
 def _step_result(step: StepState, now: float | None) -> StepResult:
-    """Tell the last round, by the last attempt of each worker, in the workers' order."""
+    """Report the last round: the last attempt of each worker, in the workers' order."""
     last = _last(step)
     ended = step.ended
     workers = {index: _worker_result(session, now) for index, session in last.items()}
-    # Who was ended at once has no end, and so no result at the end of its step; it began all the same.
+    # A worker that was ended at once has no end event, and so no result in its step's end; it did start.
     open_ = {index for index, session in last.items() if session.status.is_interrupted or not session.status.is_ended}
     workers |= {worker.index: worker for worker in (ended.unstarted if ended else ()) if worker.index not in open_}
     result = StepResult(
@@ -126,7 +126,7 @@ def _step_result(step: StepState, now: float | None) -> StepResult:
 
 
 def _worker_result(session: SessionState, now: float | None) -> WorkerResult:
-    if session.result is not None:  # what was brought in after a kill does not know its prompt
+    if session.result is not None:  # work that was recovered after a kill does not know its prompt
         return replace(session.result, prompt=session.result.prompt or session.prompt)
     return WorkerResult(
         index=session.index,
@@ -141,14 +141,14 @@ def _worker_result(session: SessionState, now: float | None) -> WorkerResult:
 
 
 def _so_far(session: SessionState, now: float | None) -> float:
-    """Say how long it has been at work; nobody saw when a lost one ended."""
+    """Return how long it has been running; for a lost session, the end is unknown."""
     if now is None or session.status is not Status.RUNNING:
         return 0.0
     return max(0.0, round(now - session.started_at, 3))
 
 
 class Fold:
-    """The state while it is added up, flat, so that an event costs the same in a ledger of any size."""
+    """The state during folding; flat, so that an event costs the same in a ledger of any size."""
 
     def __init__(self) -> None:
         self._runs: dict[str, RunState] = {}
@@ -158,7 +158,7 @@ class Fold:
         self._overlaps: dict[str, dict[tuple[str, str], Overlap]] = {}
 
     def take(self, recorded: Recorded) -> None:
-        """Add one event, with a number above those before it."""
+        """Fold one event, whose number must be above those before it."""
         match recorded.event:
             case RunStarted() as event:
                 self._run_started(event, recorded.at)
@@ -199,11 +199,11 @@ class Fold:
                 self._runs[run] = replace(self._run(run, recorded.at), merge=report)
             case DeliveryRecorded() as event:
                 self._note_delivery(event, recorded.at)
-            case _:  # what an agent does on its way changes no state; neither does what we do not know
+            case _:  # an agent's activities change no state; neither do unknown events
                 pass
 
     def state(self) -> State:
-        """Give what the events add up to so far."""
+        """Return the state so far."""
         steps: dict[str, dict[str, StepState]] = {run: {} for run in self._runs}
         sessions: dict[tuple[str, str], dict[str, SessionState]] = {key: {} for key in self._steps}
         for (run, step, name), session in self._sessions.items():
@@ -276,7 +276,7 @@ class Fold:
         self._step(event.run, event.step, recorded.at)
         key = (event.run, event.step, event.session)
         started = self._sessions.get(key) or _without_start(event, recorded)
-        base = event.result.base or started.base  # of a client, with what it was not shown of it
+        base = event.result.base or started.base  # a client's base without the settings that were set aside
         self._sessions[key] = replace(started, status=event.result.status, result=event.result, base=base)
 
     def _gate_opened(self, event: GateOpened, recorded: Recorded) -> None:
@@ -296,7 +296,7 @@ class Fold:
         self._steps[event.run, event.step] = replace(step, gate=replace(gate, answer=answer))
 
     def _note_merge(self, run: str, new: str, at: float) -> None:
-        """Take a merge for what was intended, until its last word; whoever made it may have been killed before that."""
+        """Treat a merge as intended until its last event; its process may have been killed before that."""
         intent = self._intents.get(run)
         if intent is None or intent.new != new:
             return

@@ -15,12 +15,12 @@ from shoal.store.run_state import RunState, State, StepState
 
 
 def read_state(paths: StatePaths) -> State:
-    """Read the state of all runs, each when it is asked for; of a killed run, sessions are `interrupted`."""
+    """Read the state of all runs, each on demand; sessions of a killed run are `interrupted`."""
     return State(_RunsByName(paths))
 
 
 class _RunsByName(Mapping[str, RunState]):
-    """The runs in the order of their start: the names at once, a run when it is asked for, or all with one reading."""
+    """The runs in order of their start: names at once, a single run on demand, or all of them in one reading."""
 
     def __init__(self, paths: StatePaths) -> None:
         self._paths = paths
@@ -67,23 +67,23 @@ def _read(paths: StatePaths, run: str | None = None) -> Mapping[str, RunState]:
 
 
 def find_dead(paths: StatePaths, runs: Mapping[str, RunState]) -> set[str]:
-    """Find the runs that have no recorded end, and nobody who could still record it."""
+    """Find the runs without a recorded end whose owner is dead."""
     return {name for name, run in runs.items() if _is_open(run) and not is_locked(paths.run_lock(name))}
 
 
 def interrupt_runs(state: State, names: set[str]) -> State:
-    """Return *state* with the runs of these *names* as their killed Shoal left them."""
+    """Return *state* with the runs of these *names* marked as interrupted."""
     return State({name: _interrupt(run) if name in names else run for name, run in state.runs.items()})
 
 
 def _is_open(run: RunState) -> bool:
-    """Say whether *run* or a session of it has no recorded end: an interrupted run still records its own."""
+    """Return whether *run* or one of its sessions has no recorded end."""
     sessions = (session for step in run.steps.values() for session in step.sessions.values())
     return not run.status.is_ended or not all(session.status.is_ended for session in sessions)
 
 
 def _interrupt(run: RunState) -> RunState:
-    """Return *run* as its killed Shoal left it: a session without an end was interrupted."""
+    """Return *run* marked as interrupted, with its sessions that have no end."""
     steps = {name: _interrupt_step(step) for name, step in run.steps.items()}
     return replace(run, status=run.status if run.status.is_ended else Status.INTERRUPTED, steps=steps)
 

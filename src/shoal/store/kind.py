@@ -1,4 +1,4 @@
-"""What a store of events is: small enough that a second kind of it is one module."""
+"""The protocol of a store of events: small, so that another kind of store is one module."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from shoal.model.events import Event, Recorded, RunPlanned
 from shoal.store.codec import encode
 
 LASTING = ("SessionStarted", "Imported", "SessionEnded")
-"""What a session's own log has besides what its agent did, should the ledger be lost."""
+"""The events that are also written to a session's own log, in case the ledger is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """An event as a store keeps it."""
+    """An event as stored."""
 
     at: float
     run: str
@@ -30,7 +30,7 @@ class EventRow:
 
 
 class EventLog(Protocol):
-    """One log that rows are added to, by one thread."""
+    """One log, to which a single thread appends."""
 
     def write(self, rows: Sequence[EventRow], claims: Sequence[str] = (), checks: Sequence[str] = ()) -> list[int]:
         """Write *rows* as one transaction and return their numbers, which only grow, once it is committed.
@@ -41,32 +41,32 @@ class EventLog(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of the log; the next write opens it again."""
+        """Close the log until the next write."""
 
 
 class Store(Protocol):
-    """Keeps the events of one repository: those of the ledger, and a log of its own for each session."""
+    """Stores the events of one repository: the ledger, and a log for each session."""
 
     def ledger(self) -> EventLog:
-        """Give the log of runs, steps and sessions, which survives a power failure once it is written."""
+        """Return the log of runs, steps and sessions, in which a written event survives a power failure."""
 
     def session_log(self, session: str) -> EventLog:
-        """Give the log of what *session* did, which survives a kill."""
+        """Return the log of *session*, in which a written event survives a kill."""
 
     def read_events(self, run: str | None = None, after: int = 0) -> Iterator[Recorded]:
-        """Read the ledger in order, of one *run* or of all, with numbers above *after*.
+        """Read the ledger in order, for one *run* or for all, with numbers above *after*.
 
-        Events of kinds that this Shoal does not know are skipped; they stay in the store. So are the plans of runs.
+        Events of unknown kinds are skipped, but stay in the store; so do the plans of runs.
         """
 
     def read_plan(self, run: str) -> RunPlanned | None:
-        """Read the plan of *run* as it was recorded last."""
+        """Read the last recorded plan of *run*."""
 
     def read_unended(self, run: str) -> Iterator[Recorded]:
-        """Read the starts of those sessions of *run* that have no end, in order."""
+        """Read the start events of those sessions of *run* that have no end, in order."""
 
     def read_session(self, session: str, after: int = 0, kind: str | None = None) -> Iterator[Recorded]:
-        """Read the log of *session* in order, with numbers above *after*, or of it only the events of one *kind*."""
+        """Read the log of *session* in order, with numbers above *after*, or only the events of one *kind*."""
 
     def list_runs(self) -> list[str]:
         """List the ids of all runs, newest first."""

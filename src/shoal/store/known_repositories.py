@@ -1,6 +1,6 @@
-"""Which repositories of this user have runs: a small file for each, that says where the state folder is.
+"""The repositories of this user that have runs: a small file for each, with the path of its state folder.
 
-A file is only a pointer: what it points to is looked at before it is believed, and nothing depends on it but the list.
+A file is only a pointer: its target is checked before it is used, and nothing but the list depends on it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def register(paths: StatePaths, environ: Mapping[str, str]) -> None:
-    """Note where the state of a repository is; where that cannot be, the list of all repositories lacks it."""
+    """Record where the state of a repository is; if that fails, the list of all repositories lacks it."""
     content = os.fsencode(paths.root)
     with contextlib.suppress(OSError):
         folder = _make_folder(environ)
@@ -36,7 +36,7 @@ def register(paths: StatePaths, environ: Mapping[str, str]) -> None:
 
 
 def list_repositories(environ: Mapping[str, str]) -> list[StatePaths]:
-    """List the state folders that are there; what points to none is removed."""
+    """List the existing state folders, and remove pointers to missing ones."""
     found = [StatePaths(root) for root in _list_roots(environ)]
     return sorted(found, key=lambda paths: paths.root)
 
@@ -56,7 +56,7 @@ def _list_roots(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _is_state(root: Path) -> bool:
-    """Say whether *root* is a state folder of this user's."""
+    """Return whether *root* is a state folder of this user."""
     try:
         found = root.lstat()
     except (OSError, ValueError):
@@ -66,7 +66,7 @@ def _is_state(root: Path) -> bool:
 
 
 def _read_entry(entry: Path) -> Path | None:
-    """Read where *entry* points; `None` for what no Shoal of this user's wrote."""
+    """Read the target of *entry*; `None` if it was not written by a Shoal of this user."""
     try:
         with os.fdopen(os.open(entry, _READ), "rb") as file:
             found = os.fstat(file.fileno())

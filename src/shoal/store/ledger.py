@@ -1,4 +1,4 @@
-"""Writing events: facts are appended and acknowledged after their commit, what agents say is noted on the side."""
+"""Write events: facts are acknowledged after their commit, agents' output is recorded in the background."""
 
 import asyncio
 import contextlib
@@ -20,10 +20,10 @@ Listener = Callable[[Recorded], None]
 async def open_ledger(
     store: Store, *, bounds: WriteQueueBounds | None = None, on_blocked: OnBlocked = lambda reason: None
 ) -> AsyncIterator["Ledger"]:
-    """Open the ledger of *store*, made or rebuilt where there is none; on leaving, all that was noted is committed.
+    """Open the ledger of *store*, created or rebuilt if missing; on exit, everything noted is committed.
 
-    Raises `BadInput` for a ledger of a newer Shoal. *on_blocked* is called when a write has to wait, and again
-    with "" when it need not any more.
+    Raises `BadInput` for a ledger of a newer Shoal. *on_blocked* is called with the reason when a write has to wait,
+    and with "" when it can continue.
     """
     ledger = Ledger(store, bounds or WriteQueueBounds(), on_blocked)
     try:
@@ -34,7 +34,7 @@ async def open_ledger(
 
 
 class Ledger:
-    """The door to all state, for the thread of one loop; made by `open_ledger`."""
+    """Writes all state, for the thread of one event loop; made by `open_ledger`."""
 
     def __init__(self, store: Store, bounds: WriteQueueBounds, on_blocked: OnBlocked) -> None:
         self._loop = asyncio.get_running_loop()
@@ -43,7 +43,7 @@ class Ledger:
         self._ended = asyncio.Event()
         self._listeners: list[Listener] = []
         self._dropped: dict[str, Output] = {}
-        # the named border: SQLite blocks, so it has one thread of its own
+        # SQLite blocks, so it has one thread of its own
         self._thread = threading.Thread(target=self._work, name="shoal-ledger", daemon=False)
         self._thread.start()
 
@@ -53,19 +53,19 @@ class Ledger:
         return self._writer.commits
 
     async def ready(self) -> None:
-        """Wait until the ledger is open; raise what keeps it from being so."""
+        """Wait until the ledger is open; raise what prevents that."""
         await self._append(())
 
     async def append(self, *events: Event) -> tuple[Recorded, ...]:
         """Record *events* in one transaction, in order, and return after its commit.
 
-        Raises `Broken` when the disk did not take them. Cancelled here, they may be recorded all the same.
+        Raises `Broken` if the disk did not store them. If this call is cancelled, they may be recorded all the same.
         """
         if not events:
             return ()
         recorded = await self._append(tuple(_entry(event) for event in events))
         for event in events:
-            if isinstance(event, SessionStarted):  # a session's own log says whose it is, should the ledger be lost
+            if isinstance(event, SessionStarted):  # a session's own log says whose it is, in case the ledger is lost
                 self.note(event)
         return recorded
 
@@ -78,7 +78,7 @@ class Ledger:
         await self._append((), checks=(run,))
 
     def post(self, event: Event) -> None:
-        """Record *event* like `append`, soon, without waiting for it."""
+        """Record *event* like `append`, without waiting for its commit."""
         waiter: asyncio.Future[tuple[Recorded, ...]] = self._loop.create_future()
         waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._backlog.append(Append((_entry(event),), waiter))
@@ -86,11 +86,11 @@ class Ledger:
     def note(self, event: Event) -> None:
         """Record *event* in the log of its session, soon.
 
-        When too much waits, `Output` is left out, and the next one that is kept says how many bytes are missing.
-        The next `flush` or `forget` raises what the disk did not take.
+        When too much is waiting, `Output` is left out, and the next one recorded says how many bytes are missing.
+        The next `flush` or `forget` raises if the disk did not store something.
         """
         session = _session(event)
-        component(session)  # a name that is no file name is refused here, not on the thread
+        component(session)  # an invalid file name is refused here, not on the thread
         kept = self._limit_output(event) if isinstance(event, Output) else event
         if kept is not None:
             self._backlog.note(session, _entry(kept))
@@ -106,13 +106,13 @@ class Ledger:
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call *listener* on the loop's thread for every event after its commit, until the returned function is called.
 
-        A listener that raises is reported to the loop's exception handler and not called again.
+        A listener that raises is reported to the loop's exception handler, and not called again.
         """
         self._listeners.append(listener)
         return lambda: self._unsubscribe(listener)
 
     async def close(self) -> None:
-        """Write what waits and end the thread, even when cancelled meanwhile."""
+        """Write what is waiting and end the thread, even when cancelled meanwhile."""
         for session in tuple(self._dropped):
             self._note_dropped(session)
         self._backlog.close()
@@ -136,7 +136,7 @@ class Ledger:
         await waiter
 
     def _limit_output(self, output: Output) -> Output | None:
-        """Give *output* with what is missing before it, or add it to what is missing."""
+        """Add to *output* what is missing before it, or count it as missing."""
         before = self._dropped.pop(output.session, None)
         missing = output.dropped + (before.dropped if before else 0)
         size = len(output.text.encode("utf-8", "surrogatepass"))
@@ -165,7 +165,7 @@ class Ledger:
             self._loop.call_soon_threadsafe(callback)
 
     def _deliver(self, outcome: WriteOutcome) -> None:
-        # waiters wake up in the loop's next turn, so listeners have heard of an event before its writer goes on
+        # waiters wake up in the loop's next iteration, so listeners see an event before its writer continues
         for answer in outcome.answers:
             answer()
         for recorded in outcome.recorded:

@@ -1,4 +1,4 @@
-"""Locks between processes, which the kernel gives back when their holder dies."""
+"""Locks between processes, which the kernel releases when their holder dies."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ class HeldLock:
 
 @contextlib.contextmanager
 def hold_lock_blocking(path: Path, *, shared: bool = False, timeout: float) -> Iterator[None]:
-    """Hold the lock at *path*, alone or with other sharers; raise `Broken` when it does not come free in time."""
+    """Hold the lock at *path*, exclusively or shared; raise `Broken` if it does not become free in time."""
     with contextlib.ExitStack() as stack:
         for pause in _pauses(path, timeout):
             if _take(path, stack, shared=shared):
@@ -59,9 +59,9 @@ async def hold_lock(path: Path, *, shared: bool = False, timeout: float) -> Asyn
 
 
 def is_locked(path: Path) -> bool:
-    """Say whether anybody holds the lock at *path*; nothing is created.
+    """Return whether anybody holds the lock at *path*; nothing is created.
 
-    The question takes the lock for an instant, so that whoever wants it then must wait at least one pause.
+    The check takes the lock for a moment, so a process that wants it then must wait at least one pause.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -74,7 +74,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _pauses(path: Path, timeout: float) -> Iterator[float]:
-    """Give the pause after each attempt: the first attempt is immediate, and there is one more at the very end."""
+    """Yield the pause after each attempt: the first attempt is immediate, and there is one more at the very end."""
     end = time.monotonic() + timeout
     pause = _SHORTEST
     while (left := end - time.monotonic()) > 0:
@@ -82,7 +82,7 @@ def _pauses(path: Path, timeout: float) -> Iterator[float]:
         pause = min(pause * 1.5, _LONGEST)
     yield 0.0
     raise Broken(
-        f"the lock {path} did not come free within {timeout:g} s: {read_holder(path)} holds it; wait for it, or end it"
+        f"the lock {path} was not released within {timeout:g} s: {read_holder(path)} holds it; wait for it, or end it"
     )
 
 

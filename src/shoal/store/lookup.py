@@ -1,4 +1,4 @@
-"""Find the run or session that a person means: the latest, or by an id, a branch, a step or a part of an id."""
+"""Find the run or session that a person names: the latest, or by id, branch, step or part of an id."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class _KnownSession:
-    """A session, with where it belongs."""
+    """A session with its step and run."""
 
     run: str
     step: str
@@ -20,16 +20,16 @@ class _KnownSession:
 
 
 def find_run(state: State, word: str | None = None) -> RunState:
-    """Find a run: without a *word* the latest; else by its name, the end or the only fitting beginning of it.
+    """Find a run: without a *word* the latest; otherwise by its name, its ending, or a unique beginning.
 
-    A pipeline's name stands for its latest run.
+    A pipeline's name means its latest run.
     """
     names = list(state.runs)
     if not names:
         raise _none_yet("run")
     if word is None or word in state.runs:
         return state.runs[names[-1] if word is None else word]
-    # in a long history, a run is read only if it may be meant
+    # in a long history, a run is read only if it may match
     likely = (state.runs[name] for name in reversed(names) if name.startswith(f"{word}-"))
     named = next((run for run in likely if run.name == word), None)
     if named is None and len(_fitting(names, word)) != 1:
@@ -38,9 +38,9 @@ def find_run(state: State, word: str | None = None) -> RunState:
 
 
 def find_session(state: State, word: str | None = None) -> SessionState:
-    """Find a session: without a *word* the latest; else by its name, its branch, its step, an end or a beginning.
+    """Find a session: without a *word* the latest; otherwise by name, branch, step, ending or beginning.
 
-    A word that fits sessions of several runs means the latest of these runs, and of attempts the last.
+    A word that matches sessions of several runs means the latest of these runs, and the last attempt.
     """
     known = _list_sessions(state)
     if not known:
@@ -78,7 +78,7 @@ def _list_sessions(state: State) -> list[_KnownSession]:
 
 
 def _match(known: Sequence[_KnownSession], word: str) -> list[_KnownSession]:
-    """Take the nearest way in which *word* fits anything: `task-1` is a step before it is a part of `task-10`."""
+    """Return the closest kind of match: `task-1` is a step before it is a part of `task-10`."""
     ways: tuple[Callable[[_KnownSession], bool], ...] = (
         lambda entry: word in (entry.session.session, entry.session.branch),
         lambda entry: word == entry.step,
@@ -114,4 +114,4 @@ def _unknown(kind: str, word: str, names: Sequence[str]) -> BadInput:
 
 
 def _ambiguous(kind: str, word: str, fitting: Sequence[str]) -> BadInput:
-    return BadInput(f"{word!r} fits {len(fitting)} {kind}s: {', '.join(fitting[-_SHOWN:])}; say more of the name")
+    return BadInput(f"{word!r} matches {len(fitting)} {kind}s: {', '.join(fitting[-_SHOWN:])}; give more of the name")

@@ -1,4 +1,4 @@
-"""Where everything lies below one repository's `.shoal`."""
+"""Where everything is below a repository's `.shoal`."""
 
 import functools
 import os
@@ -10,12 +10,12 @@ from shoal.errors import BadInput, BadRepository, Broken
 
 RESERVE = "reserve"
 LONGEST_ROOT = 400
-"""SQLite opens no file whose path is over 512 bytes, and names of sessions and its own ends come behind this one."""
+"""SQLite cannot open a path of over 512 bytes, and names of sessions and its own suffixes follow this one."""
 
 
 @dataclass(frozen=True)
 class StatePaths:
-    """Where Shoal keeps things below one repository's `.shoal`; *root* is absolute and resolved.
+    """The paths of Shoal's state below a repository's `.shoal`; *root* is absolute and resolved.
 
     Without slots, so that each path is made once.
     """
@@ -24,7 +24,7 @@ class StatePaths:
 
     @classmethod
     def of(cls, repo: Path) -> Self:
-        """Name the places of *repo*."""
+        """Return the paths of *repo*."""
         return cls((repo / ".shoal").resolve())
 
     @functools.cached_property
@@ -34,7 +34,7 @@ class StatePaths:
 
     @functools.cached_property
     def reserve(self) -> Path:
-        """The file that holds space for the ledger and for recovery, to be removed when the disk is full."""
+        """The file that reserves space for the ledger and for recovery, removed when the disk is full."""
         return self.root / RESERVE
 
     @functools.cached_property
@@ -44,12 +44,12 @@ class StatePaths:
 
     @functools.cached_property
     def workspaces(self) -> Path:
-        """The folder of what agents work in."""
+        """The folder of the agents' workspaces."""
         return self.root / "workspaces"
 
     @functools.cached_property
     def session_dirs(self) -> Path:
-        """The folder of the sessions' private homes."""
+        """The folder of the session directories."""
         return self.root / "boxes"
 
     @functools.cached_property
@@ -64,7 +64,7 @@ class StatePaths:
 
     @functools.cached_property
     def setups(self) -> Path:
-        """The folder of what set-up commands made, to be shared."""
+        """The folder of shared results of set-up commands."""
         return self.root / "setup"
 
     @functools.cached_property
@@ -74,26 +74,26 @@ class StatePaths:
 
     @functools.cached_property
     def pool(self) -> Path:
-        """The folder of workspaces made ahead of need."""
+        """The folder of prepared workspaces."""
         return self.root / "pool"
 
     @functools.cached_property
     def results(self) -> Path:
-        """The folder of what runs hand on."""
+        """The folder of runs' results: artifacts and patches."""
         return self.root / "results"
 
     @functools.cached_property
     def runs(self) -> Path:
-        """The folder of what belongs to single runs."""
+        """The folder of the runs' locks and output."""
         return self.root / "runs"
 
     @functools.cached_property
     def requests(self) -> Path:
-        """The folder of what other processes ask of runs."""
+        """The folder of requests to runs."""
         return self.root / "requests"
 
     def requests_of(self, run: str) -> Path:
-        """Name the folder of what is asked of *run*."""
+        """Return the folder of requests to *run*."""
         return self.requests / component(run)
 
     def session_db(self, session: str) -> Path:
@@ -105,28 +105,28 @@ class StatePaths:
         return self.workspaces / f"{component(run)}/{component(step)}/worker_{index}"
 
     def session_dir(self, session: str) -> Path:
-        """Name the private home of *session*."""
+        """Return the session directory of *session*."""
         return self.session_dirs / component(session)
 
     @functools.cached_property
     def conversations(self) -> Path:
-        """The folder of what interrupted clients keep of their conversations."""
+        """The folder of interrupted clients' conversations."""
         return self.root / "conversations"
 
     def conversation(self, run: str, name: str) -> Path:
-        """Name the folder of one conversation of *run*."""
+        """Return the folder of one conversation of *run*."""
         return self.conversations / component(run) / component(name)
 
     def run_lock(self, run: str) -> Path:
-        """Name the lock that the owner of *run* holds."""
+        """Return the lock that the owner of *run* holds."""
         return self.runs / f"{component(run)}.lock"
 
     def run_output(self, run: str) -> Path:
-        """Name the file of what a detached *run* prints."""
+        """Return the file for the output of a detached *run*."""
         return self.runs / f"{component(run)}.out"
 
     def open_output(self, run: str) -> int:
-        """Open the file of what *run* prints, to append to it; raise `Broken` where that cannot be."""
+        """Open that file to append to it; raise `Broken` if that fails."""
         path = self.run_output(run)
         try:
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -134,9 +134,9 @@ class StatePaths:
             raise Broken(f"{path} cannot be written: {error.strerror}") from error
 
     def create(self) -> None:
-        """Make the folders, for this user only; those that are there stay."""
+        """Create the folders, for this user only; existing ones stay."""
         if (length := len(os.fsencode(self.root))) > LONGEST_ROOT:
-            why = f"its path has {length} bytes, and Shoal works with at most {LONGEST_ROOT}"
+            why = f"its path has {length} bytes, but Shoal supports at most {LONGEST_ROOT}"
             raise BadRepository(self.root, f"{why}; move the repository to a shorter path")
         try:
             for folder in (self.root, *self._folders()):
@@ -146,7 +146,7 @@ class StatePaths:
                 Path(error.filename), "is not a folder; Shoal keeps its state there: move it away"
             ) from error
         except OSError as error:
-            raise Broken(f"the folders below {self.root} cannot be made: {error.strerror}") from error
+            raise Broken(f"the folders below {self.root} cannot be created: {error.strerror}") from error
 
     def _folders(self) -> tuple[Path, ...]:
         return (
@@ -163,8 +163,8 @@ class StatePaths:
 
 
 def component(name: str) -> str:
-    """Give *name* back if it can be a file's; raise `BadInput` if it cannot."""
-    # names reach us from YAML and from commands: none may leave its folder
+    """Return *name* if it is a valid file name; otherwise raise `BadInput`."""
+    # names come from YAML and from commands: none may leave its folder
     if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise BadInput(f"{name!r} cannot name a run, a step or a session: it is not a plain file name")
+        raise BadInput(f"{name!r} is not a valid name of a run, step or session: it must be a plain file name")
     return name

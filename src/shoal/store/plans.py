@@ -1,6 +1,6 @@
-"""A plan as JSON and back, so that a run can be resumed when its file has changed or gone.
+"""Plans as JSON, so that a run can be resumed after its file was changed or deleted.
 
-Every value carries the name of its class, so reading needs no schema and a field that is added later takes its
+Every value has the name of its class, so reading needs no schema, and a field that is added later takes its
 default. Secrets are recorded by the names of the host's variables, never by their values.
 """
 
@@ -22,20 +22,20 @@ from shoal.model.plan import Plan
 from shoal.model.resolved_task import ResolvedTask
 
 CLASS = "@"
-"""The key under which a value says its class; no field and no variable has that name."""
+"""The key for the class of a value; no field and no variable has that name."""
 RENAMED = {"Passes": "CommandContract", "Mind": "ModelSettings"}
-"""Classes by the names that older plans have for them."""
+"""New names of classes by those that older plans have."""
 _PLAIN = (str, int, float, bool)
 
 
 class Unrecordable(Exception):
-    """A plan has something in it that only its own program can make, such as a function."""
+    """A plan contains something that only its own program can make, such as a function."""
 
 
 def encode_plan(plan: Plan, mask: Callable[[str], str] = str) -> str:
-    """Write *plan* as JSON; raise `Unrecordable` where it cannot be read back in another process.
+    """Encode *plan* as JSON; raise `Unrecordable` if another process could not decode it.
 
-    *mask* takes out secrets that were typed into a text: a plan with such a text cannot be recorded either.
+    *mask* finds secrets that were typed into a text: a plan with such a text cannot be recorded either.
     """
     text = json.dumps(_encode(plan), separators=(",", ":"))
     if mask(text) != text:
@@ -44,7 +44,7 @@ def encode_plan(plan: Plan, mask: Callable[[str], str] = str) -> str:
 
 
 def decode_plan(text: str, environ: Mapping[str, str]) -> Plan:
-    """Read a plan back, with the secrets of *environ*; raise `BadInput` for what is not there any more."""
+    """Decode a plan, with the secrets of *environ*; raise `BadInput` for missing ones."""
     try:
         plan = _PlanReader(environ).read(json.loads(text))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -88,7 +88,7 @@ def _encode_fields(value: Any) -> dict[str, object]:  # noqa: ANN401 - any datac
 
 
 class _PlanReader:
-    """Reads values back; *environ* has the secrets."""
+    """Decodes values; *environ* has the secrets."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -121,7 +121,7 @@ class _PlanReader:
         made = kind(**{key: self.read(item) for key, item in value.items() if key in known})
         return self._with_secrets(made) if isinstance(made, ResolvedTask | AgentSpec) else made
 
-    def _with_secrets(self, made: Any) -> object:  # noqa: ANN401 - a task or an agent, which have these fields alike
+    def _with_secrets(self, made: Any) -> object:  # noqa: ANN401 - a task or an agent, which both have these fields
         if not made.secrets:
             return made
         sources = {name: made.secret_sources.get(name, name) for name in made.secrets}
@@ -133,7 +133,7 @@ class _PlanReader:
 
 @functools.cache
 def _classes() -> dict[str, type]:
-    """List the values of the model by name: a plan contains nothing else."""
+    """Return the classes of the model by name: a plan contains nothing else."""
     modules = [
         importlib.import_module(found.name) for found in pkgutil.iter_modules(model.__path__, f"{model.__name__}.")
     ]

@@ -1,4 +1,4 @@
-"""What every agent of one run is doing, added up from the events of the run and its sessions."""
+"""What every agent of a run is doing now, computed from the events of the run and its sessions."""
 
 import re
 from collections import deque
@@ -48,7 +48,7 @@ EDIT_TOOL = re.compile(r"edit|write|replace|patch|create|insert", re.IGNORECASE)
 
 
 class Phase(StrEnum):
-    """What a session is in the middle of."""
+    """What a session is doing."""
 
     SETUP = "set-up"
     RUNNING = "running"
@@ -65,7 +65,7 @@ WAITING = (Phase.RATE_LIMIT, Phase.RETRYING)
 
 @dataclass(slots=True, kw_only=True)
 class AgentProgress:
-    """One session, as far as it has come."""
+    """The progress of one session."""
 
     step: str
     session: str
@@ -76,41 +76,41 @@ class AgentProgress:
     phase: Phase = Phase.SETUP
     waits_until: float = 0.0
     action: str = ""
-    """What it did last, as it said it: untrusted text, maybe with line ends."""
+    """Its last activity in its own words: untrusted text, which may contain line ends."""
     has_failed: bool = False
-    """Whether what it did last failed."""
+    """Whether its last activity failed."""
     usage: dict[str, float] = field(default_factory=dict)
     edited: set[str] = field(default_factory=set)
-    """The files that it says it edited."""
+    """The files that it reports as edited."""
     sample: ResourceSample | None = None
-    """What it used of the machine when that was looked at last."""
+    """The last sample of what it uses of the machine."""
     result: WorkerResult | None = None
     ended_at: float = 0.0
     overlaps: bool = False
     conflicts: bool = False
     tail: deque[Output | AgentActed] = field(default_factory=lambda: deque(maxlen=TAIL_EVENTS))
-    """What it said and did of late."""
+    """The end of its output and activities."""
     _calls: dict[str, tuple[str, str]] = field(default_factory=dict)
     _is_client: bool = False
 
     @property
     def is_ended(self) -> bool:
-        """Say whether nothing more will happen."""
+        """Return whether it has ended."""
         return self.result is not None
 
     @property
     def state(self) -> str:
-        """Name what it is in the middle of, or how it ended."""
+        """Return what it is doing, or how it ended."""
         return self.phase.value if self.result is None else self.result.status_text
 
     def seconds(self, now: float) -> float:
-        """Say how long it has been at work, or was."""
+        """Return how long it has been running, or ran."""
         if self.result is not None and self.result.duration_seconds:
             return self.result.duration_seconds
         return max(0.0, (self.ended_at or now) - self.started_at)
 
     def take(self, event: SessionEvent, at: float) -> None:
-        """Add one event of its log, which may be read after its end was."""
+        """Take one event of its log, which may arrive after its end."""
         match event:
             case AgentStarted():
                 self._enter(Phase.RUNNING if self.phase is Phase.SETUP else Phase.VERIFYING)
@@ -134,7 +134,7 @@ class AgentProgress:
         if self.phase in WAITING and output.stream != SETUP_STREAM:
             self._enter(Phase.RUNNING)
         if output.stream == "stderr" and (self._is_client or (self.phase is Phase.RUNNING and self.action)):
-            return  # a client's warnings; what it does, it says elsewhere
+            return  # a client's warnings; it reports its activities elsewhere
         lines = output.text[-TEXT_CHARS:].rstrip().rsplit("\n", 1)
         if lines[-1].strip():
             self.action, self.has_failed = lines[-1], False
@@ -151,7 +151,7 @@ class AgentProgress:
             self.action, self.has_failed = action[:TEXT_CHARS], not event.ok
 
     def _describe(self, event: AgentActed) -> str | None:
-        """Say in a few words what it did; `None` where what it did before says more."""
+        """Describe an event in a few words; `None` if the activity before it says more."""
         match event.act:
             case Act.TOOL:
                 return self._call(event)
@@ -179,7 +179,7 @@ class AgentProgress:
 
 @dataclass(slots=True)
 class StepProgress:
-    """How many agents a step has, and which of them began."""
+    """How many agents a step has, and which of them have started."""
 
     workers: int = 0
     begun: set[int] = field(default_factory=set)
@@ -187,7 +187,7 @@ class StepProgress:
 
 
 class RunProgress:
-    """One run as it is watched; events may come more than once, and those of a session after its end."""
+    """The progress of a run; events may come more than once, and those of a session after its end."""
 
     def __init__(self) -> None:
         self.run = ""
@@ -206,33 +206,33 @@ class RunProgress:
 
     @property
     def agents(self) -> list[AgentProgress]:
-        """Give the last session of each worker, in the order of their first start."""
+        """Return the last session of each worker, in order of their first start."""
         return list(self._workers.values())
 
     @property
     def open_sessions(self) -> list[str]:
-        """Name the sessions that have not ended."""
+        """List the sessions that have not ended."""
         return [agent.session for agent in self._sessions.values() if not agent.is_ended]
 
     @property
     def usage(self) -> dict[str, float]:
-        """Add up what all sessions have spent, earlier attempts too."""
+        """Add up the usage of all sessions, including earlier attempts."""
         return sum_usage(agent.usage for agent in self._sessions.values())
 
     def find(self, session: str | None) -> AgentProgress | None:
-        """Find a session by its name."""
+        """Find a session by name."""
         return None if session is None else self._sessions.get(session)
 
     def count_queued(self) -> int:
-        """Count the agents of steps at work that have not begun."""
+        """Count the agents of running steps that have not started."""
         return sum(max(0, step.workers - len(step.begun)) for step in self.steps.values() if not step.is_ended)
 
     def later_stages(self) -> list[str]:
-        """Name the stages that have not begun."""
+        """List the stages that have not started."""
         return [name for name in self.stages if name not in self.steps and name not in self.gates]
 
     def next_name(self) -> str | None:
-        """Name what begins next."""
+        """Return what starts next."""
         for name, step in self.steps.items():
             if not step.is_ended and len(step.begun) < step.workers:
                 return name if step.workers == 1 else f"{name} {len(step.begun) + 1} of {step.workers}"
@@ -240,7 +240,7 @@ class RunProgress:
         return later[0] if later else None
 
     def seconds_left(self, now: float) -> float | None:
-        """Estimate how long the agents that are known will take, by those that ended; `None` before that."""
+        """Estimate how long the known agents will take, from those that have ended; `None` before that."""
         running = [agent.seconds(now) for agent in self._workers.values() if not agent.is_ended]
         queued = self.count_queued()
         if not self._durations or not (running or queued):
@@ -250,7 +250,7 @@ class RunProgress:
         return left / max(1, min(self.most_at_once, len(running) + queued))
 
     def take(self, recorded: Recorded) -> None:
-        """Add one event of the run, or of the log of one of its sessions."""
+        """Take one event of the run, or of the log of one of its sessions."""
         match recorded.event:
             case AgentStarted() | AgentEnded() | Output() | AgentActed() | ClientHeard() | ResourcesSampled() as event:
                 if (agent := self._sessions.get(event.session)) is not None:
@@ -320,7 +320,7 @@ class RunProgress:
 
 
 class RunTail:
-    """Reads what is new of a run, from its ledger and from the logs of its sessions, whoever runs it."""
+    """Reads the new events of a run, from its ledger and its sessions' logs, whichever process runs it."""
 
     def __init__(self, paths: StatePaths, run: str, *, has_ended_logs: bool = False) -> None:
         self._paths = paths
@@ -331,8 +331,8 @@ class RunTail:
         self.is_over = False
 
     def read(self) -> Iterator[Recorded]:
-        """Yield what is new: the run's events, those of each session that had not ended, and the run's end last."""
-        # Asked first: a run's last event is recorded before its lock goes.
+        """Yield the new events: the run's, those of each open session, and the run's end last."""
+        # Checked first: a run records its last event before it releases its lock.
         is_alive = is_locked(self._paths.run_lock(self._run))
         events = list(read_events(self._paths, self._run, self._seen))
         ended = {recorded.event.session for recorded in events if isinstance(recorded.event, SessionEnded)}

@@ -1,4 +1,4 @@
-"""Reading the store of a repository, which anybody may do at any time."""
+"""Read the store of a repository, which any process may do at any time."""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ MAX_SAMPLES = 300
 
 
 def store_at(paths: StatePaths, on_rebuilt: OnRebuilt | None = None) -> Store:
-    """Choose the store of the repository at *paths*; nothing is made.
+    """Choose the store of the repository at *paths*; nothing is created.
 
     *on_rebuilt* is called, on the writer's thread, when the ledger was lost or damaged and had to be rebuilt.
     """
@@ -23,17 +23,17 @@ def store_at(paths: StatePaths, on_rebuilt: OnRebuilt | None = None) -> Store:
 
 
 def read_events(paths: StatePaths, run: str | None = None, after: int = 0) -> Iterator[Recorded]:
-    """Read the ledger in order, of one *run* or of all, with numbers above *after*."""
+    """Read the ledger in order, for one *run* or for all, with numbers above *after*."""
     return store_at(paths).read_events(run, after)
 
 
 def read_unended(paths: StatePaths, run: str) -> Iterator[Recorded]:
-    """Read the starts of those sessions of *run* that have no end, in order."""
+    """Read the start events of those sessions of *run* that have no end, in order."""
     return store_at(paths).read_unended(run)
 
 
 def read_session(paths: StatePaths, session: str, after: int = 0) -> Iterator[Recorded]:
-    """Read what was noted for *session*, in order."""
+    """Read the log of *session* in order."""
     return store_at(paths).read_session(session, after)
 
 
@@ -46,7 +46,7 @@ class SampleAt:
 
 
 def read_samples(paths: StatePaths, session: str, most: int = MAX_SAMPLES) -> list[SampleAt]:
-    """Read what *session* used over time, in order; of more than *most* samples the evenly spaced ones and the last."""
+    """Read what *session* used over time, in order; of more than *most* samples, evenly spaced ones and the last."""
     found = [
         SampleAt(recorded.at, recorded.event.sample)
         for recorded in store_at(paths).read_session(session, kind=ResourcesSampled.__name__)

@@ -1,4 +1,4 @@
-"""A ledger that was lost or damaged, made anew from what can still be read of it and from the sessions' own logs."""
+"""Rebuild a ledger that was lost or damaged, from what can still be read of it and from the sessions' own logs."""
 
 import contextlib
 import json
@@ -19,11 +19,11 @@ from shoal.store.paths import StatePaths
 _COLUMNS = "SELECT at, run, session, kind, body FROM events"
 NAMED = 5
 OnRebuilt = Callable[[str], None]
-"""Called on the writer's thread with a sentence that says what of the ledger could be rebuilt, and what not."""
+"""Called on the writer's thread with a sentence about what could be rebuilt, and what could not."""
 
 
 def rebuild(paths: StatePaths, damaged: Path | None, on_rebuilt: OnRebuilt) -> Iterator[EventRow]:
-    """Give the rows of a new ledger; nothing where there never was one."""
+    """Yield the rows of a new ledger; none if there never was one."""
     logs = sorted(paths.sessions.glob("*.db")) if paths.sessions.is_dir() else []
     if damaged is None and not logs:
         return
@@ -38,7 +38,7 @@ def rebuild(paths: StatePaths, damaged: Path | None, on_rebuilt: OnRebuilt) -> I
 
 
 def find_lost(paths: StatePaths, sessions: Iterable[str], runs: Container[str]) -> list[Event]:
-    """Give what the logs of *sessions* say, which the ledger does not know though it may know their *runs*."""
+    """Return the events in the logs of *sessions* that the ledger lacks; it may know their *runs*."""
     logs = [log for log in map(paths.session_db, sorted(sessions)) if log.exists()]
     found = _Found.of(logs, set())
     events: list[Event | UnknownEvent] = []
@@ -51,7 +51,7 @@ def find_lost(paths: StatePaths, sessions: Iterable[str], runs: Container[str]) 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The rows that the sessions' logs add, and the sessions whose logs do not say which run they are of."""
+    """The rows that the sessions' logs add, and the sessions whose logs do not name their run."""
 
     rows: list[EventRow]
     unknown: list[str]
@@ -69,9 +69,9 @@ class _Found:
 
 
 def _describe_run(paths: StatePaths, run: str, rows: Sequence[EventRow], *, is_known: bool) -> Iterator[EventRow]:
-    """Begin a run whose start is lost, and end it where all of its sessions have ended.
+    """Begin a run whose start is lost, and end it if all of its sessions have ended.
 
-    A run with a session that has not is made to look like a killed one: the next recovery brings its work in.
+    A run with an unfinished session is made to look killed: the next recovery imports its work.
     """
     events = [decode(row.kind, row.body) for row in rows]
     starts = [event for event in events if isinstance(event, SessionStarted)]
@@ -91,7 +91,7 @@ def _describe_run(paths: StatePaths, run: str, rows: Sequence[EventRow], *, is_k
 
 
 def _salvage(ledger: Path) -> list[EventRow]:
-    """Read what can be read of a damaged ledger: from its start up to the damage, and from its end down to it."""
+    """Read what is readable of a damaged ledger: from its start up to the damage, and from its end down to it."""
     with tempfile.TemporaryDirectory(prefix="salvage-", dir=ledger.parent) as folder:
         copy = Path(folder, ledger.name)  # SQLite would change the original
         for suffix in ("", "-wal", "-journal"):
@@ -117,7 +117,7 @@ def _read_rows(path: Path, which: str) -> list[EventRow]:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    # with its log beside it, if there is one: what is moved aside keeps that under its own name
+    # with its log beside it, if there is one, under a matching name
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, isolation_level=None)
     connection.text_factory = lambda text: text.decode(errors="replace")
     connection.execute("PRAGMA query_only = 1")
@@ -125,7 +125,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _is_row(row: Iterable[object]) -> bool:
-    """Say whether *row* is one of ours, and not what damage made of it."""
+    """Return whether *row* is one of ours, not an artifact of the damage."""
     match tuple(row):
         case (float() | int(), str(), str() | None, str(), str(body)):
             with contextlib.suppress(ValueError, RecursionError):
@@ -140,6 +140,6 @@ def _sentence(paths: StatePaths, damaged: Path | None, salvaged: int, found: _Fo
     text = f"the ledger {paths.ledger} {what}; {read}{sessions} sessions were rebuilt from their own logs"
     if found.unknown:
         names = ", ".join(found.unknown[:NAMED]) + (", …" if len(found.unknown) > NAMED else "")
-        text += f"; not known any more is which run these were of: {names}"
+        text += f"; the runs of these are unknown: {names}"
     lost = "plans of runs, merges and answers to gates" if damaged is None else "plans, merges and answers to gates"
-    return f"{text}; {lost} that nothing else holds are lost"
+    return f"{text}; {lost} are lost unless stored elsewhere"

@@ -1,7 +1,7 @@
-"""What other processes ask of a run: small files in a folder of its own, which only its owner takes away.
+"""Requests of other processes to a run: small files in a folder of its own, which only the run's owner removes.
 
-A request is there whole or not at all, and it stays until what came of it is recorded: a crash of either side at
-any moment neither loses nor doubles it.
+A request exists completely or not at all, and stays until its outcome is recorded: a crash of either side at any
+moment neither loses nor repeats it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from shoal.model.gate import GateVerdict
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 
-MAX_BYTES = 256 * 1024  # more than the longest message takes when every character of it is escaped
+MAX_BYTES = 256 * 1024  # more than the longest message takes when each of its characters is escaped
 MAX_MESSAGE_CHARS = 2000
 MAX_SENT_CHARS = 20_000
 MAX_NAME_CHARS = 100
@@ -38,7 +38,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RequestKind(StrEnum):
-    """What can be asked of a run."""
+    """The kinds of requests to a run."""
 
     ANSWER = "answer"
     STOP = "stop"
@@ -50,28 +50,28 @@ class RequestKind(StrEnum):
 
     @property
     def max_message_chars(self) -> int:
-        """How long its message may be."""
+        """The maximum length of its message."""
         return MAX_SENT_CHARS if self is RequestKind.SEND else MAX_MESSAGE_CHARS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRequest:
-    """What somebody asks of a run, for instance to take an answer."""
+    """A request to a run, for instance an answer to a gate."""
 
     kind: str
     run: str
     step: str = ""
     about: int = 0
-    """The number of the event that it is about: an answer is to that question, and to no later one."""
+    """The number of the event that it is about: an answer is for that question, and for no later one."""
     answer: str = ""
     message: str = ""
     session: str = ""
-    """The only session that is meant; empty where the whole run is."""
+    """The only session that is meant; empty for the whole run."""
     is_now: bool = False
     is_frozen: bool = False
-    """Whether a pause holds for the agents that run, too."""
+    """Whether a pause also freezes running agents."""
     value: int = 0
-    """How many agents may run at once, where that is asked for."""
+    """How many agents may run at once, if that is requested."""
     by: str = ""
     at: float = field(default_factory=time.time)
     id: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -84,14 +84,14 @@ class ControlRequest:
 
 @dataclass(frozen=True, slots=True)
 class PostedRequests:
-    """What lies in a run's folder: requests in the order in which they came, and why other files are none."""
+    """The content of a run's folder: requests in order of arrival, and why other files are not requests."""
 
     requests: tuple[ControlRequest, ...]
     strange: Mapping[str, str]
 
 
 def user_name() -> str:
-    """Name the user of this process, for the record."""
+    """Return the name of this process's user, for the record."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -99,12 +99,12 @@ def user_name() -> str:
 
 
 def requester(request: ControlRequest) -> str:
-    """Name the person who left *request*, as far as that person says."""
+    """Name the person who left *request*, as far as the request says."""
     return request.by.strip()[:MAX_NAME_CHARS] or "somebody"
 
 
 def make_folder(paths: StatePaths, run: str) -> None:
-    """Make the folder of *run*, for this user only; raise `OSError` where it cannot be, or where a link is."""
+    """Create the folder of *run*, for this user only; raise `OSError` if that fails, or if it is a link."""
     paths.requests.mkdir(mode=0o700, exist_ok=True)
     paths.requests_of(run).mkdir(mode=0o700, exist_ok=True)
     with _open_folder(paths, run):
@@ -112,26 +112,26 @@ def make_folder(paths: StatePaths, run: str) -> None:
 
 
 def post(paths: StatePaths, request: ControlRequest) -> None:
-    """Leave *request* for its run; raise `BadInput` where it is too long, or where nobody takes requests."""
+    """Leave *request* for its run; raise `BadInput` if it is too long, or the run takes no requests."""
     most = RequestKind(request.kind).max_message_chars
     if len(request.message) > most:
-        raise BadInput(f"the message has {len(request.message)} characters, more than {most}; make it shorter")
+        raise BadInput(f"the message has {len(request.message)} characters, but at most {most} are allowed; shorten it")
     content = json.dumps(dataclasses.asdict(request)).encode()
     try:
         with _open_folder(paths, request.run) as folder:
             _write(folder, request.file, content)
     except (FileNotFoundError, NotADirectoryError):
-        raise BadInput(f"{request.run} takes no requests: it has ended, or has not begun") from None
+        raise BadInput(f"{request.run} takes no requests: it has ended or has not started") from None
     except OSError as error:
         raise Broken(f"the request could not be left for {request.run}: {error.strerror}") from error
 
 
 def read_posted(paths: StatePaths, run: str) -> PostedRequests:
-    """Read what was left for *run*; nothing is changed, and nothing raises but what `OSError` says of the folder."""
+    """Read what was left for *run*; nothing is changed, and only an `OSError` about the folder is raised."""
     requests: list[ControlRequest] = []
     strange: dict[str, str] = {}
     with _open_folder(paths, run) as folder:
-        # A name with a dot in front is a file that is still being written, or never was to its end.
+        # A name that starts with a dot is a file that is still being written, or was never completed.
         names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
         ours = [name for name in names if _FILE.fullmatch(name)]
         others = [name for name in names if not _FILE.fullmatch(name)]
@@ -146,14 +146,14 @@ def read_posted(paths: StatePaths, run: str) -> PostedRequests:
 
 
 def withdraw(paths: StatePaths, *requests: ControlRequest) -> None:
-    """Remove *requests*, as far as they are still there."""
+    """Remove *requests* that still exist."""
     for request in requests:
         with contextlib.suppress(FileNotFoundError), _open_folder(paths, request.run) as folder:
             os.unlink(request.file, dir_fd=folder)
 
 
 def forget(paths: StatePaths, run: str) -> None:
-    """Remove the folder of a *run* that has ended, with the requests that were left in it; folders in it stay."""
+    """Remove the folder of a *run* that has ended, with unanswered requests; folders in it stay."""
     with contextlib.suppress(OSError):
         with _open_folder(paths, run) as folder:
             for name in os.listdir(folder):
@@ -172,7 +172,7 @@ def forget_dead(paths: StatePaths) -> None:
 
 @contextlib.contextmanager
 def _open_folder(paths: StatePaths, run: str) -> Iterator[int]:
-    """Open the folder of *run*, through no link."""
+    """Open the folder of *run* without following links."""
     name = paths.requests_of(run).name
     above = os.open(paths.requests, _FOLDER)
     try:
@@ -202,7 +202,7 @@ def _write(folder: int, name: str, content: bytes) -> None:
 
 
 def _read(folder: int, name: str, run: str) -> ControlRequest | str:
-    """Read one file, or say why it is no request."""
+    """Read one file, or say why it is not a request."""
     try:
         content = _content(folder, name)
     except OSError as error:
@@ -213,8 +213,8 @@ def _read(folder: int, name: str, run: str) -> ControlRequest | str:
         request = _make_request(json.loads(content))
         is_whole = (request.file, request.run) == (name, run)
     except (ValueError, TypeError, ArithmeticError, RecursionError):
-        return "it does not read as a request"
-    return _refusal(request) or request if is_whole else "it is not what its name or folder says"
+        return "it cannot be parsed as a request"
+    return _refusal(request) or request if is_whole else "it does not match its name or folder"
 
 
 def _content(folder: int, name: str) -> bytes | str:
@@ -224,12 +224,12 @@ def _content(folder: int, name: str) -> bytes | str:
             return "it belongs to another user"
         content = file.read(MAX_BYTES + 1) if stat.S_ISREG(found.st_mode) else None
     if content is None or len(content) > MAX_BYTES:
-        return f"it is no plain file of at most {MAX_BYTES} bytes"
+        return f"it is not a regular file of at most {MAX_BYTES} bytes"
     return content
 
 
 def _make_request(value: object) -> ControlRequest:
-    """Make a request of JSON; fields of a newer Shoal are dropped, and those that are needed must be there."""
+    """Make a request of JSON; fields of a newer Shoal are dropped, and required ones must be present."""
     if not isinstance(value, dict) or "id" not in value or "at" not in value:
         raise TypeError("no request")
     fields = {name: value[name] for name in get_type_hints(ControlRequest) if name in value}
@@ -241,29 +241,29 @@ def _make_request(value: object) -> ControlRequest:
 
 def _refusal(request: ControlRequest) -> str | None:
     if request.kind not in tuple(RequestKind):
-        return f"it asks for {request.kind[:40]!r}, which this Shoal does not know"
+        return f"it asks for {request.kind[:40]!r}, which this Shoal does not support"
     if request.kind == RequestKind.ANSWER and request.answer not in tuple(GateVerdict):
-        return f"it answers {request.answer[:40]!r}, neither approve nor reject"
+        return f"it answers {request.answer[:40]!r}, which is neither approve nor reject"
     if request.kind == RequestKind.SET and request.value < 1:
         return f"it asks for {request.value} agents at once; at least 1 is possible"
     if request.kind == RequestKind.SEND and not (request.session and request.message.strip()):
-        return "it is a message without words, or to nobody"
+        return "it is a message without text or recipient"
     if request.kind == RequestKind.SNAPSHOT and not request.session:
-        return "it asks for the files of no session"
+        return "it asks for the files of a session, but names none"
     most = RequestKind(request.kind).max_message_chars
     return None if len(request.message) <= most else f"its message has more than {most} characters"
 
 
 POLL_SECONDS = 0.2
-SETTLED_SECONDS = 2.0  # longer than a tick of any file system's clock
+SETTLED_SECONDS = 2.0  # longer than a clock tick of any file system
 
 Fits = Callable[[ControlRequest], bool]
 OnStrange = Callable[[str, str], None]
-"""Take the name of a file that is no request, and why."""
+"""Called with the name of a file that is not a request, and why."""
 
 
 class RequestDoor:
-    """Where the owner of a run hears what others ask: it looks only while somebody waits for something."""
+    """Where the owner of a run receives requests: it polls only while somebody waits for one."""
 
     def __init__(self, paths: StatePaths, run: str, on_strange: OnStrange = lambda name, why: None) -> None:
         self._paths = paths
@@ -275,11 +275,11 @@ class RequestDoor:
         self._looked = float("-inf")
 
     def open(self) -> None:
-        """Make the folder, without which nobody can ask for anything: before anybody learns that they may."""
+        """Create the folder, without which nobody can leave a request, before anyone is told about it."""
         try:
             make_folder(self._paths, self._run)
         except OSError as error:
-            raise Broken(f"{self._paths.requests_of(self._run)} cannot be made: {error.strerror}") from error
+            raise Broken(f"{self._paths.requests_of(self._run)} cannot be created: {error.strerror}") from error
 
     def close(self) -> None:
         """Take no more requests, and remove those that nobody waits for."""
@@ -287,20 +287,20 @@ class RequestDoor:
 
     async def first(self, fits: Fits) -> ControlRequest:
         """Wait for a request that *fits*; it stays in its file until it is settled."""
-        while (found := self._find(fits)) is None:  # noqa: ASYNC110 - what we wait for is another process
+        while (found := self._find(fits)) is None:  # noqa: ASYNC110 - we wait for another process
             await asyncio.sleep(POLL_SECONDS)
         return found
 
     def now(self, fits: Fits) -> ControlRequest | None:
-        """Look at once for a request that *fits*: it may have come in the last moment."""
+        """Look for a request that *fits* right now: it may have arrived just before."""
         self._looked = float("-inf")
         return self._find(fits)
 
     def settle(self, fits: Fits) -> None:
-        """Remove all requests that *fit*, when what came of the first is recorded."""
+        """Remove all requests that *fit*, once the outcome of the first is recorded."""
         settled = [request for request in self._mail if fits(request)]
         self._mail = tuple(request for request in self._mail if not fits(request))
-        with contextlib.suppress(OSError):  # what stays is an answer to no question
+        with contextlib.suppress(OSError):  # a remaining file answers no question
             withdraw(self._paths, *settled)
 
     def _find(self, fits: Fits) -> ControlRequest | None:
@@ -322,7 +322,7 @@ class RequestDoor:
             return
         except OSError:
             return
-        # Two changes within one tick of the clock look like one: only a folder that has come to rest is believed.
+        # Two changes within one tick of the clock look like one: the folder's time counts only once it has settled.
         self._seen = changed if time.time() - changed / 1e9 > SETTLED_SECONDS else None
         self._mail = mail.requests
         for name in mail.strange.keys() - self._reported:
@@ -331,10 +331,10 @@ class RequestDoor:
 
 
 def answers(step: str, about: int) -> Fits:
-    """Make the wish for an answer to what *step* asked by the event of the number *about*."""
+    """Match answers to the question of *step* that the event *about* asked."""
     return lambda request: (request.kind, request.step, request.about) == (RequestKind.ANSWER, step, about)
 
 
 def is_control(request: ControlRequest) -> bool:
-    """Say whether *request* is about the run itself, and not an answer."""
+    """Return whether *request* is about the run itself, not an answer."""
     return request.kind != RequestKind.ANSWER

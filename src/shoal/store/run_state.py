@@ -1,4 +1,4 @@
-"""How far runs, steps and sessions have come, as their events add up."""
+"""The state of runs, steps and sessions, as folded from their events."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from shoal.model.status import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
-    """One session, as far as it has come; *result* is there when it has ended."""
+    """The state of a session; *result* is set when it has ended."""
 
     session: str
     index: int
@@ -27,7 +27,7 @@ class SessionState:
     result: WorkerResult | None
     started_at: float
     seq: int
-    """The number of the event that started it: the order of sessions, across steps and runs."""
+    """The number of the event that started it, which orders sessions across steps and runs."""
     visit: int = 1
     conversations: tuple[str, ...] = ()
     """Where its client keeps its conversations, below its home."""
@@ -38,12 +38,12 @@ class SessionState:
     checkpoint: int = 0
     """The number of its last checkpoint."""
     is_discarded: bool = False
-    """Whether its work is done again, so that its result does not count any more."""
+    """Whether its work is done again, so that its result no longer counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateState:
-    """What a person was asked, and the answer where there is one."""
+    """A gate's question, and the answer if there is one."""
 
     message: str
     opened_at: float
@@ -56,7 +56,7 @@ class GateState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepState:
-    """One step with its sessions in the order of their start, earlier attempts among them."""
+    """The state of a step, with its sessions in order of their start, including earlier attempts."""
 
     step: str
     workers: int = 0
@@ -66,17 +66,17 @@ class StepState:
     sessions: Mapping[str, SessionState] = field(default_factory=dict)
     gate: GateState | None = None
     seq: int = 0
-    """The number of the event with which its last round began, where it is done again inside of a loop."""
+    """The number of the event that began its last round, if it is in a loop."""
 
     @property
     def is_waiting(self) -> bool:
-        """Say whether a person is to answer."""
+        """Return whether it waits for a person's answer."""
         return self.gate is not None and self.gate.answer is None and not self.status.is_ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """One run with its steps in the order of their start."""
+    """The state of a run, with its steps in order of their start."""
 
     run: str
     name: str = ""
@@ -91,11 +91,11 @@ class RunState:
     status: Status = Status.RUNNING
     notes: tuple[str, ...] = ()
     waits_for: str = ""
-    """Why no agent starts for now: what the machine is short of."""
+    """Why no agent can start now: what the machine is short of."""
     started_at: float = 0.0
     duration_seconds: float = 0.0
     is_frozen: bool = False
-    """Whether the agents of a paused run stand still."""
+    """Whether the agents of a paused run are frozen."""
     error: str | None = None
     exit_code: int | None = None
     stages: tuple[str, ...] = ()
@@ -103,13 +103,13 @@ class RunState:
     steps: Mapping[str, StepState] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
     merge: MergeReport | None = None
-    """What became of the run's work the last time that it was brought together, or taken out again."""
+    """The result of the last merge of the run's work, or of the last undo."""
     deliveries: Mapping[str, Delivery] = field(default_factory=dict)
-    """The last delivery into each branch of the user's, by its name."""
+    """The last delivery into each branch of the user, by name."""
 
     @property
     def waiting(self) -> tuple[StepState, ...]:
-        """The steps that wait for a person."""
+        """Return the steps that wait for a person."""
         return () if self.status.is_ended else tuple(step for step in self.steps.values() if step.is_waiting)
 
 

@@ -1,4 +1,4 @@
-"""The store in SQLite: `.shoal/ledger.db`, and a database for each session."""
+"""The SQLite store: `.shoal/ledger.db`, and a database for each session."""
 
 import contextlib
 import os
@@ -19,32 +19,32 @@ from shoal.store.rebuild import OnRebuilt, rebuild
 PAGE_ROWS = 1000
 _Row = tuple[int, float, str, str]
 _Only = Mapping[str, str | None]
-"""Columns and what is in them; `None` for anything."""
+"""Columns and their required values; `None` means any."""
 _UNENDED = (
     "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'SessionStarted' AND session NOT IN"
     " (SELECT session FROM events WHERE run = ? AND kind = 'SessionEnded' AND session IS NOT NULL) ORDER BY seq"
 )
-_NOT_OF_LEDGER = "('RunPlanned')"  # plans are large and serve only to resume a run
-_NOT_OF_LOG = f"{LASTING}"  # these are the ledger's, and serve only to rebuild it
+_NOT_OF_LEDGER = "('RunPlanned')"  # plans are large and only needed to resume a run
+_NOT_OF_LOG = f"{LASTING}"  # these belong to the ledger, and are only needed to rebuild it
 _PLAN = "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'RunPlanned' ORDER BY seq DESC LIMIT 1"
-REBUILD = "`shoal clean` or the next run rebuilds what is still known"
+REBUILD = "`shoal clean` or the next run rebuilds what can be recovered"
 _CLOSED_TO_US = (
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PERM,
-    *(sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),  # a disk without room for the `-shm` that a reader makes
+    *(sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),  # a disk without room for the `-shm` file of a reader
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SqliteStore:
-    """Keeps events in databases below `.shoal`."""
+    """Stores events in databases below `.shoal`."""
 
     paths: StatePaths
     on_rebuilt: OnRebuilt = lambda sentence: None
 
     def ledger(self) -> Database:
-        """Give the database of runs, steps and sessions, with a folder for it."""
+        """Return the database of runs, steps and sessions; its folder is created."""
         self.paths.create()
         return Database(
             self.paths.ledger,
@@ -55,28 +55,28 @@ class SqliteStore:
         )
 
     def session_log(self, session: str) -> Database:
-        """Give the database of *session*."""
+        """Return the database of *session*."""
         return Database(self.paths.session_db(session), SESSION, lock=self.paths.locks / "sessions.lock")
 
     def read_events(self, run: str | None = None, after: int = 0) -> Iterator[Recorded]:
-        """Read the ledger in order, of one *run* or of all, with numbers above *after*."""
+        """Read the ledger in order, for one *run* or for all, with numbers above *after*."""
         return _read_events(self.paths.ledger, {"run": run}, after, self.paths.sessions)
 
     def read_unended(self, run: str) -> Iterator[Recorded]:
-        """Read the starts of those sessions of *run* that have no end; the others are not even decoded."""
+        """Read the start events of those sessions of *run* that have no end; the others are not even decoded."""
         with _open_reader(self.paths.ledger, self.paths.sessions) as connection:
             rows = [] if connection is None else connection.execute(_UNENDED, (run, run)).fetchall()
         return _decode_rows(rows)
 
     def read_plan(self, run: str) -> RunPlanned | None:
-        """Read the plan of *run* as it was recorded last."""
+        """Read the last recorded plan of *run*."""
         with _open_reader(self.paths.ledger, self.paths.sessions) as connection:
             rows = [] if connection is None else connection.execute(_PLAN, (run,)).fetchall()
         events = [recorded.event for recorded in _decode_rows(rows)]
         return next((event for event in events if isinstance(event, RunPlanned)), None)
 
     def read_session(self, session: str, after: int = 0, kind: str | None = None) -> Iterator[Recorded]:
-        """Read the log of *session* in order, with numbers above *after*, or of it only the events of one *kind*."""
+        """Read the log of *session* in order, with numbers above *after*, or only the events of one *kind*."""
         return _read_events(self.paths.session_db(session), {"kind": kind}, after, None)
 
     def list_runs(self) -> list[str]:
@@ -104,7 +104,7 @@ def _decode_rows(rows: Sequence[_Row]) -> Iterator[Recorded]:
 
 
 def _read_page(connection: sqlite3.Connection, only: _Only, after: int, others: str) -> Sequence[_Row]:
-    # whole pages: an open cursor would keep the writer from resetting its log, or from writing at all
+    # page by page: an open cursor would keep the writer from resetting its log, or from writing at all
     chosen = {column: value for column, value in only.items() if value is not None}
     which = "".join(f"{column} = ? AND " for column in chosen) + f"kind NOT IN {others} AND seq > ?"
     query = f"SELECT seq, at, kind, body FROM events WHERE {which} ORDER BY seq LIMIT ?"  # noqa: S608
@@ -113,9 +113,9 @@ def _read_page(connection: sqlite3.Connection, only: _Only, after: int, others: 
 
 @contextlib.contextmanager
 def _open_reader(path: Path, logs: Path | None = None) -> Iterator[sqlite3.Connection | None]:
-    """Connect for reading; `None` where there is no database yet, or nothing in it.
+    """Connect for reading; `None` if there is no database yet, or it is empty.
 
-    A ledger that is not there though there are *logs* of sessions was lost: that is no repository without runs.
+    If the ledger is missing although *logs* of sessions exist, it was lost: that is not a repository without runs.
     """
     if not path.exists():
         _refuse_lost(path, logs, "is missing")
@@ -138,7 +138,7 @@ def _refuse_lost(path: Path, logs: Path | None, what: str) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open *path* so that a killed writer's journal is rolled back; only where we may not write, without that."""
+    """Open *path* in a way that rolls back a killed writer's journal, unless we may not write there."""
     try:
         return _try_connect(path, "mode=rw")
     except sqlite3.Error as error:
@@ -147,7 +147,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         return _try_connect(path, "mode=ro")
     except sqlite3.Error as error:
-        # in a folder that we may not write, no -shm can be made; without a log there is nothing that it would guard
+        # in a read-only folder, no -shm file can be made; without a log, it would protect nothing
         if primary_code(error) not in _CLOSED_TO_US or _has_log(path):
             raise
     return _try_connect(path, "immutable=1")
@@ -172,5 +172,5 @@ def _try_connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _decode_text(text: bytes) -> str:
-    """Decode what a table holds: a damaged byte costs the word that it is in, and nothing else."""
+    """Decode the text of a table: a damaged byte affects only its own word."""
     return text.decode(errors="replace")

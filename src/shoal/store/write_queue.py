@@ -1,4 +1,4 @@
-"""The queue in front of the writer's thread: bounded, fair between sessions, acknowledged facts first."""
+"""The queue to the writer's thread: bounded, fair between sessions, acknowledged facts first."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ _BATCH = 1000
 _ROW_BYTES = 200
 _SHARE = 8
 _CHECK_SECONDS = 1.0
-# Notes wait so long, unless somebody needs them: all notes of a short session become one transaction.
+# How long notes wait, unless somebody needs them: all notes of a short session become one transaction.
 NOTE_DELAY_SECONDS = 0.1
 GATHER_SECONDS = 0.004
 NOTE_DELAY_BYTES = 64 * 1024
@@ -22,7 +22,7 @@ NOTE_DELAY_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WriteQueueBounds:
-    """How much may wait; one session alone may fill an eighth of it, so that it cannot silence the others."""
+    """How much may wait; a single session may fill an eighth of it, so that it cannot block the others."""
 
     size: int = 64 * 1024 * 1024
     rows: int = 100_000
@@ -30,14 +30,14 @@ class WriteQueueBounds:
 
 @dataclass(frozen=True, slots=True)
 class WriteQueueEntry:
-    """An event with the row that it becomes."""
+    """An event with the row to be written."""
 
     event: Event
     row: EventRow
 
     @property
     def size(self) -> int:
-        """Estimate the bytes that it takes while it waits."""
+        """Estimate its size in memory."""
         return len(self.row.body) + _ROW_BYTES
 
 
@@ -55,23 +55,23 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class NoteBarrier:
-    """A place in a session's notes, and the caller that waits until all before it is committed."""
+    """A position in a session's notes, and the caller that waits until everything before it is committed."""
 
     waiter: asyncio.Future[None]
     is_last: bool
-    """Whether the session's log is then to be closed."""
+    """Whether the session's log is to be closed then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appends:
-    """All facts that waited: one transaction."""
+    """All facts that were waiting: one transaction."""
 
     appends: tuple[Append, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Some of one session's notes: one transaction, and the mark that follows them."""
+    """Some of a session's notes: one transaction, and the barrier after them."""
 
     session: str
     entries: tuple[WriteQueueEntry, ...]
@@ -86,11 +86,11 @@ class _SessionQueue:
 
 
 class WriteQueue:
-    """A queue between the loop's thread, which adds, and the writer's, which takes."""
+    """A queue between the event loop's thread, which adds, and the writer's, which takes."""
 
     def __init__(self, bounds: WriteQueueBounds) -> None:
         self._bounds = bounds
-        self._changed = threading.Condition()  # guards all that follows
+        self._changed = threading.Condition()  # guards everything below
         self._appends: list[Append] = []
         self._queues: dict[str, _SessionQueue] = {}
         self._due: dict[str, None] = {}
@@ -101,7 +101,7 @@ class WriteQueue:
         self._is_gathering = False
 
     def has_room(self, session: str, size: int) -> bool:
-        """Say whether *session* may add a note of *size* bytes that could as well be left out."""
+        """Return whether *session* may add a droppable note of *size* bytes."""
         with self._changed:
             queue = self._queues.get(session)
             own_size, own_rows = (queue.size, len(queue.items)) if queue else (0, 0)
@@ -130,33 +130,33 @@ class WriteQueue:
             if queue.size >= NOTE_DELAY_BYTES:
                 self._make_due(session)
             elif len(self._queues) == len(queue.items) == 1:
-                self._changed.notify()  # now it is known until when to wait
+                self._changed.notify()  # now the writer knows how long to wait
 
     def mark(self, session: str, mark: NoteBarrier) -> None:
-        """Add a mark behind all notes of *session*."""
+        """Add a barrier after all notes of *session*."""
         with self._changed:
             self._add(session, mark)
             self._make_due(session)
 
     def close(self) -> None:
-        """Take nothing more in; what waits is still given out."""
+        """Accept nothing more; what is waiting is still taken."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
 
     def wait_for_close(self, seconds: float) -> bool:
-        """Wait so long, and say whether nothing more will be taken in."""
+        """Wait up to *seconds* for the queue to be closed, and return whether it is."""
         with self._changed:
             if not self._is_closed:
                 self._changed.wait_for(lambda: self._is_closed, seconds)
             return self._is_closed or not threading.main_thread().is_alive()
 
     def take(self) -> Appends | Notes | None:
-        """Wait for work; `None` says that there will be no more."""
+        """Wait for work; `None` means that there will be no more."""
         with self._changed:
             while not (self._appends or self._is_closed or self._next()):
                 self._changed.wait(self._wait_seconds())
-                # a loop that was torn down without closing the ledger must not keep the interpreter from ending
+                # a loop that was torn down without closing the ledger must not keep the interpreter from exiting
                 self._is_closed = self._is_closed or not threading.main_thread().is_alive()
             if self._appends:
                 self._gather()
@@ -188,10 +188,10 @@ class WriteQueue:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise Broken("the ledger is closed: nothing can be recorded any more")
+            raise Broken("the ledger is closed: nothing more can be recorded")
 
     def _gather(self) -> None:
-        """Where several came together before, wait for more of them: a commit costs the same for one and for many."""
+        """If several facts arrived together before, wait for more: one commit costs the same for any number."""
         if self._last_count > 1 and not self._is_closed:
             self._is_gathering = True
             self._changed.wait(GATHER_SECONDS)
@@ -210,7 +210,7 @@ class WriteQueue:
         self._size -= freed
         self._rows -= len(entries)
         self._due.pop(session, None)
-        if queue.items:  # last in turn now
+        if queue.items:  # its turn comes last now
             queue.since = time.monotonic()
             self._queues[session] = queue
             self._due[session] = None
@@ -218,7 +218,7 @@ class WriteQueue:
 
 
 def _head(items: deque[WriteQueueEntry | NoteBarrier]) -> tuple[tuple[WriteQueueEntry, ...], NoteBarrier | None]:
-    """Take up to a batch of notes, and the first mark among them as the end."""
+    """Take up to a batch of notes, ending at the first barrier."""
     entries: list[WriteQueueEntry] = []
     while items and len(entries) < _BATCH:
         item = items.popleft()

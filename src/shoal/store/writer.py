@@ -1,4 +1,4 @@
-"""The only thread that writes: it takes what waits, commits it, and answers to the loop."""
+"""The writer's thread: it takes what is waiting, commits it, and reports to the event loop."""
 
 import time
 from asyncio import Future
@@ -21,19 +21,19 @@ Answer = TypeVar("Answer")
 
 
 OnBlocked = Callable[[str], None]
-"""Called on the writer's thread with what keeps the ledger from being written, and with "" when that is over."""
+"""Called on the writer's thread with the reason why the ledger cannot be written, and with "" when that is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """What the loop's thread has to do after a transaction: answer waiters, then call listeners."""
+    """What the loop's thread does after a transaction: answer waiters, then call listeners."""
 
     answers: tuple[Callable[[], None], ...]
     recorded: tuple[Recorded, ...]
 
 
 class Writer:
-    """Everything that happens on the writer's thread."""
+    """Everything that runs on the writer's thread."""
 
     def __init__(
         self, store: Store, backlog: WriteQueue, on_outcome: Callable[[WriteOutcome], None], on_blocked: OnBlocked
@@ -48,7 +48,7 @@ class Writer:
         """How many transactions the ledger has taken."""
 
     def work(self) -> None:
-        """Write until the backlog is closed and empty, then close every log."""
+        """Write until the queue is closed and empty, then close every log."""
         try:
             while (batch := self._backlog.take()) is not None:
                 self._on_outcome(self._write(batch))
@@ -83,7 +83,7 @@ class Writer:
     def _commit(self, rows: Sequence[EventRow], claims: Sequence[str], checks: Sequence[str]) -> list[int]:
         """Write to the ledger; what keeps it from being written for now is waited for, and said.
 
-        So nothing that an agent did is lost to a full disk or to a backup. A run that ends does not wait for long.
+        So no agent's work is lost to a full disk or to a backup. At the end of a run, the wait is short.
         """
         end, is_blocked = time.monotonic() + BLOCKED_SECONDS, False
         while True:
@@ -110,7 +110,7 @@ class Writer:
         except Exception as error:
             self._logs.close(notes.session)
             self._failures.setdefault(notes.session, error)
-        # what is the ledger's was heard from there
+        # listeners got the ledger's events from there
         heard = tuple(entry for entry in recorded if type(entry.event).__name__ not in LASTING)
         return WriteOutcome(self._mark(notes), heard)
 
@@ -126,7 +126,7 @@ class Writer:
 
 
 class _SessionLogs:
-    """The sessions' logs, of which the least recently written are closed."""
+    """The sessions' logs; the least recently written ones are closed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -169,7 +169,7 @@ def _answer(waiter: Future[Answer], answer: Answer) -> None:
 
 
 def _refuse(waiter: Future[Answer], error: Exception) -> None:
-    """Fail *waiter* with an error of its own: one exception raised in many tasks would mix their tracebacks."""
+    """Fail *waiter* with its own error: one exception raised in many tasks would mix their tracebacks."""
     if not waiter.done():
         raised = _to_shoal_error(error)
         raised.__cause__ = error
@@ -188,4 +188,4 @@ def _to_shoal_error(error: Exception) -> ShoalError:
         return BadInput(str(error))
     if isinstance(error, Broken):
         return Broken(str(error))
-    return Broken(f"the disk did not keep what was to be recorded: {error}; make room or mend it, then run again")
+    return Broken(f"the disk did not store the events: {error}; free some space or repair it, then run again")
