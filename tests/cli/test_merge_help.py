@@ -63,7 +63,7 @@ def test_a_base_that_fails_already_is_said(repo: Path, shoal: Shoal, done: str) 
     report = json.loads(said.out)
     assert said.code == 4
     assert report["base_fault"] == "`echo broken; false` did not pass: it exited with 1\nbroken"
-    assert results(said.out)["one"]["message"].startswith("verification fails on the base already: `echo broken")
+    assert results(said.out)["one"]["message"].startswith("verification already fails on the base: `echo broken")
     assert "verification already fails on the base" in shoal("merge", done, "--verify", "false").out
 
 

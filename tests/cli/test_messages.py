@@ -75,8 +75,8 @@ def test_over_a_limit_its_number_is_said(repo: Path) -> None:
 
     done = ran(repo, steps)
 
-    assert done.worker("a")["error"] == "over_limit: disk (20 MB)"
-    assert "exceeded its limit of disk (20 MB)" in done.said.err
+    assert done.worker("a")["error"] == "exceeded its disk limit (20 MB)"
+    assert "exceeded its disk limit (20 MB); change its limits" in done.said.err
 
 
 def test_dates_of_progress_never_go_back() -> None:

@@ -38,7 +38,7 @@ def lines_of(*workers: WorkerResult) -> list[str]:
 def worker(
     index: int, status: Status, *, attempts: int = 1, prompt: str = "", limit: str | None = None
 ) -> WorkerResult:
-    error = f"over_limit: {limit}" if limit else None
+    error = f"exceeded its {limit} limit" if limit else None
     return WorkerResult(
         index=index,
         session=f"fix-{index}",
@@ -78,7 +78,7 @@ def test_the_log_of_one_that_failed_is_offered_before_one_that_was_stopped() -> 
 def test_a_limit_is_told_in_words_and_so_is_another_attempt() -> None:
     lines = lines_of(worker(0, Status.OVER_LIMIT, attempts=2, limit="disk"))
 
-    assert "    why: exceeded its limit of disk; change it with `limits:` in shoal.yaml" in lines
+    assert "    why: exceeded its disk limit; change its limits with `limits:` in shoal.yaml" in lines
     assert "    attempt 2" in lines
 
 

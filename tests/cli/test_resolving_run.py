@@ -106,7 +106,7 @@ def test_what_a_resolver_may_not_change_without_a_person_is_held(repo: Path) -> 
 
     assert done.said.code == 4
     assert second(done)["status"] == "held"
-    assert "changes what runs on your machine: .envrc" in second(done)["message"]
+    assert "changes files that run on your machine: .envrc" in second(done)["message"]
     assert landed(done) == ["one"]
 
 

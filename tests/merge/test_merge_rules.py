@@ -90,7 +90,7 @@ async def test_a_rule_that_cannot_decide_says_so_and_the_rest_lands(repo: Path) 
 
     assert sorted(statuses(done).values()) == ["conflicts", "merged", "merged"]
     (left,) = [one for one in done.results if one.status.needs_a_person]
-    assert "`ours` did not resolve it: `ours` says nothing about files that a side deleted" in left.message
+    assert "`ours` did not resolve it: `ours` does not apply to files that a side deleted" in left.message
 
 
 @pytest.mark.parametrize("strategy", FORMS)
@@ -161,7 +161,7 @@ async def test_a_base_that_fails_itself_is_told_and_who_mends_it_lands(repo: Pat
 
     assert done.base_fault == "`check` did not pass: 1\nlog"
     assert statuses(done) == {"s1": "merged", "s2": "merged", "s0": "held"}
-    assert done["s0"].message.startswith("verification fails on the base already: `check` did not pass: 1; with it:")
+    assert done["s0"].message.startswith("verification already fails on the base: `check` did not pass: 1; with it:")
 
 
 def bad_run(repo: Path, count: int, bad: frozenset[int]) -> RunReport:

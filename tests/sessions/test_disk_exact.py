@@ -103,7 +103,7 @@ else:
         assert (over.status, over.limit, over.error) == (
             Status.OVER_LIMIT,
             "disk",
-            f"over_limit: disk ({EXACT.disk_mb:g} MB)",
+            f"exceeded its disk limit ({EXACT.disk_mb:g} MB)",
         )
         assert over.exit_code == 3
         assert 20 * MIB - 64 * 1024 < int(over.output) <= 20 * MIB

@@ -16,13 +16,13 @@ MAX_SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeWaivers:
-    """What is merged although a person should have reviewed it."""
+    """Work to merge although a person should review it."""
 
     executable: bool = False
     secrets: bool = False
 
     def bars(self, worker: WorkerResult) -> bool:
-        """Say whether the work of *worker* is held."""
+        """Return whether the work of *worker* is held."""
         return bool((worker.executable and not self.executable) or (worker.secrets and not self.secrets))
 
 
@@ -35,9 +35,9 @@ class Candidate:
 
     session: str
     source: str
-    """The commit that holds its work."""
+    """The commit with its work."""
     subject: str = ""
-    """What it was asked for, on one line."""
+    """Its task on one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,10 @@ class Selection:
     candidates: tuple[Candidate, ...] = ()
     settled: tuple[MergeResult, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Sessions that failed or were taken out; they are merged when they are named."""
+    """Sessions that failed or were taken out; they are merged if they are named."""
 
     def without_missing(self, missing: Container[str]) -> "Selection":
-        """Hold the sessions whose commit is *missing*: the branch was deleted and git has pruned it."""
+        """Hold the sessions whose commit is *missing*: their branch was deleted and git has pruned the commit."""
         message = "its branch was deleted and git has pruned its work; run it again"
         lost = [candidate for candidate in self.candidates if candidate.source in missing]
         held = (MergeResult(session=each.session, status=MergeStatus.HELD, message=message) for each in lost)
@@ -88,12 +88,12 @@ def hold_back(worker: WorkerResult) -> MergeResult:
     more = f" and {len(worker.executable) - MAX_SHOWN} more" if len(worker.executable) > MAX_SHOWN else ""
     reasons, switches = [], []
     if worker.executable:
-        reasons.append(f"it changes what runs on your machine: {', '.join(worker.executable[:MAX_SHOWN])}{more}")
+        reasons.append(f"it changes files that run on your machine: {', '.join(worker.executable[:MAX_SHOWN])}{more}")
         switches.append("--allow-executable-config")
     if worker.secrets:
-        reasons.append(f"it has secrets of yours in it: {', '.join(worker.secrets[:MAX_SHOWN])}")
+        reasons.append(f"it contains your secrets: {', '.join(worker.secrets[:MAX_SHOWN])}")
         switches.append("--allow-secrets")
-    remedy = f"look at it with `shoal diff {worker.session}`, then merge it with {' '.join(switches)}"
+    remedy = f"review it with `shoal diff {worker.session}`, then merge it with {' '.join(switches)}"
     return MergeResult(
         session=worker.session,
         status=MergeStatus.HELD,
@@ -103,7 +103,7 @@ def hold_back(worker: WorkerResult) -> MergeResult:
 
 
 async def find_workers(repository: Repository, report: RunReport, named: Sequence[str] = ()) -> list[WorkerResult]:
-    """Find the workers to merge, or those *named*; with those of earlier rounds that later work builds on."""
+    """Find the workers to merge, or those *named*, including workers of earlier rounds that later work builds on."""
     workers = _list_workers(report, named)
     if named or not report.earlier:
         return workers
@@ -115,7 +115,7 @@ async def find_workers(repository: Repository, report: RunReport, named: Sequenc
 
 
 def _list_workers(report: RunReport, named: Sequence[str]) -> list[WorkerResult]:
-    """List the workers in the order of their names; of a step with `select`, only the selected one."""
+    """List the workers in order of their names; of a step with `select`, only the selected one."""
     if named:
         known = {worker.session: worker for step in report.steps for worker in step.worker_results}
         return [known[session] for session in dict.fromkeys(named)]
@@ -132,7 +132,7 @@ def _select_workers(step: StepResult) -> Iterable[WorkerResult]:
 def _find_earlier(
     good: Sequence[WorkerResult], earlier: Sequence[WorkerResult], ancestry: Ancestry
 ) -> list[WorkerResult]:
-    """Find what *good* workers build on without having it in a commit of their own; the latest has all before it."""
+    """Find the commits that *good* workers build on but do not contain; the latest contains all earlier ones."""
     below_bases = ancestry.reach(_present(worker.base for worker in good))
     below_commits = ancestry.reach(_present(worker.commit for worker in good))
     found: list[WorkerResult] = []
@@ -174,10 +174,10 @@ async def preview_merge(
     candidates: Sequence[Candidate],
     bases: Mapping[str, str] | None = None,
 ) -> Preview:
-    """Try each pair of *candidates* that touches the same files; sessions that build on each other are no pair.
+    """Try each pair of *candidates* that touches the same files, except sessions that build on each other.
 
-    *bases* are the commits that sessions started from, where those differ from *base*: what was there before is not
-    their own change.
+    *bases* are the commits that sessions started from, if they differ from *base*: what was there before is not their
+    own change.
     """
     source = {candidate.session: candidate.source for candidate in candidates}
     own = {session: (bases or {}).get(session, base) for session in source}

@@ -1,4 +1,4 @@
-"""A chain of merges: what has been merged so far, and how one more session is added to it."""
+"""A chain of merges: the sessions merged so far, and how another is added."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -61,10 +61,10 @@ MAX_PATHS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """What has been merged so far.
+    """The result of the merges so far.
 
-    *history_commit* is what git merges with: a commit that has the tip's files and all the sessions' histories, so
-    that sessions which build on each other never conflict, whatever the tip's own commits look like.
+    *history_commit* is what git merges with: a commit with the tip's files and the histories of all sessions, so that
+    sessions which build on each other never conflict, whatever the tip's own commits look like.
     """
 
     run: str
@@ -78,12 +78,12 @@ class Chain:
     bases: tuple[str, ...] = ()
     """The commits that the origin builds on; the origin itself may be new."""
     results: tuple[MergeResult, ...] = ()
-    """Those that are merged, in their order."""
+    """The results of those that are merged, in order."""
     refused: tuple[MergeResult, ...] = ()
     added: tuple[str, ...] = ()
     """The sessions' own commits that were added since the origin."""
     base_fault: str | None = None
-    """Why the start of the chain is not good itself, where that came to light."""
+    """Why the start of the chain itself fails, if that was found out."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -92,11 +92,11 @@ class Chain:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """Commits that the repository has already."""
+        """Commits that the repository already has."""
         return tuple(dict.fromkeys((self.start, *self.bases, *self.sources)))
 
     def without(self, result: MergeResult) -> "Chain":
-        """Record that a session is not merged; this replaces what was recorded of it before."""
+        """Record that a session is not merged, replacing its earlier result."""
         others = (other for other in self.refused if other.session != result.session)
         return replace(self, refused=(*others, result))
 
@@ -117,13 +117,13 @@ class CommitBuilder:
         """Add *candidate* to the chain, or its conflicts to what the chain refused."""
         if candidate.source in self._reachable(chain) or candidate.source not in self.ancestry.parents:
             return _append_merged(
-                chain, candidate, commit=self._find_merge(chain, candidate), message="it was there already"
+                chain, candidate, commit=self._find_merge(chain, candidate), message="its work is already included"
             )
         match await self.bench.try_merge(chain.history_commit, candidate.source):
             case Conflicted() as conflicted:
                 return chain.without(self._refuse(chain, candidate, conflicted))
             case Clean(tree) if tree == chain.tree:
-                return chain.without(_result(candidate, MergeStatus.NO_CHANGES, "its changes are there already"))
+                return chain.without(_result(candidate, MergeStatus.NO_CHANGES, "its changes are already included"))
             case Clean(tree):
                 is_replayed = chain.form is Strategy.REBASE
                 return await self._replay(chain, candidate) if is_replayed else self.join(chain, candidate, tree)
@@ -139,7 +139,7 @@ class CommitBuilder:
         return replace(chain, tip=tip, results=tuple(results))
 
     def join(self, chain: Chain, candidate: Candidate, tree: str) -> Chain:
-        """Add *candidate* by a *tree* that holds both sides, in one commit where its own cannot be replayed."""
+        """Add *candidate* as a *tree* that contains both sides, in one commit if its own commits cannot be replayed."""
         history = Commit(tree=tree, parents=(chain.history_commit, candidate.source), message="history\n")
         match chain.form:
             case Strategy.SQUASH | Strategy.REBASE:

@@ -1,4 +1,4 @@
-"""Resolve conflicts after everything else has landed: each by the requested rule, or as it was resolved before."""
+"""Resolve conflicts after everything else has landed: by the requested rule, or as they were resolved before."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from shoal.store.reader import read_events
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictContext:
-    """What is needed to resolve the conflicts of one merge."""
+    """What is needed to resolve the conflicts of a merge."""
 
     merge: MergeContext
     builder: CommitBuilder
@@ -36,7 +36,7 @@ class ConflictContext:
     candidates: Mapping[str, Candidate]
     workers: Mapping[str, WorkerResult]
     earlier: Mapping[str, MergeResult]
-    """What was merged before, and how, by session."""
+    """Earlier results by session."""
 
     def rule_for(self, session: str) -> ConflictRule:
         """Return the rule for *session*: a side that won before wins again."""
@@ -46,15 +46,15 @@ class ConflictContext:
         return self.resolving.rule
 
     def was_resolved(self, session: str) -> bool:
-        """Say whether the work of *session* was merged before although it conflicted."""
+        """Return whether the work of *session* was merged before although it conflicted."""
         return session in self.earlier and self.earlier[session].resolved_by is not None
 
     def land(self, chain: Chain, candidate: Candidate, tree: str) -> Chain:
-        """Add *candidate* by a tree in which both sides are resolved."""
+        """Add *candidate* as a tree in which the conflict is resolved."""
         return self.builder.finish(self.builder.join(chain.forget_refusal(candidate.session), candidate, tree))
 
     def worker_key(self, session: str) -> WorkerKey:
-        """Return which worker of which step *session* was."""
+        """Return the worker of *session*."""
         for step in self.merge.report.steps:
             for worker in step.worker_results:
                 if worker.session == session:
@@ -62,19 +62,19 @@ class ConflictContext:
         return WorkerKey(session.rpartition("-")[0] or "merge", 0)
 
     def worker_spec(self, session: str) -> WorkerSpec | None:
-        """Return the worker that *session* was the last attempt of, if this process ran it."""
+        """Return the worker whose last attempt was *session*, if this process ran it."""
         runner, key = self.resolving.runner, self.worker_key(session)
         last = runner.results.get(key) if runner else None
         return runner.workers.get(key) if runner and last and last.session == session else None
 
     def intent(self, session: str) -> Intent:
-        """Return the prompt of a session, in full where it is still known."""
+        """Return the prompt of a session, in full if it is still known."""
         spec, worker = self.worker_spec(session), self.workers.get(session)
         return Intent(session=session, prompt=spec.task.prompt if spec else worker.prompt if worker else "")
 
 
 def record_resolution(chain: Chain, message: str, rule: str, resolver: str | None) -> Chain:
-    """Record how the conflict of the session that was added last was resolved."""
+    """Record how the conflict of the last added session was resolved."""
     *others, last = chain.results
     return replace(chain, results=(*others, replace(last, message=message, resolved_by=rule, resolver=resolver)))
 
@@ -148,7 +148,7 @@ def _resolver_inputs(context: ConflictContext, landing: _Landing) -> ResolverInp
 
 
 def _land(landing: _Landing, refused: MergeResult, rule: ConflictRule, done: Resolved) -> Chain:
-    """Land the resolution, unless it changes what runs on a person's machine."""
+    """Land the resolution, unless it changes files that run on a person's machine."""
     last = done.results[-1] if done.results else None
     if last is not None and landing.context.allowed.bars(last):
         held = hold_back(last)
@@ -177,7 +177,7 @@ async def _unless_stopped(resolving: ConflictOptions, work: Resolution) -> Resol
             try:
                 await asyncio.wait((resolution,))
             except asyncio.CancelledError:
-                # Cancelled once more: task groups that are ending already would not pass that on.
+                # Cancelled again: task groups that are already ending would not pass that on.
                 if resolving.runner is not None:
                     resolving.runner.end_at_once()
                 raise
@@ -198,10 +198,10 @@ Keep = Callable[[Chain], Awaitable[bool]]
 
 
 async def resolve_conflicts(context: ConflictContext, chain: Chain, keep: Keep) -> Chain | None:
-    """Resolve what can be resolved, and keep all that has landed; return `None` if somebody else moved the branch.
+    """Resolve what can be resolved, and save everything that lands; return `None` if somebody else moved the branch.
 
-    What was resolved before is resolved again before anything is kept, so that a kill cannot lose it. Each of the
-    others is kept as soon as it is resolved.
+    Earlier resolutions are applied again before anything is saved, so that a kill cannot lose them. Each new one is
+    saved at once.
     """
     conflicts = _order_conflicts(context, chain.refused)
     for refused in conflicts:
@@ -224,7 +224,7 @@ async def resolve_conflicts(context: ConflictContext, chain: Chain, keep: Keep) 
 
 
 def _order_conflicts(context: ConflictContext, refused: Sequence[MergeResult]) -> list[MergeResult]:
-    """Put sessions before those that build on them, which may not conflict any more once the first is resolved."""
+    """Put sessions before those that build on them, whose conflict may disappear once the first is resolved."""
 
     def depth(result: MergeResult) -> int:
         return len(context.builder.ancestry.reach([str(result.source)]))
@@ -254,14 +254,14 @@ async def _resolve_session(context: ConflictContext, chain: Chain, refused: Merg
 
 
 async def _land_clean(context: ConflictContext, chain: Chain, candidate: Candidate, tree: str) -> Chain:
-    """Land a session that no longer conflicts, or that fits as a whole where its single commits do not."""
+    """Land a session that no longer conflicts, or that merges as a whole though its single commits do not."""
     if tree == chain.tree:
-        return chain.without(_result_without(candidate, MergeStatus.NO_CHANGES, "its changes are there already"))
+        return chain.without(_result_without(candidate, MergeStatus.NO_CHANGES, "its changes are already included"))
     after = context.land(chain, candidate, tree)
     fault = await context.tree_check.find_fault(after)
     if fault is not None:
         return chain.without(
-            _result_without(candidate, MergeStatus.HELD, f"together with the others it fails: {describe_fault(fault)}")
+            _result_without(candidate, MergeStatus.HELD, f"it fails together with the others: {describe_fault(fault)}")
         )
     await context.builder.bench.publish(after.tip, after.known)
     return after
@@ -270,14 +270,14 @@ async def _land_clean(context: ConflictContext, chain: Chain, candidate: Candida
 async def _reuse_resolution(
     context: ConflictContext, chain: Chain, candidate: Candidate, before: MergeResult | None
 ) -> Chain | None:
-    """Apply an agent's earlier resolution of this conflict, where it still fits."""
+    """Apply an agent's earlier resolution of this conflict, if it still applies."""
     if before is None or before.resolver is None or before.resolved_by != ConflictRule.AGENT:
         return None
-    with suppress(*FAULTS):  # its branch may be gone, and then it is resolved anew
+    with suppress(*FAULTS):  # if its branch is gone, it is resolved anew
         work = find_session(fold(read_events(context.merge.paths)), before.resolver).result
         if work is None:
             return None
-        # Its base has both sides with markers: the first parent of that is what had landed before.
+        # Its base has both sides with markers; the first parent of that base is what had landed before.
         trees = [await context.builder.bench.tree(name) for name in (f"{work.base}^1", str(work.commit))]
         tried = await context.builder.carry_change(chain.tree, *trees)
         after = context.land(chain, candidate, tried.tree)

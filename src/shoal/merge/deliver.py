@@ -1,4 +1,4 @@
-"""Deliver an integration branch into a branch of the user's: its checkouts move along, or nothing is touched."""
+"""Deliver an integration branch into a branch of the user: all of its checkouts move along, or nothing is touched."""
 
 import shlex
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from shoal.model.repository import Repository
 
 
 async def find_target(repository: Repository, into: str) -> str:
-    """Return the tip of the branch *into*; raise `BadInput` where it cannot be delivered into."""
+    """Return the tip of the branch *into*; raise `BadInput` if it cannot be delivered into."""
     if into.startswith(("shoal/", "agent/")):
         raise BadInput(f"{into!r} is one of Shoal's own branches; name one of yours with --into")
     ref = f"{HEADS}{into}"
     tip = (await list_refs(repository, ref)).get(ref)  # not `rev-parse`: `main~1` is a commit, not a branch
     if tip is None:
         raise BadInput(f"there is no branch {into!r} to deliver into; `git branch` lists yours")
-    if (real := await alias(repository, ref)) is not None:  # moved by this name, its checkouts would stay behind
+    if (real := await alias(repository, ref)) is not None:  # moved under this name, its checkouts would stay behind
         raise BadInput(f"{into!r} is another name of {real.removeprefix(HEADS)!r}; use that with --into")
     return tip
 
@@ -53,7 +53,7 @@ async def deliver(context: MergeContext, into: str, old: str, new: str, *, is_un
 
 
 def wait_for_approval(context: MergeContext, into: str, old: str, new: str, sessions: Sequence[str]) -> Delivery:
-    """Leave *into* unchanged until a person approves, and give the command; *sessions* are those that were named."""
+    """Leave *into* unchanged until a person approves, and return the command; *sessions* are those that were named."""
     if old == new:
         return Delivery(into=into, status=DeliveryStatus.UNCHANGED, old=old, new=new)
     own = {worker.session for step in context.report.steps for worker in step.worker_results}
@@ -61,7 +61,7 @@ def wait_for_approval(context: MergeContext, into: str, old: str, new: str, sess
     command = f"shoal merge {context.run}{named} --into {shlex.quote(into)} --yes"
     if not own.issuperset(sessions):  # the command takes sessions of one run only
         command = f"git switch {shlex.quote(into)} && git merge --ff-only {context.branch}"
-    message = f"the strategy `review` waits for you: look at {context.branch}, then deliver it"
+    message = f"the strategy `review` waits for your approval: review {context.branch}, then deliver it"
     return Delivery(into=into, status=DeliveryStatus.WAITING, old=old, new=new, message=message, command=command)
 
 
@@ -77,7 +77,7 @@ async def _find_obstacle(
 async def _move_files_and_ref(
     context: MergeContext, found: list[Checkout], delivery: Delivery, *, is_again: bool, is_undo: bool
 ) -> Delivery | None:
-    """Move the files, then the ref: interrupted between, the same command finds every file old or new, and goes on."""
+    """Move the files, then the ref: if interrupted, the same command finds each file old or new, and continues."""
     moved: list[Checkout] = []
     for checkout in found:
         again = is_again and await obstacle(context.repository, checkout, delivery.old, delivery.new) is not None
@@ -101,7 +101,7 @@ async def _move_back(context: MergeContext, moved: list[Checkout], delivery: Del
 
 
 async def _finish_interrupted(context: MergeContext, into: str, new: str, *, is_undo: bool) -> None:
-    """Record a delivery that was made by a process that was killed before it recorded it."""
+    """Record a delivery whose process was killed before it recorded it."""
     pending = context.read_history("").pending.get(into)
     if pending is not None and pending.new == new:
         await _record(context, into, pending.old, new, is_undo=is_undo)
@@ -114,7 +114,7 @@ async def _record(context: MergeContext, into: str, old: str, new: str, *, is_un
 async def _describe_interruption(
     context: MergeContext, checkout: Checkout, left: Delivery, why: str, *, is_undo: bool
 ) -> Delivery:
-    """Say so where some files were written before git gave up, as on a full disk: then only Shoal can go on."""
+    """Report if some files were written before git failed, for example on a full disk: then only Shoal can continue."""
     if await obstacle(context.repository, checkout, left.old, left.new) in (None, why):
         return left
     message = (
@@ -155,7 +155,7 @@ async def move_integration(
 
 
 async def remove_integration(context: MergeContext, tip: str, *, strategy: Strategy, removed: tuple[str, ...]) -> bool:
-    """Remove the integration branch, all of whose work is taken out; the sessions' own branches stay."""
+    """Remove the integration branch after all of its work was taken out; the sessions' own branches stay."""
     await _assert_free(context)
     await context.ledger.append(
         MergeIntended(run=context.run, old=tip, new="", start="", strategy=strategy, out=removed)

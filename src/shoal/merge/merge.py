@@ -1,4 +1,4 @@
-"""A whole merge: select sessions, build the integration branch beside every checkout, move it, deliver it."""
+"""A whole merge: select sessions, build the integration branch outside every checkout, move it, deliver it."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ async def merge(
 
 
 async def preview(context: MergeContext, sessions: Sequence[str] = ()) -> Preview:
-    """Find out which sessions would conflict, without changing anything."""
+    """Find out which sessions conflict, without changing anything."""
     workers = await find_workers(context.repository, context.report, sessions)
     selection = select_candidates(workers, named=sessions, allowed=ALL_ALLOWED)
     sources = [candidate.source for candidate in selection.candidates]
@@ -71,10 +71,10 @@ async def _try_merge(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeBase:
-    """What the merge builds on: the integration branch, its recorded history, and the target it must contain."""
+    """What the merge builds on: the integration branch, its history, and the target that it must contain."""
 
     branch_tip: str
-    """Empty where there is no integration branch yet."""
+    """Empty if there is no integration branch yet."""
     history: MergeHistory
     target: str
     """The tip of the branch to deliver into, or the start of the integration branch."""
@@ -162,7 +162,7 @@ async def _deliver(attempt: _Attempt, chain: Chain, into: str) -> Delivery | Non
 
 
 def _report(attempt: _Attempt, chain: Chain, delivery: Delivery | None, fault: str | None) -> MergeReport:
-    # What is merged stays reported as merged, even if it is no longer allowed or has lost its branch since.
+    # What is merged stays reported as merged, even if it is no longer allowed or its branch is gone.
     merged = {result.session for result in chain.results}
     settled = (result for result in attempt.selection.settled if result.session not in merged)
     return MergeReport(
@@ -188,7 +188,7 @@ async def _explain_stuck_branch(context: MergeContext, request: MergeRequest) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CandidateQueue:
-    """The candidates in the order in which they are merged, and how they relate to each other."""
+    """The candidates in merge order, and how they relate to each other."""
 
     again: Sequence[Candidate]
     """Merged before, and to be merged anew because the branch is rebuilt."""
@@ -209,7 +209,7 @@ async def _queue_candidates(attempt: _Attempt, chain: Chain) -> _CandidateQueue:
     context, selection = attempt.context, attempt.selection
     in_chain = {result.session for result in chain.results}
     subjects = {candidate.session: candidate.subject for candidate in selection.candidates}
-    # The commit is the one that was merged: the session may have been redone since.
+    # Use the commit that was merged: the session may have been redone since.
     before = [
         Candidate(session=result.session, source=result.source, subject=subjects.get(result.session, ""))
         for result in attempt.history.results
@@ -229,14 +229,14 @@ async def _queue_candidates(attempt: _Attempt, chain: Chain) -> _CandidateQueue:
 
 
 def _hold_candidates(attempt: _Attempt, queue: _CandidateQueue, chain: Chain) -> Chain:
-    """Hold sessions that were delivered and reverted, and those that build on work that is held."""
+    """Hold sessions that were delivered and reverted, and those that build on held work."""
     reverted = [
         candidate
         for candidate in queue.candidates
         if candidate.session in attempt.history.removed and candidate.source not in queue.ancestry.parents
     ]
     for candidate in reverted:
-        # Git takes it for merged, and would not bring it in again.
+        # Git considers it merged, and would not merge it again.
         message = "it was delivered and then reverted; revert that commit with `git revert` to get it back"
         chain = chain.without(
             MergeResult(session=candidate.session, status=MergeStatus.HELD, source=candidate.source, message=message)
@@ -272,7 +272,7 @@ async def _keep_and_resolve(
     has_rule = resolving.rule is not ConflictRule.REPORT or any(result.resolved_by for result in history.results)
     if not has_rule or not any(result.status is MergeStatus.CONFLICTS for result in chain.refused):
         return chain if await branch.move(chain) else None
-    from shoal.merge.conflicts import ConflictContext, resolve_conflicts  # imports all that sessions need
+    from shoal.merge.conflicts import ConflictContext, resolve_conflicts  # imports everything that sessions need
 
     conflict_context = ConflictContext(
         merge=attempt.context,
@@ -309,7 +309,7 @@ class _IntegrationBranch:
 
 
 async def find_base(context: MergeContext, bench: MergeRepository, base: MergeBase) -> Chain:
-    """Decide which chain to continue; raise `BadInput` where a person has to decide."""
+    """Decide which chain to continue; raise `BadInput` if a person has to decide."""
     await _assert_related(context, base)
     repository, history = context.repository, base.history
     is_ours = base.branch_tip == history.tip
@@ -339,7 +339,7 @@ async def _assert_related(context: MergeContext, base: MergeBase) -> None:
 
 
 async def _merge_target(context: MergeContext, bench: MergeRepository, base: MergeBase) -> Chain:
-    """Merge the target into a branch that has commits of the user's: those are never rebuilt."""
+    """Merge the target into a branch that has commits of the user, which is never rebuilt."""
     match await bench.try_merge(base.branch_tip, base.target):
         case Clean(tree):
             message = update_message(context.run, base.target)
@@ -358,7 +358,7 @@ async def _start_chain(
     sources = tuple(result.source for result in results if result.source)
     history_commit = tip
     if base.form is not Strategy.AUTO and sources:
-        # The tip's own commits do not show whose work is in it: this one does.
+        # The tip's own commits do not show whose work it contains; this one does.
         history_commit = bench.commit(Commit(tree=tree, parents=(tip, *sources), message="history\n"))
     return Chain(
         run=context.run,

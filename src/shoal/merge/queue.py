@@ -48,14 +48,14 @@ def _refuse(candidate: Candidate, fault: Conflict | str, base_fault: str | None)
     if base_fault is not None:
         reason = base_fault.partition("\n")[0]
         return replace(
-            result, message=f"verification fails on the base already: {reason}; with it: {shorten_log(fault)}"
+            result, message=f"verification already fails on the base: {reason}; with it: {shorten_log(fault)}"
         )
-    return replace(result, message=f"together with the others it fails: {shorten_log(fault)}")
+    return replace(result, message=f"it fails together with the others: {shorten_log(fault)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A candidate that was put aside: *chain*, where it is merged with all that had landed before it, is not good."""
+    """A candidate that was left out: *chain*, which contains it and everything that landed before it, fails."""
 
     candidate: Candidate
     chain: Chain
@@ -69,22 +69,22 @@ class QueueResult:
     chain: Chain
     refusals: tuple[Refusal, ...]
     base_log: str | None = None
-    """Why the start of the chain is not good itself, where that came to light."""
+    """Why the start of the chain itself fails, if that was found out."""
 
 
 AddCandidate = Callable[[Chain, Candidate], Awaitable[Chain]]
-"""Adds a candidate to a chain, or its conflict to what the chain refused; the old chain stays as it was."""
+"""Adds a candidate to a chain, or its conflict to the chain's refusals; the old chain stays unchanged."""
 VerifyChain = Callable[[Chain], Awaitable[Verified]]
 
 
 async def run_queue(
     start: Chain, candidates: Sequence[Candidate], add: AddCandidate, verify: VerifyChain, *, width: int = 1
 ) -> QueueResult:
-    """Land *candidates* on *start* in their order.
+    """Land *candidates* on *start* in order.
 
-    All of them are verified at once, and bisected if they fail. *start* is assumed to be good, and verified only when
-    the very first candidate is refused: on a bad start all may fail, so they are then tried one by one, which costs
-    less than bisecting. Chains with the same tree are verified once.
+    All of them are verified at once, and bisected if they fail. *start* is assumed to be good, and verified only if the
+    very first candidate is refused: on a bad start all may fail, so they are then tried one by one, which is cheaper
+    than bisecting. Chains with the same tree are verified once.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -109,7 +109,7 @@ class _Queue:
         self._add = add
         self._verifier = verifier
         self._is_verified = False
-        """Whether any tree but the assumed start was found good, or the start itself was verified."""
+        """Whether any tree besides the assumed start was found good, or the start itself was verified."""
         self._batch: int | None = None
 
     async def run(self, candidates: Sequence[Candidate]) -> None:
@@ -119,7 +119,7 @@ class _Queue:
             settled += await self._run_round(candidates[settled:])
 
     async def _run_round(self, candidates: Sequence[Candidate]) -> int:
-        """Land *candidates* up to the first that fails, and return how many are settled; the rest is merged anew."""
+        """Land *candidates* up to the first failure, and return how many are settled; the rest is merged anew."""
         chains = await self._add_all(candidates)
         bisection = Bisection(length=len(chains), batch=self._batch or len(chains))
         log = ""
@@ -140,7 +140,7 @@ class _Queue:
         return bisection.bad
 
     async def _add_all(self, candidates: Sequence[Candidate]) -> list[Chain]:
-        """Merge all *candidates* as if every one of them were good."""
+        """Merge all *candidates* as if each of them were good."""
         chains: list[Chain] = []
         for candidate in candidates:
             chains.append(await self._add(chains[-1] if chains else self.chain, candidate))
@@ -177,7 +177,7 @@ class Bisection:
         return None if self.bad - self.good == 1 else (self.good + self.bad) // 2
 
     def answer(self, *, ok: bool) -> "Bisection":
-        """Go on with the verdict on `next_count`."""
+        """Continue with the verdict on `next_count`."""
         count = self.good if self.next_count is None else self.next_count
         return replace(self, good=count) if ok else replace(self, bad=count)
 
@@ -196,23 +196,23 @@ class Bisection:
 
 
 class SpeculativeVerifier:
-    """Verify chains in parallel, each tree once, and cancel verifications that are no longer wanted."""
+    """Verify chains in parallel, each tree once, and cancel verifications that are no longer needed."""
 
     def __init__(self, group: asyncio.TaskGroup, verify: VerifyChain, width: int) -> None:
         self.width = width
         self._group = group
         self._verify = verify
-        # A cancelled verification takes its time: only when it is gone is there room for another.
+        # A cancelled verification takes time to end; only then is there room for another.
         self._room = asyncio.Semaphore(width)
         self._verdicts: dict[str, Verified | Exception] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def assume_good(self, chain: Chain) -> None:
-        """Take *chain* for good without verifying it."""
+        """Treat *chain* as good without verifying it."""
         self._verdicts[chain.tree] = Verified(ok=True)
 
     def is_good(self, chain: Chain) -> bool | None:
-        """Say whether *chain* is good, if that is known."""
+        """Return whether *chain* is good, if that is known."""
         verdict = self._verdicts.get(chain.tree)
         return verdict.ok if isinstance(verdict, Verified) else None
 
@@ -226,13 +226,13 @@ class SpeculativeVerifier:
                 self._running[tree] = self._group.create_task(self._run(chain))
 
     async def verify_now(self, chain: Chain) -> Verified:
-        """Verify *chain* even though it was assumed to be good, and nothing else meanwhile."""
+        """Verify *chain* although it was assumed to be good, and nothing else meanwhile."""
         self.want(())
         async with self._room:
             return await self._verify(chain)
 
     async def verdict(self, chain: Chain) -> Verified:
-        """Wait for the verdict on *chain*, which is wanted; raise what its verification raised."""
+        """Wait for the verdict on *chain*, which must be wanted; raise the error of its verification."""
         if chain.tree not in self._verdicts:
             task = self._running[chain.tree]
             await asyncio.wait((task,))
@@ -247,9 +247,9 @@ class SpeculativeVerifier:
         async with self._room:
             try:
                 verdict: Verified | Exception = await self._verify(chain)
-            except Exception as error:  # of a chain whose verdict may never be needed
+            except Exception as error:  # the error of a chain whose verdict may never be needed
                 verdict = error
-        # A verification that ends while it is being cancelled may be wanted anew already.
+        # A verification that ends while it is being cancelled may be wanted again already.
         if self._running.get(chain.tree) is asyncio.current_task():
             del self._running[chain.tree]
             self._verdicts[chain.tree] = verdict

@@ -1,4 +1,4 @@
-"""What to merge and where: the request, the repository with its state, and the run whose sessions are merged."""
+"""The merge request and its context: what to merge and where, and the run whose sessions are merged."""
 
 import asyncio
 import contextlib
@@ -43,21 +43,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeHistory:
-    """Where Shoal left the integration branch of a run, and what is in it."""
+    """Where Shoal left the integration branch of a run, and what it contains."""
 
     tip: str = ""
-    """Empty where there is no such branch."""
+    """Empty if there is no such branch."""
     start: str = ""
     strategy: Strategy = Strategy.AUTO
     results: tuple[MergeResult, ...] = ()
     removed: tuple[str, ...] = ()
     """Sessions that an undo took out."""
     unrecorded: str | None = None
-    """Where the branch was moved to without a record: the process that moved it was killed."""
+    """Where the branch was moved to without a record, because the process was killed."""
     deliveries: Mapping[str, DeliveryRecorded] = field(default_factory=dict)
     """The last delivery into each branch."""
     pending: Mapping[str, DeliveryIntended] = field(default_factory=dict)
-    """Deliveries into each branch that were started and not recorded."""
+    """Started but unrecorded deliveries into each branch."""
 
     def without_missing(self, missing: Container[str]) -> "MergeHistory":
         """Forget the source commits that are *missing*: what is merged stays merged, but cannot be merged anew."""
@@ -66,7 +66,7 @@ class MergeHistory:
 
 
 def read_history(events: Iterable[Recorded], branch_tip: str) -> MergeHistory:
-    """Add up *events* of one run; *branch_tip* is where the integration branch really is."""
+    """Fold *events* of one run; *branch_tip* is where the integration branch really is."""
     history = MergeHistory()
     intent: MergeIntended | None = None
     for recorded in events:
@@ -104,7 +104,7 @@ WAIT_SECONDS = 600.0
 NO_RESOLVER = "a `resolver` goes with `on_conflict` `agent` only"
 
 Verify = Callable[[str], Awaitable[str | None]]
-"""Takes a commit that holds the work of several sessions; returns `None` if it is good, else the reason."""
+"""Verifies a commit with the work of several sessions; returns `None` if it is good, otherwise the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class ConflictOptions:
 
     @property
     def needs_sessions(self) -> bool:
-        """Say whether the rule runs agents."""
+        """Return whether the rule runs agents."""
         return self.rule in (ConflictRule.AGENT, ConflictRule.REDO)
 
 
@@ -135,7 +135,7 @@ def conflict_rule(name: str, resolver: object) -> ConflictRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRequest:
-    """What is to be merged, and how."""
+    """What to merge, and how."""
 
     sessions: tuple[str, ...] = ()
     """In this order; none means all that succeeded, those with the fewest conflicts first."""
@@ -147,17 +147,17 @@ class MergeRequest:
     allow_secrets: bool = False
     verify: Verify | None = None
     width: int = 1
-    """How many verifications run at the same time, at most."""
+    """How many verifications run at the same time."""
     resolving: ConflictOptions = field(default_factory=ConflictOptions)
 
     @property
     def allowed(self) -> MergeWaivers:
-        """What is merged although a person should have reviewed it."""
+        """Work to merge although a person should review it."""
         return MergeWaivers(executable=self.allow_executable, secrets=self.allow_secrets)
 
     @property
     def waits(self) -> bool:
-        """Say whether the delivery waits until a person approves."""
+        """Return whether the delivery waits until a person approves."""
         return self.strategy is Strategy.REVIEW and not self.is_approved
 
 
@@ -183,11 +183,11 @@ class MergeContext:
 
     @property
     def ref(self) -> str:
-        """The integration branch in full."""
+        """The full ref of the integration branch."""
         return f"{HEADS}{self.branch}"
 
     async def read_branch_tip(self) -> str:
-        """Read the tip of the integration branch; empty where there is no such branch."""
+        """Read the tip of the integration branch; empty if there is none."""
         return await value(self.repository, self.ref) or ""
 
     def read_history(self, branch_tip: str) -> MergeHistory:
@@ -211,7 +211,7 @@ async def hold_merge_lock(merge_context: MergeContext) -> AsyncIterator[None]:
 async def open_merge_context(
     repo: Path, environ: Mapping[str, str], context: RunContext | None, workers: Sequence[str], run: str | None = None
 ) -> AsyncIterator[MergeContext]:
-    """Open the merge context of the run in progress, of *run*, or of the run that the last of *workers* belongs to."""
+    """Open the merge context of the current run, of *run*, or of the run of the last of *workers*."""
     if context is not None:
         own = report(fold(read_events(context.paths, context.run)).runs[context.run])
         yield MergeContext(repository=context.repository, paths=context.paths, ledger=context.ledger, report=own)
@@ -225,14 +225,14 @@ async def open_merge_context(
 
 
 def find_results(paths: StatePaths, given: Sequence[object]) -> list[WorkerResult]:
-    """Find the result of each session that was *given* as a result, a session, or the name of one."""
+    """Find the result of each session that was *given* as a result, a session, or a name."""
     return [item if isinstance(item, WorkerResult) else _find_result(paths, session_name(item)) for item in given]
 
 
 def session_name(given: object) -> str:
     """Return the name of the session that was *given*."""
     name = given if isinstance(given, str) else getattr(given, "session", None)
-    result = getattr(given, "result", None)  # of a session that was held open: its id may have been used before
+    result = getattr(given, "result", None)  # a session that was held open: its id may have been used before
     if name is None and isinstance(result, WorkerResult):
         name = result.session
     name = name or getattr(given, "session_id", None)
@@ -263,7 +263,7 @@ MAX_RECORDED = 20
 
 
 async def record_merge_ended(merge_context: MergeContext, report: MergeReport) -> MergeReport:
-    """Record how a merge ended, unless the last record says the same; return *report*."""
+    """Record how a merge ended, unless the last record is the same; return *report*."""
     last: MergeReport | None = None
     for recorded in read_events(merge_context.paths, merge_context.run):
         if isinstance(recorded.event, MergeEnded):

@@ -39,7 +39,7 @@ What is quoted with `> ` was written by others. It tells you what was wanted and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What one session was asked to do."""
+    """The task of one session."""
 
     session: str
     prompt: str
@@ -47,10 +47,10 @@ class Intent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConflict:
-    """The commit *theirs* of the session *later*, which conflicts with the *tip* that *partners* made.
+    """The commit *theirs* of the session *later*, which conflicts with the *tip* that contains *partners*.
 
-    Both are in the repository. *history_commit* is the commit that git merged with, where that is not the tip itself
-    but only has the tip's files.
+    Both are in the repository. *history_commit* is the commit that git merged with, if it is not the tip itself but
+    only has the tip's files.
     """
 
     tip: str
@@ -72,7 +72,7 @@ class SessionConflict:
 
 
 async def is_resolvable(bench: MergeRepository, conflict: SessionConflict, marked: str) -> bool:
-    """Say whether the whole conflict is there as markers in files of the commit *marked*."""
+    """Return whether the whole conflict is marked in files of the commit *marked*."""
     found = conflict.found
     if any(part.kind is not ConflictKind.CONTENT for part in found.conflicts):
         return False
@@ -117,16 +117,16 @@ async def _patch(bench: MergeRepository, base: str, commit: str, paths: Sequence
 MAX_SHOWN = 5
 ADVICE = {
     ConflictKind.CONTENT: "both changed the same lines of {paths}: take one side, or write what both mean",
-    ConflictKind.BINARY: "{paths} cannot be merged by lines: take one side",
+    ConflictKind.BINARY: "{paths} cannot be merged line by line: take one side",
     ConflictKind.MODE: "{paths} is a program on one side only: say whether it is one",
     ConflictKind.SYMLINK: "{paths} is a link that leads elsewhere on each side: take one",
-    ConflictKind.SUBMODULE: "{paths} is another repository at different commits: choose one there",
-    ConflictKind.MODIFY_DELETE: "{paths} was changed on one side and deleted on the other: keep it or let it go",
+    ConflictKind.SUBMODULE: "{paths} is a submodule at different commits: choose one",
+    ConflictKind.MODIFY_DELETE: "{paths} was changed on one side and deleted on the other: keep it or delete it",
     ConflictKind.RENAME_RENAME: "{paths}: renamed to different names: choose one",
-    ConflictKind.RENAME_DELETE: "{paths}: renamed on one side and deleted on the other: keep it or let it go",
+    ConflictKind.RENAME_DELETE: "{paths}: renamed on one side and deleted on the other: keep it or delete it",
     ConflictKind.RENAME: "{paths}: a rename collides with something else: choose a place for each",
     ConflictKind.DIRECTORY_FILE: "{paths} is a file on one side and a folder on the other: rename one of them",
-    ConflictKind.CASE: "{paths} are one name where case does not count: rename one of them",
+    ConflictKind.CASE: "{paths} are the same name where case does not matter: rename one of them",
 }
 
 

@@ -36,12 +36,12 @@ VerifyCommit = Callable[[str], Awaitable[Verified]]
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The conflict is gone in *commit*, which no ref holds; *source* is the work that it brings."""
+    """The conflict is resolved in *commit*, which no ref holds; *source* is the work that it contains."""
 
     commit: str
     source: str
     results: tuple[WorkerResult, ...] = ()
-    """The sessions that worked on it; the flags of the last one hold for the resolution."""
+    """The sessions that worked on it; the flags of the last one apply to the resolution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolverInputs:
-    """What a rule may need to resolve a conflict; what it does not need may be missing."""
+    """What a rule may need to resolve a conflict; unneeded parts may be missing."""
 
     bench: MergeRepository
     land: Land
@@ -63,15 +63,15 @@ class ResolverInputs:
     resolver: ResolvedTask | None = None
     """The agent that resolves, for `agent`."""
     key: WorkerKey | None = None
-    """The worker whose work is in conflict: the resolving step is named after it."""
+    """The worker whose work conflicts, after which the resolving step is named."""
     worker: WorkerSpec | None = None
-    """The same worker, for `redo`."""
+    """That worker, for `redo`."""
     before: WorkerResult | None = None
     """The result of that worker, for `redo`."""
 
 
 async def resolve(rule: ConflictRule, conflict: SessionConflict, inputs: ResolverInputs) -> Resolved | Unresolved:
-    """Try to resolve *conflict* by *rule*; whatever goes wrong becomes the reason, and nothing is lost."""
+    """Try to resolve *conflict* by *rule*; any failure becomes the reason, and nothing is lost."""
     try:
         match rule:
             case ConflictRule.OURS | ConflictRule.THEIRS:
@@ -97,7 +97,7 @@ async def _favour_side(rule: ConflictRule, conflict: SessionConflict, inputs: Re
     is_open = has_sides(conflict.found)
     tree = await merge_favouring(inputs.bench, conflict.merged_with, conflict.theirs, rule) if is_open else None
     if tree is None:
-        return Unresolved(f"`{rule.value}` says nothing about files that a side deleted, renamed or made a link")
+        return Unresolved(f"`{rule.value}` does not apply to files that a side deleted, renamed or replaced by a link")
     commit = await _commit_resolution(conflict, inputs, tree, conflict.theirs)
     if left := await find_markers(inputs.bench, commit, conflict.found.paths, conflict.sides):
         return Unresolved(f"`{rule.value}` leaves conflict markers in {list_paths(left)}")
@@ -112,7 +112,7 @@ async def _ask_agent(
     message = f"Conflict of {conflict.later.session} with what landed before it\n"
     base = inputs.bench.commit(Commit(tree=conflict.found.tree, parents=conflict.sides, message=message))
     if not await is_resolvable(inputs.bench, conflict, base):
-        return Unresolved("an agent is given only conflicts in the lines of text files")
+        return Unresolved("an agent can only resolve conflicts in the lines of text files")
     await inputs.bench.publish(base, conflict.sides)
     task = await write_prompt(inputs.bench, conflict)
     worker = _resolver_worker(resolver, inputs.key or WorkerKey("merge", 0), base, task)
@@ -148,13 +148,11 @@ async def _judge_resolution(
 async def _redo_task(
     conflict: SessionConflict, inputs: ResolverInputs, runner: WorkerRunner, worker: WorkerSpec
 ) -> Resolved | Unresolved:
-    """Run the task again on the work of the others: the result builds on the tip, and cannot conflict."""
+    """Run the task again on the others' work: the result builds on the tip, and cannot conflict."""
     async with _record_step(runner, worker.step) as step:
         result = await runner.run(worker)
         if not result.status.is_good or result.commit is None:
-            return Unresolved(
-                f"done again, it {result.status.value}: {result.error or 'it changed nothing'}", (result,)
-            )
+            return Unresolved(f"run again, it {result.status.value}: {result.error or 'it changed nothing'}", (result,))
         commit = await _commit_resolution(conflict, inputs, await inputs.bench.tree(result.commit), result.commit)
         verdict = await _verify(inputs, commit)
         if not verdict.ok:
@@ -191,7 +189,7 @@ def _resolver_worker(resolver: ResolvedTask, key: WorkerKey, base: str, prompt: 
 
 
 async def _commit_resolution(conflict: SessionConflict, inputs: ResolverInputs, tree: str, source: str) -> str:
-    """Make the commit that lands *tree*, where a verification can see it."""
+    """Make the commit that lands *tree*, so that it can be verified."""
     commit = inputs.land(tree, source)
     await inputs.bench.publish(commit, (*conflict.sides, source))
     return commit

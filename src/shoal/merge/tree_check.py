@@ -1,4 +1,4 @@
-"""Check a merged tree: names that differ only by case, and the verdict of a verification, asked once for each tree."""
+"""Check a merged tree: names that differ only by case, and verification, once per tree."""
 
 import unicodedata
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from shoal.model.merge import Conflict, ConflictKind
 
 
 async def find_new_case_clashes(bench: MergeRepository, before: str, after: str) -> tuple[tuple[str, ...], ...]:
-    """Name the paths of the tree *after* that differ only by case, and did not do so in *before*."""
+    """Return the paths of the tree *after* that differ only by case, and did not in *before*."""
     found = case_clashes(await _paths(bench, after))
     if not found:
         return ()
@@ -27,7 +27,7 @@ def case_clashes(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
         for end in range(1, len(parts) + 1):
             path_so_far = "/".join(parts[:end])
             folder = "/".join(parts[: end - 1])
-            # Below two spellings of one folder every name would be reported again.
+            # Below two spellings of one folder, every name would be reported again.
             spellings.setdefault(f"{folder}/{_fold_case(parts[end - 1])}", set()).add(path_so_far)
     return tuple(tuple(sorted(paths)) for paths in spellings.values() if len(paths) > 1)
 
@@ -48,7 +48,7 @@ Fault = Conflict | str | None
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Whether a commit passed verification; the log of one that did not begins with the reason."""
+    """The verdict on a commit; the log of a failure begins with the reason."""
 
     ok: bool
     log: str = ""
@@ -56,7 +56,7 @@ class Verified:
 
 @dataclass(slots=True)
 class Verdicts:
-    """The verdicts on trees during one merge: they hold even if a branch moves meanwhile."""
+    """The verdicts on trees during one merge: they stay valid if a branch moves meanwhile."""
 
     verify: Verify | None = None
     _by_tree: dict[str, str | None] = field(default_factory=dict)

@@ -46,7 +46,7 @@ class _Removal:
 
 
 async def undo(context: MergeContext, sessions: Sequence[str] = ()) -> MergeReport:
-    """Take *sessions*, or all of the run, out of the integration branch and the branch it was delivered into."""
+    """Take *sessions*, or all of the run, out of the integration branch and the branch that it was delivered into."""
     async with hold_merge_lock(context):
         for _ in range(MAX_TRIES):
             if (report := await _try_undo(context, sessions)) is not None:
@@ -88,7 +88,7 @@ async def _try_undo(context: MergeContext, sessions: Sequence[str]) -> MergeRepo
 
 
 async def _rebuild_without(context: MergeContext, bench: MergeRepository, removal: _Removal) -> Chain:
-    """Merge again what stays, in the same order; raise `BadInput` where that builds on what goes."""
+    """Merge the remaining sessions again, in the same order; raise `BadInput` if they build on removed ones."""
     history = removal.history
     kept = [Candidate(session=result.session, source=str(result.source)) for result in removal.kept]
     gone = [result for result in history.results if result.session in removal.sessions]
@@ -123,7 +123,7 @@ async def _resolve_again(
     context: MergeContext, builder: CommitBuilder, chain: Chain, kept: Sequence[Candidate], history: MergeHistory
 ) -> Chain:
     """Resolve what was resolved before in the same way."""
-    from shoal.merge.conflicts import ConflictContext, resolve_conflicts  # imports all that sessions need
+    from shoal.merge.conflicts import ConflictContext, resolve_conflicts  # imports everything that sessions need
 
     conflict_context = ConflictContext(
         merge=context,
@@ -143,10 +143,10 @@ async def _resolve_again(
 
 
 async def _find_delivered_branch(context: MergeContext, history: MergeHistory) -> str | None:
-    """Find the branch of the user's that contains the integration branch; raise `BadInput` if several do."""
+    """Find the user's branch that contains the integration branch; raise `BadInput` if several do."""
     holding: list[str] = []
     for into in history.deliveries:
-        here = await value(context.repository, f"{HEADS}{into}")  # it may be deleted by now
+        here = await value(context.repository, f"{HEADS}{into}")  # it may have been deleted
         if here is not None and await is_ancestor(context.repository, history.tip, here):
             holding.append(into)
     if len(holding) > 1:
@@ -158,7 +158,7 @@ async def _find_delivered_branch(context: MergeContext, history: MergeHistory) -
 async def _revert(
     context: MergeContext, bench: MergeRepository, removal: _Removal, without: Chain, into: str
 ) -> MergeReport | None:
-    """Take the difference between with and without the sessions out of the branch as it is now, in one commit."""
+    """Remove the sessions' changes from the branch as it is now, in one commit."""
     old = await find_target(context.repository, into)
     if removal.branch_tip and not await is_ancestor(context.repository, removal.branch_tip, old):
         raise BadInput(
@@ -181,7 +181,7 @@ async def _revert(
 
 
 async def _deliver_revert(context: MergeContext, removal: _Removal, chain: Chain, into: str) -> MergeReport | None:
-    """Move our branch and then the user's to a revert; the intent says where to go on after a kill."""
+    """Move our branch and then the user's to a revert; a recorded intent tells where to continue after a kill."""
     old, tip = chain.start, chain.tip
     await context.ledger.append(DeliveryIntended(run=context.run, into=into, old=old, new=tip, is_undo=True))
     if not await move_integration(
@@ -202,7 +202,7 @@ def _find_started_revert(history: MergeHistory, branch_tip: str, sessions: Seque
 
 
 async def _finish_revert(context: MergeContext, removal: _Removal, started: DeliveryIntended) -> MergeReport | None:
-    """Deliver a revert into the user's branch, on top of what came there since."""
+    """Deliver a revert into the user's branch, on top of what was added since."""
     now = await find_target(context.repository, started.into)
     async with workbench(context.repository) as bench:
         chain = _current_chain(context, removal.history, start=started.old, tree=await bench.tree(started.new))
@@ -240,7 +240,7 @@ def _current_chain(context: MergeContext, history: MergeHistory, *, start: str, 
 
 
 def _report_already_undone(context: MergeContext, removal: _Removal) -> MergeReport:
-    """Report what is there: the process that took the work out may have been killed before it reported."""
+    """Report the current state: the process that took the work out may have been killed before it reported."""
     return _report(
         context,
         removal,

@@ -1,4 +1,4 @@
-"""Verify what was merged: run a command of the user's, sandboxed, on a commit that no ref holds yet."""
+"""Verify merged work: run a command of the user in a sandbox, on a commit that no ref holds yet."""
 
 import asyncio
 import contextlib
@@ -33,13 +33,13 @@ from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 
 STEP = "merge__verify"
-"""No step of a file has this name: theirs have no `_`, and those inside of others one at a time."""
+"""No step of a file has this name: file names have no `_`, and nested ones only single ones."""
 LOG_BYTES = 64 * 1024
 COMMAND_CHARS = 300
 
 
 class VerificationStopped(ShoalError):
-    """A verification was stopped before it came to a verdict."""
+    """A verification was stopped before its verdict."""
 
     def __init__(self) -> None:
         super().__init__("the verification was stopped; nothing was decided by it")
@@ -68,7 +68,7 @@ class Verifier:
     async def __call__(self, commit: str) -> Verified:
         """Verify *commit*; the log of a failure begins with the reason and has the end of the output."""
         context = self.context
-        await pin(context.repository, context.run, commit)  # a slot may be long in coming, and a gc may come first
+        await pin(context.repository, context.run, commit)  # a slot may take long, and git gc may run meanwhile
         async with self.limiter.slot(run=context.run) if self.limiter else contextlib.nullcontext():
             result = await self._verify_and_record(self._make_worker(), commit)
         if result.status is Status.CANCELLED:
@@ -101,10 +101,10 @@ class Verifier:
         context, began = self.context, time.monotonic()
         result = WorkerResult(index=worker.index, session=worker.session, status=Status.CANCELLED, base=commit)
         try:
-            # Inside: cancelled while it is written, it is on disk all the same, and has to have an end.
+            # Inside: if cancelled while it is written, it is on disk all the same, and needs an end.
             await context.ledger.append(describe_start(context, worker))
             result = await self._judge(worker, commit, result)
-        except (BadInput, Unavailable) as error:  # it holds for every commit
+        except (BadInput, Unavailable) as error:  # it would fail for every commit
             result = replace(result, status=Status.FAILED, error=str(error))
             raise
         except FAULTS as error:
@@ -186,7 +186,7 @@ async def open_verifier(
 
 
 def failure_log(result: WorkerResult) -> str:
-    """Return why a verification failed, and the end of its output, bounded as a whole."""
+    """Return why a verification failed, and the end of its output, limited in size."""
     head = f"{result.error}\n" if result.error else ""
     tail = result.output.encode(errors="replace")[-(LOG_BYTES - len(head.encode(errors="replace"))) :]
     return head + tail.decode(errors="ignore")

@@ -247,7 +247,10 @@ def _verdict(worker: WorkerSpec, ended: AgentEnd, work: KeptWork) -> tuple[Statu
     if ended.ending is Ending.STOP:
         return Status.CANCELLED, work.failure
     if ended.ending is Ending.LIMIT:
-        return Status.OVER_LIMIT, work.failure or f"over_limit: {ended.limit}{worker.limits.most_of(ended.limit)}"
+        return (
+            Status.OVER_LIMIT,
+            work.failure or f"exceeded its {ended.limit} limit{worker.limits.most_of(ended.limit)}",
+        )
     if ended.ending is Ending.TIME:
         return Status.TIMED_OUT, work.failure or ended.failure or f"it was still running after {worker.seconds:g} s"
     if work.failure or ended.failure:

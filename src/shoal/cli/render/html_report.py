@@ -136,7 +136,7 @@ def _details(worker: WorkerResult) -> str:
     """Say why a worker failed, and what a person should know of its work."""
     error = worker.error or ""
     reason = f'<pre class="wrap">{safe(error[:MAX_REASON_CHARS])}</pre>' if error else ""
-    return reason + _list(line for line in remarks(worker) if not line.startswith("spent: "))
+    return reason + _list(remarks(worker, with_usage=False))
 
 
 def _spending(usage: Usage) -> str:

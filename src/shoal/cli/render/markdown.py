@@ -117,10 +117,7 @@ def _about(report: RunReport) -> Iterator[str]:
     sections = {
         "Steps": (f"{step.step}: {line}" for step in report.steps for line in step_remarks(step)),
         "Agents": (
-            f"{worker.session}: {line}"
-            for worker in _workers(report)
-            for line in remarks(worker)
-            if not line.startswith("spent: ")
+            f"{worker.session}: {line}" for worker in _workers(report) for line in remarks(worker, with_usage=False)
         ),
         "Overlaps": (
             f"{overlap.one} and {overlap.other}: {verdict(overlap, _plain)}"

@@ -23,12 +23,8 @@ UNSEEN = (
 
 def why(worker: WorkerResult) -> str | None:
     """Return why a worker failed, escaped; `None` if there is nothing to say."""
-    prefix = f"over_limit: {worker.limit}"
-    if worker.status is Status.OVER_LIMIT and worker.error and worker.error.startswith(prefix):
-        most = worker.error.removeprefix(prefix)
-        return (
-            f"exceeded its limit of {escape(worker.limit or '')}{escape(most)}; change it with `limits:` in shoal.yaml"
-        )
+    if worker.error and worker.status is Status.OVER_LIMIT:
+        return f"{flat(worker.error)}; change its limits with `limits:` in shoal.yaml"
     if worker.error and worker.exit_code == NOT_FOUND and worker.status is Status.FAILED:
         return f"{flat(worker.error)} ({UNSEEN})"
     return _lines(worker) if worker.error else None
@@ -218,14 +214,14 @@ def _changes(worker: WorkerResult, paths: Sequence[str]) -> str:
     return f"{number}: {some(paths, NAMED)}" if paths else number
 
 
-def remarks(worker: WorkerResult) -> Iterator[str]:
-    """Say what a person should know of a worker's work, escaped."""
+def remarks(worker: WorkerResult, *, with_usage: bool = True) -> Iterator[str]:
+    """Yield what a person should know about a worker's work, escaped."""
     if worker.purpose is Purpose.VERIFY and not worker.status.is_good:
         yield from (f"    > {escape(line)}" for line in worker.output.splitlines()[-LAST_LINES:])
         yield f"    `shoal logs {escape(worker.session)}` shows all of it"
     if worker.attempts > 1:
         yield f"attempt {worker.attempts}"
-    if spent := usage_text(worker.usage):
+    if with_usage and (spent := usage_text(worker.usage)):
         yield f"spent: {spent}"
     for warning in warnings(worker.checks):
         yield escape(warning.splitlines()[0])
