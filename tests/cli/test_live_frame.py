@@ -1,6 +1,7 @@
 """The picture of a run: what it shows, and that it fits every terminal whatever agents say."""
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.cli.live.frame import Pane, Size, ViewState, draw_frame, log_lines
 from shoal.cli.live.text_width import CUT, clean, fit, width, wrap
+from shoal.cli.live.view import FRAME_SECONDS
 from shoal.cli.output import Paint
 from shoal.model.activity import Act
 from shoal.model.events import (
@@ -177,6 +179,18 @@ def test_agents_that_do_not_fit_are_counted_and_those_at_work_stay() -> None:
     assert row_of(lines, 100)
     assert row_of(lines, 101)
     assert any(re.search(r"… \d+ more: \d+ succeeded", line) for line in lines)
+
+
+def test_200_agents_are_drawn_in_a_twentieth_of_a_core() -> None:
+    begun = [event for number in range(200) for event in (started(number), running(number), said(number, "words " * 9))]
+    progress, frames = watch(*begun, workers=200), 50
+    draw(progress, 120, 50)
+
+    before = time.process_time()
+    for _ in range(frames):
+        draw(progress, 120, 50)
+
+    assert time.process_time() - before < frames * FRAME_SECONDS * 0.05
 
 
 def test_an_overlap_has_a_mark_and_a_legend() -> None:

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.dashboard.crowd import AGENTS, RUN, SESSIONS
-from tests.dashboard.serving import SECONDS, Dashboard, serving
+from tests.dashboard.serving import Dashboard, serving
 
 pytestmark = [pytest.mark.deep, pytest.mark.alone, pytest.mark.browser, pytest.mark.timeout(300)]
 MEASURED_SECONDS = 10.0

@@ -1,6 +1,7 @@
 """What every agent of a run is doing now, computed from the events of the run and its sessions."""
 
 import re
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ TAIL_CHARS = 4000
 TAIL_EVENTS = 100
 MAX_CALLS = 100
 MAX_EDITED = 1000
+SETTLED_SECONDS = 1.0
 SETUP_STREAM = "setup"
 RATE_LIMIT = re.compile(r"\b(?:429|529)\b|rate.?limit|overloaded", re.IGNORECASE)
 SHELL_TOOL = re.compile(r"bash|shell|exec|command|terminal", re.IGNORECASE)
@@ -328,6 +330,7 @@ class RunTail:
         self._has_ended_logs = has_ended_logs
         self._seen = 0
         self._logs: dict[str, int] = {}
+        self._stamps: dict[str, tuple[int, ...]] = {}
         self.is_over = False
 
     def read(self) -> Iterator[Recorded]:
@@ -345,11 +348,24 @@ class RunTail:
             if not isinstance(event, RunEnded):
                 yield recorded
         for session in tuple(self._logs):
-            yield from self._read_log(session)
+            if session in ended or self._has_changed(session):
+                yield from self._read_log(session)
             if session in ended:
                 del self._logs[session]
         yield from (recorded for recorded in events if isinstance(recorded.event, RunEnded))
         self.is_over = not is_alive
+
+    def _has_changed(self, session: str) -> bool:
+        """Say whether the log of a session may have grown since it was asked last: to open hundreds of them is slow."""
+        try:
+            status = self._paths.session_db(session).stat()
+        except OSError:
+            return True
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        # The clock of a file system ticks slowly: two writes can have the same time.
+        is_settled = abs(time.time() - status.st_mtime) > SETTLED_SECONDS
+        is_known, self._stamps[session] = self._stamps.get(session) == stamp and is_settled, stamp
+        return not is_known
 
     def _read_log(self, session: str) -> Iterator[Recorded]:
         for recorded in read_session(self._paths, session, self._logs[session]):

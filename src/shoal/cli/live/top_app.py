@@ -36,7 +36,7 @@ from shoal.dashboard.feed import SiteFeed
 from shoal.errors import ShoalError
 from shoal.store.reader import read_session
 
-REFRESH_SECONDS = 0.5
+REFRESH_SECONDS = 1.0
 MOST_LINES = 5000
 MOST_NOTE_CHARS = 300
 COLUMNS = {"runs": RUN_COLUMNS, "agents": AGENT_COLUMNS}
@@ -178,8 +178,10 @@ class TopApp(App[None]):
         if keys == [row.key for row in before] and shown == tuple(key.value for key in table.columns):
             for old, row in zip(before, rows, strict=True):
                 for column in shown:
-                    if not look_alike(old.cells[column], row.cells[column]):
-                        table.update_cell(row.key, column, row.cells[column], update_width=True)
+                    cell, before_it = row.cells[column], old.cells[column]
+                    if not look_alike(before_it, cell):
+                        is_wider = cell.cell_len > before_it.cell_len
+                        table.update_cell(row.key, column, cell, update_width=is_wider)
         else:
             table.clear(columns=True)
             table.add_columns(*((column, column) for column in shown))
