@@ -47,8 +47,8 @@ if os.geteuid() == 0:  # only root may mount
     def shoal(repo: Path, *words: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run((*SHOAL, *words), cwd=repo, text=True, capture_output=True, timeout=120)
 
-    def run_in_background(repo: Path, task: str) -> "subprocess.Popen[str]":
-        words = ("run", "--task", task, "--command", "sh -s")
+    def run_in_background(repo: Path, task: str, *more: str) -> "subprocess.Popen[str]":
+        words = ("run", "--task", task, "--command", "sh -s", *more)
         return subprocess.Popen(
             (*SHOAL, *words), cwd=repo, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
         )
@@ -90,3 +90,20 @@ if os.geteuid() == 0:  # only root may mount
             read_until(process, "continuing")
             assert process.wait(60) == 0
         assert json.loads(shoal(small, "status", "--json").stdout).get("waits_for", "") == ""
+
+    def test_work_that_cannot_be_kept_on_a_full_disk_is_kept_when_there_is_room(small: Path, tmp_path: Path) -> None:
+        task = f"head -c 9000000 /dev/urandom > big; echo rea''dy; while [ ! -e {tmp_path}/go ]; do sleep 0.1; done"
+        with run_in_background(small, task, "--sandbox", "none") as process:
+            read_until(process, "running")
+            with subprocess.Popen((*SHOAL, "logs", "-f"), cwd=small, text=True, stdout=subprocess.PIPE) as log:
+                read_until(log, "ready")
+                log.kill()
+            filler = fill(small)
+            (tmp_path / "go").touch()
+            assert "cannot be kept yet" in read_until(process, "waiting")
+            filler.unlink()
+            process.wait(60)
+
+        [branch] = git(small, "branch", "--list", "agent/*", "--format=%(refname:short)").split()
+        assert git(small, "cat-file", "-s", f"{branch}:big") == "9000000"
+        assert shoal(small, "clean").returncode == 0

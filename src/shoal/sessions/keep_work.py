@@ -77,6 +77,8 @@ class KeptWork:
     """Remarks about how it was kept, if that is unusual."""
     secrets: tuple[str, ...] = ()
     failure: str | None = None
+    is_disk_full: bool = False
+    """Whether that is why it failed."""
 
     @property
     def must_stay(self) -> bool:
@@ -150,7 +152,7 @@ async def keep_work(
                 seal = await seal_work(there, workspace, directory, replace(request, has_history=False))
                 result = await _import(there, replace(seal, squashed=why), ref, here)
     except DiskFull as error:  # without their history the files take as much space
-        return KeptWork(failure=f"sealing failed: {error}")
+        return KeptWork(failure=f"sealing failed: {error}", is_disk_full=True)
     if result.commit is None and result.failure is None and here == context.base.commit:
         await move(context.repository, [Move(ref, ABSENT, here)])
     return result

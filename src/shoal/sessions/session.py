@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import functools
 import time
 from collections.abc import Awaitable, Callable
@@ -14,10 +15,11 @@ from shoal.contracts.check import check_contracts
 from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable, first_error
 from shoal.git.run import git
 from shoal.model.agent import ACP
-from shoal.model.events import Imported, SessionEnded, SessionStarted
+from shoal.model.events import Imported, SessionEnded, SessionStarted, Waiting
 from shoal.model.masking import Mask
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
+from shoal.proc.free_space import free_floor
 from shoal.sessions.agent_process import AgentEnd, Ending, run_process
 from shoal.sessions.artifacts import Collected, collect_artifacts, keep_database, store_artifacts
 from shoal.sessions.checkpoints import keep_checkpoints
@@ -34,6 +36,10 @@ from shoal.sessions.setup.prepare import setup_record
 from shoal.sessions.worker import Session, WorkerSpec
 
 PROMPT_CHARS = 200
+RETRY_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
+MOST_WAIT_SECONDS = 3600.0
+LOOK_SECONDS = 0.5
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 Runner = Callable[[Session], Awaitable[AgentEnd]]
 """Runs the agent of an open session until it ends."""
@@ -213,7 +219,7 @@ async def import_work(session: Session) -> KeptWork:
         has_history=session.has_history(),
         scratch_files=client.scratch_files if client else (),
     )
-    work = await keep_work(context, workspace, session.directory, branch=worker.branch, request=request)
+    work = await _keep_patiently(session, request)
     if not work.must_stay and context.cleanup:
         workspace.keep = False
         # If a sandbox cannot cover `.git`, an agent could have left a link there for the next one.
@@ -223,6 +229,50 @@ async def import_work(session: Session) -> KeptWork:
         with contextlib.suppress(ShoalError):  # a person who looks there sees committed changes as clean
             await git(workspace.index.parent, "read-tree", work.commit)
     return work
+
+
+async def _keep_patiently(session: Session, request: SealRequest) -> KeptWork:
+    """Keep the work; try again if what prevented it may pass, unless the session is stopped meanwhile.
+
+    A full disk is waited for; anything else is tried again a few times. Later commands try again, too.
+    """
+    context, is_waiting = session.context, False
+    end, pauses = time.monotonic() + MOST_WAIT_SECONDS, list(RETRY_PAUSES)
+    try:
+        while True:
+            failure: Exception | None = None
+            try:
+                work = await keep_work(
+                    context, session.workspace, session.directory, branch=session.worker.branch, request=request
+                )
+            except FAULTS as error:
+                failure, why = error, _error_text(error)
+            else:
+                if not work.is_disk_full:
+                    return work
+                why = work.failure or ""
+            is_full = failure is None or getattr(failure, "errno", None) in NO_SPACE
+            can_wait = time.monotonic() < end if is_full else bool(pauses)
+            if not can_wait or session.stop.is_set():
+                if failure is not None:
+                    raise failure
+                return work
+            is_waiting = True
+            reason = f"the work of {session.id} cannot be kept yet: {why}"
+            context.ledger.post(Waiting(run=context.run, reason=context.mask.text(reason)))
+            await _pause(session, None if is_full else pauses.pop(0))
+    finally:
+        if is_waiting:
+            context.ledger.post(Waiting(run=context.run, reason=""))
+
+
+async def _pause(session: Session, seconds: float | None) -> None:
+    """Wait that long, or without *seconds* until there is room on the disk; a stop ends it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds or MOST_WAIT_SECONDS):
+            while not session.stop.is_set() and (seconds is not None or free_floor(session.context.paths.root)):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(session.stop.wait(), LOOK_SECONDS)
 
 
 def _result(session: Session, ended: AgentEnd, work: KeptWork) -> WorkerResult:
