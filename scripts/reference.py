@@ -37,7 +37,8 @@ SECTIONS = {
     "Loop": "`loop`",
     "Gate": "`gate`",
     "Exec": "`exec`",
-    "Budget": "`budget`",
+    "Budget": "`budget` of an agent",
+    "Spending": "`budget` of a run, a step or a persona",
     "Action": "An action of a scripted agent",
     "FileText": "A file and its text",
 }

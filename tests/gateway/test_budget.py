@@ -21,12 +21,9 @@ def usage(input: int, output: int, model: str = SONNET) -> TokenUsage:
 
 
 def test_a_session_ends_by_the_first_budget_that_is_reached() -> None:
-    book = BudgetBook(
-        [
-            ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal("0.02"))),
-            ScopedBudget(scope="step:a", limit=SpendingLimit(tokens=1500)),
-        ]
-    )
+    book = BudgetBook()
+    book.add(ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal("0.02"))))
+    book.add(ScopedBudget(scope="step:a", limit=SpendingLimit(tokens=1500)))
     a, b = ("run", "step:a", "session:1"), ("run", "step:b", "session:2")
 
     book.spend(a, "anthropic", usage(1000, 499), TODAY)
@@ -44,8 +41,9 @@ def test_a_session_ends_by_the_first_budget_that_is_reached() -> None:
 
 def test_a_resumed_run_goes_on_counting() -> None:
     spent = Spending(usd=Decimal("4.99"), tokens=10)
-    book = BudgetBook([ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal(5)), spent=spent)])
-    book.add([ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal(5)))])
+    book = BudgetBook()
+    book.add(ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal(5)), spent=spent))
+    book.add(ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal(5))))
 
     book.spend(("run",), "anthropic", usage(0, 1000), TODAY)
 
@@ -53,8 +51,9 @@ def test_a_resumed_run_goes_on_counting() -> None:
 
 
 def test_a_model_without_a_price_is_not_asked_under_a_budget_of_dollars() -> None:
-    book = BudgetBook([ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal(5)))])
-    book.add([ScopedBudget(scope="step:t", limit=SpendingLimit(tokens=5))])
+    book = BudgetBook()
+    book.add(ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal(5))))
+    book.add(ScopedBudget(scope="step:t", limit=SpendingLimit(tokens=5)))
 
     refused = book.refuse_unpriced(("run",), "openai", "my-model", TODAY)
 
@@ -66,7 +65,8 @@ def test_a_model_without_a_price_is_not_asked_under_a_budget_of_dollars() -> Non
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**5)), max_size=40))
 def test_sums_are_exact_whatever_the_order(parts: list[tuple[int, int]]) -> None:
-    book = BudgetBook([ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal(10**6)))])
+    book = BudgetBook()
+    book.add(ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal(10**6))))
     costs = [book.spend(("run",), "anthropic", usage(*part), TODAY) for part in parts]
     (budget,) = book.budgets(("run",))
 

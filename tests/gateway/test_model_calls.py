@@ -114,7 +114,7 @@ async def test_who_must_wait_long_is_said_to_wait_and_a_refusal_for_good_is_pass
 async def test_a_budget_that_is_reached_ends_its_sessions_and_the_sum_is_exact(tmp_path: Path) -> None:
     spent = Usage(input=1234, output=567, cached=1000)
     async with serving(lambda _: Say("ok", spent), tmp_path) as gateway:
-        gateway.calls.book.add([ScopedBudget(scope="step:a", limit=SpendingLimit(usd=Decimal("0.05")))])
+        gateway.calls.book.add(ScopedBudget(scope="step:a", limit=SpendingLimit(usd=Decimal("0.05"))))
         async with gateway.client("a", scopes=("run", "step:a")) as a, gateway.client("b", scopes=("run",)) as b:
             statuses = [(await a.post("/v1/messages", json=BODY)).status_code for _ in range(7)]
             refused = await a.post("/v1/messages", json=BODY)
@@ -134,7 +134,7 @@ async def test_a_budget_that_is_reached_ends_its_sessions_and_the_sum_is_exact(t
 
 async def test_a_model_without_a_price_is_refused_only_under_a_budget_of_dollars(tmp_path: Path) -> None:
     async with serving([Say("ok")], tmp_path) as gateway:
-        gateway.calls.book.add([ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal(5)))])
+        gateway.calls.book.add(ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal(5))))
         async with gateway.client("a", scopes=("run",)) as a, gateway.client("b") as b:
             refused = await a.post("/v1/messages", json={**BODY, "model": "mine"})
             free = await b.post("/v1/messages", json={**BODY, "model": "mine"})
@@ -150,7 +150,7 @@ async def test_a_model_without_a_price_is_refused_only_under_a_budget_of_dollars
 )
 async def test_who_hangs_up_before_the_count_comes_has_spent_it_all_the_same(tmp_path: Path, turn: Turn) -> None:
     async with serving([turn], tmp_path) as gateway:
-        gateway.calls.book.add([ScopedBudget(scope="run", limit=SpendingLimit(tokens=10**6))])
+        gateway.calls.book.add(ScopedBudget(scope="run", limit=SpendingLimit(tokens=10**6)))
         async with gateway.client("a", scopes=("run",)) as http:
             with contextlib.suppress(httpx2.RemoteProtocolError):
                 async with http.stream("POST", "/v1/messages", json={**BODY, "stream": True}) as answer:

@@ -11,6 +11,7 @@ from pathlib import Path
 from shoal.cli.notify import override_notify
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
+from shoal.model.budget import SpendingLimit
 from shoal.model.plan import PipelineGroup, Plan, Role, Stage, Step
 from shoal.model.policy import Network
 from shoal.model.retry import Retry
@@ -118,6 +119,7 @@ class RunOverrides:
     retries: int | None = None
     notify: Sequence[str] | None = None
     notify_command: str | None = None
+    budget: str | None = None
 
 
 def make_plan(work: RequestedWork, overrides: RunOverrides, environ: Mapping[str, str]) -> Plan:
@@ -139,6 +141,7 @@ def make_plan(work: RequestedWork, overrides: RunOverrides, environ: Mapping[str
         max_concurrent=overrides.at_once or made.max_concurrent,
         sandbox=overrides.sandbox or made.sandbox,
         isolation_strategy=overrides.isolation or made.isolation_strategy,
+        budget=made.budget if overrides.budget is None else SpendingLimit.parse(overrides.budget),
         notify=override_notify(made.notify, overrides.notify or (), overrides.notify_command),
     )
 

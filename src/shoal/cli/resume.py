@@ -19,9 +19,10 @@ from shoal.cli.output import escape
 from shoal.cli.planning import RequestedWork, RunOverrides, make_plan
 from shoal.cli.render.columns import ago, columns, count, join_cells, some
 from shoal.cli.repository import find_place, run_of
-from shoal.cli.run import Detach, EventLines, Json, ReportStart, Yes, assert_one_output, choose_display
+from shoal.cli.run import Detach, EventLines, Json, MaxSpent, ReportStart, Yes, assert_one_output, choose_display
 from shoal.errors import BadInput
 from shoal.git.diff import list_changed_paths
+from shoal.model.budget import SpendingLimit
 from shoal.model.events import SessionDiscarded
 from shoal.model.plan import Plan
 from shoal.model.repository import Repository
@@ -62,6 +63,7 @@ def resume_command(
     run: Run = None,
     fresh: Fresh = False,
     file: With = None,
+    budget: MaxSpent = None,
     yes: Yes = False,
     json: Json = False,
     events: EventLines = False,
@@ -79,12 +81,19 @@ def resume_command(
     place = asyncio.run(find_place(repo))
     found = find_run(place.state(), run)
     changed = None if file is None else plan_of(file, repo)
-    resumable = find_resumable(place.paths, found, os.environ, repo, changed)
+    resumable = _with_budget(find_resumable(place.paths, found, os.environ, repo, changed), budget)
     if is_complete(found) and changed is None:
         output.print_out(f"{found.run} has ended ({found.status.value}); nothing was interrupted")
         return 0 if found.status.is_good else 1
     resumed = with_discarded(resumable, (), is_fresh=fresh)
     return follow_resumed(resumed, yes=yes, json=json, events=events, report_start=report_start)
+
+
+def _with_budget(resumable: ResumableRun, budget: str | None) -> ResumableRun:
+    """Return the run with another budget; what it has spent already counts."""
+    if budget is None:
+        return resumable
+    return replace(resumable, plan=replace(resumable.plan, budget=SpendingLimit.parse(budget)))
 
 
 def retry_command(
@@ -93,6 +102,7 @@ def retry_command(
     start: From = None,
     fresh: Fresh = False,
     file: With = None,
+    budget: MaxSpent = None,
     yes: Yes = False,
     json: Json = False,
     events: EventLines = False,
@@ -109,7 +119,7 @@ def retry_command(
     place = asyncio.run(find_place(repo))
     found = find_run(place.state(), run)
     changed = None if file is None else plan_of(file, repo)
-    resumable = find_resumable(place.paths, found, os.environ, repo, changed)
+    resumable = _with_budget(find_resumable(place.paths, found, os.environ, repo, changed), budget)
     discard = (
         discard_failed(found, resumable.plan, what) if start is None else discard_from(found, resumable.plan, start)
     )

@@ -82,6 +82,10 @@ Input = Annotated[
     list[str] | None,
     typer.Option("--input", metavar="TEXT|NAME=TEXT", help="A value for `{{ input }}` in a pipeline; repeatable."),
 ]
+MaxSpent = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="USD", help="What all agents together may spend on models, in dollars."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve every gate.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Print the plan without running it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and progress on stderr.")]
@@ -124,6 +128,7 @@ def command(
     deadline: option.Deadline = None,
     network: option.Net = None,
     inputs: option.Input = None,
+    budget: option.MaxSpent = None,
     yes: option.Yes = False,
     dry_run: option.Dry = False,
     json: option.Json = False,
@@ -145,7 +150,7 @@ def command(
         return start_detached(sys.argv[1:], b"" if tasks != STDIN else read_source(STDIN, "stdin"), repo, json=json)
     only, every = one_or_several(agent or [], agents)
     work = RequestedWork(repo, target, task or (), tasks, only, every, program, pattern, inputs or (), pipeline)
-    overrides = RunOverrides(at_once, sandbox, isolation, timeout, network, retries, notify, notify_command)
+    overrides = RunOverrides(at_once, sandbox, isolation, timeout, network, retries, notify, notify_command, budget)
     until = None if deadline is None else duration("--deadline", deadline)
     plan = make_plan(work, overrides, os.environ)
     if dry_run:

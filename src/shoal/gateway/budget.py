@@ -1,27 +1,37 @@
-"""The budgets of a run as the gateway holds them: each request is admitted or refused, each answer is counted."""
+"""The budgets of a run: each request is admitted or refused, each answer is counted."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import date
 
 from shoal.gateway.meters import TokenUsage
 from shoal.gateway.prices import find_prices, price, table_date
-from shoal.model.budget import ScopedBudget, Spending
+from shoal.model.budget import ScopedBudget, Spending, SpendingLimit
 
 
 class BudgetBook:
-    """All budgets of one run, with what was spent of each."""
+    """What was spent by each scope, and what it may spend."""
 
-    def __init__(self, budgets: Iterable[ScopedBudget] = ()) -> None:
-        self._budgets = {budget.scope: budget for budget in budgets}
+    def __init__(self) -> None:
+        self._limits: dict[str, SpendingLimit] = {}
+        self._spent: dict[str, Spending] = {}
 
-    def add(self, budgets: Iterable[ScopedBudget]) -> None:
-        """Hold more budgets; what was spent of one that is held already stays counted."""
-        for budget in budgets:
-            self._budgets.setdefault(budget.scope, budget)
+    def add(self, budget: ScopedBudget) -> None:
+        """Hold a budget; what was spent of one that is known already stays counted."""
+        self._limits[budget.scope] = budget.limit
+        self._spent.setdefault(budget.scope, budget.spent)
+
+    def add_spent(self, scopes: Sequence[str], spent: Spending) -> None:
+        """Count what was spent."""
+        for scope in scopes:
+            self._spent[scope] = self._spent.get(scope, Spending()) + spent
 
     def budgets(self, scopes: Sequence[str]) -> list[ScopedBudget]:
         """Return the budgets of these scopes, as far as there are any."""
-        return [self._budgets[scope] for scope in scopes if scope in self._budgets]
+        return [
+            ScopedBudget(scope=scope, limit=self._limits[scope], spent=self._spent.get(scope, Spending()))
+            for scope in scopes
+            if scope in self._limits
+        ]
 
     def find_reached(self, scopes: Sequence[str]) -> ScopedBudget | None:
         """Return the budget that allows no further request, or `None`."""
@@ -39,6 +49,5 @@ class BudgetBook:
     def spend(self, scopes: Sequence[str], format: str, usage: TokenUsage, day: date) -> Spending:
         """Count an answer towards all budgets of these scopes, and return what it cost."""
         spent = price(format, usage, day)
-        for budget in self.budgets(scopes):
-            self._budgets[budget.scope] = budget.spend(spent)
+        self.add_spent(scopes, spent)
         return spent

@@ -21,6 +21,7 @@ from shoal.gateway.client_connection import (
 from shoal.gateway.model_calls import CallInProgress, CheckedCall, Exchange, ModelCalls, Tell
 from shoal.gateway.providers import PROVIDERS, Provider
 from shoal.gateway.upstream import UpstreamFailed
+from shoal.model.budget import ScopedBudget
 from shoal.model.gateway import SessionOrder, Upstream
 
 MOST_CONNECTIONS = 128
@@ -75,6 +76,8 @@ class SessionServer:
     def __init__(self, order: SessionOrder, calls: ModelCalls, tell: Tell) -> None:
         self._order = order
         self._calls = calls
+        for budget in order.budgets:
+            calls.book.add(ScopedBudget.of(budget))
         self._tell = tell
         self._upstreams = {upstream.name: upstream for upstream in order.upstreams}
         self._connections = asyncio.Semaphore(MOST_CONNECTIONS)

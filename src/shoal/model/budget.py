@@ -1,12 +1,14 @@
 """What may be spent on models, and what was."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Self
 
 from shoal.errors import BadInput
 
+BUDGET = "budget"
+"""How the status of a session calls the limit, where a budget ended it."""
 MOST_USD = Decimal(10**9)
 MOST_TOKENS = 10**15
 CENT = Decimal("0.01")
@@ -34,6 +36,12 @@ class Spending:
     def document(self) -> Mapping[str, Any]:
         """Write it as JSON; dollars are a text, for they are exact."""
         return {"usd": str(self.usd), "tokens": self.tokens, "unpriced": sorted(self.unpriced)}
+
+    @classmethod
+    def of_usage(cls, usage: Mapping[str, float]) -> Self:
+        """Read the usage of a report."""
+        tokens = int(usage.get("input_tokens", 0) + usage.get("output_tokens", 0))
+        return cls(usd=Decimal(str(round(usage.get("cost_usd", 0.0), 9))), tokens=tokens)
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
@@ -79,6 +87,13 @@ class SpendingLimit:
             parts.append(f"{spent.tokens:,} of {self.tokens:,} tokens")
         return ", ".join(parts) or f"{show_usd(spent.usd)}, {spent.tokens:,} tokens"
 
+    def describe_limit(self) -> str:
+        """Write what may be spent, as `$5.00 and 2,000 tokens`."""
+        parts = ([] if self.usd is None else [show_usd(self.usd)]) + (
+            [] if self.tokens is None else [f"{self.tokens:,} tokens"]
+        )
+        return " and ".join(parts) or "any amount"
+
     def document(self) -> Mapping[str, Any]:
         """Write it as JSON."""
         return {"usd": None if self.usd is None else str(self.usd), "tokens": self.tokens}
@@ -105,9 +120,15 @@ class ScopedBudget:
         kind, _, name = self.scope.partition(":")
         return f"the budget of {kind} {name}" if name else f"the budget of the {kind}"
 
-    def spend(self, more: Spending) -> "ScopedBudget":
-        """Return it with more spent."""
-        return replace(self, spent=self.spent + more)
+    def document(self) -> Mapping[str, Any]:
+        """Write it as JSON."""
+        return {"scope": self.scope, "limit": self.limit.document(), "spent": self.spent.document()}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Read what `document` wrote."""
+        limit, spent = SpendingLimit.of(document["limit"]), Spending.of(document["spent"])
+        return cls(scope=document["scope"], limit=limit, spent=spent)
 
     @property
     def why_stopped(self) -> str | None:

@@ -56,13 +56,15 @@ class SessionOrder:
     hosts: tuple[str, ...] = ()
     grants: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
-    """The budgets that what it spends counts towards, by their names."""
+    """What its spending counts towards: the run, its step, its persona, itself."""
+    budgets: tuple[Mapping[str, Any], ...] = ()
+    """Those of the scopes that have a budget, as JSON, with what was spent so far."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
         """Read an order from its fields, as a process of ours sent them."""
         upstreams = tuple(Upstream(**upstream) for upstream in fields["upstreams"])
-        lists = {name: tuple(fields[name]) for name in ("hosts", "grants", "scopes")}
+        lists = {name: tuple(fields[name]) for name in ("hosts", "grants", "scopes", "budgets")}
         return cls(**{**fields, **lists, "upstreams": upstreams})
 
 

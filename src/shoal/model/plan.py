@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.model.artifact import Artifact, Injection
+from shoal.model.budget import SpendingLimit
 from shoal.model.conflict_rule import ConflictRule, Merging
 from shoal.model.contract import AgentReview, CommandContract, Contract
 from shoal.model.executable_files import ExecutableRules
@@ -183,6 +184,8 @@ class Plan:
     """What `{{ input }}` stands for."""
     upstreams: tuple[Upstream, ...] = ()
     """The models that the user's file names, without the keys that come from the environment."""
+    budget: SpendingLimit | None = None
+    """What all its agents together may spend on models."""
     notes: tuple[str, ...] = ()
     reviewers: Mapping[str, ResolvedTask] = field(default_factory=dict)
     """Who judges the work of others, by the names that contracts and selections use."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shoal.model.agent import AgentSpec
+from shoal.model.budget import SpendingLimit
 from shoal.model.limits import ResourceLimits
 from shoal.model.permissions import Permissions, effective
 from shoal.model.policy import Network
@@ -47,6 +48,8 @@ class ResolvedTask:
     """How its workspace is made ready; `None` means as its agent says, or else as the repository does."""
     retry: Retry = field(default_factory=Retry)
     priority: int = 0
+    budgets: Mapping[str, SpendingLimit] = field(default_factory=dict)
+    """What may be spent on models: by all its agents (`step`), by each of them (`session`), by a `persona:NAME`."""
 
     @property
     def nearest_setup(self) -> Setup | None:

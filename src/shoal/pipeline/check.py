@@ -115,6 +115,7 @@ AGENT_KEYS = (
     "agent", "persona", "concurrency", "max_concurrent_agents", "retry", "on_failure", "expect", "contract",
     "contracts", "output_artifacts", "inject_artifacts", "select", "vary", "strategy", "sandbox",
     "isolation_strategy", "limits", "network", "env", "timeout", "permissions", "allow_executable_config",
+    "budget",
 )  # fmt: skip
 WHOSE = {
     "command": "`adapter: command`, and with clients,",
@@ -124,7 +125,7 @@ WHOSE = {
     "script_file": "`adapter: scripted`",
     "model": "`adapter: python`, and with clients,",
     "tools": "`adapter: python`",
-    "budget": "`adapter: python`",
+    "budget": "`adapter: python`, and with clients,",
     "replies": "`adapter: python`",
 }
 """With which kinds of agent a key goes."""
@@ -134,7 +135,7 @@ FOREIGN = {
     "python": ("command", "args", "refresh_login", "script", "script_file"),
 }
 """Keys that make no sense with an adapter."""
-CLIENT_FOREIGN = ("script", "script_file", "tools", "budget", "replies")
+CLIENT_FOREIGN = ("script", "script_file", "tools", "replies")
 
 
 PROMPT_HINT = (

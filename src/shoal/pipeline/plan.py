@@ -57,6 +57,7 @@ def plan(
         name=chosen.name,
         steps=steps,
         max_concurrent=runtime.max_concurrent_workers,
+        budget=runtime.budget.given if runtime.budget else None,
         isolation_strategy=runtime.isolation_strategy,
         sandbox=runtime.sandbox,
         cleanup_on_complete=runtime.cleanup_on_complete,

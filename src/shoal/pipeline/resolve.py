@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.model.agent import EVERY, TOOLS, WITH_TEMPERATURE, AgentSpec, ModelSettings
+from shoal.model.budget import SpendingLimit
 from shoal.model.conflict_rule import Merging
 from shoal.model.contract import TRIAL, AgentReview, CommandContract, Contract, compliance
 from shoal.model.limits import ResourceLimits
@@ -217,7 +218,21 @@ class StepResolver:
             permissions=permissions,
             retry=shape.retry,
             setup=self.setup(shape, persona, self._agent_shape(spec)),
+            budgets=self._budgets(shape, persona, spec),
         )
+
+    def _budgets(self, step: StepShape, persona: PersonaShape, spec: AgentSpec) -> dict[str, SpendingLimit]:
+        agent = self.document.shape.agents.get(spec.name)
+        found: dict[str, SpendingLimit] = {}
+        if step.budget is not None:
+            found["step"] = step.budget.given
+        if persona.budget is not None:
+            found[f"persona:{step.persona}"] = persona.budget.given
+        if agent is not None and agent.budget is not None and agent.adapter != "python":
+            found["session"] = agent.budget.session_limit
+            if agent.budget.turns is not None:
+                self.refuse(("agents", spec.name, "budget", "turns"), "`turns` goes only with `adapter: python`")
+        return found
 
     def agent(self, name: str) -> AgentSpec:
         """Describe the agent of that name."""

@@ -18,7 +18,7 @@ from shoal.pipeline.keys.gates import GateField
 from shoal.pipeline.keys.merging import BetweenSteps, MergingField
 from shoal.pipeline.keys.notify import NotifyField, NotifyShape
 from shoal.pipeline.keys.permissions import PermissionsShape
-from shoal.pipeline.keys.python_agent import BudgetShape, Replies, Tools
+from shoal.pipeline.keys.python_agent import BudgetShape, Replies, SpendingShape, Tools
 from shoal.pipeline.keys.script import Action
 from shoal.pipeline.keys.select import SelectShape
 from shoal.pipeline.keys.setup import SetupField
@@ -87,6 +87,8 @@ class RuntimeShape(Shape):
     """The network of agents without a setting of their own: `none`, `gateway` or `host`."""
     toolchains: list[ToolFolderName] = Field(default_factory=list)
     """Folders of programs outside `/usr`, as absolute or `~/` paths: read-only in every sandbox, last on PATH."""
+    budget: SpendingShape | None = None
+    """What all agents of the run together may spend on models."""
     setup: SetupField | None = None
     """Commands that prepare each workspace before its agent starts; `[]` means none, whatever the repository has."""
     setup_timeout: Duration | None = None
@@ -140,7 +142,7 @@ class AgentShape(CommonSettings):
     tools: Tools | None = None
     """With `python`: its tools in the workspace; default: all."""
     budget: BudgetShape | None = None
-    """With `python`: what it may spend on its model."""
+    """What each session of it may spend on its model."""
     replies: Replies | None = None
     """With `model: scripted`: the model's replies, turn by turn: a text, a call, or a list of calls."""
 
@@ -156,6 +158,8 @@ class PersonaShape(CommonSettings):
     """Text placed before every prompt."""
     system_prompt_file: str | None = None
     """A file with that text, relative to this file."""
+    budget: SpendingShape | None = None
+    """What all agents with this role together may spend on models."""
 
 
 class ExecShape(Shape):
@@ -224,6 +228,8 @@ class StepShape(CommonSettings, Contracted):
     """How often to retry an agent that fails, in a fresh workspace, with the reason in its prompt."""
     on_failure: FailureRule = "fail_fast"
     """`fail_fast`: a failure stops the rest; `best_effort`: it does not; `any`: one success is enough; or a quorum."""
+    budget: SpendingShape | None = None
+    """What all agents of the step together may spend on models, retries included."""
     expect: Annotated[str, one_of("expect", "any", "changes")] = "any"
     """With `changes`, an agent that changes nothing fails."""
     command: Words | None = None

@@ -18,6 +18,8 @@ from shoal.git.snapshot import snapshot
 from shoal.limits.choose import choose
 from shoal.limits.guard import open_guard
 from shoal.limits.kind import Enforcer
+from shoal.model.budget import ScopedBudget, Spending
+from shoal.model.events import SessionEnded
 from shoal.model.plan import Plan
 from shoal.model.repository import Repository
 from shoal.runs.preflight import (
@@ -43,7 +45,7 @@ from shoal.store.known_repositories import register
 from shoal.store.ledger import Ledger, open_ledger
 from shoal.store.lock import hold_lock, is_locked, read_holder
 from shoal.store.paths import StatePaths
-from shoal.store.reader import store_at
+from shoal.store.reader import read_events, store_at
 from shoal.store.rebuild import OnRebuilt
 from shoal.workspaces.base_checkouts import base_ready
 from shoal.workspaces.remove import Trash
@@ -84,6 +86,10 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
         context = replace(context, gateway=gateway, upstreams=plan.upstreams)
         if request.on_event is not None:
             context.ledger.subscribe(request.on_event)
+        if plan.budget is not None:
+            context.budgets.add(ScopedBudget(scope="run", limit=plan.budget))
+        if request.is_reopened:
+            _count_spent(context, plan)
         await assert_holdable(context, plan, adapters)
         settled = replace(plan, steps=await with_commits(context.repository, plan.steps))
         equipment = await equip_steps(context, settled, adapters)
@@ -94,6 +100,18 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
         settled = replace(settled, notes=(*settled.notes, *rebuilt, *recovery.notes))
         recovery = replace(recovery, rebuilt=tuple(rebuilt))
         yield OpenRun(context=context, plan=settled, equipment=equipment, recovery=recovery)
+
+
+def _count_spent(context: RunContext, plan: Plan) -> None:
+    """Count what the earlier processes of a run spent: a budget holds for the whole of it."""
+    personas = {
+        step.name: [scope for scope in step.task.budgets if scope.startswith("persona:")] for step in plan.working
+    }
+    for recorded in read_events(context.paths, context.run):
+        if isinstance(recorded.event, SessionEnded):
+            ended = recorded.event
+            scopes = ("run", f"step:{ended.step}", *personas.get(ended.step, ()))
+            context.budgets.add_spent(scopes, Spending.of_usage(ended.result.usage))
 
 
 @contextlib.asynccontextmanager

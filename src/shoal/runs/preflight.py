@@ -13,6 +13,7 @@ from shoal.adapters.client import AdapterHost
 from shoal.adapters.kind import NOWHERE, Adapter
 from shoal.adapters.registry import adapter_of
 from shoal.errors import BadInput, Unavailable
+from shoal.gateway.prices import table_date
 from shoal.gateway.upstreams import find_upstreams
 from shoal.git.refs import refuse_blocked_steps
 from shoal.git.repository import resolve
@@ -226,6 +227,7 @@ async def assert_holdable(context: RunContext, plan: Plan, adapters: Mapping[str
     assert_programs(context, plan)
     assert_tool_folders(context)
     assert_grants(context, plan, adapters)
+    assert_budgets(plan, adapters)
     networks = {network_of(step.task, adapters[step.name]) for step in plan.working}
     if any(NETWORKS[network].has_listener for network in networks):
         await assert_listener(context)
@@ -237,6 +239,31 @@ def secret_values(task: ResolvedTask, host: AdapterHost, environ: Mapping[str, s
     """Return the values taken from the host's environment for *task*, by name: they are secrets."""
     kind = adapter_of(task.agent, host)
     return (*task.secret_values, secrets_of(task, kind, environ), login_secrets(kind, environ))
+
+
+def assert_budgets(plan: Plan, adapters: Mapping[str, Adapter]) -> None:
+    """Refuse a budget for an agent whose spending nobody counts."""
+    for step in plan.working:
+        adapter, limits = adapters[step.name], dict(step.task.budgets)
+        if plan.budget is not None:
+            limits["run"] = plan.budget
+        network = network_of(step.task, adapter)
+        asks_model = adapter.client is not None or step.task.agent.mind is not None
+        if limits and asks_model and not (adapter.client is not None and NETWORKS[network].has_listener):
+            whose = f"the budget of the {min(limits).partition(':')[0]}"
+            why = f"the step {step.name} asks its model without the gateway, which counts what is spent"
+            remedy = "give that agent `network: gateway`, or leave the budget out"
+            if adapter.client is None:
+                remedy = "give its agent a `budget` of its own instead"
+            raise Unavailable(whose, why, remedy)
+
+
+def budget_notes(plan: Plan) -> tuple[str, ...]:
+    """Say what all agents together may spend, and by which prices that is counted."""
+    if plan.budget is None and not any(step.task.budgets for step in plan.working):
+        return ()
+    most = "" if plan.budget is None else f" of {plan.budget.describe_limit()} for the run"
+    return (f"budget{most}, by the list prices of {table_date()}",)
 
 
 def mask_of(

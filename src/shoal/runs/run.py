@@ -20,6 +20,7 @@ from shoal.runs.auto_merge import auto_merge
 from shoal.runs.context import OpenRun, open_run
 from shoal.runs.control import RunControl, hold_control
 from shoal.runs.overlaps import alternatives_of, watch_overlaps
+from shoal.runs.preflight import budget_notes
 from shoal.runs.request import RunRequest, StopSignal
 from shoal.runs.resume import make_plan_event, record_resumed
 from shoal.sandboxes.registry import confines
@@ -61,6 +62,7 @@ async def record_start(
         host=platform.node(),
         notes=(
             *plan.notes,
+            *budget_notes(plan),
             *setup_notes(context, plan),
             *dirty,
             *_gaps(context, plan),

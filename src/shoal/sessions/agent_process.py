@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from shoal.adapters.kind import Reader
 from shoal.errors import first_error
 from shoal.limits.kind import LimitGroup
 from shoal.model.activity import Act, Activity
+from shoal.model.budget import BUDGET
 from shoal.model.events import AgentEnded, AgentStarted, ClientHeard
 from shoal.model.permissions import Decision
 from shoal.proc import Exit
@@ -41,6 +41,8 @@ class Ending(Enum):
     DONE = "done"
     """It reported its own end, did not exit, and was ended."""
     STALL = "stall"
+    BUDGET = "budget"
+    """A budget is reached: it was refused its next request to a model."""
     NO_GATEWAY = "no gateway"
     """The process that asked its model has ended."""
 
@@ -210,8 +212,6 @@ GATEWAY_LOST = "the gateway to its model ended unexpectedly; run it again, or se
 LINGER_SECONDS = 2.0
 """How long a client may take to exit after it reported its end; some write files or wait for slow hosts."""
 STALL_SECONDS = 900.0
-GATEWAY_SECONDS = 5.0
-"""After which the gateway has told again that it holds a request back."""
 
 
 class InteractiveReader(Reader, Protocol):
@@ -232,7 +232,12 @@ class InteractiveReader(Reader, Protocol):
 async def run_process(session: Session, talk: InteractiveReader | None = None) -> AgentEnd:
     """Run the agent's own process to its end, or until something else ends it; *talk* speaks with it meanwhile."""
     async with open_model(session, network_of(session.worker.task, session.worker.adapter)) as model:
+        if model.why_stopped is not None:  # the agents before it spent all
+            nothing = AgentEnd(ending=Ending.LIMIT, exit=Exit(code=None, signal=None), log=session.log)
+            return replace(nothing, limit=BUDGET, failure=model.why_stopped)
         ended = await _run_with_model(session, talk, model)
+    if model.why_stopped is not None and (ended.failure or ended.ending in (Ending.BUDGET, Ending.STALL)):
+        ended = replace(ended, ending=Ending.LIMIT, limit=BUDGET, failure=model.why_stopped)
     usage, notes = model.merge_usage(ended.usage)
     return replace(ended, usage=usage, notes=(*ended.notes, *notes))
 
@@ -246,7 +251,7 @@ async def _run_with_model(session: Session, talk: InteractiveReader | None, mode
     logins = _write_client_files(session, model)
     reader = talk or worker.adapter.reader()
     output = None if reader is None else _client_output(session, reader)
-    model.on_wait = functools.partial(_note_wait, output or session.log)
+    model.log = output or session.log
     meter = session.control.meter
     with context.enforcer.group(session.id, worker.limits) as group, meter.hold(group):
         bounds = session_bounds(session, group)
@@ -268,7 +273,7 @@ async def _run_with_model(session: Session, talk: InteractiveReader | None, mode
             ) as sandboxed:
                 endings = _list_endings(worker, output, group, bounds.clock, is_talk=talk is not None) if output else {}
                 if model.lost is not None:
-                    endings[Ending.NO_GATEWAY] = model.lost.wait()
+                    endings |= {Ending.NO_GATEWAY: model.lost.wait(), Ending.BUDGET: model.over_budget.wait()}
                 watch = talk.watch if talk else watch_process
                 with session.control.hold_group(group):
                     seen = await watch(sandboxed, bounds, worker.seconds, session.stop, context.grace, endings)
@@ -285,13 +290,6 @@ async def _run_with_model(session: Session, talk: InteractiveReader | None, mode
         return ended
     ended = _apply_client_verdict(worker, ended, reader, seen)
     return replace(ended, has_acted=output.has_acted, counted=output.counted)
-
-
-def _note_wait(log: ClientOutput | OutputLog, upstream: str, seconds: float) -> None:
-    """Show that the agent waits for its model, which is no stall: the gateway tells it again while that lasts."""
-    log.act(
-        Activity(act=Act.RETRY, text=f"waiting for the rate limit of {upstream}", seconds=seconds + GATEWAY_SECONDS)
-    )
 
 
 def _client_output(session: Session, reader: Reader) -> ClientOutput:

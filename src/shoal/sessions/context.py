@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal.gateway.budget import BudgetBook
 from shoal.gateway.gateway import Gateway
 from shoal.git.closure import OnGather
 from shoal.limits.guard import Guard
@@ -75,6 +76,8 @@ class RunContext:
     on_gather: OnGather | None = field(default=None, repr=False)
     gateway: Gateway | None = field(default=None, repr=False)
     """The way of agents on `network: gateway` to their models; its processes run once an agent needs them."""
+    budgets: BudgetBook = field(default_factory=BudgetBook, repr=False)
+    """What may be spent on models, and what was."""
     upstreams: tuple[Upstream, ...] = field(default=(), repr=False)
     """The models that the user's file names."""
 

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from shoal.adapters.client import Client
 from shoal.adapters.gateway_settings import UsesGateway, usual_settings
@@ -12,7 +13,10 @@ from shoal.adapters.kind import Adapter
 from shoal.errors import Broken, SandboxBroken, Unavailable
 from shoal.gateway.control_socket import Message
 from shoal.gateway.gateway import GatewaySession
+from shoal.gateway.prices import table_date
 from shoal.gateway.upstreams import WITHHELD, find_upstreams
+from shoal.model.activity import Act, Activity
+from shoal.model.budget import ScopedBudget, Spending
 from shoal.model.gateway import GatewayAccess, ModelAnswered, SessionOrder, Upstream
 from shoal.model.policy import NETWORKS, Network, Policy
 from shoal.model.resolved_task import ResolvedTask
@@ -24,6 +28,8 @@ from shoal.sessions.sandboxed import Listen, open_sandboxed
 from shoal.sessions.worker import Session
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+TOLD_AGAIN_SECONDS = 5.0
+"""After which the gateway has told again that it holds a request back."""
 NOTICEABLE = 0.02
 """By how much a client's own count may differ from the one on the wire before that is noted."""
 
@@ -93,6 +99,13 @@ def _variables(task: ResolvedTask, environ: Mapping[str, str]) -> Mapping[str, s
     return {**environ, **task.agent.env, **task.env}
 
 
+class ActivityLog(Protocol):
+    """Shows what an agent does."""
+
+    def act(self, activity: Activity) -> None:
+        """Note an activity."""
+
+
 @dataclass(slots=True)
 class ModelAccess:
     """What the gateway does for a process in a sandbox, and what it counted; `None` on any other network."""
@@ -102,8 +115,12 @@ class ModelAccess:
     gateway: GatewaySession | None = None
     answers: int = 0
     usage: dict[str, float] = field(default_factory=dict)
-    on_wait: Callable[[str, float], None] | None = None
-    """Is told of a model whose rate limit holds the agent back, and for how many seconds at least."""
+    unpriced: frozenset[str] = frozenset()
+    over_budget: asyncio.Event = field(default_factory=asyncio.Event)
+    why_stopped: str | None = None
+    """Which budget is reached, once it refused a request."""
+    log: ActivityLog | None = None
+    """Where it is shown that the agent waits for its model, which is no stall."""
 
     @property
     def access(self) -> GatewayAccess | None:
@@ -135,9 +152,17 @@ class ModelAccess:
 
     def note_message(self, message: Message) -> None:
         """Record what the gateway says about the session."""
-        if message["event"] == "waiting" and self.on_wait is not None:
-            self.on_wait(message["upstream"], message["seconds"])
+        if message["event"] == "waiting" and self.log is not None:
+            why = f"waiting for the rate limit of {message['upstream']}"
+            self.log.act(Activity(act=Act.RETRY, text=why, seconds=message["seconds"] + TOLD_AGAIN_SECONDS))
+        if message["event"] == "budget":
+            self.why_stopped = message["why"]
+            self.over_budget.set()
         if message["event"] == "exchange":
+            if message["spent"] is not None:
+                spent = Spending.of(message["spent"])
+                self.unpriced |= spent.unpriced
+                self.session.context.budgets.add_spent(spending_scopes(self.session), spent)
             answered = _describe_answer(self.session, message)
             self.answers += 1
             self.usage = sum_usage((self.usage, answered.usage))
@@ -147,7 +172,12 @@ class ModelAccess:
         """Return the usage that counts, the one on the wire, and what a person should know of the client's own."""
         if self.gateway is None or not self.answers:
             return client_usage, ()
-        return {**client_usage, **self.usage}, tuple(_differences(client_usage, self.usage))
+        names = sorted(self.session.context.mask.text(ascii(name)[1:-1]) for name in self.unpriced)
+        unpriced = (f"{name} has no price in the table of {table_date()}: its cost is unknown" for name in names)
+        usage = {**client_usage, **self.usage}
+        if self.unpriced and "cost_usd" not in self.usage:
+            usage.pop("cost_usd", None)
+        return usage, (*_differences(client_usage, self.usage), *unpriced)
 
 
 def _describe_answer(session: Session, message: Message) -> ModelAnswered:
@@ -183,6 +213,22 @@ def _differences(client: Mapping[str, float], wire: Mapping[str, float]) -> Iter
             yield f"its client counted {said:.0f} {words}, and the gateway {counted:.0f}, which counts"
 
 
+def spending_scopes(session: Session) -> tuple[str, ...]:
+    """Name what the spending of a session counts towards."""
+    worker = session.worker
+    personas = (scope for scope in worker.task.budgets if scope.startswith("persona:"))
+    return ("run", f"step:{worker.step}", *personas, f"session:{session.id}")
+
+
+def _session_budgets(session: Session) -> list[ScopedBudget]:
+    """Hold what the task of a session may spend, and return every budget that counts for it."""
+    book, scopes = session.context.budgets, spending_scopes(session)
+    for name, limit in session.worker.task.budgets.items():
+        scope = next(scope for scope in scopes if scope == name or scope.startswith(f"{name}:"))
+        book.add(ScopedBudget(scope=scope, limit=limit))
+    return book.budgets(scopes)
+
+
 @contextlib.asynccontextmanager
 async def open_model(session: Session, network: Network) -> AsyncIterator[ModelAccess]:
     """Let the programs of a session ask its models, if it is on the gateway."""
@@ -191,6 +237,7 @@ async def open_model(session: Session, network: Network) -> AsyncIterator[ModelA
     if not NETWORKS[network].has_listener or context.gateway is None:
         yield model
         return
+    budgets = _session_budgets(session)
     upstreams = session_upstreams(context.upstreams, worker.task, worker.adapter.client, context.environ)
     order = SessionOrder(
         session=session.id,
@@ -198,7 +245,11 @@ async def open_model(session: Session, network: Network) -> AsyncIterator[ModelA
         step=worker.step,
         upstreams=upstreams,
         hosts=worker.task.permitted.hosts or (),
+        scopes=spending_scopes(session),
+        budgets=tuple(budget.document() for budget in budgets),
     )
+    if (reached := context.budgets.find_reached(order.scopes)) is not None:
+        model.why_stopped = reached.why_stopped
     async with context.gateway.hold_session(order, model.note_message) as held:
         model.gateway = held
         yield model

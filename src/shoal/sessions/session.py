@@ -15,6 +15,7 @@ from shoal.contracts.check import check_contracts
 from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable, first_error
 from shoal.git.run import git
 from shoal.model.agent import ACP
+from shoal.model.budget import BUDGET
 from shoal.model.events import Imported, SessionEnded, SessionStarted, Waiting
 from shoal.model.masking import Mask
 from shoal.model.results import WorkerResult
@@ -297,10 +298,8 @@ def _verdict(worker: WorkerSpec, ended: AgentEnd, work: KeptWork) -> tuple[Statu
     if ended.ending is Ending.STOP:
         return Status.CANCELLED, work.failure
     if ended.ending is Ending.LIMIT:
-        return (
-            Status.OVER_LIMIT,
-            work.failure or f"exceeded its {ended.limit} limit{worker.limits.most_of(ended.limit)}",
-        )
+        why = f"exceeded its {ended.limit} limit{worker.limits.most_of(ended.limit)}"
+        return Status.OVER_LIMIT, work.failure or (ended.failure if ended.limit == BUDGET else why)
     if ended.ending is Ending.TIME:
         return Status.TIMED_OUT, work.failure or ended.failure or f"it was still running after {worker.seconds:g} s"
     if work.failure or ended.failure:

@@ -12,6 +12,7 @@ from shoal.errors import FAULTS, Refused
 from shoal.executors.kind import Executor
 from shoal.executors.local import LocalExecutor
 from shoal.git.refs import pin
+from shoal.model.budget import BUDGET
 from shoal.model.events import Waiting
 from shoal.model.repository import Base
 from shoal.model.resolved_task import ResolvedTask
@@ -67,8 +68,8 @@ def digest_content(task: ResolvedTask) -> str:
 
 
 def _is_final(result: WorkerResult) -> bool:
-    """Return whether no further attempt is made: the work succeeded, or a person stopped the session."""
-    return result.status.is_good or result.stopped_by is not None
+    """Return whether no further attempt is made: it succeeded, a person stopped it, or its budget is spent."""
+    return result.status.is_good or result.stopped_by is not None or result.limit == BUDGET
 
 
 def is_good(result: WorkerResult) -> bool:

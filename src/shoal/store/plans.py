@@ -11,6 +11,7 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ def _encode(value: object) -> object:
         return {CLASS: "frozenset", "items": [_encode(item) for item in sorted(value)]}
     if isinstance(value, bytes):
         return {CLASS: "bytes", "base64": base64.b64encode(value).decode()}
+    if isinstance(value, Decimal):
+        return {CLASS: "Decimal", "text": str(value)}
     if isinstance(value, Path):
         return {CLASS: "Path", "path": str(value)}
     raise Unrecordable(f"{type(value).__name__} objects exist only in the program that made them")
@@ -112,6 +115,8 @@ class _PlanReader:
                 return frozenset(self.read(item) for item in value["items"])
             case "bytes":
                 return base64.b64decode(value["base64"])
+            case "Decimal":
+                return Decimal(value["text"])
             case "Path":
                 return Path(value["path"])
         kind: Any = _classes()[RENAMED.get(name, name)]

@@ -1,11 +1,13 @@
 """The keys of an in-process agent: its tools, its budget, and the replies of a model that is scripted."""
 
 import json
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, PlainValidator
 
 from shoal.model.agent import TOOLS, Budget
+from shoal.model.budget import SpendingLimit
 from shoal.pipeline.fields import Shape, one_of, wrong
 from shoal.pipeline.problems import key, nearest, show_value
 
@@ -52,20 +54,42 @@ Tools = Annotated[list[Annotated[str, one_of("tools", *TOOLS)]], AfterValidator(
 Replies = Annotated[list[Annotated[object, PlainValidator(_reply)]], Field(min_length=1)]
 
 
+class SpendingShape(Shape):
+    """What may be spent on models; an agent that reaches it is stopped before its next request, and its work kept."""
+
+    usd: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
+    """Dollars, by the list prices of the models; a model without one is refused."""
+    tokens: Annotated[int, Field(ge=1, le=10**15)] | None = None
+    """Tokens, in and out together."""
+
+    @property
+    def given(self) -> SpendingLimit:
+        """Build the value."""
+        return SpendingLimit(usd=None if self.usd is None else Decimal(str(self.usd)), tokens=self.tokens)
+
+
 class BudgetShape(Shape):
-    """What an in-process agent may spend on its model."""
+    """What each session of an agent may spend on its model."""
 
     turns: Annotated[int, Field(ge=1)] | None = None
-    """Requests to the model."""
+    """With `python`: requests to the model."""
     tokens: Annotated[int, Field(ge=1)] | None = None
     """Tokens, in and out together."""
-    dollars: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    usd: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
     """Dollars, by the list price of the model."""
+    dollars: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Alias of `usd`."""
 
     @property
     def given(self) -> Budget:
         """Build the value."""
-        return Budget(turns=self.turns, tokens=self.tokens, dollars=self.dollars)
+        return Budget(turns=self.turns, tokens=self.tokens, dollars=self.usd or self.dollars)
+
+    @property
+    def session_limit(self) -> SpendingLimit:
+        """Build the budget of a session that asks its model through the gateway."""
+        usd = self.usd or self.dollars
+        return SpendingLimit(usd=None if usd is None else Decimal(str(usd)), tokens=self.tokens)
 
 
 def canonical_replies(replies: list[object]) -> str:
