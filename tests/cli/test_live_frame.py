@@ -31,6 +31,7 @@ from shoal.model.events import (
     StepStarted,
     Waiting,
 )
+from shoal.model.gateway import ModelAnswered
 from shoal.model.merge import Overlap
 from shoal.model.resources import ResourceSample
 from shoal.model.results import WorkerResult
@@ -160,6 +161,16 @@ def test_the_end_of_the_picture_counts_what_is_queued_and_names_what_is_next() -
 
     assert "1/5 ended · 0:12 · ETA 0:" in total
     assert counted == "3 queued · next: fix 3 of 5 · 1 succeeded · 1 running · 1 step to come"
+
+
+def test_what_the_gateway_counts_is_seen_while_an_agent_works() -> None:
+    heard = ClientHeard(run="r", session=session(0), client_session="", usage={"input_tokens": 10.0})
+    used = {"input_tokens": 1000.0, "output_tokens": 200.0, "cost_usd": 0.01}
+    answer = ModelAnswered(run="r", session=session(0), upstream="anthropic", status=200, usage=used)
+
+    row = row_of(draw(watch(started(0), running(0), heard, answer, answer, heard)), 0)
+
+    assert ("2.4k" in row, "$0.020" in row) == (True, True)
 
 
 def test_an_estimate_that_has_passed_is_not_shown() -> None:

@@ -121,6 +121,8 @@ def test_keys_show_a_log_stop_one_agent_and_end_the_run(repo: Path) -> None:
         terminal.until(lambda: terminal.shown.count("running the tests") == 2)
         terminal.press(b"\x1b[Bl")
         terminal.until(lambda: "first words" in terminal.shown)
+        terminal.press(b"\x1bd")
+        terminal.until(lambda: "+x" in terminal.shown and "a.txt" in terminal.shown)
         terminal.press(b"\x1bx")
         terminal.until(lambda: "and keep its work? (y/n)" in terminal.shown)
         terminal.press(b"y")

@@ -103,6 +103,8 @@ async def test_a_live_run_is_followed_and_one_agent_stopped(repo: Path, shoal: S
             await until(pilot, lambda: sum("running the tests" in row for row in rows(pilot, "agents")) == 2)
             await pilot.press("enter", "l")
             await until(pilot, lambda: "first words" in pane(pilot) and "running the tests" in pane(pilot))
+            await pilot.press("d")
+            await until(pilot, lambda: "+x" in pane(pilot))
             await pilot.press("x")
             await until(pilot, lambda: is_asking(pilot))
             await pilot.press("y")

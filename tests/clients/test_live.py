@@ -19,7 +19,9 @@ DOES = {
 
 def test_the_terminal_says_what_each_of_five_claudes_does(scene: MakeScene) -> None:
     here = scene(CLAUDE)
-    here.write([{"name": name, "prompt": prompt} for name, (prompt, _) in DOES.items()])
+    # On the gateway, all of them would wait for the rate limit that the model tells to `waiter`.
+    networks = {name: "host" if name == "waiter" else "gateway" for name in DOES}
+    here.write([{"name": name, "prompt": DOES[name][0], "network": network} for name, network in networks.items()])
     environ: Mapping[str, str] = here.environ()
     with open_pty(str(SHOAL), "run", "shoal.yaml", cwd=here.repo, env=environ) as terminal:
         for columns in (80, 60, 160):
@@ -31,6 +33,7 @@ def test_the_terminal_says_what_each_of_five_claudes_does(scene: MakeScene) -> N
             assert "4.2k" in _row(terminal.lines, "writer")
             assert "$" in _row(terminal.lines, "writer")
             assert "870" in _row(terminal.lines, "runner")
+            assert "$" in _row(terminal.lines, "runner")
 
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.end() == 130

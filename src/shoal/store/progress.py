@@ -28,6 +28,7 @@ from shoal.model.events import (
     StepStarted,
     Waiting,
 )
+from shoal.model.gateway import ModelAnswered
 from shoal.model.merge import MergeEnded, MergeIntended
 from shoal.model.resources import ResourceSample
 from shoal.model.results import WorkerResult, sum_usage
@@ -61,7 +62,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-SessionEvent = AgentStarted | AgentEnded | Output | AgentActed | ClientHeard | ResourcesSampled
+SessionEvent = AgentStarted | AgentEnded | Output | AgentActed | ClientHeard | ModelAnswered | ResourcesSampled
 WAITING = (Phase.RATE_LIMIT, Phase.RETRYING)
 
 
@@ -92,6 +93,8 @@ class AgentProgress:
     conflicts: bool = False
     tail: deque[Output | AgentActed] = field(default_factory=lambda: deque(maxlen=TAIL_EVENTS))
     """The end of its output and activities."""
+    _wire_usage: dict[str, float] = field(default_factory=dict)
+    """What the gateway counted."""
     _calls: dict[str, tuple[str, str]] = field(default_factory=dict)
     _is_client: bool = False
 
@@ -119,7 +122,11 @@ class AgentProgress:
             case AgentEnded():
                 self._enter(Phase.SEALING)
             case ClientHeard(usage=usage) if self.phase is not Phase.VERIFYING:
-                self.usage = dict(usage) or self.usage
+                self.usage = {**(usage or self.usage), **self._wire_usage}
+            case ModelAnswered(usage=usage) if self.phase is not Phase.VERIFYING:
+                # What the gateway counts goes before what the client says, which is often less, and late.
+                self._wire_usage = sum_usage((self._wire_usage, usage))
+                self.usage = {**self.usage, **self._wire_usage}
             case ResourcesSampled(sample=sample):
                 self.sample = sample
             case Output():
@@ -254,7 +261,15 @@ class RunProgress:
     def take(self, recorded: Recorded) -> None:
         """Take one event of the run, or of the log of one of its sessions."""
         match recorded.event:
-            case AgentStarted() | AgentEnded() | Output() | AgentActed() | ClientHeard() | ResourcesSampled() as event:
+            case (
+                AgentStarted()
+                | AgentEnded()
+                | Output()
+                | AgentActed()
+                | ClientHeard()
+                | ModelAnswered()
+                | ResourcesSampled()
+            ) as event:
                 if (agent := self._sessions.get(event.session)) is not None:
                     agent.take(event, recorded.at)
             case SessionStarted() as event:
