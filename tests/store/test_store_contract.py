@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,23 @@ def test_sessions_without_an_end_are_found(reopen: Open) -> None:
 
     assert [entry.event for entry in reopen().read_unended("r")] == [started("b"), started("c")]
     assert list(reopen().read_unended("another")) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        *(("s-1", ["r"]), ("s", ["q", "r"]), ("1", ["r"]), ("x", ["q", "r"]), ("b", ["q", "r"])),
+        *((None, ["q"]), ("nothing", []), ("%", []), ("\udcff", []), ("", ["q", "r"])),
+    ],
+)
+def test_the_runs_of_a_session_are_found_by_what_it_is_called(reopen: Open, word: str | None, found: list[str]) -> None:
+    assert reopen().find_runs(word) == reopen().list_sessions() == []
+    log = reopen().ledger()
+    log.write(rows(started("s-1"), replace(started("s-2"), run="q"), step(1, "other")))
+    log.close()
+
+    assert sorted(reopen().find_runs(word)) == found
+    assert sorted(reopen().list_sessions()) == ["s-1", "s-2"]
 
 
 def test_the_log_of_a_session_is_its_own_and_goes_on_after_it_was_closed(reopen: Open) -> None:

@@ -43,7 +43,9 @@ async def find_place(folder: Path) -> RepositoryState:
 def run_of(state: State, session: SessionState) -> RunState:
     """Find the run that *session* belongs to."""
     return next(
-        run for run in state.runs.values() if any(session.session in step.sessions for step in run.steps.values())
+        run
+        for run in state.with_session(session.session)
+        if any(session.session in step.sessions for step in run.steps.values())
     )
 
 

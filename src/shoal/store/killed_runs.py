@@ -9,14 +9,14 @@ from shoal.store.fold import fold
 from shoal.store.ledger import Ledger
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
-from shoal.store.reader import list_runs, read_events
+from shoal.store.reader import list_runs, read_events, store_at
 from shoal.store.rebuild import find_lost
 from shoal.store.run_state import RunState, State, StepState
 
 
 def read_state(paths: StatePaths) -> State:
     """Read the state of all runs, each on demand; sessions of a killed run are `interrupted`."""
-    return State(_RunsByName(paths))
+    return State(_RunsByName(paths), lambda word: set(store_at(paths).find_runs(word)))
 
 
 class _RunsByName(Mapping[str, RunState]):
@@ -105,8 +105,9 @@ async def record_lost_sessions(paths: StatePaths, ledger: Ledger, sessions: Iter
     wanted = set(sessions)
     if not wanted:
         return ()
-    runs = fold(read_events(paths)).runs
-    lost = wanted.difference(*(step.sessions for run in runs.values() for step in run.steps.values()))
-    events = find_lost(paths, lost, runs)
+    lost = wanted.difference(store_at(paths).list_sessions())
+    if not lost:
+        return ()
+    events = find_lost(paths, lost, list_runs(paths))
     await ledger.append(*events)
     return tuple(sorted({event.session for event in events if isinstance(event, SessionStarted)}))

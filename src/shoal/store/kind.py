@@ -68,6 +68,15 @@ class Store(Protocol):
     def read_session(self, session: str, after: int = 0, kind: str | None = None) -> Iterator[Recorded]:
         """Read the log of *session* in order, with numbers above *after*, or only the events of one *kind*."""
 
+    def list_sessions(self) -> list[str]:
+        """List the names of all sessions, in no order."""
+
+    def find_runs(self, word: str | None) -> list[str]:
+        """Find the runs with a session that *word* may mean: its name or a part of it, its step or its branch.
+
+        Without a word it is the run of the latest session.
+        """
+
     def list_runs(self) -> list[str]:
         """List the ids of all runs, newest first."""
 

@@ -1,7 +1,7 @@
 """Find the run or session that a person names: the latest, or by id, branch, step or part of an id."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from shoal.errors import BadInput, UnknownName
@@ -42,14 +42,15 @@ def find_session(state: State, word: str | None = None) -> SessionState:
 
     A word that matches sessions of several runs means the latest of these runs, and the last attempt.
     """
-    known = _list_sessions(state)
-    if not known:
-        raise _none_yet("session")
+    likely = _list_sessions(state.with_session(word))
     if word is None:
-        return known[-1].session
-    fitting = _match(known, word)
+        if not likely:
+            raise _none_yet("session")
+        return likely[-1].session
+    fitting = _match(likely, word)
     if not fitting:
-        raise _unknown("session", word, [entry.session.session for entry in known])
+        known = [entry.session.session for entry in _list_sessions(state.runs.values())]
+        raise _unknown("session", word, known) if known else _none_yet("session")
     run = fitting[-1].run
     last = {(entry.step, entry.session.index): entry.session for entry in fitting if entry.run == run}
     names = [entry.session for entry in last.values()]
@@ -60,17 +61,17 @@ def find_session(state: State, word: str | None = None) -> SessionState:
 
 def find_run_or_session(state: State, word: str) -> RunState | SessionState:
     """Find what *word* names: a run by its id, pipeline or ending, else a session, else a run by its beginning."""
-    runs = state.runs.values()
-    names_run = any(word in (run.run, run.name) or run.run.endswith(f"-{word}") for run in runs)
-    if not names_run and _match(_list_sessions(state), word):
+    names = [name for name in state.runs if name == word or name.endswith(f"-{word}")]
+    names_run = bool(names) or any(state.runs[name].name == word for name in state.runs if name.startswith(f"{word}-"))
+    if not names_run and _match(_list_sessions(state.with_session(word)), word):
         return find_session(state, word)
     return find_run(state, word)
 
 
-def _list_sessions(state: State) -> list[_KnownSession]:
+def _list_sessions(runs: Iterable[RunState]) -> list[_KnownSession]:
     known = [
         _KnownSession(run.run, step.step, session)
-        for run in state.runs.values()
+        for run in runs
         for step in run.steps.values()
         for session in step.sessions.values()
     ]

@@ -1,6 +1,6 @@
 """The state of runs, steps and sessions, as folded from their events."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from shoal.model.events import StepEnded
@@ -118,3 +118,12 @@ class State:
     """All runs, in the order of their start."""
 
     runs: Mapping[str, RunState]
+    find_runs: Callable[[str | None], Collection[str]] | None = field(default=None, compare=False)
+    """Finds the runs with a session that a word may mean, so that not all have to be read."""
+
+    def with_session(self, word: str | None) -> Iterable[RunState]:
+        """Give the runs with a session that *word* may mean, or the latest session, in the order of their start."""
+        if self.find_runs is None:
+            return self.runs.values()
+        found = self.find_runs(word)
+        return (self.runs[name] for name in self.runs if name in found)

@@ -27,6 +27,10 @@ _UNENDED = (
 _NOT_OF_LEDGER = "('RunPlanned')"  # plans are large and only needed to resume a run
 _NOT_OF_LOG = f"{LASTING}"  # these belong to the ledger, and are only needed to rebuild it
 _PLAN = "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'RunPlanned' ORDER BY seq DESC LIMIT 1"
+_OF_SESSION = (
+    "SELECT DISTINCT run FROM events WHERE kind = 'SessionStarted' AND"
+    " (instr(session, ?) OR ? IN (json_extract(body, '$.step'), json_extract(body, '$.branch')))"
+)
 REBUILD = "`shoal clean` or the next run rebuilds what can be recovered"
 _CLOSED_TO_US = (
     sqlite3.SQLITE_READONLY,
@@ -79,13 +83,24 @@ class SqliteStore:
         """Read the log of *session* in order, with numbers above *after*, or only the events of one *kind*."""
         return _read_events(self.paths.session_db(session), {"kind": kind}, after, None)
 
+    def list_sessions(self) -> list[str]:
+        """List the names of all sessions, in no order."""
+        return self._list_names("SELECT DISTINCT session FROM events WHERE kind = 'SessionStarted'")
+
+    def find_runs(self, word: str | None) -> list[str]:
+        """Find the runs with a session that *word* may mean; without one, the run of the latest session."""
+        if word is None:
+            return self._list_names("SELECT run FROM events WHERE kind = 'SessionStarted' ORDER BY seq DESC LIMIT 1")
+        text = word.encode(errors="replace").decode()
+        return self._list_names(_OF_SESSION, (text, text))
+
     def list_runs(self) -> list[str]:
         """List the ids of all runs, newest first."""
+        return self._list_names("SELECT run FROM events GROUP BY run ORDER BY min(seq) DESC")
+
+    def _list_names(self, query: str, values: Sequence[str] = ()) -> list[str]:
         with _open_reader(self.paths.ledger, self.paths.sessions) as connection:
-            if connection is None:
-                return []
-            query = "SELECT run FROM events GROUP BY run ORDER BY min(seq) DESC"
-            return [name for (name,) in connection.execute(query)]
+            return [] if connection is None else [name for (name,) in connection.execute(query, values)]
 
 
 def _read_events(path: Path, only: _Only, after: int, logs: Path | None) -> Iterator[Recorded]:
