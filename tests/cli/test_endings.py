@@ -47,7 +47,7 @@ def test_merges_again_and_undone_ones_are_told_as_they_are(repo: Path, shoal: Sh
     twice = shoal("merge", "--undo")
 
     assert f"delivered into main: {before[:10]} → " in first.out
-    assert ("main already has it" in again.out, "delivered" in again.out) == (True, False)
+    assert ("main already contains it" in again.out, "delivered" in again.out) == (True, False)
     assert re.search(r"^removed from shoal/\S+: a-\w+$", undone.out, re.MULTILINE)
     assert "taken out of main again" in undone.out
     assert "delivered into" not in status

@@ -31,7 +31,7 @@ def test_agents_of_all_repositories_are_listed_while_they_run(tmp_path: Path) ->
     listed = json.loads(shoal("runs", "--all", "--json", **home).out)
     table = shoal("runs", "--all", "-n", "1", **home).out
 
-    assert (before.code, before.out) == (0, "no agents run now\n")
+    assert (before.code, before.out) == (0, "no agents are running\n")
     assert [(row["repository"], row["step"], row["agent"], row["state"], row["pid"]) for row in found] == [
         (str(repo), repo.name, "w", "running", pid) for repo, pid in zip(repos, pids, strict=True)
     ]

@@ -77,7 +77,7 @@ def test_a_session_starts_again_from_a_checkpoint_and_so_does_what_depends_on_it
     assert said.code == 0, said.err
     for line in (
         f"shoal: {ended.session} starts again from checkpoint 1 ({ended.first[:12]})",
-        f"shoal: done again too: check-{before['check'].rpartition('/')[2]}",
+        f"shoal: also run again: check-{before['check'].rpartition('/')[2]}",
         f"shoal: their work stays on {before['build']}, {before['check']}",
     ):
         assert line in tried.err

@@ -357,7 +357,7 @@ async def test_the_losing_task_is_done_again_on_the_new_tip(repo: Path) -> None:
     assert git(repo, "log", "-1", "--format=%P", found.commit).split() == [both.ours, result.commit]
     assert git(repo, "show", f"{found.commit}:a").splitlines()[3] == "ours and theirs"
     assert isinstance(failed, Unresolved)
-    assert failed.why == "done again, it failed: it exited with 1"
+    assert failed.why == "run again, it failed: it exited with 1"
     assert_nothing_left(repo)
 
 

@@ -56,7 +56,7 @@ def _row(status: ClientStatus, sandbox: str | None) -> tuple[str, ...]:
 
 
 def remedy(status: ClientStatus) -> str:
-    """Say in one line what a client still needs."""
+    """Return in one line what a client still needs."""
     found, client = status.found, status.client
     if found.path is None:
         return escape(status.trouble) if status.trouble else f"not installed: {client.install}"

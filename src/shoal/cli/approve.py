@@ -68,7 +68,7 @@ def command(
     if is_locked(place.paths.run_lock(question.run)):
         post(place.paths, request)
         is_taken = _is_taken(place.paths, request)
-    else:  # nobody is there to take it: it is recorded, and counts when the run is resumed
+    else:  # nobody owns the run: the answer is recorded, and counts when the run is resumed
         asyncio.run(answer_interrupted(place.paths, request))
         is_taken = True
     output.print_out(
@@ -78,7 +78,7 @@ def command(
 
 
 def _with_open_gates(state: State, paths: StatePaths, word: str | None) -> State:
-    """Let interrupted runs wait at their open gates: the latest run, or whichever is named; live ones come first."""
+    """Let interrupted runs wait at their open gates: the latest run, or the one that is named; live runs come first."""
     if word is None and any(run.waiting for run in state.runs.values()):
         return state
     newest = latest(state)
@@ -132,7 +132,7 @@ def _question(state: State, run: str | None, step: str | None) -> _Question:
 
 
 def _fits(waiting: State, word: str) -> bool:
-    """Say whether *word* names at least one waiting run."""
+    """Return whether *word* names at least one waiting run."""
     runs = waiting.runs.values()
     return any(run.name == word or run.run.startswith(word) or run.run.endswith(f"-{word}") for run in runs)
 
@@ -196,7 +196,9 @@ def _list_waiting(waiting: State) -> str:
 def _is_taken(paths: StatePaths, request: ControlRequest) -> bool:
     """Wait until the run has recorded the answer; raise if it ended or took another answer."""
     for pause in _pauses():
-        is_alive = is_locked(paths.run_lock(request.run))  # asked first: an end is recorded before the lock goes
+        is_alive = is_locked(
+            paths.run_lock(request.run)
+        )  # checked first: a run records its end before it releases its lock
         if (recorded := _outcome(paths, request)) is not None:
             return _assert_ours(recorded, paths, request)
         if not is_alive:

@@ -1,4 +1,4 @@
-"""`shoal export` and `shoal import`: a run as one file, and back."""
+"""`shoal export` and `shoal import`: write a run to one file, and read it back."""
 
 import asyncio
 from pathlib import Path
@@ -25,14 +25,14 @@ Archive = Annotated[Path, typer.Argument(metavar="FILE", help="An archive that `
 def export_command(run: Run = None, target: Target = None, json: Json = False, repo: Repo = HERE) -> int:
     """Write a run to one archive file.
 
-    It has events, logs, report, artifacts and branches, and `shoal import` takes it into another clone. Secrets are
-    masked in it as they are everywhere.
+    It contains events, logs, report, artifacts and branches; `shoal import` adds it to another clone. Secrets are
+    masked in it as everywhere.
     """
     place = asyncio.run(find_place(repo))
     found = find_run(place.state(), run)
     path = target or Path(default_name(found.run))
     if not path.absolute().parent.is_dir():
-        raise BadInput(f"{path.parent} is no directory")
+        raise BadInput(f"{path.parent} is not a directory")
     if path.exists():
         raise BadInput(f"{path} exists; remove it, or name another file with -o")
     asyncio.run(export_run(place.repository, place.paths, found, path.absolute()))
@@ -45,7 +45,7 @@ def export_command(run: Run = None, target: Target = None, json: Json = False, r
 def import_command(file: Archive, json: Json = False, repo: Repo = HERE) -> int:
     """Import a run from an archive file.
 
-    `status`, `logs`, `diff` and `merge` work on it then. Branches whose names are taken go to `refs/shoal/import`. An
+    `status`, `logs`, `diff` and `merge` then work on it. Branches whose names are taken go to `refs/shoal/import`. An
     imported run cannot be resumed.
     """
     place = asyncio.run(find_place(repo))
@@ -53,7 +53,7 @@ def import_command(file: Archive, json: Json = False, repo: Repo = HERE) -> int:
         raise BadInput(f"there is no file {file}")
     done = asyncio.run(import_run(place.repository, place.paths, file))
     document = {"run": done.run, "sessions": done.sessions, "refs": list(done.refs), "renamed": list(done.renamed)}
-    renamed = "".join(f"\n  taken here by other work, so it is {escape(ref)}" for ref in done.renamed)
+    renamed = "".join(f"\n  the name was taken, so it is {escape(ref)}" for ref in done.renamed)
     line = f"{escape(done.run)}: {count(done.sessions, 'session')}, {count(len(done.refs), 'ref')}{renamed}"
     output.print_out(text(document) if json else line)
     return 0

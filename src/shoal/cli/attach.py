@@ -1,4 +1,4 @@
-"""`shoal attach`: watch a run of any process, as in the terminal where it was started."""
+"""`shoal attach`: watch a run of any process, like the terminal where it was started."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ def command(
 ) -> int:
     """Watch a run; Ctrl-C leaves it running.
 
-    It shows what `shoal run` shows, with the same keys, and ends with the run and its exit code.
+    Shows what `shoal run` shows, with the same keys, and exits with the run's exit code when it ends.
     """
     if json and events:
         raise BadInput("both --json and --events; choose one")
@@ -53,7 +53,7 @@ class _Attached:
             loop.add_signal_handler(number, self._interrupt)
         tail = RunTail(self._place.paths, self._run)
         if is_live:
-            from shoal.cli.live.view import attach  # brings in rich
+            from shoal.cli.live.view import attach  # imports rich
 
             await attach(self._place, tail, self._left)
         else:

@@ -1,4 +1,4 @@
-"""`shoal completion`: what a shell needs to complete commands, options, and the names of runs and sessions."""
+"""`shoal completion`: scripts that complete commands, options, and the names of runs and sessions in a shell."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class Words:
     options: tuple[str, ...]
     choices: tuple[str, ...]
     names: str
-    """Which names its arguments are, as `shoal completion names` knows them; empty for files and text."""
+    """Which names it takes, as `shoal completion names` knows them; empty for files and text."""
 
 
 def command(shell: Annotated[Shell, typer.Argument(help="The shell that reads the script.")]) -> int:

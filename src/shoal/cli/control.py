@@ -40,14 +40,14 @@ Addressee = Annotated[
 ]
 Text = Annotated[str, typer.Argument(metavar="TEXT|-", help="The message; `-` reads it from stdin.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until the agent gets it; exit with 1 if it never does.")]
-Freeze = Annotated[bool, typer.Option("--freeze", help="Let the agents that run stand still, too.")]
+Freeze = Annotated[bool, typer.Option("--freeze", help="Also freeze the running agents.")]
 Now = Annotated[bool, typer.Option("--now", help="End a run at once, as the second Ctrl-C does.")]
 
 
 def stop_command(target: Target = None, now: Now = False, json: Json = False, repo: Repo = HERE) -> int:
     """Stop a run, or one session of it; the work is kept.
 
-    Agents are asked to stop, and killed after a grace period. If you stop a session, the others go on.
+    Agents are asked to stop, and killed after a grace period. If you stop a session, the others continue.
     """
     place = asyncio.run(find_place(repo))
     run, session = _find_target(place.state(), target)
@@ -83,7 +83,7 @@ def _read_stdin() -> str:
 
 
 def _await_delivery(place: RepositoryState, request: ControlRequest) -> int:
-    """Wait until the agent has got the message, or never will."""
+    """Wait until the agent has received the message, or never will."""
     while True:
         is_alive = is_locked(place.paths.run_lock(request.run))
         for recorded in read_session(place.paths, request.session):
@@ -134,7 +134,7 @@ def set_command(at_once: AtOnce, run: LiveRun = None, json: Json = False, repo: 
 
 
 def _find_live_run(state: State, word: str | None) -> RunState:
-    """Find the live run that *word* names, or the latest one; what is not alive is refused with what is true of it."""
+    """Find the live run that *word* names, or the latest one; refuse others, and say why."""
     live = _live(state)
     if word is None:
         run = latest(live)
@@ -154,7 +154,7 @@ def _live(state: State) -> State:
 
 
 def _find_target(state: State, word: str | None) -> tuple[RunState, SessionState | None]:
-    """Find the live run or session that *word* names; what is not alive is refused with what is true of it."""
+    """Find the live run or session that *word* names; refuse others, and say why."""
     if word is None:
         return _find_live_run(state, None), None
     try:
@@ -190,7 +190,7 @@ def _describe_last(state: State) -> str:
 
 
 def _ask(place: RepositoryState, request: ControlRequest, what: str, *, json: bool) -> int:
-    """Leave *request*, wait until the run has recorded it, and say so."""
+    """Leave *request*, wait until the run has recorded it, and print that."""
     post(place.paths, request)
     taken = _wait_until_taken(place.paths, request)
     if taken is not None and taken.refusal:
@@ -203,9 +203,11 @@ def _ask(place: RepositoryState, request: ControlRequest, what: str, *, json: bo
 
 
 def _wait_until_taken(paths: StatePaths, request: ControlRequest) -> RequestTaken | None:
-    """Wait until the run has recorded the request; `None` if it has not in time. Raise where it never will."""
+    """Wait until the run has recorded the request; `None` if it has not in time. Raises if it never will."""
     for pause in _pauses():
-        is_alive = is_locked(paths.run_lock(request.run))  # asked first: an end is recorded before the lock goes
+        is_alive = is_locked(
+            paths.run_lock(request.run)
+        )  # checked first: a run records its end before it releases its lock
         for recorded in read_events(paths, request.run):
             if isinstance(recorded.event, RequestTaken) and recorded.event.request == request.id:
                 return recorded.event

@@ -1,4 +1,4 @@
-"""A run apart from its terminal: started in a process of its own, or let go when the terminal is closed."""
+"""Run in the background: start a run in a process of its own, or detach it when the terminal is closed."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from shoal.runs.request import RunRequest
 from shoal.store.documents import text
 from shoal.store.paths import StatePaths
 
-# Not by the path of the script: `-P` keeps a `shoal` directory of the repository from being imported in our place.
+# Not by the path of the script: `-P` keeps a `shoal` directory of the repository from being imported instead of ours.
 PROGRAM = ("-P", "-c", "import sys; from shoal.cli.main import main; del sys.argv[0]; main()")
 STARTED = "started"
 GRACE_SECONDS = 10.0
@@ -32,9 +32,9 @@ STDOUT, STDERR = 1, 2
 
 
 def start_detached(words: Sequence[str], stdin: bytes, folder: Path, *, json: bool) -> int:
-    """Run the command *words* in a process of its own, and return when its run has started, or its exit code.
+    """Run the command *words* in a process of its own; return once its run has started, or with its exit code.
 
-    That process checks everything that was typed; what it prints before the start of the run is printed here.
+    That process checks all arguments; what it prints before the run starts is printed here.
     """
     first, *rest = words
     argv: tuple[Argument, ...] = (
@@ -79,15 +79,15 @@ def _start_lines(known: dict[str, object], folder: Path) -> Iterator[str]:
 async def follow_apart(
     plan: Plan, request: RunRequest, display: RunOutput, deadline: float | None, report_start: int | None
 ) -> int:
-    """Follow a run that was started in the background, or that is let go when its terminal is closed."""
-    from shoal.runs.context import home_of  # brings in whatever a run needs
+    """Follow a run that was started in the background, or that detaches when its terminal is closed."""
+    from shoal.runs.context import home_of  # imports everything that a run needs
 
     apart = ApartOutput(display, StatePaths.of(await home_of(request)), report_start)
     return await follow_run(plan, request, apart, deadline, apart.let_go)
 
 
 class ApartOutput:
-    """Shows a run by another output, and moves what that prints into the run's file once nobody reads it here."""
+    """Wraps another output, and redirects it to the run's file once nobody reads it here."""
 
     def __init__(self, display: RunOutput, paths: StatePaths, report_start: int | None) -> None:
         self._display = display
@@ -99,16 +99,16 @@ class ApartOutput:
             _assert_open(report_start)
 
     def let_go(self) -> None:
-        """Print into the run's file from here on."""
+        """Print to the run's file from now on."""
         self._is_let_go = True
         self._redirect()
 
     def show(self, folder: Path, on_quit: Callable[[], None]) -> AbstractAsyncContextManager[None]:
-        """Show it as the other output does."""
+        """Show it like the wrapped output."""
         return self._display.show(folder, on_quit)
 
     def on_event(self, recorded: Recorded) -> None:
-        """Show one event; at the first one, tell the process that started us where the run is."""
+        """Show one event; at the first one, tell the starting process where the run is."""
         if self._run is None and isinstance(recorded.event, RunStarted | RunResumed):
             self._run = recorded.event.run
             if self._is_let_go:
@@ -123,7 +123,7 @@ class ApartOutput:
     def _redirect(self) -> None:
         if self._run is None:
             return
-        with contextlib.suppress(ShoalError):  # the run is worth more than what it prints, which the ledger has too
+        with contextlib.suppress(ShoalError):  # the run matters more than its output, which the ledger has too
             file = self._paths.open_output(self._run)
             for stream in (STDOUT, STDERR):
                 os.dup2(file, stream)
@@ -133,7 +133,7 @@ class ApartOutput:
         if self._report_start is None or self._run is None:
             return
         known = {"run": self._run, "output": str(self._paths.run_output(self._run))}
-        with contextlib.suppress(OSError):  # whoever started us has gone
+        with contextlib.suppress(OSError):  # the starting process has gone
             os.write(self._report_start, json_.dumps(known).encode())
         os.close(self._report_start)
 

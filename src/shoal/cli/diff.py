@@ -52,7 +52,7 @@ def same(first: str, second: str) -> str:
 
 
 def line_of_running(session: str) -> str:
-    """Say that the work is not all that there will be."""
+    """Say that the session is still running."""
     return f"shoal: {escape(session)} is still running; this is its work so far"
 
 
@@ -99,7 +99,7 @@ class _CommitPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionWork:
-    """A session with the commit of its work: the whole, or so far; `None` where there is none."""
+    """A session with its commit: all of its work, or so far; `None` if there is none."""
 
     session: SessionState
     commit: str | None

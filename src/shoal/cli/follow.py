@@ -1,4 +1,4 @@
-"""Follow a run to its end, for the commands that start one."""
+"""Follow a run until it ends, for the commands that start one."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
-    """Counts the signals of the user: the first sets *stop*, the second cancels the run, and others change nothing."""
+    """Counts the user's signals: the first sets *stop*, the second cancels the run, and further ones do nothing."""
 
     def __init__(self, task: asyncio.Task[object] | None) -> None:
         self.stop = StopSignal()
@@ -39,7 +39,7 @@ class Interrupt:
     def request(self) -> None:
         """Handle one signal."""
         if self.stop.is_set() and self._task is not None and not self._is_cancelled:
-            self._is_cancelled = True  # once more would cut off what ends it: pins and control groups would stay
+            self._is_cancelled = True  # another one would interrupt the cleanup: pins and control groups would stay
             self._task.cancel()
         elif not self.stop.is_set():
             self.stop.set()
@@ -55,7 +55,7 @@ class Interrupt:
 
 @contextlib.contextmanager
 def interruptible(deadline: float | None = None, on_hangup: Callable[[], None] | None = None) -> Iterator[Interrupt]:
-    """Handle signals inside this block; after *deadline* seconds act as if one had come.
+    """Handle signals inside this block; after *deadline* seconds act as if one had arrived.
 
     With *on_hangup*, SIGHUP calls that and stops nothing.
     """
@@ -74,21 +74,21 @@ def interruptible(deadline: float | None = None, on_hangup: Callable[[], None] |
             clock.cancel()
         for number in taken:
             loop.remove_signal_handler(number)
-            if interrupt.stop.is_set():  # one more on the way out would take the place of our exit code
+            if interrupt.stop.is_set():  # a further signal on the way out would replace our exit code
                 signal.signal(number, signal.SIG_IGN)
 
 
-SELDOM = 50_000  # objects more than before; some megabytes
+SELDOM = 50_000  # more objects than before; some megabytes
 
 
 @contextlib.contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Collect garbage seldom inside this block: by default it takes a tenth of the time of many short sessions.
+    """Collect garbage rarely inside this block: by default it takes a tenth of the time of many short sessions.
 
     Only for our own program; a program that embeds Shoal decides for itself.
     """
     before = gc.get_threshold()
-    gc.freeze()  # what was imported and planned stays anyhow
+    gc.freeze()  # what was imported and planned stays anyway
     gc.set_threshold(SELDOM, *before[1:])
     try:
         yield
@@ -105,7 +105,7 @@ async def follow_run(
     on_hangup: Callable[[], None] | None = None,
 ) -> int:
     """Run *plan* with *display* to show it, for at most *deadline* seconds, and return the exit code."""
-    # 0.1 s to import: a command that finds nothing to run does not pay for it
+    # 0.1 s to import, which a command that finds nothing to run does not pay
     from shoal.runs.run import run
 
     notifier = Notifier(plan.notify, request.folder, request.environ, approves_all=request.approve_all)
@@ -137,7 +137,7 @@ def _tell_all(listeners: Sequence[Listener], recorded: Recorded) -> None:
 
 @contextlib.asynccontextmanager
 async def _open_telemetry(telemetry: Telemetry | None, environ: Mapping[str, str]) -> AsyncIterator[Listener]:
-    """Give a listener that sends telemetry, where the file or the variables of OpenTelemetry ask for it."""
+    """Return a listener that sends telemetry, if the file or OpenTelemetry's variables ask for it."""
     is_asked = telemetry.is_on if telemetry is not None else any(environ.get(name) for name in OTEL_ENDPOINTS)
     if is_asked and environ.get("OTEL_SDK_DISABLED", "").lower() != "true":
         try:

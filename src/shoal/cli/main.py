@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _print_names(kinds: Sequence[str]) -> None:
-    """Print names for a shell that waits for them at every press of a key: without what commands import."""
+    """Print names for shell completion, without importing what commands need."""
     from pathlib import Path
 
     from shoal.store.completion_names import list_names

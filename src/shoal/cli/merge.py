@@ -54,7 +54,7 @@ class Help:
 
     @property
     def needs_sessions(self) -> bool:
-        """Say whether anything has to run in a sandbox."""
+        """Return whether anything has to run in a sandbox."""
         return self.verify is not None or self.rule is ConflictRule.AGENT
 
     def assert_sense(self) -> None:
@@ -73,7 +73,7 @@ class Help:
         """Find the persona or agent that resolves conflicts."""
         if self.resolver is None:
             return None
-        from shoal.pipeline.load import load  # the YAML reader takes as long to import as all the rest
+        from shoal.pipeline.load import load  # the YAML reader takes as long to import as everything else
         from shoal.pipeline.plan import resolver
 
         file = self.file or own_file(folder)

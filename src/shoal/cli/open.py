@@ -35,8 +35,8 @@ def command(
 ) -> int:
     """Check out an agent's branch in a folder for your editor.
 
-    Of a running agent, it has the files as they are now, read-only; the agent does not notice. Prints only the folder
-    on stdout: `cd $(shoal open)`.
+    For a running agent, it has the current files, read-only; the agent does not notice. Prints only the folder on
+    stdout: `cd $(shoal open)`.
     """
     asyncio.run(_open(session, path, repo, as_json=json))
     return 0

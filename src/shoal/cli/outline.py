@@ -44,14 +44,14 @@ class OutlineRow:
                 return 0
 
     def together(self, most: int) -> int:
-        """How many of them can be at work at once, where the run allows *most*."""
+        """Return how many of them can run at once, if the run allows *most*."""
         parallel = self.stage.matrix.most if isinstance(self.stage, Step) and self.stage.matrix else None
         bounds = [bound for bound in (self.workers, parallel) if bound is not None]
         return min(bounds, default=most)
 
     @property
     def kind(self) -> str:
-        """Name what kind of stage it is."""
+        """Return the kind of stage."""
         match self.stage:
             case Approval():
                 return "gate"
@@ -65,7 +65,7 @@ class OutlineRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """A plan as rows in the order of their waves; *at_once* is the most agents that can ever work together."""
+    """A plan as rows in order of their waves; *at_once* is how many agents can run at the same time."""
 
     plan: Plan
     rows: tuple[OutlineRow, ...]
@@ -79,7 +79,7 @@ class Outline:
 
 
 def outline_plan(plan: Plan) -> Outline:
-    """Lay out *plan* without looking at anything else."""
+    """Outline *plan* without reading anything else."""
     rows = list(_rows(plan.steps))
     waits = _waits(rows)
     waves = _waves(waits)
@@ -119,7 +119,7 @@ def _sources(stages: Mapping[str, Stage], start: tuple[str, ...]) -> dict[str, t
 
 
 def _has_tree(stage: Stage) -> bool:
-    """Say whether there is work of *stage* to start from: a gate has none, and several workers no single one."""
+    """Return whether there is work of *stage* to start from: a gate has none, and several workers no single one."""
     return not isinstance(stage, Approval) and not _is_split(stage)
 
 
@@ -146,7 +146,7 @@ def _waves(waits: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def network(step: Step) -> Network:
-    """Say which network the agents of *step* will be on."""
+    """Return the network of the agents of *step*."""
     return network_of(step.task, adapter_of(step.task.agent, this_host()))
 
 

@@ -1,4 +1,4 @@
-"""Write to stdout and stderr, whose reader may be a terminal or a program and may go away at any time."""
+"""Write to stdout and stderr, whose reader may be a terminal or a program, and may disappear at any time."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ from typing import TextIO
 from shoal.errors import Broken
 
 Paint = Callable[[str, str], str]
-"""Colours a text by the name of the colour, or leaves it as it is."""
+"""Colours a text, or leaves it as it is."""
 
 COLOURS = {"good": "32", "bad": "31", "warn": "33", "dim": "2", "bold": "1", "mark": "36"}
 GONE = (errno.EPIPE, errno.EIO, errno.EBADF)
@@ -33,7 +33,7 @@ def make_streams_safe() -> None:
 
 
 _print_above: Callable[[str], None] | None = None
-"""What prints lines while a part of the terminal is drawn in place."""
+"""Prints lines while a part of the terminal is drawn in place."""
 
 
 @contextlib.contextmanager
@@ -82,18 +82,18 @@ def flush() -> None:
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
-    """Say whether *stream*, stdout by default, is a terminal."""
+    """Return whether *stream*, stdout by default, is a terminal."""
     return _is_terminal(stream or sys.stdout)
 
 
 def is_live() -> bool:
-    """Say whether a part of the terminal may be drawn in place: not in CI, nor where nobody would see it move."""
+    """Return whether part of the terminal may be drawn in place: not in CI, nor if nobody would see it."""
     is_drawable = os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
     return is_drawable and is_terminal() and is_foreground(sys.stdout.fileno())
 
 
 def is_foreground(descriptor: int) -> bool:
-    """Say whether a terminal is ours now, not that of another job of its shell."""
+    """Return whether we are the terminal's foreground job."""
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
     except OSError:  # it does not control our session
@@ -137,7 +137,7 @@ def _discard_stream(stream: TextIO, error: OSError) -> None:
     raise Broken(f"the output could not be written: {error.strerror}") from error
 
 
-# Letters and marks by their category, but drawn as nothing: fillers, joiners and variation selectors.
+# Letters and marks by category, but invisible: fillers, joiners and variation selectors.
 INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -162,7 +162,7 @@ def _is_visible(char: str) -> bool:
 
 def _escape(code: int) -> str:
     if FIRST_BYTE <= code <= LAST_BYTE:
-        code -= 0xDC00  # a byte that was no text, carried through a string by `surrogateescape`
+        code -= 0xDC00  # a byte that is not text, carried through a string by `surrogateescape`
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

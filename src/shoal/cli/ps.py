@@ -1,4 +1,4 @@
-"""`shoal ps`: the agents of this user that run now, in all repositories."""
+"""`shoal ps`: the running agents of this user, in all repositories."""
 
 import os
 import time
@@ -25,7 +25,7 @@ PLACE = 30
 
 @dataclass(frozen=True, slots=True)
 class RunningSession:
-    """A session that runs now; *pid* is that of its agent, once that has started."""
+    """A running session; *pid* is that of its agent once it has started."""
 
     paths: StatePaths
     run: RunState
@@ -35,7 +35,7 @@ class RunningSession:
 
     @property
     def state(self) -> str:
-        """Say how far it is."""
+        """Return its state."""
         return "starting" if self.pid is None else "frozen" if self.run.is_frozen else "running"
 
 
@@ -43,13 +43,13 @@ def command(json: Json = False) -> int:
     """List the running agents of all your repositories."""
     found = [running for paths in list_repositories(os.environ) for running in _list_safely(paths)]
     now = time.time()
-    lines = list(_lines(found, now, output.paint())) if found else ["no agents run now"]
+    lines = list(_lines(found, now, output.paint())) if found else ["no agents are running"]
     output.print_out(text([_row(running, now) for running in found]) if json else "\n".join(lines))
     return 0
 
 
 def _list_safely(paths: StatePaths) -> list[RunningSession]:
-    """List the sessions of one repository; one that cannot be read does not hide the others."""
+    """List the sessions of one repository; an unreadable one does not hide the others."""
     try:
         return list(_list_running(paths))
     except (ShoalError, OSError) as error:
@@ -110,6 +110,6 @@ def _cells(running: RunningSession, now: float) -> tuple[str, ...]:
 
 
 def _shorten(path: str) -> str:
-    """Give the end of a long path, which tells repositories apart."""
+    """Return the end of a long path, which distinguishes repositories."""
     shown = escape(path)
     return shown if len(shown) <= PLACE else f"…{shown[1 - PLACE :]}"

@@ -1,4 +1,4 @@
-"""`shoal report`: a run for others to read, as a page, a comment, test results or a document."""
+"""`shoal report`: a run for other readers, as a page, a comment, test results or a document."""
 
 import asyncio
 import os
@@ -114,7 +114,7 @@ def _give_page(written: str, target: str) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that it is whole or unchanged."""
+    """Write a file completely or leave it unchanged."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -162,7 +162,7 @@ def _times(place: RepositoryState, run: RunState) -> _Times:
 
 
 def _lanes(place: RepositoryState, run: RunState, now: float) -> Iterator[Lane]:
-    """Make a lane for each session, earlier attempts too, in the order of their start."""
+    """Make a lane for each session, including earlier attempts, in order of their start."""
     times = _times(place, run)
     sessions = [(step.step, session) for step in run.steps.values() for session in step.sessions.values()]
     for step, session in sorted(sessions, key=lambda entry: entry[1].seq):
@@ -195,6 +195,6 @@ async def _diffs(
 async def _read_diff(place: RepositoryState, base: str, commit: str, most: int) -> AgentDiff:
     try:
         patch = await patch_beginning(place.repository.git, base, commit, most + 1)
-    except GitFailed:  # `shoal clean --branches` and `git gc` remove work for good
+    except GitFailed:  # `shoal clean --merged` and `git gc` remove commits for good
         return AgentDiff(omission="not shown, because its commit is no longer in the repository")
     return AgentDiff(patch=patch[:most], is_cut=len(patch) > most)

@@ -17,13 +17,13 @@ from shoal.store.run_state import RunState, SessionState, State
 
 @dataclass(frozen=True, slots=True)
 class RepositoryState:
-    """A repository, with its state; *repository* is a hidden one of ours where the folder is no repository."""
+    """A repository and its state; for a plain folder, *repository* is a hidden one of ours."""
 
     repository: Repository
     paths: StatePaths
 
     def state(self) -> State:
-        """Read the state of all runs, as it is now."""
+        """Read the current state of all runs."""
         return read_state(self.paths)
 
 
@@ -50,5 +50,5 @@ def run_of(state: State, session: SessionState) -> RunState:
 
 
 def is_dead(place: RepositoryState, run: str) -> bool:
-    """Say whether *run*, whose lock is free, never recorded an end."""
+    """Return whether *run*, whose lock is free, never recorded an end."""
     return not fold(read_events(place.paths, run)).runs[run].status.is_ended

@@ -184,13 +184,13 @@ async def _list_checkpoints(repository: Repository, session: SessionState, *, js
 
 
 def _rewind_lines(run: RunState, discard: Sequence[SessionDiscarded]) -> Iterator[str]:
-    """Say what starts again, from where, and that what it came to stays."""
+    """Describe what starts again, from where, and that earlier work stays."""
     *others, chosen = discard
     yield f"shoal: {escape(chosen.session)} starts again from checkpoint {chosen.checkpoint} ({chosen.commit[:12]})"
     known = {name: session for step in run.steps.values() for name, session in step.sessions.items()}
     again = [known[entry.session] for entry in others if not known[entry.session].is_discarded]
     if again:
-        yield f"shoal: done again too: {some([session.session for session in again])}"
+        yield f"shoal: also run again: {some([session.session for session in again])}"
     results = [session.result for session in (known[chosen.session], *again)]
     if branches := [result.branch for result in results if result is not None and result.branch is not None]:
         yield f"shoal: their work stays on {some(branches)}" if again else f"shoal: its work stays on {some(branches)}"

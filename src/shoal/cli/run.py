@@ -163,7 +163,7 @@ def command(
 
 
 def assert_one_output(*, json: bool, events: bool, detach: bool, dry_run: bool = False) -> None:
-    """Refuse options that print different things to the same place."""
+    """Refuse options that print different things to the same stream."""
     if json and events:
         raise BadInput("both --json and --events; choose one")
     if detach and (events or dry_run):

@@ -1,4 +1,4 @@
-"""What a run prints: lines for a person, one JSON document, or a stream of events."""
+"""A run's output: lines for a person, one JSON document, or a stream of events."""
 
 import contextlib
 import shutil
@@ -41,14 +41,14 @@ from shoal.store.documents import event_line, run_document, text
 if TYPE_CHECKING:
     from shoal.cli.live.view import LiveView
 
-COMMIT = 7  # as git shortens it, and so that the line fits a terminal of 80 characters
+COMMIT = 7  # as git shortens it, so that the line fits 80 columns
 INDENT = " " * 10
-LINE = 80 - len(INDENT) - len("started") - 4  # what a terminal has left for a session and its prompt
+LINE = 80 - len(INDENT) - len("started") - 4  # what 80 columns leave for a session and its prompt
 LEAST = 20
 
 
 class ProgressLines:
-    """Describes what happens, timed from the start of the run; what agents print is in their logs."""
+    """Describes events, timed from the start of the run; agents' output is in their logs."""
 
     def __init__(self, paint: Paint, *, width: int = 0) -> None:
         self._paint = paint
@@ -65,7 +65,7 @@ class ProgressLines:
         words = self._describe_event(recorded.event)
         if words is None:
             return None
-        # Sessions date their own events, which may arrive a moment later than those of others.
+        # Sessions timestamp their own events, which may arrive slightly later than those of others.
         self._last = max(self._last, recorded.at - self._began)
         return f"{self._paint(f'{self._last:7.2f}s', 'dim')}  {words}"
 
@@ -121,7 +121,7 @@ class ProgressLines:
 
 
 def request_line(event: RequestTaken) -> str:
-    """Say what another process asked of the run, and who did."""
+    """Describe the request of another process, and name its person."""
     by = flat(event.by)
     if event.refusal:
         return f"refused  {escape(event.kind)}, asked for by {by}: {flat(event.refusal)}"
@@ -144,7 +144,7 @@ class RunOutput(Protocol):
     """Prints what happens in a run."""
 
     def show(self, folder: Path, on_quit: Callable[[], None]) -> AbstractAsyncContextManager[None]:
-        """Take the terminal for the time of the run in *folder*; *on_quit* stops the run as Ctrl-C does."""
+        """Take over the terminal for the run in *folder*; *on_quit* stops the run as Ctrl-C does."""
 
     def on_event(self, recorded: Recorded) -> None:
         """Print one event, or nothing; never delay the run."""
@@ -154,18 +154,18 @@ class RunOutput(Protocol):
 
 
 class LineOutput:
-    """For a person: a line for each thing that happens, then the report."""
+    """For a person: a line for each event worth one, then the report."""
 
     def __init__(self, *, width: int = 0) -> None:
         self._progress = ProgressLines(output.paint(), width=width)
         self._is_read = True
 
     def show(self, folder: Path, on_quit: Callable[[], None]) -> AbstractAsyncContextManager[None]:
-        """Take nothing: lines go where stdout goes."""
+        """Do nothing: lines go to stdout."""
         return contextlib.nullcontext()
 
     def on_event(self, recorded: Recorded) -> None:
-        """Print what happened, for as long as somebody reads it."""
+        """Print what happened, as long as somebody reads it."""
         line = self._progress.line(recorded)
         if line is not None and isinstance(recorded.event, OverlapSeen):
             output.print_err(line)  # a warning, not part of piped output
@@ -201,8 +201,8 @@ class LiveOutput:
 
     @contextlib.asynccontextmanager
     async def show(self, folder: Path, on_quit: Callable[[], None]) -> AsyncIterator[None]:
-        """Draw while the run is at work."""
-        from shoal.cli.live.view import LiveActions, LiveView  # brings in rich
+        """Draw while the run is active."""
+        from shoal.cli.live.view import LiveActions, LiveView  # imports rich
 
         question = "stop the run and keep the work so far?"
         self._view = LiveView(LiveActions(folder, on_quit, question))
@@ -222,11 +222,11 @@ class LiveOutput:
 
 
 def fit_terminal(lines: Iterable[str]) -> Iterator[str]:
-    """Break lines between words where a terminal would break them anywhere; commands stay whole, to be copied."""
+    """Break lines between words where a terminal would break them anywhere; commands stay whole, for copying."""
     if not output.is_terminal():
         yield from lines
         return
-    from shoal.cli.live.text_width import wrap  # brings in rich
+    from shoal.cli.live.text_width import wrap  # imports rich
 
     columns = shutil.get_terminal_size().columns
     lines = iter(lines)
@@ -244,7 +244,7 @@ class JsonOutput:
         self._progress = ProgressLines(output.paint(sys.stderr), width=width)
 
     def show(self, folder: Path, on_quit: Callable[[], None]) -> AbstractAsyncContextManager[None]:
-        """Take nothing: lines go where stdout goes."""
+        """Do nothing: lines go to stdout."""
         return contextlib.nullcontext()
 
     def on_event(self, recorded: Recorded) -> None:
@@ -264,7 +264,7 @@ class EventOutput:
         self._is_read = True
 
     def show(self, folder: Path, on_quit: Callable[[], None]) -> AbstractAsyncContextManager[None]:
-        """Take nothing: lines go where stdout goes."""
+        """Do nothing: lines go to stdout."""
         return contextlib.nullcontext()
 
     def on_event(self, recorded: Recorded) -> None:
@@ -283,7 +283,7 @@ async def _find_changed_files(report: RunReport, repository: Repository) -> dict
     # a resolver of conflicts changes the same files as the sessions before it
     workers = [worker for step in report.steps for worker in step.worker_results if worker.purpose is Purpose.WORK]
     found: dict[str, tuple[str, ...]] = {}
-    # Compared with its own base: steps that build on each other do not overlap by that.
+    # Compared with its own base: steps that build on each other do not overlap just because of that.
     for base in dict.fromkeys(worker.base or report.base for worker in workers):
         own = [worker for worker in workers if (worker.base or report.base) == base]
         commits = {worker.branch: worker.commit for worker in own if worker.branch and worker.commit}

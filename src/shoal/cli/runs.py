@@ -41,7 +41,7 @@ def command(
         return _list_all(limit, json=json)
     known = asyncio.run(find_place(repo)).state().runs
     names = list(known)[::-1]
-    # in a long history, only those that are listed are read
+    # in a long history, only the listed ones are read
     runs = [known[name] for name in names[:limit]] if limit else list(known.values())[::-1]
     lines = list(run_lines(runs, time.time(), output.paint())) if runs else [NONE_YET]
     if len(runs) < len(names):
@@ -51,7 +51,7 @@ def command(
 
 
 def _list_all(limit: int, *, json: bool) -> int:
-    """List the runs of all repositories, the latest first, with where each is."""
+    """List the runs of all repositories, the latest first, with their folders."""
     found = [(place, run) for place in list_repositories(os.environ) for run in _read_latest(place, limit)]
     found.sort(key=lambda entry: entry[1].started_at, reverse=True)
     found = found[:limit] if limit else found
@@ -63,7 +63,7 @@ def _list_all(limit: int, *, json: bool) -> int:
 
 
 def _read_latest(place: StatePaths, limit: int) -> list[RunState]:
-    """Read the latest runs of one repository; one that cannot be read does not hide the others."""
+    """Read the latest runs of one repository; an unreadable one does not hide the others."""
     try:
         known = read_state(place).runs
         names = list(known)[::-1]
@@ -103,6 +103,6 @@ def _cells(run: RunState, now: float) -> tuple[str, ...]:
 
 
 def _score(run: RunState) -> tuple[int, int]:
-    """Count the agents that did their work, and all of them."""
+    """Count the agents that succeeded, and all of them."""
     workers = [worker for step in report(run).steps for worker in step.worker_results]
     return sum(worker.status.is_good for worker in workers), len(workers)

@@ -51,7 +51,7 @@ def command(
     """
     password = os.environ.get(VARIABLE) or None
     if host in ("", "0.0.0.0", "::"):  # noqa: S104 - refused here
-        raise BadInput("name the address to listen on: a page on every address could not tell its own name from others")
+        raise BadInput("name one address to listen on; on all addresses, the page could not check its own host name")
     if socket is None and host not in LOOPBACK and (password is None or len(password) < SHORTEST_PASSWORD):
         raise BadInput(
             f"others can reach {escape(host)}: set a password of at least {SHORTEST_PASSWORD} characters in ${VARIABLE}"
@@ -94,7 +94,7 @@ async def _open_site(folder: Path) -> "SiteFeed":
 
 
 def _name_apart(sites: Sequence["SiteFeed"]) -> list["SiteFeed"]:
-    """Drop repositories that are named twice, and tell apart those of one name."""
+    """Drop duplicate repositories, and distinguish those with the same name."""
     found: dict[Path, SiteFeed] = {site.folder: site for site in sites}
     names: set[str] = set()
     for site in found.values():

@@ -34,7 +34,7 @@ from shoal.store.run_state import RunState
 
 SHOWN = 5
 MOST_LOGS = 50
-"""With more agents at work, their logs are not read: `shoal status` is quick."""
+"""With more running agents than this, their logs are not read, so that `shoal status` stays fast."""
 
 
 def status_lines(
@@ -85,7 +85,7 @@ def _others(runs: Sequence[RunState], paint: Paint) -> Iterator[str]:
 
 
 def describe_work(paths: StatePaths, report: RunReport) -> dict[str, str]:
-    """Say what running agents did last, and what the others used of the machine."""
+    """Describe the last actions of running agents, and what the others used of the machine."""
     workers = [worker for step in report.steps for worker in step.worker_results]
     found = {worker.session: f"used: {used}" for worker in workers if (used := resources_text(worker.resources))}
     running = [worker.session for worker in workers if worker.status is Status.RUNNING]
@@ -102,7 +102,7 @@ def describe_work(paths: StatePaths, report: RunReport) -> dict[str, str]:
 
 
 def _is_left(worker: WorkerResult) -> bool:
-    """Say whether a killed agent's work is still to be recovered; recovered work has an `error`."""
+    """Return whether a killed agent's work is still to be recovered; recovered work has an `error`."""
     return worker.status.is_interrupted and worker.error is None
 
 

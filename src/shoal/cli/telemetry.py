@@ -1,6 +1,6 @@
-"""OpenTelemetry: spans and metrics of a run, made from its events by the GenAI conventions and sent by OTLP over HTTP.
+"""OpenTelemetry: spans and metrics of a run, made from its events by the GenAI conventions, sent by OTLP over HTTP.
 
-It is imported only where it was asked for. What agents were told, and what they gave to tools, is sent only on request.
+Imported only on request. Agents' prompts and tool arguments are sent only if the user asks for that.
 """
 
 import asyncio

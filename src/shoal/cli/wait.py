@@ -41,13 +41,13 @@ def command(run: Run = None, timeout: Timeout = None, json: Json = False, repo: 
     lines = (headline(ended, output.paint()), *error_lines(ended, output.paint()))
     output.print_out(text(status_document(chosen, ended)) if json else "\n".join(lines))
     if is_dead(place, name):
-        output.print_err(f"shoal: {escape(name)} was killed; `{program()} clean` brings in what its agents left")
+        output.print_err(f"shoal: {escape(name)} was killed; `{program()} clean` recovers its agents' work")
         return ExitCode.FAILED
     return exit_code(ended)
 
 
 def _wait_for_end(place: RepositoryState, run: str, limit: float | None) -> bool:
-    """Wait until nobody owns *run* any more: by then, its end is recorded and all of its processes have ended."""
+    """Wait until nobody owns *run* any more: then its end is recorded, and all of its processes have ended."""
     end = None if limit is None else time.monotonic() + limit
     while is_locked(place.paths.run_lock(run)):
         left = POLL_SECONDS if end is None else end - time.monotonic()

@@ -1,7 +1,7 @@
-"""The attacker: tries to get out of the box it is run in, and says in a line for each try what came of it.
+"""The attacker: tries to escape from the sandbox it runs in, and reports the result of each try on a line.
 
 Run by path in the sandbox (`python -I -S attack.py MARK`), with a plan as JSON on stdin; it imports nothing of ours.
-What it says is only half of the verdict: what it changed, reached or left is looked at on the host.
+Its reports are only half of the verdict: the host checks what it changed, reached or left behind.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# pathlib takes longer to import than all the rest of this program
+# pathlib takes longer to import than everything else in this program
 # ruff: noqa: PTH103, PTH104, PTH123
 
 
@@ -35,7 +35,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Try what the plan names, one after the other, whatever comes of each."""
+    """Run the tries in the plan one after the other, whatever their results."""
     plan = json.load(sys.stdin.buffer)
     for key in plan["tries"]:
         said: list[str] = []
@@ -49,24 +49,24 @@ def main() -> None:
 
 
 def read_secret(plan: Plan, said: list[str]) -> str:
-    """Read a file of the user's."""
+    """Read a file of the user."""
     return head(plan["secret"])
 
 
 def write_outside(plan: Plan, said: list[str]) -> str:
-    """Write where nothing of the agent's is; in a private /tmp that works, and only the host knows better."""
+    """Write outside the agent's folders; in a private /tmp that works, so only the host can judge it."""
     for path in plan["write"]:
         attempt(said, functools.partial(append, path, plan["mark"]))
     return ""
 
 
 def see_process(plan: Plan, said: list[str]) -> str:
-    """Read the command of a process of the host's."""
+    """Read the command line of a host process."""
     return head(f"/proc/{plan['decoy']}/cmdline")
 
 
 def read_environment(plan: Plan, said: list[str]) -> str:
-    """Read the variables of a process of the host's, and say which we have ourselves."""
+    """Read the variables of a host process, and report those of this one."""
     own = "".join(f"{name}={value}\0" for name, value in os.environ.items())
     theirs = ""
     try:
@@ -77,20 +77,20 @@ def read_environment(plan: Plan, said: list[str]) -> str:
 
 
 def send_signals(plan: Plan, said: list[str]) -> str:
-    """Kill a process of the host's, and signal the one that started us."""
+    """Kill a host process, and signal the one that started us."""
     attempt(said, lambda: os.kill(plan["decoy"], signal.SIGKILL))
-    attempt(said, lambda: os.kill(plan["coordinator"], signal.SIGURG))  # ignored by a process that does not wait for it
+    attempt(said, lambda: os.kill(plan["coordinator"], signal.SIGURG))  # ignored by a process that does not expect it
     return ""
 
 
 def make_user_namespace(plan: Plan, said: list[str]) -> str:
-    """Become root of a namespace of our own, which is how most of the kernel's holes are reached."""
+    """Become root of a user namespace, which is how most kernel vulnerabilities are reached."""
     attempt(said, lambda: in_child(lambda: check_call(libc.unshare(CLONE_NEWUSER))))
     return "" if said else "a user namespace was made"
 
 
 def mount(plan: Plan, said: list[str]) -> str:
-    """Mount something, and take away the mount that covers `.git`."""
+    """Mount something, and remove the mount that covers `.git`."""
     os.makedirs("mounted", exist_ok=True)
     target = os.path.abspath("mounted").encode()  # noqa: PTH100
     mounted = attempt(said, lambda: check_call(libc.mount(b"tmpfs", target, b"tmpfs", 0, None)))
@@ -99,7 +99,7 @@ def mount(plan: Plan, said: list[str]) -> str:
 
 
 def trace_parent(plan: Plan, said: list[str]) -> str:
-    """Reach into the process that ends us with the coordinator: the sandbox's first, or the launcher."""
+    """Trace the process that ends us with the coordinator: the sandbox's first, or the launcher."""
     parent = os.getppid()
     traced = attempt(said, lambda: in_child(lambda: check_call(libc.ptrace(PTRACE_SEIZE, parent, None, None))))
     written = attempt(said, lambda: os.close(os.open(f"/proc/{parent}/mem", os.O_RDWR)))
@@ -107,7 +107,7 @@ def trace_parent(plan: Plan, said: list[str]) -> str:
 
 
 def use_up_kernel(plan: Plan, said: list[str]) -> str:
-    """Hold a lease, for which the host would wait, and take of what the kernel counts for the whole machine."""
+    """Hold a lease that the host would wait for, and use up resources that the kernel counts globally."""
     append("leased", "")
     fd = os.open("leased", os.O_RDONLY)
     leased = attempt(said, lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))
@@ -120,31 +120,31 @@ def use_up_kernel(plan: Plan, said: list[str]) -> str:
 
 
 def connect_tcp(plan: Plan, said: list[str]) -> str:
-    """Reach what listens on the host's loopback, by TCP and by a datagram."""
+    """Reach a listener on the host's loopback, by TCP and by a datagram."""
     attempt(said, lambda: socket.create_connection(("127.0.0.1", plan["port"]), PATIENCE).close())
 
     def send() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
             udp.sendto(plan["mark"].encode(), ("127.0.0.1", plan["udp_port"]))
 
-    attempt([], send)  # a datagram is sent also to nobody: only the host knows whether it came
+    attempt([], send)  # a datagram can be sent to nobody: only the host knows whether it arrived
     return ""
 
 
 def connect_path(plan: Plan, said: list[str]) -> str:
-    """Reach a socket of the host's by its path, as docker's or ssh-agent's is reached."""
+    """Reach a host socket by its path, like those of docker or ssh-agent."""
     attempt(said, lambda: connect(plan["socket"]))
     return ""
 
 
 def connect_abstract(plan: Plan, said: list[str]) -> str:
-    """Reach a socket of the host's that has no path."""
+    """Reach an abstract host socket."""
     attempt(said, lambda: connect("\0" + plan["abstract"]))
     return ""
 
 
 def gain_privileges(plan: Plan, said: list[str]) -> str:
-    """Look for capabilities or a way to them, and become root."""
+    """Look for capabilities or a way to get them, and become root."""
     with open("/proc/self/status") as file:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
     wrong = [f"{name} is {status[name]}" for name in ("CapPrm", "CapEff", "CapAmb") if int(status[name], 16)]
@@ -158,14 +158,14 @@ def gain_privileges(plan: Plan, said: list[str]) -> str:
 
 
 def type_into_terminal(plan: Plan, said: list[str]) -> str:
-    """Write to a terminal of the user's, and type into it as if it were them."""
+    """Write to a terminal of the user, and type into it."""
     attempt(said, lambda: type_into(plan["terminal"], plan["mark"]))
     attempt([], lambda: type_into("/dev/tty", plan["mark"]))
     return ""
 
 
 def type_into(path: str, text: str) -> None:
-    """Write *text* to a terminal, and push a sign into its input."""
+    """Write *text* to a terminal, and push a character into its input."""
     terminal = os.open(path, os.O_RDWR | os.O_NOCTTY)
     try:
         fcntl.ioctl(terminal, termios.TIOCSTI, b"#")
@@ -192,7 +192,7 @@ def replace_git(plan: Plan, said: list[str]) -> str:
 
 
 def linger(plan: Plan, said: list[str]) -> str:
-    """Leave a process behind: out of our session, without parent, deaf to signals."""
+    """Leave a process behind: in another session, without a parent, ignoring signals."""
     ours, theirs = os.pipe()
     if os.fork() == 0:
         os.setsid()
@@ -220,7 +220,7 @@ def stay(tell: int) -> None:
 
 
 def attempt(said: list[str], action: Callable[[], object]) -> bool:
-    """Do one thing, and keep why it was refused."""
+    """Do one thing, and keep the reason if it was refused."""
     try:
         action()
     except OSError as error:
@@ -230,7 +230,7 @@ def attempt(said: list[str], action: Callable[[], object]) -> bool:
 
 
 def in_child(action: Callable[[], object]) -> None:
-    """Do what would change ourselves in a child."""
+    """Run in a child what would change this process."""
     child = os.fork()
     if child == 0:
         code = 0
@@ -246,7 +246,7 @@ def in_child(action: Callable[[], object]) -> None:
 
 
 def check_call(result: int) -> None:
-    """Raise what a call of the C library failed with."""
+    """Raise the error of a failed call of the C library."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

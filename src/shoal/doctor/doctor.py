@@ -1,4 +1,4 @@
-"""The examination: what this host can hold, tried on a scratch repository that is gone afterwards."""
+"""Examine what this host supports, in a scratch repository that is removed afterwards."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ Walls = Mapping[str, Sandbox | Unavailable]
 
 
 async def diagnose(folder: Path, environ: Mapping[str, str], tell: Tell = lambda _findings: None) -> Diagnosis:
-    """Try everything, and *tell* the findings of each area as soon as they are there, in a fixed order."""
+    """Try everything, and pass the findings of each area to *tell* as soon as they are known, in a fixed order."""
     found: list[Finding] = []
 
     def note(findings: tuple[Finding, ...]) -> None:
@@ -82,14 +82,14 @@ async def _on(context: RunContext, walls: Walls, scratch: Path, note: Tell) -> D
 
 def _overlay(context: RunContext) -> Finding:
     kind = context.kind
-    by = "mounted by Shoal itself" if kind.mounts_on_host else "mounted in the agent's box"
+    by = "mounted by Shoal itself" if kind.mounts_on_host else "mounted in the agent's sandbox"
     held = kind.has_layers
     return Finding(
         area=WORKSPACE,
         name="overlay",
         held=held,
         tried="mount one, edit and delete below it",
-        said=by if held else "neither Shoal nor a box can mount one here",
+        said=by if held else "neither Shoal nor a sandbox can mount one here",
         remedy="" if held else NO_OVERLAY,
     )
 

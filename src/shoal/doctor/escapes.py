@@ -28,14 +28,14 @@ from shoal.sessions.session import import_work
 from shoal.sessions.worker import WorkerSpec
 
 ATTACK = Path(__file__).with_name("attack.py")
-SYSTEM = Path("/usr")  # shown in every box
+SYSTEM = Path("/usr")  # shown in every sandbox
 SAID_BYTES = 256 * 1024
 NOT_SO_FAR = "the attacker did not get so far"
 
 
 @dataclass(frozen=True, slots=True)
 class Escape:
-    """One way out; by *key* the attacker and the host name what came of it."""
+    """One way out; the attacker and the host report results under *key*."""
 
     key: str
     name: str
@@ -62,7 +62,7 @@ ESCAPES = (
 )
 KNOWN_GAP = "a known gap of this sandbox; the bubblewrap sandbox closes it"
 BROKEN = "this sandbox does not hold on this host: do not run agents in it, and report it"
-# Of these the attacker can only tell by itself; of all others it has to bring the secret, or the host to see it.
+# Only the attacker itself can report on these; on all others it must present the secret, or the host must see it.
 BY_WORD = frozenset({"namespace", "mount", "privileges", "trace", "kernel"})
 BROUGHT = {
     "secret": "it was read",
@@ -84,7 +84,7 @@ SHORTER = {
 
 @dataclass(frozen=True, slots=True)
 class Attacker:
-    """The adapter of the attacker: what it is to try is its standard input."""
+    """The adapter of the attacker, whose plan is its standard input."""
 
     plan: Mapping[str, object]
     network: Network
@@ -93,7 +93,7 @@ class Attacker:
 
     @property
     def default_network(self) -> Network:
-        """Return the network that it is tried on."""
+        """Return the network for the tries."""
         return self.network
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
@@ -125,7 +125,7 @@ class AttackReport:
 
 
 async def try_escapes(context: RunContext, folder: Path, *, needed: bool) -> tuple[Finding, ...]:
-    """Try every escape from the sandbox of *context*; *folder* is for the bait."""
+    """Try every escape from the sandbox of *context*; *folder* is for the targets."""
     async with open_targets(folder, context.repository.git, context.environ) as bait:
         outcome = await run_attacker(context, bait, tuple(escape.key for escape in ESCAPES), Network.NONE)
     return tuple(_judge(escape, outcome, context.sandbox, needed=needed) for escape in ESCAPES)
@@ -134,7 +134,7 @@ async def try_escapes(context: RunContext, folder: Path, *, needed: bool) -> tup
 async def run_attacker(
     context: RunContext, bait: AttackTargets, tries: tuple[str, ...], network: Network
 ) -> AttackOutcome:
-    """Run the attacker in a session of *context*, import its work like an agent's, and inspect the host."""
+    """Run the attacker in a session of *context*, import its work like an agent's, and check the host."""
     task = ResolvedTask(name="attack", prompt="", agent=AgentSpec(name="attacker", adapter="command"), network=network)
     attacker = Attacker(bait.plan(tries), network)
     worker = WorkerSpec(step=f"attack-{secrets.token_hex(2)}", index=0, count=1, task=task, adapter=attacker)
@@ -221,7 +221,7 @@ class _AttackOutput:
         self._heads[stream].feed(data)
 
     def reports(self) -> dict[str, AttackReport]:
-        """Parse the reports; skip lines that are none."""
+        """Parse the reports; skip other lines."""
         found = {}
         for line in self._heads[Stream.STDOUT].content().splitlines():
             with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -278,7 +278,7 @@ async def check_sandbox(
 
 
 async def check_host_network(context: RunContext, folder: Path) -> tuple[Finding, ...]:
-    """Try `network: host`: what it promises must work, and everything else must stay closed."""
+    """Try `network: host`: what it allows must work, and everything else must stay closed."""
     async with open_targets(folder, context.repository.git, context.environ) as bait:
         outcome = await run_attacker(context, bait, ("tcp", "abstract"), Network.HOST)
     is_reached, is_open = "tcp" in outcome.seen, "abstract" in outcome.seen

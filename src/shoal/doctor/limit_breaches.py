@@ -1,4 +1,4 @@
-"""Exceed each limit once, all at once beside a quiet neighbour: each must end alone, with its limit named."""
+"""Exceed each limit once, all at the same time, beside a quiet neighbour: each must end alone, with its limit named."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ from shoal.sessions.worker import WorkerSpec
 AREA = "limits"
 CPU_PERCENT = 20
 CPU_RATIO = 2
-CPU_SLACK = 15  # a quota is given out in tenths of a second, and the start of the box is counted too
+CPU_SLACK = 15  # a quota is granted in tenths of a second, and the start of the sandbox is counted too
 ROOMY: Mapping[str, float] = MappingProxyType({"memory_mb": 512, "time_seconds": 8, "disk_mb": 512, "pids": 256})
 BETTER = "hand a control group with memory, pids and cpu to this user, and the kernel holds them exactly"
 OTHER = "report it: an agent that passes this limit here is not ended by it"
@@ -65,7 +65,7 @@ SPINNER = Breach(
     script="while :; do :; done",
     tried=f"spin where {CPU_PERCENT} % are allowed",
 )
-# On a busy machine no process gets much: throttling shows only beside an unlimited one.
+# On a busy machine no process gets much CPU: throttling shows only beside an unlimited process.
 FREE = Breach(name="free", limits={"time_seconds": 1.2}, script=SPINNER.script, tried="spin without a quota")
 ALL = (*BREACHES, SPINNER, FREE)
 NEIGHBOUR = Breach(name="neighbour", limits={}, script="sleep 30", tried="work beside all of these")

@@ -68,12 +68,12 @@ class AttackTargets:
     terminal: tuple[int, str] | None
     signals: list[int]
     before: str
-    """What decides in the repository, as it was."""
+    """A digest of the repository's configuration and hooks before the attack."""
     readme: bytes
 
     @property
     def canaries(self) -> tuple[Path, ...]:
-        """The files outside that the attacker tries to make."""
+        """The files outside the sandbox that the attacker tries to create."""
         places = (self.folder, *self.home, SHORT, Path("/dev/shm"))  # noqa: S108
         return tuple(dict.fromkeys(place / f".{self.mark}" for place in places))
 
@@ -116,7 +116,7 @@ class AttackTargets:
         elif fingerprint(self.git) != self.before:
             found["git"] = "the repository was changed"
         if not await wait_until_gone(self.mark):
-            found["linger"] = "it still runs after the box has ended"
+            found["linger"] = "it still runs after the sandbox has ended"
         return found
 
     def _list_reached(self) -> Iterator[tuple[str, str]]:
@@ -132,7 +132,7 @@ class AttackTargets:
         return False
 
     def clear(self) -> None:
-        """Remove what an attacker may have left outside of the scratch folder, mounted, or left running."""
+        """Remove what an attacker may have left outside the scratch folder, mounted, or running."""
         kill_each(lambda: running(self.mark))
         for path in self.canaries:
             path.unlink(missing_ok=True)
@@ -143,7 +143,7 @@ class AttackTargets:
 
 @contextlib.asynccontextmanager
 async def open_targets(folder: Path, git: Path, environ: Mapping[str, str]) -> AsyncIterator[AttackTargets]:
-    """Lay out all bait below *folder*, and remove it on leaving with whatever was done to it."""
+    """Set up all targets below *folder*, and remove them on exit, whatever was done to them."""
     mark, secret = f"shoal-doctor-{secrets.token_hex(6)}", secrets.token_hex(12)
     folder.mkdir()
     (folder / "secret").write_text(secret)
@@ -191,7 +191,7 @@ async def wait_until_gone(mark: str) -> bool:
     """Wait briefly until no process has *mark* in its command; return whether none is left."""
     try:
         async with asyncio.timeout(PATIENCE):
-            while running(mark):  # noqa: ASYNC110 - the end of a stranger is no event of ours
+            while running(mark):  # noqa: ASYNC110 - the exit of an unrelated process is not an event of ours
                 await asyncio.sleep(LOOK)
     except TimeoutError:
         return False
@@ -230,7 +230,7 @@ def _ears(folder: Path, mark: str, undo: contextlib.ExitStack) -> dict[str, tupl
 
 
 def _terminal(undo: contextlib.ExitStack) -> tuple[int, str] | None:
-    """Open a terminal that stands for the user's; `None` if none is available."""
+    """Open a terminal that represents the user's; `None` if none is available."""
     try:
         master, slave = os.openpty()
     except OSError:
@@ -251,7 +251,7 @@ def _signals(undo: contextlib.ExitStack) -> list[int]:
 
 
 MARK = "-doctor-"
-SHORT = Path("/tmp")  # noqa: S108 - for sockets, whose paths may not be long; names in it cannot be guessed
+SHORT = Path("/tmp")  # noqa: S108 - for sockets, whose paths must be short; names in it cannot be guessed
 
 
 @contextlib.asynccontextmanager

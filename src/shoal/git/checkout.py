@@ -20,8 +20,8 @@ SETTLED_SECONDS = 5
 async def check_out(repository: Repository, commit: str, *, tree: Path, index: Path, shadow: Path) -> int:
     """Fill *tree* with the files of *commit*, write *index* with their stat data, and return how many there are.
 
-    *shadow* is a folder for the gitdir that does it; it must not exist. A tree that holds an earlier commit
-    (with its index) is moved to the new one by its differences.
+    *shadow* is a folder for the gitdir that does it; it must not exist. A tree with an earlier commit (and its index)
+    is updated by the differences.
     """
     write_gitdir(shadow, repository, head=commit, refs={}, index=None, lenders=repository.lenders, loose_stat=False)
     is_fresh = not index.exists()

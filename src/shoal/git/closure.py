@@ -21,18 +21,18 @@ _NO_GRAFTS = {"GIT_GRAFT_FILE": "/nonexistent"}
 async def pack_closure(
     repository: Repository, commit: str, objects: Path, *, since: str | None = None, is_quick: bool = False
 ) -> None:
-    """Write a pack into the folder *objects* of what *commit* reaches and *since*, an ancestor of it, does not.
+    """Write a pack into the folder *objects* with what *commit* reaches and *since*, an ancestor of it, does not.
 
-    *is_quick* takes deltas as they are and looks for no others.
+    *is_quick* reuses existing deltas and does not search for others.
     """
     asked = (commit, *((f"^{since}",) if since else ()))
-    # A repository's own configuration may cut packs into pieces, or have them compressed anew.
+    # A repository's own configuration may split packs, or recompress them.
     verb = ("-c", "pack.packSizeLimit=0", "pack-objects", "-q", "--non-empty", *(("--window=0",) if is_quick else ()))
     target = str(objects / "pack" / "pack")
     if repository.promisor is None:
         await _gather(repository, objects, (*verb, "--revs", target), "".join(f"{word}\n" for word in asked).encode())
         return
-    # What a partial clone has not fetched stays missing: `pack-objects --revs` cannot pass over a missing tree.
+    # What a partial clone has not fetched stays missing: `pack-objects --revs` cannot skip a missing tree.
     listed = objects / "listed"
     options = ("--objects", "--no-object-names", "--missing=allow-any")
     with listed.open("xb") as file:
@@ -54,10 +54,10 @@ async def _gather(repository: Repository, objects: Path, words: tuple[str, ...],
 
 def _command(repository: Repository, objects: Path, words: tuple[str, ...], stdin: bytes | Path = b"") -> Command:
     env = {
-        # Git writes a pack among its own objects first and renames it: nothing is to appear in the user's.
+        # Git writes a pack among its own objects first and renames it: nothing may appear in the user's.
         "GIT_OBJECT_DIRECTORY": str(objects),
         "GIT_ALTERNATE_OBJECT_DIRECTORIES": quote_path(repository.lenders[0], ":"),
-        # Grafts are the user's alone: a sandbox knows the history as its commits name it.
+        # Grafts are only the user's: a sandbox sees the history that the commits name.
         **_NO_GRAFTS,
     }
     return Command(

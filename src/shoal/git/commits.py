@@ -157,7 +157,7 @@ async def contents(gitdir: Path, names: Sequence[bytes], *, limit: int) -> list[
     """Read the objects named by *names* like `commit:path`, in their order; `None` for a missing one."""
     if not names:
         return []
-    # Asked for their sizes first: a file of gigabytes would have to pass through a pipe.
+    # Sizes first: a file of gigabytes would have to pass through a pipe.
     asked = b"".join(name + b"\0" for name in names)
     done = await git(gitdir, "cat-file", "-z", "--batch-check=%(objectname) %(objecttype) %(objectsize)", stdin=asked)
     heads = list(_heads(names, done.stdout))
@@ -189,7 +189,7 @@ class _Head:
 def _heads(names: Sequence[bytes], said: bytes) -> Iterator[_Head | None]:
     at = 0
     for name in names:
-        missing = name + b" missing\n"  # looked for as a whole: a name may have line ends in it
+        missing = name + b" missing\n"  # compared as a whole: a name may contain line ends
         if said.startswith(missing, at):
             at += len(missing)
             yield None

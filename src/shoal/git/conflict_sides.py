@@ -1,6 +1,6 @@
-"""Favour one side: where both changed the same lines, take its lines; merge the rest as usual.
+"""Favour one side: where both changed the same lines, take that side's; merge the rest as usual.
 
-It is what `git merge -X ours` does, which `merge-tree` has not learnt in the oldest git that we work with.
+This is `git merge -X ours`, which `merge-tree` does not support in the oldest git that we support.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ from shoal.model.merge import ConflictKind
 PLAIN = ("100644", "100755")
 BEFORE, OURS, THEIRS = 1, 2, 3
 BINARY = 255
-"""What `merge-file` ends with for files that are no text."""
+"""The exit code of `merge-file` for binary files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class _Resolution:
 
 
 def has_sides(found: Conflicted) -> bool:
-    """Return whether all conflicts are in files that both sides have."""
+    """Return whether all conflicts are in files that exist on both sides."""
     return all(conflict.kind in (ConflictKind.CONTENT, ConflictKind.BINARY) for conflict in found.conflicts)
 
 
 async def merge_favouring(bench: MergeRepository, ours: str, theirs: str, side: ConflictRule) -> str | None:
-    """Merge two commits, *side* winning where they conflict; gives the tree, or `None` where it takes a person.
+    """Merge two commits, with *side* winning conflicts; returns the tree, or `None` if a person has to decide.
 
-    Only what both sides have as a plain file has sides to take: not what one of them deleted, renamed or made a link.
+    Only regular files of both sides qualify: not what one side deleted, renamed or replaced by a link.
     """
     asked = ("merge-tree", "--write-tree", "-z", "--no-messages", ours, theirs)
     tree, *words = (await bench.git(*asked, accept=(0, 1))).stdout.decode(errors="surrogateescape").split("\0")
@@ -69,7 +69,7 @@ async def _choose_side(
     files = {stage: scratch / str(stage) for stage in (OURS, BEFORE, THEIRS)}
     for stage, file in files.items():
         file.write_bytes(await _content(bench, stages.get(stage)))
-    # The names of the files are ours, and so is the folder: only their bytes are an agent's.
+    # The file names and the folder are ours: only the bytes are an agent's.
     asked = ("merge-file", "-p", "-q", f"--{side.value}", *map(str, files.values()))
     done = await bench.git(*asked, accept=(0, BINARY))
     if done.exit.code == BINARY or done.dropped:
@@ -96,7 +96,7 @@ async def _content(bench: MergeRepository, entry: IndexEntry | None) -> bytes:
 
 
 async def _replace_files(bench: MergeRepository, tree: str, chosen: Mapping[str, _Resolution]) -> str:
-    """Make *tree* again with some files replaced, in the bench's own index."""
+    """Write *tree* again with some files replaced, in the bench's own index."""
     await bench.git("read-tree", tree)
     lines = "".join(f"{choice.mode} {choice.oid}\t{path}\0" for path, choice in chosen.items())
     await bench.git("update-index", "-z", "--index-info", stdin=lines.encode(errors="surrogateescape"))
@@ -113,7 +113,7 @@ async def find_markers(
 ) -> tuple[str, ...]:
     """Return those of *paths* with more marker-like lines in *commit* than in both *sides* together.
 
-    A line of a text about git, or below a heading, looks like a marker too: what was there before may stay.
+    A text about git, or a heading's underline, contains such lines too: what was there before may stay.
     """
     had: Counter[tuple[str, str]] = Counter()
     for side in sides:
@@ -133,7 +133,7 @@ async def _markers(bench: MergeRepository, commit: str, paths: Sequence[str]) ->
 
 
 def _lines(said: str) -> Iterator[tuple[str, str]]:
-    """Take apart `commit:path NUL line`; a path may have line ends in it, and a line may not."""
+    """Parse `commit:path NUL line`; a path may contain line ends, a line may not."""
     while said:
         name, _, rest = said.partition("\0")
         line, _, said = rest.partition("\n")

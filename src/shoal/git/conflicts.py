@@ -7,7 +7,7 @@ from shoal.model.merge import Conflict, ConflictKind
 
 LINK, GITLINK = "120000", "160000"
 LONGEST_MESSAGE = 500
-# git's own names, which are the same in every language and version; `None` is told by the entries.
+# git's own names, the same in every language and version; `None` means that the entries decide.
 KINDS: Mapping[str, ConflictKind | None] = {
     "CONFLICT (contents)": None,
     "CONFLICT (binary)": ConflictKind.BINARY,
@@ -17,7 +17,7 @@ KINDS: Mapping[str, ConflictKind | None] = {
     "CONFLICT (rename/rename)": ConflictKind.RENAME_RENAME,
     "CONFLICT (rename/delete)": ConflictKind.RENAME_DELETE,
 }
-# What is said beside a better reason for the same files: a renamed file that was deleted is also a modified one.
+# Messages that only repeat a better reason for the same files: a deleted renamed file is also a modified one.
 STRONGEST = (
     ConflictKind.RENAME_RENAME,
     ConflictKind.RENAME_DELETE,
@@ -83,7 +83,7 @@ class ConflictReader:
         self.found: list[Tried] = []
         self.pending_bytes = 0
         """The size of the incomplete record so far."""
-        self._cut: list[bytes] = []  # the parts of a word whose end has not come yet
+        self._cut: list[bytes] = []  # the parts of an incomplete word
         self._words = self._take_words()
         next(self._words)
 
@@ -107,7 +107,7 @@ class ConflictReader:
             while word := (yield):
                 entries.append(_entry(word))
             messages = []
-            # What git says of submodules at the end has no number before it, and stands for the empty word (2.39).
+            # git's messages about submodules at the end have no number before them (2.39).
             while (count := (yield)).isdecimal():
                 paths = []
                 for _ in range(int(count)):
@@ -125,7 +125,7 @@ def _entry(word: str) -> IndexEntry:
 
 def _conflicts(entries: Sequence[IndexEntry], messages: Sequence[_ConflictOutput]) -> tuple[Conflict, ...]:
     """Report each file once, by git's strongest message; a file without one by its index entries."""
-    by_path: dict[str, list[IndexEntry]] = {}  # sought once for each message, and there may be 10,000 of both
+    by_path: dict[str, list[IndexEntry]] = {}  # built once: there may be 10,000 messages and entries
     for entry in entries:
         by_path.setdefault(entry.path, []).append(entry)
     conflicts = [_conflict(message, by_path) for message in messages if message.sort.startswith("CONFLICT")]
@@ -146,7 +146,7 @@ def _conflicts(entries: Sequence[IndexEntry], messages: Sequence[_ConflictOutput
 def _conflict(said: _ConflictOutput, by_path: Mapping[str, Sequence[IndexEntry]]) -> Conflict:
     own = [entry for path in dict.fromkeys(said.paths) for entry in by_path.get(path, ())]
     kind = ConflictKind.SUBMODULE if said.sort.startswith("CONFLICT (submodule") else KINDS.get(said.sort, _OTHER)
-    # Where sides are of different types git renames one of them: its own entry then has no partner.
+    # If the sides are of different types, git renames one of them: its own entry then has no partner.
     kind = _kind_of(own) if kind is None else kind
     return Conflict(kind=kind, paths=said.paths, message=said.text[:LONGEST_MESSAGE])
 

@@ -1,4 +1,4 @@
-"""Advance a user's branch together with the working trees that have it checked out, or touch neither."""
+"""Move a user's branch together with the working trees that have it checked out, or touch neither."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ class HeldIndex:
 
 @contextlib.contextmanager
 def hold_index(gitdir: Path) -> Iterator[HeldIndex | None]:
-    """Hold git's lock of the index in *gitdir*; `None` where another git holds it."""
+    """Hold git's lock of the index in *gitdir*; `None` if another git holds it."""
     copy, mark = own_index(gitdir), own_index(gitdir)
     lock, index = gitdir / "index.lock", gitdir / "index"
     mark.write_bytes(MARK)
@@ -41,7 +41,7 @@ def hold_index(gitdir: Path) -> Iterator[HeldIndex | None]:
             return
         try:
             if index.exists():
-                shutil.copy2(index, copy)  # with its time: by that git tells which files it has to look at again
+                shutil.copy2(index, copy)  # with its time, from which git tells which files to check again
             yield HeldIndex(copy, lambda: copy.replace(index))
         finally:
             lock.unlink(missing_ok=True)
@@ -103,7 +103,7 @@ class Checkout:
 async def checkouts(repository: Repository, branch: str) -> list[Checkout]:
     """Find the working trees that are on *branch*, or in a rebase of it."""
     pointers = sorted((repository.git / "worktrees").glob("*/gitdir"))
-    # Since git 2.48 a pointer may be relative, to the folder that it lies in.
+    # Since git 2.48 a pointer may be relative to its folder.
     linked = [
         Checkout(Path(os.path.normpath(pointer.parent / _text(pointer))).parent, pointer.parent) for pointer in pointers
     ]
@@ -137,7 +137,7 @@ def _text(file: Path) -> str:
 
 
 async def obstacle(repository: Repository, checkout: Checkout, old: str, new: str) -> str | None:
-    """Return what prevents *checkout* from going from *old* to *new*, or `None`."""
+    """Return what prevents *checkout* from moving from *old* to *new*, or `None`."""
     clear_stale_lock(checkout.gitdir)
     for name, what in UNDERWAY.items():
         if (checkout.gitdir / name).exists():
@@ -161,7 +161,7 @@ async def _find_covered(repository: Repository, checkout: Checkout, old: str, ne
 
 
 def _lying(tree: Path, path: str) -> str | None:
-    """Return what exists at *path*, or the file that stands where *path* needs a folder."""
+    """Return what exists at *path*, or a file in place of a folder that *path* needs."""
     parts = path.split("/")
     for end in range(1, len(parts) + 1):
         place = "/".join(parts[:end])
@@ -184,7 +184,7 @@ def _files(tree: Path, place: str) -> Iterator[str]:
 
 
 async def is_half_delivered(repository: Repository, checkout: Checkout, old: str, new: str) -> bool:
-    """Say whether each file is as it was in *old* or as it is in *new*: then a delivery was cut off, and can go on."""
+    """Return whether each file is as in *old* or as in *new*: then an interrupted delivery can continue."""
     if (checkout.gitdir / "index.lock").exists():
         return False
     strange = await _list_changed_files(repository, checkout, old) | await _alone(repository, checkout, old, new)
@@ -223,13 +223,13 @@ async def advance_checkout(
 ) -> str | None:
     """Move index and files from *old* to *new*; if git refuses, change nothing and return why.
 
-    *again* goes on with what was cut off: each file is known to be as in one of the two.
+    *again* continues an interrupted delivery: each file is known to match one of the two.
     """
     how = ("--reset", "-u", new) if again else ("-m", "-u", old, new)
     with hold_index(checkout.gitdir) as held:
         if held is None:
             return f"{UNDERWAY['index.lock']} is under way there"
-        # Copied or restored files have other times than the index knows, and git refuses to go over those.
+        # Copied or restored files have other times than the index records, and git refuses to overwrite those.
         await _git(repository, checkout, "update-index", "-q", "--refresh", index=held.copy, accept=(0, 1))
         done = await _git(repository, checkout, "read-tree", *how, index=held.copy, accept=(0, 1, 128))
         if done.ok:
@@ -288,7 +288,7 @@ async def _git(
     stdin: bytes = b"",
     accept: tuple[int, ...] = (0,),
 ) -> proc.Completed:
-    """Run git in the user's checkout, with their line endings, and without a filter, hook or monitor of theirs."""
+    """Run git in the user's checkout, with their line endings, but without their filters, hooks or monitors."""
     settings = [f"{key}={value}" for key, value in repository.settings.items()]
     flags = (*(word for setting in settings for word in ("-c", setting)), *await without_filters(repository))
     env = {"GIT_WORK_TREE": str(checkout.tree)} | ({"GIT_INDEX_FILE": str(index)} if index else {})

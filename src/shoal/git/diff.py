@@ -27,7 +27,7 @@ class ChangedFile:
 
 
 async def patch(gitdir: Path, base: str, commit: str, form: str = "--patch") -> bytes:
-    """Return the difference, whole; *form* is `--patch`, `--stat` or `--name-only`."""
+    """Return the diff, complete; *form* is `--patch`, `--stat` or `--name-only`."""
     whole = ("--binary", "--full-index") if form == "--patch" else ()
     done = await git(gitdir, "diff-tree", *SAFE, form, *whole, base, commit, limit=MOST_BYTES)
     if done.dropped:
@@ -36,7 +36,7 @@ async def patch(gitdir: Path, base: str, commit: str, form: str = "--patch") -> 
 
 
 async def patch_beginning(gitdir: Path, base: str, commit: str, most: int) -> bytes:
-    """Give the first *most* bytes of the difference as text; of binary files only that they differ."""
+    """Return the first *most* bytes of the diff as text; of binary files only that they differ."""
     done = await git(gitdir, "diff-tree", *SAFE, "--patch", base, commit, limit=most)
     return done.stdout
 
@@ -73,7 +73,7 @@ async def list_touched_files(repository: Repository, base: str, commits: Sequenc
     asked = "".join(f"{commit} {base}\n" for commit in dict.fromkeys(commits))
     if not asked:
         return {}
-    # Of trees alone nobody looks into a submodule, and two sides may change which commit it is at.
+    # Comparing trees does not look into submodules, although two sides may change a submodule's commit.
     how = ("diff-tree", "--stdin", *SAFE, "--ignore-submodules=none", "-z", "--raw", "--no-renames")
     done = await git(repository.git, *how, stdin=asked.encode(), limit=MOST_BYTES)
     if done.dropped:
@@ -92,7 +92,7 @@ async def list_touched_files(repository: Repository, base: str, commits: Sequenc
 def find_meeting_pairs(changed: Mapping[str, Iterable[str]]) -> tuple[list[tuple[str, str]], bool]:
     """Return the pairs that touch the same place, and whether these are all of them.
 
-    A place is a file, or a file where another has a folder. Renames of whole folders can conflict without that.
+    A place is a file, or a file where another has a folder. Renames of whole folders can conflict in other ways.
     """
     places: dict[str, list[str]] = {}
     for name, paths in changed.items():
@@ -130,7 +130,7 @@ class FileOverlap:
 
 
 async def changes(gitdir: Path, base: str, commits: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return the files that each branch changed since *base*; *commits* are by their branch."""
+    """Return the files that each branch changed since *base*; *commits* maps branches to commits."""
     return {branch: await list_changed_paths(gitdir, base, commit) for branch, commit in commits.items()}
 
 

@@ -1,4 +1,4 @@
-"""Gitdirs made by writing files, without a git process: private ones for agents, fresh ones for seals."""
+"""Create gitdirs by writing files, without a git process: private ones for agents, fresh ones for seals."""
 
 import os
 import shutil
@@ -18,13 +18,13 @@ def write_gitdir(
     lenders: Iterable[Path],
     loose_stat: bool = True,
 ) -> None:
-    """Write a whole gitdir at *target*, which must not exist.
+    """Write a complete gitdir at *target*, which must not exist.
 
     *head* is the text of HEAD, *refs* maps full names to commits, *lenders* are folders of objects to borrow: for a
-    sandbox only those of its base, on the host the repository's. *loose_stat* is for boxes that see other
-    uids than the index does (35x on the first status); our own seal compares everything, so that no change hides.
+    sandbox only those of its base, on the host the repository's. *loose_stat* is for sandboxes that see other
+    uids than the index does (35x on the first status); our own seal compares everything, so that no change is missed.
     """
-    # As few entries as git accepts: each costs to make and to remove, and refs in one file are refs too.
+    # As few entries as git accepts: each takes time to create and remove, and refs in one file are refs too.
     place = os.fspath(target)
     os.makedirs(place)  # noqa: PTH103
     for folder in ("objects", "objects/info", "refs"):
@@ -53,7 +53,7 @@ def _write(file: str, text: str) -> None:
     try:
         content = text.encode(errors="surrogateescape")
         os.write(fd, content)
-        os.ftruncate(fd, len(content))  # afterwards: ext4 writes out at once what was emptied before
+        os.ftruncate(fd, len(content))  # truncated afterwards: ext4 flushes a file at once that was emptied before
     finally:
         os.close(fd)
 

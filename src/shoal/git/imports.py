@@ -1,4 +1,4 @@
-"""Import a pack from a session into the user's repository: bounded, checked in quarantine, then made a ref."""
+"""Import a session's pack into the user's repository: limited in size, checked in quarantine, then held by a ref."""
 
 import asyncio
 import contextlib
@@ -21,9 +21,9 @@ from shoal.model.repository import Repository
 
 MAX_PACK_BYTES = 512 * 2**20
 MAX_BLOB_BYTES = 100 * 2**20
-# Names of changed files, which are looked at in memory: some 400,000 of them, or fewer where they are long.
+# Names of changed files, which are read into memory: some 400,000 of them, or fewer if they are long.
 MAX_LISTED_BYTES = 64 * 2**20
-# The most that git may ask for at once, so that an object of gigabytes, packed to nothing, does not fill the memory.
+# The most that git may allocate at once, so that a highly compressed object of gigabytes does not fill the memory.
 MAX_ALLOC_BYTES = 512 * 2**20
 GITLINK = "160000"
 STATE = re.compile(r'"?\.shoal(?:[/"]|\Z)')
@@ -44,13 +44,13 @@ class ImportedWork:
 
     tip: str
     paths: tuple[str, ...]
-    """What differs from the base."""
+    """The paths that differ from the base."""
     keeps: tuple[Path, ...] = field(default=(), compare=False)
-    """The files that hold its packs until `release`."""
+    """The files that protect its packs from gc until `release`."""
 
     @property
     def files_changed(self) -> int:
-        """Count them."""
+        """Count the changed files."""
         return len(self.paths)
 
 
@@ -65,9 +65,9 @@ async def take(
 ) -> ImportedWork | ImportRefused:
     """Check *pack* in a quarantine folder and move its objects into the repository, if it is sound.
 
-    The first of *tips* is the session's result and must descend from *base*; the others are kept beside it.
-    *lender* has the objects that they may be built on: what nobody gave to the agent is not its to name.
-    A check that dies or takes more than *bounds* allow is one that failed.
+    The first of *tips* is the session's result and must descend from *base*; the others are imported with it. *lender*
+    has the objects that they may build on: an agent cannot name objects that it was not given. A check that crashes
+    or exceeds *bounds* has failed.
     """
     for tip in tips:
         if not re.fullmatch(rf"[0-9a-f]{{{repository.digits}}}", tip):
@@ -125,7 +125,7 @@ async def _check_and_take(
         raise first_error(errors) from None
     refusal = whole.result() or related.result() or _too_large(brought.result()) or change.result().refusal
     commits = [item.name for item in brought.result().objects if item.kind == "commit"]
-    # What a kept ref holds may be in the repository already; the difference to the base told all of a single commit.
+    # The objects of an extra ref may be in the repository already; a single commit was covered by the diff to the base.
     commits += [tip for tip in tips[1:] if tip not in commits]
     if not refusal and commits not in ([], [tips[0]]):
         refusal = await _check_commits(aside, commits)
@@ -174,13 +174,13 @@ def _quarantine(pack: Path) -> Iterator[Path]:
 
 
 def release(work: ImportedWork) -> None:
-    """Release the objects of *work* to the user's gc: a ref holds them now, or nobody needs them."""
+    """Stop protecting the objects of *work* from gc: a ref holds them now, or nothing needs them."""
     for keep in work.keeps:
         keep.unlink(missing_ok=True)
 
 
 def release_abandoned(repository: Repository) -> None:
-    """Release what the imports of dead processes held, and remove quarantines of older versions."""
+    """Release the imports of dead processes, and remove quarantines of older versions."""
     objects = repository.lenders[0]
     for keep in objects.glob("pack/*.keep"):
         with contextlib.suppress(OSError):
@@ -293,7 +293,7 @@ async def _find_change(aside: _Quarantine, base: str, tip: str) -> _Change:
 
 
 async def _check_commits(aside: _Quarantine, commits: list[str]) -> str | None:
-    """Check each commit by itself: a later one may have removed what an earlier one added."""
+    """Check each commit separately: a later one may have removed what an earlier one added."""
     raw = await aside.git(
         *("diff-tree", "--stdin", "-r", "-m", "--root", "--raw", "--no-renames"),
         stdin="".join(f"{commit}\n" for commit in commits).encode(),
@@ -306,7 +306,7 @@ def _check_entries(lines: list[str]) -> str | None:
         facts, _, path = line.partition("\t")
         if facts.startswith(":") and facts.split(" ")[1] == GITLINK:
             return f"it adds or changes a nested repository: {path}"
-        # git takes ignored files for expendable: a checkout of it would put an agent's ledger in the place of ours.
+        # git treats ignored files as expendable: a checkout of it would replace our ledger by an agent's.
         if facts.startswith(":") and STATE.match(path):
             return f"it changes what is Shoal's own: {path}"
     return None
@@ -318,7 +318,7 @@ def _migrate(aside: Path, objects: Path) -> tuple[Path, ...]:
     for path in sorted((aside / "pack").glob("*.pack")):
         (objects / "pack").mkdir(exist_ok=True)
         keep = objects / "pack" / f"{path.stem}.keep"
-        if not keep.exists():  # else it is the user's own, or holds the same objects for another session
+        if not keep.exists():  # otherwise it is the user's own, or protects the same objects for another session
             keep.write_text(" ".join((KEEP, *_identity(os.getpid()))) + "\n")
             keeps.append(keep)
         for name in (f"{path.stem}.rev", path.name, f"{path.stem}.idx"):
@@ -333,7 +333,7 @@ def _move(path: Path, target: Path) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        part = target.with_name(f"tmp_{target.name}")  # by git's own prefix, so that its gc knows what it is
+        part = target.with_name(f"tmp_{target.name}")  # with git's own prefix, so that its gc recognises it
         shutil.copyfile(path, part)
         with part.open("rb") as file:
             os.fsync(file.fileno())
@@ -341,7 +341,7 @@ def _move(path: Path, target: Path) -> None:
 
 
 def _first_error(stderr: bytes) -> str:
-    """Return the line that names the bad object; git's last line only says that there is one."""
+    """Return the line that names the bad object; git's last line is less specific."""
     lines = stderr.decode(errors="replace").splitlines()
     return next((line[:300] for line in lines if line.startswith("error")), _last_line(stderr))
 

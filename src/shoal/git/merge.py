@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 MOST_BYTES = 256 * 2**20
-# Asked for its messages, git brings out what it has said after each merge (2.39): all but the last byte of it.
+# With messages, git flushes its output after each merge (2.39): all but the last byte.
 VERB = ("merge-tree", "--write-tree", "--stdin", "--messages")
 ANSWER_SECONDS = 5.0
 PREFIX = "shoal-merge-"
@@ -50,7 +50,7 @@ class Merged:
 
 
 Resolve = Callable[["MergeRepository", str, str, Conflicted], Awaitable[str | None]]
-"""Gives the tree in which a conflict of two commits is resolved, or `None` where it cannot be."""
+"""Returns the tree in which a conflict of two commits is resolved, or `None` if it cannot."""
 
 
 async def merge_commits(repository: Repository, ours: str, theirs: str, message: str) -> Merged | Conflicted:
@@ -61,7 +61,7 @@ async def merge_commits(repository: Repository, ours: str, theirs: str, message:
 async def combine_commits(
     repository: Repository, commits: Sequence[str], message: str, *, resolve: Resolve | None = None
 ) -> Merged | Conflicted:
-    """Merge *commits* one after the other, in their order; the first conflict that *resolve* leaves is the answer."""
+    """Merge *commits* one after the other, in order; the first conflict that *resolve* leaves is the result."""
     whole = commits[0]
     resolved: dict[str, None] = {}
     async with workbench(repository) as bench:
@@ -101,7 +101,7 @@ async def workbench(repository: Repository) -> AsyncIterator["MergeRepository"]:
     """Open one git process that makes merges on request."""
     with _shadow(repository) as shadow, _fifo(shadow.parent / "asked") as (path, feed):
         asked = Command(
-            argv=("git", *FLAGS, "-c", "core.fsync=none", *VERB),  # what is pretended need not last
+            argv=("git", *FLAGS, "-c", "core.fsync=none", *VERB),  # temporary objects need not be durable
             cwd=Path("/"),
             env={**ENVIRONMENT, "GIT_DIR": str(shadow)},
             stdin=path,
@@ -122,14 +122,14 @@ class MergeRepository:
 
     @property
     def gitdir(self) -> Path:
-        """The gitdir that has all objects made here."""
+        """The gitdir with all objects made here."""
         return self._shadow
 
     async def try_merge(self, ours: str, theirs: str) -> Tried:
         """Merge two commits into a tree, or conflicts."""
         if (answer := await self._line.answer(ours, theirs)) is not None:
             return answer
-        # A git that brings nothing out before its end: then one process for each merge.
+        # This git prints nothing before its end: then use one process for each merge.
         done = await self.git(*VERB, stdin=f"{ours} {theirs}\n".encode())
         return records(done.stdout)[0]
 
@@ -142,7 +142,7 @@ class MergeRepository:
         if tip in known:
             return
         wanted = "".join(f"{revision}\n" for revision in (tip, *(f"^{commit}" for commit in dict.fromkeys(known))))
-        # One pack is brought to the disk once; hundreds of loose objects would be hundreds of times.
+        # One pack is flushed to disk once; loose objects would be flushed hundreds of times.
         objects = self.repository.lenders[0]
         # Git writes a pack among its own objects first and renames it: ours are often on another file system.
         env = {
@@ -179,7 +179,9 @@ class _RequestPipe:
 
     async def answer(self, ours: str, theirs: str) -> Tried | None:
         """Send a request, and wait for the answer; `None` if this git answers only at its end."""
-        if self._asked == 0:  # of no weight: a merge of many conflicts may take longer than a mute git is waited for
+        if (
+            self._asked == 0
+        ):  # a trivial one: a merge with many conflicts may take longer than the time after which git counts as mute
             try:
                 await self._ask(ours, ours, ANSWER_SECONDS)
             except TimeoutError:
@@ -187,7 +189,7 @@ class _RequestPipe:
         return None if self._is_mute else await self._ask(ours, theirs, TIMEOUT)
 
     async def _ask(self, ours: str, theirs: str, seconds: float) -> Tried:
-        # A question of no weight behind each: its answer brings out the last byte of the one before.
+        # A trivial request behind each: its answer flushes the last byte of the one before.
         os.write(self._feed, f"{ours} {theirs}\n{ours} {ours}\n".encode())  # far below what a pipe takes at once
         position, self._asked = self._asked, self._asked + 2
         async with asyncio.timeout(seconds):
@@ -257,7 +259,7 @@ def _shadow(repository: Repository) -> Iterator[Path]:
 
 
 def _sweep(place: Path) -> None:
-    """Remove folders of killed processes: unlocked, and not made just now."""
+    """Remove folders of killed processes: unlocked, and not just created."""
     for folder in place.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -274,7 +276,7 @@ def _sweep(place: Path) -> None:
 def _fifo(path: Path) -> Iterator[tuple[Path, int]]:
     """Make a named pipe, and hold it open: its reader ends when this does."""
     os.mkfifo(path, 0o600)
-    # Opened for both ways, so that the child's open does not block.
+    # Opened for reading and writing, so that the child's open does not block.
     feed = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         yield path, feed

@@ -13,7 +13,7 @@ ABSENT = ""
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One ref from *old* to *new*; `ABSENT` means that it does not, or shall not, exist."""
+    """One ref from *old* to *new*; `ABSENT` means that it does not exist."""
 
     ref: str
     new: str
@@ -61,7 +61,7 @@ async def aliases(repository: Repository, ref: str) -> frozenset[str]:
     lines = done.stdout.decode(errors="surrogateescape").split("\n")
     names = {ref}
     pointing = [(name, to) for name, _, to in (line.partition("\0") for line in lines) if to]
-    for _ in pointing:  # one may lead to the next
+    for _ in pointing:  # an alias may lead to the next
         names |= {name for name, to in pointing if to in names}
     return frozenset(names)
 
@@ -80,7 +80,7 @@ async def list_refs(repository: Repository, prefix: str) -> dict[str, str]:
 
 
 async def refuse_blocked_names(repository: Repository) -> None:
-    """A branch of the user's named `agent` or `shoal` would stand where our refs must go: say so at once."""
+    """Refuse a repository in which the user's branch `agent` or `shoal` blocks our refs."""
     for name in ("refs/heads/agent", "refs/heads/shoal", "refs/shoal"):
         if await value(repository, name) is not None:
             raise BadRepository(
@@ -91,12 +91,12 @@ async def refuse_blocked_names(repository: Repository) -> None:
 
 
 async def refuse_blocked_steps(repository: Repository, steps: list[str]) -> None:
-    """A branch `agent/<step>` would stand where that step's branches must go."""
+    """Refuse steps whose branches are blocked by a branch `agent/<step>`."""
     assert_unblocked(repository, steps, await list_refs(repository, "refs/heads/agent"))
 
 
 def assert_unblocked(repository: Repository, steps: Iterable[str], taken: Container[str]) -> None:
-    """Refuse steps whose branches cannot be made among the refs that are *taken*."""
+    """Refuse steps whose branches collide with existing refs in *taken*."""
     for step in steps:
         if f"refs/heads/agent/{step}" in taken:
             why = f"its branch 'agent/{step}' stands where the branches of step {step!r} go"
@@ -112,7 +112,7 @@ async def pin(repository: Repository, run: str, commit: str) -> None:
     ref = f"{FOLDER}/{run}+{commit[:SHORT]}"
     if await value(repository, ref) is not None or await move(repository, [Move(ref, commit, ABSENT)]):
         return
-    if await value(repository, ref) is None:  # else another process was quicker
+    if await value(repository, ref) is None:  # otherwise another process was faster
         raise Broken(f"commit {commit} is no longer in the repository, or {ref} cannot be created")
 
 
@@ -122,9 +122,9 @@ async def unpin(repository: Repository, run: str) -> None:
 
 
 async def unpin_abandoned(repository: Repository, runs: Path) -> None:
-    """Let go of what no run holds: each has its lock in the folder *runs* before its first pin and after its last.
+    """Remove pins that no run holds: a run locks its file in *runs* before its first pin and until after its last.
 
-    A cancel can cut off the end of a run between the two.
+    A cancellation can interrupt the end of a run between the two.
     """
     pinned = await _pins(repository)
     locked = {path.stem for path in runs.glob("*.lock")}

@@ -1,4 +1,4 @@
-"""Inspect the folder given by the user: which repository it is, and whether it is usable."""
+"""Inspect the folder given by the user: which repository it belongs to, and whether it is usable."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from shoal.git.run import ENVIRONMENT, TIMEOUT, git
 from shoal.model.command import Command
 from shoal.model.repository import Identity, Repository
 
-# What a checkout depends on, and nothing that could start a program.
+# The settings that a checkout depends on; none of them can start a program.
 CHECKOUT_SETTINGS = (
     "core.autocrlf",
     "core.eol",
@@ -33,7 +33,7 @@ FACTS = (
 
 
 async def inspect(path: Path, environ: Mapping[str, str]) -> Repository:
-    """Find the repository that *path* lies in, or say why it cannot be worked on.
+    """Find the repository that contains *path*, or say why it cannot be used.
 
     *environ* is the user's own: their configuration decides line endings and identity.
     """
@@ -85,7 +85,7 @@ async def _commit(repository: Repository, name: str) -> str | None:
 
 
 async def _assert_whole(repository: Repository, commit: str) -> None:
-    """In a partial clone the base's files may be elsewhere, and agents fetch nothing."""
+    """In a partial clone, files of the base may be missing, and agents fetch nothing."""
     if repository.promisor is None:
         return
     done = await git(repository.git, "rev-list", "--objects", "--missing=print", f"{commit}^{{tree}}", limit=2**30)
@@ -96,8 +96,8 @@ async def _assert_whole(repository: Repository, commit: str) -> None:
 
 
 async def dirt(repository: Repository) -> int:
-    """Count the paths with uncommitted changes in the user's checkout: they are not in the base."""
-    # The index is only read: GIT_OPTIONAL_LOCKS=0. Filters of the user's own would run here, so none are known.
+    """Count the paths with uncommitted changes in the user's checkout, which agents do not see."""
+    # The index is only read: GIT_OPTIONAL_LOCKS=0. The user's own filters would run here, so they are disabled.
     gitdir = await own_gitdir(repository.top)
     no_filters = await without_filters(repository)
     done = await git(
@@ -126,10 +126,10 @@ async def _facts(path: Path, environ: Mapping[str, str]) -> tuple[Path, Path, st
         timeout=TIMEOUT,
     )
     said = done.stdout.decode(errors="surrogateescape").removesuffix("\n")
-    lines = said.split("\n")  # splitlines() would also cut a path at U+2028 and its like
+    lines = said.split("\n")  # splitlines() would also split a path at U+2028 and the like
     if not done.ok:
         raise BadRepository(path, _why_not(lines, done.stderr.decode(errors="replace")))
-    if len(lines) != len(FACTS) - 1 or "\r" in said:  # --path-format says nothing itself
+    if len(lines) != len(FACTS) - 1 or "\r" in said:  # --path-format itself prints nothing
         raise BadRepository(path, "its path contains a line break, which git does not support; move it")
     common, top = Path(lines[3]), Path(lines[4])
     return top.resolve(), common.resolve(), lines[2], lines[1] == "true"
@@ -161,7 +161,7 @@ def _why_not(lines: list[str], stderr: str) -> str:
 
 
 def _users(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for questions that the user's own configuration decides; they start no program."""
+    """Return the environment for questions that the user's own configuration decides; they start no program."""
     user = {name: environ[name] for name in ("HOME", "XDG_CONFIG_HOME") if name in environ}
     safe = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("GIT_CONFIG")}
     return {**safe, **user, "GIT_CEILING_DIRECTORIES": ""}
@@ -179,7 +179,7 @@ async def _settings(top: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _home(top: Path, common: Path) -> Path:
-    # All worktrees of one repository share one ledger and one set of bases: that of the main checkout.
+    # All worktrees of a repository share the ledger and bases of the main checkout.
     return common.parent if common.name == ".git" and common.parent.is_dir() else top
 
 
@@ -215,7 +215,7 @@ async def _branch(top: Path, common: Path) -> str | None:
 
 
 async def own_gitdir(top: Path) -> Path:
-    """Find the gitdir of the checkout at *top* itself, which is not the common one where that is a linked worktree."""
+    """Find the gitdir of the checkout at *top* itself; for a linked worktree it is not the common one."""
     pointer = top / ".git"
     if pointer.is_dir():
         return pointer
@@ -227,7 +227,7 @@ async def without_filters(repository: Repository) -> tuple[str, ...]:
     """Return options that disable the user's filters, which are programs."""
     done = await git(repository.git, "config", "--name-only", "--get-regexp", r"^filter\..*", accept=(0, 1))
     listed = done.stdout.decode(errors="surrogateescape")
-    # An empty program is no program: git then takes the file as it is.
+    # An empty command is no filter: git then takes the file as it is.
     return tuple(word for key in sorted(set(listed.split())) for word in ("-c", f"{key}=", "-c", _not_required(key)))
 
 
@@ -246,7 +246,7 @@ async def list_ignored_files(repository: Repository, patterns: Path) -> tuple[st
     named = (await git(gitdir, *listing, env=env, limit=MOST_BYTES)).stdout.split(b"\0")[:-1]
     if not named:
         return ()
-    # Each name begins with a dot, because what this command is given could else be magic.
+    # Each name begins with a dot, because this command's arguments could otherwise be pathspec magic.
     asked = b"".join(b"./" + name + b"\0" for name in named)
     env["GIT_LITERAL_PATHSPECS"] = "0"
     done = await git(gitdir, "check-ignore", "-z", "--stdin", env=env, stdin=asked, accept=(0, 1), limit=MOST_BYTES)

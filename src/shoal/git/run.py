@@ -7,7 +7,7 @@ from shoal import proc
 from shoal.errors import GitFailed
 from shoal.model.command import Command, ProcessLimits
 
-# Shown inert against 22 attacks: no hook, filter, driver, fsmonitor, pager, helper or lazy fetch is started.
+# Verified against 22 attacks: no hook, filter, driver, fsmonitor, pager, helper or lazy fetch is started.
 FLAGS = tuple(
     word
     for setting in (
@@ -22,7 +22,7 @@ FLAGS = tuple(
         "core.splitIndex=false",
         "core.quotePath=true",
         "core.fsync=committed,reference",
-        # another git of the user's holds these for an instant, or for as long as it packs refs
+        # another git of the user holds these briefly, or while it packs refs
         "core.filesRefLockTimeout=10000",
         "core.packedRefsTimeout=10000",
         "commit.gpgSign=false",
@@ -32,7 +32,7 @@ FLAGS = tuple(
         "gc.auto=0",
         "maintenance.auto=false",
         "safe.bareRepository=explicit",
-        # Whose repository it is was asked by `inspect`, with the user's own configuration.
+        # `inspect` has asked whose repository it is, with the user's own configuration.
         "safe.directory=*",
         "protocol.allow=never",
         "advice.detachedHead=false",
@@ -58,7 +58,7 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 
 TIMEOUT = 600.0
-# Agents' branches are looked at with the user's own: none of their trees, files or attributes is to take the host's
+# Agents' branches are read together with the user's: none of their trees, files or attributes may take the host's
 # memory, or a processor for long.
 LIMITS = ProcessLimits(memory_bytes=3 * 2**30, cpu_seconds=300)
 

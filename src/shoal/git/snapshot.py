@@ -19,12 +19,12 @@ WHO = {
 }
 
 CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
-# What can make git run something, or look elsewhere.
+# What can make git run something, or read elsewhere.
 FOREIGN = ("config.worktree", "commondir", "info", "hooks", "objects/info")
 
 
 async def snapshot(folder: Path, hidden: Path) -> tuple[Repository, str]:
-    """Commit all files of *folder*, ignored ones too, to the repository *hidden*; nothing is written in the folder."""
+    """Commit all files of *folder*, even ignored ones, to the repository *hidden*; nothing is written to *folder*."""
     if any(place.is_symlink() for place in (hidden.parent, hidden, hidden / "objects", hidden / "refs")):
         raise BadInput(
             f"{hidden.parent} is or contains a symbolic link, but Shoal keeps its own state there; remove it"
@@ -41,7 +41,7 @@ async def snapshot(folder: Path, hidden: Path) -> tuple[Repository, str]:
 
 
 def _write_config(hidden: Path) -> None:
-    """Write the configuration anew: a folder may come from anywhere, with a `.shoal` in it that runs filters."""
+    """Rewrite the configuration: a folder may come from anywhere, with a `.shoal` whose configuration runs filters."""
     for name in FOREIGN:
         place = hidden / name
         if place.is_dir() and not place.is_symlink():
@@ -54,7 +54,7 @@ def _write_config(hidden: Path) -> None:
 
 
 def repository_of_snapshot(folder: Path, hidden: Path) -> Repository:
-    """Describe the repository *hidden*, made by `snapshot`, that stands for *folder*."""
+    """Describe the repository *hidden*, made by `snapshot`, which represents *folder*."""
     return Repository(
         top=folder,
         home=folder,
@@ -70,7 +70,7 @@ def repository_of_snapshot(folder: Path, hidden: Path) -> Repository:
 
 
 def is_hidden(repository: Repository) -> bool:
-    """Return whether *repository* is a hidden one that stands for a plain folder."""
+    """Return whether *repository* is a hidden one that represents a plain folder."""
     return repository.git.parent == repository.home / ".shoal"
 
 

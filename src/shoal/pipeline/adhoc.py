@@ -1,4 +1,4 @@
-"""A plan for work that was named on the command line, without any file."""
+"""Make a plan for tasks that were given on the command line, without a file."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,8 +20,8 @@ def adhoc(
 ) -> Plan:
     """Make one step per task, or one per task and agent where several agents do the same work.
 
-    *workers* says how many of each agent; *assigned* is by the names of task and agent. The sandbox and the like are
-    the plan's defaults: lay others over them with `dataclasses.replace`.
+    *workers* is the number of each agent; *assigned* is by task name and agent name. The sandbox and the like have the
+    plan's defaults: override them with `dataclasses.replace`.
     """
     many = len(workers) > 1
     steps = tuple(

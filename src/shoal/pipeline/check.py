@@ -1,6 +1,6 @@
-"""What a document's values mean together: names, references, exclusions.
+"""Check what a document's values mean together: names, references, exclusions.
 
-The checks read the tree and pass over what has the wrong shape, so that all problems come out at once.
+The checks read the tree and skip what has the wrong shape, so that all problems are reported at once.
 """
 
 import itertools
@@ -57,7 +57,7 @@ VERIFY_HINT = "`verify` is the same for every run; use what is in the repository
 
 
 def find_untemplated(tree: Node, name: str) -> Iterator[Problem]:
-    """Find places in texts that nothing is filled into; braces that name nothing of ours are left as they are."""
+    """Find placeholders in texts that are never filled in; other braces are left alone."""
     for entry in entries(find(tree, "agents")).values():
         yield from _problems(find(entry.value, "command"), name, AGENT_HINT)
         yield from _problems(find(entry.value, "args"), name, AGENT_HINT)
@@ -102,7 +102,7 @@ def _in_text(written: Text, name: str, hint: str) -> Iterator[Problem]:
 
 
 def meaning_problems(tree: Node, name: str, files: Mapping[str, str]) -> Iterator[Problem]:
-    """Find all that is wrong with the meaning of *tree*; *files* are the system prompts beside it, by persona."""
+    """Find everything wrong with the meaning of *tree*; *files* are the system prompts in files, by persona."""
     check = _DocumentCheck(tree, name, files)
     yield from check.top()
     yield from check.agents()
@@ -128,7 +128,7 @@ WHOSE = {
     "budget": "`adapter: python`, and with clients,",
     "replies": "`adapter: python`",
 }
-"""With which kinds of agent a key goes."""
+"""The kinds of agent that a key applies to."""
 FOREIGN = {
     "command": ("args", "refresh_login", "script", "script_file", "model", "tools", "budget", "replies"),
     "scripted": ("command", "args", "refresh_login", "model", "tools", "budget", "replies"),
@@ -149,7 +149,7 @@ def foreign_keys(adapter: str) -> tuple[str, ...]:
 
 
 class _DocumentCheck:
-    """One look over one document."""
+    """Checks one document."""
 
     def __init__(self, tree: Node, name: str, files: Mapping[str, str]) -> None:
         self.tree = tree
@@ -159,7 +159,7 @@ class _DocumentCheck:
         inside = [step for pipeline in pipelines for step in items(find(pipeline, "steps"))]
         self.known_pipelines = dict.fromkeys(label for pipeline in pipelines if (label := text(find(pipeline, "name"))))
         self.looped = {label for step in inside if value_of(step, "loop") and (label := text(find(step, "pipeline")))}
-        """Those that are done again and again, as a step of another."""
+        """The pipelines that are repeated, as a step of another."""
 
     def top(self) -> Iterator[Problem]:
         yield from self._exclusive(self.tree, "steps", "pipelines")
@@ -222,7 +222,7 @@ class _DocumentCheck:
         yield from text_problems(titled, self.tree, self.name, self.files, is_looped=pipeline in self.looped)
 
     def _needs(self, steps: Mapping[str, Fields]) -> Iterator[Problem]:
-        """Find needs that are not there, and steps that wait for each other for ever."""
+        """Find unknown needs, and cycles of needs."""
         waits: dict[str, list[str]] = {}
         for label, step in steps.items():
             needs = [node for node in list_needs(step) if text(node) is not None]

@@ -1,4 +1,4 @@
-"""Kinds of field that the shapes of documents are made of."""
+"""Field types of document shapes."""
 
 import shlex
 from functools import lru_cache
@@ -26,12 +26,12 @@ OURS = "ours"
 class Shape(BaseModel):
     """A mapping with known keys; *later* are keys that this version does not support yet."""
 
-    # Built when it is first used: a whole file asks for one shape, and each of its parts need not be built alone.
+    # Built on first use: a whole file uses one shape, and its parts need not be built alone.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True, defer_build=True)
 
     later: ClassVar[frozenset[str]] = frozenset()
     refused: ClassVar[dict[str, str]] = {}
-    """Keys that have a sentence of their own for why they are refused."""
+    """Refused keys, each with a sentence that says why."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -45,7 +45,7 @@ class Shape(BaseModel):
 
 @lru_cache(maxsize=256)  # in a large document it is asked of every step
 def nearest_key(shape: type[Shape], name: str) -> str | None:
-    """Return the key of *shape* that an unknown *name* was probably to be, if one is near."""
+    """Return the key of *shape* that an unknown *name* probably means, if one is close."""
     known = _list_keys(shape)
     return None if name in known else close(name, known)
 
@@ -76,7 +76,7 @@ def _seconds(value: object) -> float:
 
 
 def words_for_booleans(value: object) -> object:
-    """Take `true` and `false` in a command, which YAML reads as yes and no, for the programs of those names."""
+    """Turn `true` and `false` in a command, which YAML reads as booleans, into the programs of those names."""
     if isinstance(value, list):
         return [words_for_booleans(word) for word in value]
     return str(value).lower() if isinstance(value, bool) else value
@@ -116,7 +116,7 @@ def _without_echoes(shape: type[Shape], found: list[ErrorDetails]) -> list[Error
 
 
 def _line(shape: type[Shape], details: ErrorDetails) -> InitErrorDetails:
-    """Word what is wrong with a key of *shape* itself, and hand the rest on as it is."""
+    """Describe a problem with a key of *shape* itself; pass others on unchanged."""
     kind: str | PydanticCustomError = details["type"]
     if details["type"] == "extra_forbidden" and len(details["loc"]) == 1:
         kind = PydanticCustomError(UNKNOWN_KEY, "{sentence}", {"sentence": _unknown(shape, str(details["loc"][0]))})

@@ -1,4 +1,4 @@
-"""What `base: needs` would build on: steps of one worker or a chosen one, through gates and pipelines inside."""
+"""Check `base: needs`: which steps' work it would build on, through gates and nested pipelines."""
 
 import graphlib
 import itertools
@@ -29,7 +29,7 @@ def on_conflict_problems(step: Fields, at: Callable[[Position, str], Problem]) -
 
 
 def base_problems(step: Fields, steps: Steps, tree: Node, at: Callable[[Position, str], Problem]) -> Iterator[Problem]:
-    """Find why *step*, one of *steps*, cannot have the tree of its needs, where it asks for it."""
+    """Find why *step*, one of *steps*, cannot start from the work of its needs, if it asks for that."""
     base = find(step, "base")
     if base is None or text(base) != "needs":
         return
@@ -46,7 +46,7 @@ def base_problems(step: Fields, steps: Steps, tree: Node, at: Callable[[Position
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A step among those of its pipeline, and the step that this pipeline is, if any."""
+    """A step in its pipeline, and the step that runs this pipeline, if any."""
 
     label: str
     steps: Steps
@@ -58,7 +58,7 @@ class _Place:
 
 
 def _sources(start: _Place, tree: Node) -> Iterator[_Place]:
-    """Yield the steps whose work *start* hands on: it may be a gate, or a pipeline, which have none of their own."""
+    """Yield the steps whose work *start* passes on: gates and pipelines have none of their own."""
     pipelines = {text(find(pipeline, "name")): pipeline for pipeline in items(find(tree, "pipelines"))}
     seen: set[tuple[int, int]] = set()
     waiting = [start]
@@ -78,7 +78,7 @@ def _sources(start: _Place, tree: Node) -> Iterator[_Place]:
 
 
 def _before(place: _Place) -> list[_Place]:
-    """Give what a gate hands on: the work of its needs, and at the start of a pipeline that of the pipeline's needs."""
+    """Return what a gate passes on: the work of its needs; at the start of a pipeline, that of the pipeline's needs."""
     while not (needs := _needs(place.step, place.steps)) and place.outer is not None:
         place = place.outer
         if text(value_of(place.step, "base")) not in (None, "auto", "needs"):
@@ -87,7 +87,7 @@ def _before(place: _Place) -> list[_Place]:
 
 
 def _last(pipeline: Node, outer: _Place) -> list[_Place]:
-    """Return the last steps of a pipeline: those that no other step of it needs."""
+    """Return the last steps of a pipeline: those that no other step in it needs."""
     found = [step for step in items(find(pipeline, "steps")) if isinstance(step, Fields)]
     steps = {label: step for step in found if (label := title(step)) is not None}
     needed = {need for step in steps.values() for need in _needs(step, steps)}
@@ -99,7 +99,7 @@ def _needs(step: Fields, steps: Steps) -> list[str]:
 
 
 def has_several_workers(step: Fields, tree: Node) -> bool:
-    """Say whether more than one does the same work, `concurrency` being clamped; the work of a matrix goes together."""
+    """Return whether several workers do the same work, after clamping `concurrency`; a matrix's work goes together."""
     most = _number(find(tree, "runtime", "max_concurrent_workers"), DEFAULT_WORKERS)
     return min(_number(find(step, "concurrency"), 1), most) > 1
 
@@ -109,14 +109,14 @@ def _number(node: Node | None, otherwise: int) -> int:
 
 
 EXACT = 300
-"""Steps up to which the bound is the true one; more are bounded by chains, which takes no time."""
+"""Up to this number of steps the bound is exact; beyond, chains give an upper bound in no time."""
 
 
 def width(needs: Mapping[str, Collection[str]], workers: Mapping[str, int]) -> int:
-    """Return how many of *workers* can be at work at once, by what needs what; never too few.
+    """Return how many of *workers* can run at once, judging by their needs; never too few.
 
-    By Dilworth's theorem that many chains cover all of them, each worker once; and to cover by as few chains as can be
-    is to match as many workers as can be with one that comes later in the same chain.
+    By Dilworth's theorem, that many chains cover all of them, each worker once. Covering with the fewest chains means
+    matching as many workers as possible with one that comes later in the same chain.
     """
     order = tuple(graphlib.TopologicalSorter(needs).static_order())
     if len(order) > EXACT:
@@ -136,7 +136,7 @@ def _chains(order: Sequence[str], needs: Mapping[str, Collection[str]]) -> list[
 
 
 def earlier(order: Sequence[str], needs: Mapping[str, Collection[str]]) -> list[int]:
-    """Return for each step, as bits, all that must end before it starts."""
+    """Return for each step, as bits, everything that must end before it starts."""
     place = {name: index for index, name in enumerate(order)}
     found: list[int] = []
     for name in order:

@@ -1,4 +1,4 @@
-"""JSON Schemas, compiled without ever fetching anything."""
+"""Compile JSON Schemas without ever fetching anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 200
 
 
 class BadSchema(BadInput):
-    """What is no schema; *path* leads to what is wrong in it."""
+    """An invalid schema; *path* leads to the fault."""
 
     def __init__(self, why: str, path: tuple[str | int, ...] = ()) -> None:
         super().__init__(f"this is not a usable JSON Schema: {printable(why)}")
@@ -24,14 +24,14 @@ class BadSchema(BadInput):
 
 
 def compile_schema(schema: dict[str, object] | bool) -> Validator:
-    """Compile *schema*; raise `BadSchema` for one that is malformed, or that refers to what is not in it."""
+    """Compile *schema*; raise `BadSchema` if it is malformed, or refers to something outside itself."""
     try:
         import jsonschema_rs  # 31 ms, which only its users pay for
     except ImportError:
         remedy = "`pip install jsonschema-rs`"
         raise Unavailable("a contract of type json_schema", "jsonschema-rs is not installed", remedy) from None
     try:
-        # Offline: a reference to a file or an address would be read or fetched by whoever checks.
+        # Offline: otherwise whoever checks would read or fetch what a reference names.
         return jsonschema_rs.validator_for(schema, offline=True)
     except jsonschema_rs.ValidationError as error:
         why = " ".join(error.message.split("\n")[0].split())[:SHOWN]
@@ -41,7 +41,7 @@ def compile_schema(schema: dict[str, object] | bool) -> Validator:
 
 
 def canonical(schema: dict[str, object] | bool) -> str:
-    """Check *schema* and write it as one text; raise `BadSchema`."""
+    """Check *schema* and return it as canonical text; raise `BadSchema`."""
     try:
         text = canonical_schema(schema)
     except (ValueError, RecursionError) as error:

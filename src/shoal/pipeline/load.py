@@ -25,7 +25,7 @@ Reader = Callable[[str, int], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A checked file: its shape, its places, and the texts that stood in files beside it.
+    """A checked file: its shape, its tree, and the texts of the files that it names.
 
     *system_prompts* are by the name of their persona, *scripts* (canonical JSON) by the name of their agent, *schemas*
     by the name of their file.
@@ -40,7 +40,7 @@ class Document:
 
 
 def load(path: Path) -> Document:
-    """Read the file at *path* and those that it names; raise `BadDocument` with all that is wrong."""
+    """Load the file at *path* and those that it names; raise `BadDocument` with all problems."""
     name = str(path)
     try:
         content = _read(path, MAX_BYTES)
@@ -75,7 +75,7 @@ def parse(content: str, name: str, *, read: Reader | None = None) -> Document:
 
 
 class _ReferencedFiles:
-    """The files that one document names, and what is wrong with them."""
+    """The files that a document names, and their problems."""
 
     def __init__(self, tree: Node, name: str, read: Reader) -> None:
         self.tree = tree
@@ -134,7 +134,7 @@ def _decode(content: bytes, name: str) -> str:
 
 
 def beside(path: Path) -> Reader:
-    """Read files by their paths from the folder of *path*."""
+    """Return a reader of files by their paths relative to the folder of *path*."""
     return lambda file, most: _read(path.parent / file, most)
 
 
@@ -143,7 +143,7 @@ def _nowhere(file: str, most: int) -> bytes:
 
 
 def _read(path: Path, most: int) -> bytes:
-    """Read a plain file; a folder, a device or a fifo is refused."""
+    """Read a regular file; a folder, a device or a fifo is refused."""
     try:
         with open(path, "rb", opener=_unwaiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -18,7 +18,7 @@ def is_name(text: str) -> bool:
 
 
 def slug(text: str, *, otherwise: str = "step") -> str:
-    """Make the nearest name out of any text."""
+    """Make a valid name from any text."""
     dashed = re.sub(r"[^a-z0-9]+", "-", text[:1000].lower()).strip("-")
     return dashed[:LONGEST].rstrip("-") or otherwise
 
@@ -29,7 +29,7 @@ OWN_FILE = "shoal.yaml"
 def own_file(folder: Path) -> Path:
     """Return the file that applies in *folder*; if there is none, the path where it would be.
 
-    Outside of a repository no other folder is looked at: what lies above may be anybody's.
+    Outside a repository, no other folder is searched: parents may belong to anybody.
     """
     for number, place in enumerate(_places(folder)):
         if (place / OWN_FILE).is_file():

@@ -1,4 +1,4 @@
-"""Document to plan: one pipeline with those inside of it, every stage settled."""
+"""Make a plan from a document: one pipeline with its nested ones, every stage resolved."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +24,9 @@ from shoal.pipeline.tree import find, position
 
 STACKED = ("auto", "needs")
 LONGEST_NAME = 180
-"""A session, its branch and its files are named after its step, and a file system takes 255 bytes."""
+"""A session, its branch and its files are named after its step, and file names are limited to 255 bytes."""
 MOST_INSIDE = 10_000
-"""Steps of pipelines inside of pipelines: ten that each have the next one ten times would be ten thousand millions."""
+"""Steps of nested pipelines: ten levels with ten steps each would be ten thousand million."""
 
 
 def plan(
@@ -37,11 +37,11 @@ def plan(
     given: Input = None,
     is_trial: bool = False,
 ) -> Plan:
-    """Make the plan of one pipeline; `None` means the only one that is no step of another.
+    """Make the plan of one pipeline; `None` means the only one that is not a step of another.
 
-    *environ* is what `{from: NAME}` is read from, *given* what `{{ input }}` stands for; a plan that is made on trial
-    goes without. Raises `UnknownName` for a pipeline that is not there, `BadDocument` for a host variable or an input
-    that is not.
+    *environ* provides `{from: NAME}`, *given* is `{{ input }}`; a trial plan does without. Raises `UnknownName` for an
+    unknown pipeline, `BadDocument` for a missing host variable or
+    input.
     """
     chosen = _choose_pipeline(document, pipeline)
     settling = StepResolver(document=document, environ=environ, notes=[chosen.note] if chosen.note else [])
@@ -76,7 +76,7 @@ def plan(
 
 
 def agent(document: Document, name: str, *, environ: Mapping[str, str]) -> AgentSpec:
-    """Return one agent of *document*, for work that is not in it."""
+    """Return one agent of *document*, for work outside its pipelines."""
     if name not in document.shape.agents:
         raise UnknownName("agent", name, document.shape.agents)
     settling = StepResolver(document=document, environ=environ)
@@ -109,11 +109,11 @@ class _Chosen:
     path: tuple[str | int, ...]
     steps: Sequence[StepShape]
     note: str | None = None
-    """Why it is the one, where nobody said it."""
+    """Why it was chosen, if nobody named it."""
 
 
 def _stages(settling: StepResolver, chosen: _Chosen, outer: str = "") -> tuple[Stage, ...]:
-    """Settle the steps of one pipeline; inside of another, their names begin with that of its step."""
+    """Resolve the steps of a pipeline; the names of nested ones begin with that of the outer step."""
     return tuple(_stage(settling, shape, (*chosen.path, index), outer) for index, shape in enumerate(chosen.steps))
 
 
@@ -147,7 +147,7 @@ def _stage(settling: StepResolver, shape: StepShape, path: tuple[str | int, ...]
 
 
 def _inside(settling: StepResolver, pipeline: str, path: tuple[str | int, ...], outer: str) -> tuple[Stage, ...]:
-    """Settle the pipeline that the step at *path* is, unless that would take for ever."""
+    """Resolve the nested pipeline at *path*, unless that would take forever."""
     if len(outer) > LONGEST_NAME or settling.inside > MOST_INSIDE:  # both are reported already
         return ()
     inner = {chosen.name: chosen for chosen in _pipelines(settling.document)}[pipeline]
@@ -160,7 +160,7 @@ def _inside(settling: StepResolver, pipeline: str, path: tuple[str | int, ...], 
 
 
 def _agent_texts(*tasks: ResolvedTask) -> Iterator[str]:
-    """Yield the texts of agents and personas that come with a step."""
+    """Yield the texts of agents and personas that belong to a step."""
     for task in tasks:
         yield task.system_prompt
         yield from (text for name, text in task.env.items() if name not in task.secrets)

@@ -1,4 +1,4 @@
-"""What is wrong with a document, where, and what would be right."""
+"""A document's problems: what is wrong, where, and what would be right."""
 
 import difflib
 import itertools
@@ -35,7 +35,7 @@ class Problem:
 
 
 class BadDocument(BadInput):
-    """A document that cannot be used, with all that is wrong in it."""
+    """An invalid document, with all of its problems."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(set(problems), key=_order))
@@ -63,12 +63,12 @@ def key(name: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape what would move a terminal's cursor or turn its text round."""
+    """Escape characters that would move a terminal's cursor or reverse its text."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint: the nearest known name, or all of them."""
+    """Return a hint: the closest known name, or all of them."""
     names = [printable(candidate) for candidate in itertools.islice(known, CANDIDATES)]
     near = close(name, names)
     return f"did you mean `{near}`?" if near else f"known: {', '.join(names) or 'none'}"

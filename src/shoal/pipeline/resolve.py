@@ -1,4 +1,4 @@
-"""One step of a document as settled work: defaults, nearest-wins, the clamp and the host's variables."""
+"""Resolve one step of a document: defaults, precedence, clamping, and the host's variables."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from shoal.pipeline.value_types import FromHost
 
 @dataclass(frozen=True, slots=True)
 class ReservedName:
-    """A variable of the host, and where it was asked for."""
+    """A host variable, and where it was requested."""
 
     variable: str
     at: Position
@@ -34,29 +34,29 @@ class ReservedName:
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """Names with their values, and which of them came from the host."""
+    """Variables with their values, and which of them came from the host."""
 
     values: dict[str, str]
     taken: dict[str, ReservedName]
 
     @property
     def secrets(self) -> frozenset[str]:
-        """Name those whose values are never shown."""
+        """Return the names whose values are never shown."""
         return frozenset(self.taken)
 
     @property
     def sources(self) -> dict[str, str]:
-        """Return which of the host's variables each of them came from."""
+        """Return the host variable of each of them."""
         return {name: reserved.variable for name, reserved in self.taken.items()}
 
     def under(self, nearer: "Variables") -> "Variables":
-        """Lay *nearer* over these: a literal in place of a secret is a secret no more."""
+        """Apply *nearer* on top of these: a literal replaces a secret."""
         kept = {name: value for name, value in self.taken.items() if name not in nearer.values}
         return Variables(self.values | nearer.values, kept | nearer.taken)
 
 
 def system_prompt(words: str, compliance: str, sub_agents: int, permissions: Permissions | None) -> str:
-    """Put the sections together in their order: contract compliance, concurrency (seed 001), restrictions."""
+    """Join the sections in order: contract compliance, concurrency (seed 001), restrictions."""
     sections = (
         words.rstrip(),
         compliance,
@@ -78,7 +78,7 @@ def _offer(sub_agents: int) -> str:
 
 
 def _restrictions(permissions: Permissions | None) -> str:
-    """Return which tools are out of reach; what the wall holds needs no words."""
+    """Describe which tools are forbidden; what the sandbox enforces needs no words."""
     if permissions is None:
         return ""
     lines = []
@@ -100,7 +100,7 @@ _BRACES = re.compile(r"\{\{|\{%")
 
 @dataclass(slots=True, kw_only=True)
 class StepResolver:
-    """One making of a plan: what it has to say besides the steps gathers here."""
+    """Resolves the steps of one plan, and collects its remarks."""
 
     document: Document
     environ: Mapping[str, str]
@@ -108,14 +108,14 @@ class StepResolver:
     problems: list[Problem] = field(default_factory=list)
     reviewers: dict[str, ResolvedTask] = field(default_factory=dict)
     inside: int = 0
-    """How many steps there are of pipelines inside of others."""
+    """How many steps nested pipelines have."""
 
     def refuse(self, path: Path, what: str) -> None:
         """Note what is wrong with the value at *path*."""
         self.problems.append(Problem(self.document.name, position(self.document.tree, path), what))
 
     def step(self, shape: StepShape, path: Path, name: str) -> Step:
-        """Settle a step with work for agents, or a plain command."""
+        """Resolve a step with work for agents, or a plain command."""
         own = shape.has_agent
         persona = self._persona(shape)
         spec = with_persona_model(self.agent(shape.agent or persona.agent or ""), persona) if own else _plain(shape)
@@ -143,7 +143,7 @@ class StepResolver:
         )
 
     def _assert_temperature(self, shape: StepShape, path: Path, spec: AgentSpec) -> None:
-        """Refuse a temperature for a client that takes none: its workers would not differ."""
+        """Refuse a temperature for a client without that setting: its workers would not differ."""
         if spec.adapter not in EVERY or spec.adapter in WITH_TEMPERATURE:
             return
         rows = [index for index, row in enumerate(shape.vary) if row.temperature is not None]
@@ -171,7 +171,7 @@ class StepResolver:
         self.reviewers[name] = self.assignment(shape, (), own, spec)
 
     def resolver(self, how: Merging | None) -> None:
-        """Resolve who resolves conflicts after the run."""
+        """Resolve the agent that resolves conflicts after the run."""
         if how is not None and how.resolver is not None:
             self._reviewer(how.resolver, how.resolver_persona, how.resolver_agent)
 
@@ -186,14 +186,14 @@ class StepResolver:
         )
 
     def _siblings(self, path: Path) -> Sequence[StepShape]:
-        """Return all steps of the pipeline that the step at *path* is of."""
+        """Return all steps of the pipeline that contains the step at *path*."""
         shape = self.document.shape
         if path[0] == "steps" or shape.pipelines is None:
             return shape.steps or ()
         return shape.pipelines[int(path[1])].steps
 
     def assignment(self, shape: StepShape, path: Path, persona: PersonaShape, spec: AgentSpec) -> ResolvedTask:
-        """Settle what one agent is to do, by the nearest word on everything."""
+        """Resolve what an agent has to do, by precedence."""
         variables = self.variables(self._agent_shape(spec), ("agents", spec.name))
         if shape.persona:
             variables = variables.under(self.variables(persona, ("personas", shape.persona)))
@@ -261,7 +261,7 @@ class StepResolver:
         )
 
     def assert_permitted(self, permissions: Permissions | None, variables: Variables) -> None:
-        """Find the variables of the host that *permissions* do not list."""
+        """Find host variables that *permissions* do not list."""
         listed = permissions.env if permissions else None
         for value in variables.taken.values() if listed is not None else ():
             if value.variable not in (listed or ()):
@@ -275,7 +275,7 @@ class StepResolver:
         return Network(nearest) if nearest else None
 
     def setup(self, *nearest: CommonSettings) -> Setup | None:
-        """Return the nearest set-up, of *nearest* or else of the whole run."""
+        """Return the closest set-up: that of *nearest*, or the run's."""
         every: tuple[CommonSettings | RuntimeShape, ...] = (*nearest, self.document.shape.runtime)
         found = next((source.setup for source in every if source.setup is not None), None)
         timeout = next((source.setup_timeout for source in every if source.setup_timeout is not None), None)
@@ -299,7 +299,7 @@ class StepResolver:
         return workers
 
     def _cells(self, shape: StepShape) -> int:
-        """Count the cells of a matrix; one stands for what an artifact will say."""
+        """Count the cells of a matrix; it counts as one if an artifact decides."""
         return len(expand_matrix(shape.strategy.matrix)) if shape.strategy and shape.strategy.matrix else 1
 
     def _clamp(self, shape: StepShape) -> int:
@@ -314,11 +314,11 @@ class StepResolver:
         if shape.max_concurrent_agents > offered:
             self._note(shape, f"max_concurrent_agents {shape.max_concurrent_agents} capped to {offered}")
         promises = compliance(shape.to_contracts(self.document.schemas)) if shape.has_agent else ""
-        # A schema may hold braces, which are meant as they stand.
+        # A schema may contain braces, which are literal.
         return system_prompt(words, _BRACES.sub(r"{{ '\g<0>' }}", promises), offered, permissions)
 
     def variables(self, shape: CommonSettings, path: Path) -> Variables:
-        """Read the environment that *shape* says."""
+        """Read the variables of *shape*."""
         values = {name: self._value(value, (*path, "env", name)) for name, value in shape.env.items()}
         taken = {
             name: ReservedName(value.variable, position(self.document.tree, [*path, "env", name, "from"]))
@@ -361,12 +361,12 @@ def _permissions(shape: CommonSettings) -> Permissions | None:
 
 
 def _plain(shape: StepShape) -> AgentSpec:
-    """Describe the agent of a plain command, which no document names."""
+    """Make the agent of a plain command, which no document defines."""
     return AgentSpec(name="", adapter=PLAIN, command=shape.argv)
 
 
 def _on_failure(shape: StepShape) -> str:
-    """Return the rule; of several tries one good one is enough to choose from, and a matrix may say it its own way."""
+    """Return the rule; with `select`, one success is enough, and a matrix has keys of its own for it."""
     if "on_failure" in shape.model_fields_set:
         return shape.on_failure
     if shape.select is not None:

@@ -1,6 +1,6 @@
-"""The shape of a pipeline file: which keys there are and what kind of value each takes.
+"""The shape of a pipeline file: its keys, and the type of each value.
 
-What the values mean together (names, references, exclusions) is asked in `check`.
+Their meaning together (names, references, exclusions) is checked in `check.py`.
 """
 
 from typing import Annotated, ClassVar
@@ -76,7 +76,7 @@ class RuntimeShape(Shape):
     keep_database: bool = False
     """Keep each agent's database with its results, as the artifact `database`."""
     checkpoints: CheckpointsField = Field(default_factory=CheckpointsShape)
-    """Keep each agent's files while it works: `{minutes: 5}`, a duration like `90s`, or `false` for never."""
+    """Save each agent's files while it works: `{minutes: 5}`, a duration like `90s`, or `false` for never."""
     notify: NotifyField = Field(default_factory=NotifyShape)
     """How to notify you when the run ends, needs you or conflicts: `bell`, `desktop`, a list of them, or a mapping."""
     telemetry: TelemetryField | None = None

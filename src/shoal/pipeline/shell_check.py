@@ -1,4 +1,4 @@
-"""Places in the texts of shells: each must be certain to be read as one value, before any agent starts."""
+"""Check placeholders in shell commands: before any agent starts, each must be certain to stay a single value."""
 
 from collections.abc import Iterator
 
@@ -23,12 +23,12 @@ READ_AS = {
     "perl": "$ENV{NAME}", "ruby": 'ENV["NAME"]', "php": 'getenv("NAME")', "lua": 'os.getenv("NAME")',
     "Rscript": 'Sys.getenv("NAME")', "jq": "env.NAME", "yq": "strenv(NAME)", "make": "$$NAME in its recipe",
 }  # fmt: skip
-"""How programs read a variable."""
+"""How programs interpret a variable."""
 AS_SHELL = '"$NAME"'
 
 
 def shell_problems(step: Node, name: str) -> Iterator[Problem]:
-    """Find places in the shell texts, commands and variables of *step* whose values could become more than values."""
+    """Find placeholders in the commands and variables of *step* whose values could become code."""
     for variable, entry in entries(find(step, "env")).items():
         if isinstance(entry.value, Scalar) and RUN_FROM.fullmatch(variable):
             yield from _Check(step, name).run_variable(entry.value, variable)
@@ -48,14 +48,14 @@ def _commands(step: Node) -> Iterator[Scalar | Items]:
 
 
 class _Check:
-    """One look at the commands of one step."""
+    """Checks the commands of one step."""
 
     def __init__(self, step: Node, name: str) -> None:
         self.name = name
         self.has_items = value_of(find(step, "strategy"), "items_source") is not None
 
     def run_variable(self, node: Scalar, variable: str) -> Iterator[Problem]:
-        """Look at the value of a variable that programs run."""
+        """Check the value of a variable that programs execute."""
         written = Text.of(node)
         for place in find_placeholders(written.text).places:
             if not self._is_ours(place.text, "input"):
@@ -83,7 +83,7 @@ class _Check:
                 yield self._problem(written, place.origin, why)
 
     def argv(self, node: Items) -> Iterator[Problem]:
-        """Look at a list of words: one of them may be a shell's text, others another program's code."""
+        """Check an argument list: one of its words may be a shell command, others code of another program."""
         nodes = [item for item in node.items if isinstance(item, Scalar)]
         script = script_index([str(scalar.value) for scalar in nodes])
         words, places = list[Word](), dict[int, tuple[Scalar, Placeholder]]()
@@ -103,7 +103,7 @@ class _Check:
                 yield self._problem(Text.of(scalar), place.origin, why)
 
     def _why_not_code(self, found: CodePlaceholder | None, written: str) -> str | None:
-        """Return why the place cannot be a part of a program's code, or `None`."""
+        """Return why the placeholder cannot be part of a program's code, or `None`."""
         if found is None or found.takes(written) or self._is_ours(written):
             return None
         if found.program == "":
@@ -122,7 +122,7 @@ class _Check:
         return f"{what}; {_by_variable(written, READ_AS.get(found.program, AS_SHELL))}"
 
     def _is_ours(self, written: str, *others: str) -> bool:
-        """Return whether all that a place names is the author's, Shoal's or of *others*: nothing that an agent said."""
+        """Return whether all of a placeholder's names are the author's, Shoal's or in *others*, never an agent's."""
         try:
             paths = [use.path.split(".") for use in uses(written)]
         except BadTemplate:

@@ -19,7 +19,7 @@ from shoal.pipeline.shape import FileShape, PersonaShape, RuntimeShape
 from shoal.pipeline.templates.template import is_plain
 
 STUB = {"adapter": "command", "command": ["true"]}
-"""Stands for an agent that is known elsewhere."""
+"""A placeholder for an agent that is defined elsewhere."""
 PLACE = "agent-of-the-task"
 
 AgentNamed = Callable[[str], AgentSpec]
@@ -27,7 +27,7 @@ AgentNamed = Callable[[str], AgentSpec]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonaSources:
-    """Where personas are found: those of the program, and those of the project's own file."""
+    """The sources of personas: the program's own, and those of the project's file."""
 
     folder: Path
     environ: Mapping[str, str]
@@ -47,7 +47,7 @@ class PersonaSources:
     def role(
         self, name: str, persona: str | None, words: str | None, promises: Mapping[str, object], agent: AgentNamed
     ) -> Role:
-        """Settle the task *name*, whose *persona* may be none, with *words* as its own system prompt."""
+        """Resolve the task *name* with its *persona*, which may be `None`; *words* is its own system prompt."""
         step = self._step(name, promises)
         shape = PersonaShape() if persona is None else self._persona(persona)
         document = self._document(step)
@@ -87,7 +87,7 @@ class PersonaSources:
         return ready, folders
 
     def _step(self, name: str, promises: Mapping[str, object]) -> Document:
-        """Read what the task promises, as a step of a file; reviewers may be any that the project's file knows."""
+        """Read the task's promises like a step of a file; reviewers may be any that the project's file defines."""
         shape = self.own.shape if self.own else FileShape()
         agents = {**dict.fromkeys(shape.agents, STUB), PLACE: STUB}
         personas = {known: {"agent": PLACE} for known in shape.personas}
@@ -95,7 +95,7 @@ class PersonaSources:
         return _parse({"agents": agents, "personas": personas, "steps": [step]}, f"task {name}", self.folder)
 
     def _document(self, step: Document) -> Document:
-        """Lay the step beside the agents and personas of the project's file, whose `runtime` is not its own."""
+        """Put the step beside the agents and personas of the project's file, without its `runtime`."""
         if self.own is None:
             return replace(step, shape=step.shape.model_copy(update={"agents": {}, "personas": {}}))
         shape = self.own.shape.model_copy(update={"runtime": RuntimeShape()})

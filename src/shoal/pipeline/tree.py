@@ -1,4 +1,4 @@
-"""A YAML document as frozen nodes that know where they stand."""
+"""A YAML document as frozen nodes that know their positions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ Plain = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A single value, and the text that it was written as."""
+    """A single value, and its original text."""
 
     at: Position
     text: str
     value: Plain
     inside: Position | None = None
-    """Where its first sign stands, if its lines are those of the file: on one line, or in a block that `|` opens."""
+    """Where its first character is, if its lines are those of the file: on one line, or in a `|` block."""
 
     height = 0
 
@@ -63,14 +63,14 @@ def plain(node: Node) -> object:
 
 
 def find(node: Node | None, *path: str | int) -> Node | None:
-    """Follow *path* down, or return `None` where it ends early."""
+    """Follow *path* down, or return `None` if it ends early."""
     for part in path:
         node = _child(node, part)
     return node
 
 
 def position(tree: Node, path: Path) -> Position:
-    """Return where the deepest part of *path* that there is stands."""
+    """Return the position of the deepest existing part of *path*."""
     node: Node | None = tree
     at = tree.at
     for part in path:
@@ -82,7 +82,7 @@ def position(tree: Node, path: Path) -> Position:
 
 
 def key_position(tree: Node, path: Path) -> Position:
-    """Return where the last key of *path* stands, not its value."""
+    """Return the position of the last key of *path*, not of its value."""
     parent = find(tree, *path[:-1])
     if isinstance(parent, Fields) and path[-1] in parent.entries:
         return parent.entries[str(path[-1])].at

@@ -1,4 +1,4 @@
-"""Pydantic's findings as our sentences, each at its place in the text."""
+"""Translate pydantic's errors into our sentences, each at its position in the text."""
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -27,7 +27,7 @@ _BOUNDS = {
 
 
 def shape_problems(shape: type[BaseModel], tree: Node, name: str) -> list[Problem]:
-    """Return all in which *tree* does not have the *shape*."""
+    """Return all problems of *tree* with its *shape*."""
     try:
         shape.model_validate(plain(tree))
     except ValidationError as error:

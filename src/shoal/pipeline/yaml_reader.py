@@ -1,4 +1,4 @@
-"""Text to tree: bounded in size, depth, nodes and aliases, so that no document can hurt us."""
+"""Parse YAML text into a tree: limited in size, depth, nodes and aliases, so that no document can harm us."""
 
 import re
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 
 def resolve(written: str) -> Plain:
-    """Return what a plain scalar stands for; what is too long to be a number is text."""
+    """Return the value of a plain scalar; a number that is too long stays text."""
     if written in _WORDS:
         return _WORDS[written]
     if len(written) > MAX_DIGITS:
@@ -58,7 +58,7 @@ OPENING = {"'": "quote", '"': "quote", "[": "bracket", "{": "brace"}
 
 
 def not_yaml(error: YAMLError, text: str, name: str) -> Problem:
-    """Make a problem of what the parser raised."""
+    """Make a problem from the parser's error."""
     if not isinstance(error, MarkedYAMLError):
         return Problem(name, None, "this is not YAML: it cannot be read")
     at, began = _position(error.problem_mark), _position(error.context_mark)
@@ -73,7 +73,7 @@ def _position(mark: object) -> Position | None:
 
 
 def _hint(lines: list[str], at: Position, began: Position) -> str | None:
-    """Return a remedy, by the characters at the position: the parser's own message is not for users."""
+    """Suggest a fix from the characters at the position: the parser's own message is not for users."""
     sign, before = _sign(lines, at), _line(lines, at)[: at.column - 1]
     if sign == "\t":
         return "indent with spaces, not with tabs"
@@ -119,14 +119,14 @@ _UNFIT = re.compile("[\0\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A tree, and what was wrong with its form but did not hinder the reading."""
+    """A tree, and problems of its form that did not prevent parsing."""
 
     tree: Node
     problems: tuple[Problem, ...]
 
 
 def compose(text: str, name: str) -> Composed:
-    """Read one YAML document, or raise `BadDocument` where its form makes going on impossible or unsafe."""
+    """Parse one YAML document, or raise `BadDocument` if its form makes that impossible or unsafe."""
     _refuse_unfit(text, name)
     builder = _Builder(name, text)
     try:
@@ -134,13 +134,13 @@ def compose(text: str, name: str) -> Composed:
     except YAMLError as error:
         raise BadDocument([*builder.problems, _unread(error, text, name)]) from None
     except (ValueError, OverflowError, TypeError, AttributeError, IndexError, KeyError):
-        # ruamel lets these through, e.g. OverflowError of chr() for "\UFFFFFFFF"
+        # ruamel does not catch these, such as OverflowError of chr() for "\\UFFFFFFFF"
         raise BadDocument([*builder.problems, Problem(name, builder.at, UNREADABLE)]) from None
     return Composed(tree, tuple(builder.problems))
 
 
 class _Builder:
-    """One walk over the parser's events; gathers what can be gathered and raises where going on is unsafe."""
+    """Walks the parser's events; collects problems, and raises where continuing is unsafe."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -219,7 +219,7 @@ class _Builder:
         return Scalar(_at(event), written, resolve(written) if is_plain else written, self._inside(event, written))
 
     def _inside(self, event: ScalarEvent, written: str) -> Position | None:
-        """Find where the text itself stands, to tell of what is wrong in it; folded and escaped ones are not traced."""
+        """Find the position of the text itself, to report problems in it; folded and escaped texts are not traced."""
         at = _at(event)
         if event.style == "|":
             return self._inside_block(written, at.line)
@@ -308,7 +308,7 @@ def _at(event: Event) -> Position:
 
 
 def _place_null(value: Node, key_at: Position) -> Node:
-    """Tell of a value that was left out where its key stands: the parser says, where the next key does."""
+    """Report a missing value at its key: the parser reports the next key."""
     is_left_out = isinstance(value, Scalar) and not value.text and value.value is None
     return Scalar(key_at, "", None) if is_left_out else value
 

@@ -64,7 +64,7 @@ async def _make(repository: Repository, commit: str, folder: Path) -> None:
     async with _building(folder) as aside:
         tree = aside / "tree"
         files = await check_out(repository, commit, tree=tree, index=aside / "index", shadow=aside / "git")
-        # The gitdir pointer of each agent is laid over this empty file, so the agent's own layer stays empty.
+        # Each agent's gitdir pointer covers this empty file, so the agent's own layer stays empty.
         (tree / ".git").touch()
         await remove_all(aside / "git")
         await _publish(aside, folder, files=files)
@@ -72,7 +72,7 @@ async def _make(repository: Repository, commit: str, folder: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _building(folder: Path) -> AsyncIterator[Path]:
-    """Give a place beside *folder* to build in, ended before the disk is full; cut off, nothing of it stays."""
+    """Yield a temporary folder beside *folder*; the block ends before the disk is full, and an abort leaves nothing."""
     aside = folder.with_name(f"making-{secrets.token_hex(4)}")
     (aside / "tree").mkdir(parents=True)
     try:
@@ -105,7 +105,7 @@ async def _choose_folder(folder: Path) -> Path:
 
 
 async def discard(folder: Path) -> bool:
-    """Move a cache away and remove it; `False` where some of it stays, for the next `clean` to try again."""
+    """Move a cache away and remove it; `False` if some of it remains, for the next `clean`."""
     aside = folder.with_name(f"gone-{secrets.token_hex(4)}")
     folder.rename(aside)
     with contextlib.suppress(Broken, TimeoutError):
@@ -147,7 +147,7 @@ def write_note(folder: Path, tree: Path, *, files: int) -> None:
 
 
 def settings_digest(repository: Repository) -> str:
-    """Name the settings that a checkout depends on."""
+    """Return a digest of the settings that a checkout depends on."""
     text = json.dumps(sorted(repository.settings.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -174,7 +174,7 @@ def read_base_note(folder: Path) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """What a tree takes, and a digest of the names, kinds, sizes and times of all its files."""
+    """The size of a tree, and a digest of the names, kinds, sizes and times of all its files."""
 
     bytes: int
     stamp: str
@@ -183,7 +183,7 @@ class _Scan:
 def _scan(tree: Path) -> _Scan:
     total, rest, found = 0, [os.fsencode(tree)], []
     start = len(rest[0])
-    while rest:  # not by os.walk, which calls itself for each level of a tree
+    while rest:  # not with os.walk, which recurses for each level of a tree
         with os.scandir(rest.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
@@ -236,7 +236,7 @@ async def sweep_bases(repository: Repository, bases: Path) -> list[Path]:
 
 
 WHITEOUT = os.makedev(0, 0)
-"""How overlayfs marks what a layer takes away; any user may make one since Linux 5.8."""
+"""How overlayfs marks a deleted file; any user may create one since Linux 5.8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class _Difference:
 async def delta_ready(
     repository: Repository, commit: str, over: Base, bases: Path, *, on_gather: OnGather | None = None
 ) -> AsyncIterator[Base]:
-    """Hold a layer that turns *over*, a whole checkout, into *commit*; made now if it is not there."""
+    """Hold a layer that turns *over*, a whole checkout, into *commit*; created if missing."""
     name = f"{commit}-{settings_digest(repository)}-over-{over.commit[:12]}"
     async with repository_locked(repository.git):
         folder = await _choose_folder(bases / name)
@@ -285,7 +285,7 @@ async def _make_delta(repository: Repository, commit: str, over: Base, folder: P
         write_gitdir(shadow, repository, head=commit, refs={}, index=None, lenders=repository.lenders, loose_stat=False)
         env = {"GIT_WORK_TREE": str(tree), "GIT_INDEX_FILE": str(index)}
         difference = await _difference(shadow, over.commit, commit)
-        # Of one tree: entries that stay as they are keep their stat data, which is that of the layer below.
+        # Only changed entries: unchanged ones keep the stat data of the layer below.
         await git(shadow, "read-tree", "-m", commit, env=env)
         names = (await git(shadow, "ls-files", "-z", env=env, limit=2**30)).stdout.split(b"\0")[:-1]
         changed = b"".join(name + b"\0" for name in difference.changed)
@@ -309,7 +309,7 @@ def _whiten(tree: Path, gone: tuple[bytes, ...], folders: set[bytes]) -> None:
     for top in {_topmost(path, folders) for path in gone}:
         place = os.fsencode(tree) + b"/" + top
         if os.path.lexists(place):
-            continue  # a file where a folder was hides it already
+            continue  # a file in place of a folder hides it already
         os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120 - names are bytes
         if not stat.S_ISLNK(os.lstat(os.path.dirname(place)).st_mode):  # noqa: PTH120
             os.mknod(place, stat.S_IFCHR | 0o600, WHITEOUT)

@@ -1,4 +1,4 @@
-"""What a workspace is, whatever its kind."""
+"""The protocol of workspaces and of their kinds."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -19,7 +19,7 @@ class WorkspaceHost:
     trial: Path
     """A folder to make for a trial; the caller removes it."""
     try_layers: Callable[[Layers], Awaitable[bool]]
-    """Mount layers in a sandbox, edit and delete a file there, and say whether that worked."""
+    """Mounts layers in a sandbox, edits and deletes a file there, and returns whether that worked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,21 +32,21 @@ class WorkspaceOrder:
     session_dir: Path
     branch: str
     trees: tuple[Path, ...] = ()
-    """The layers to show, where what set-up made is among them; the base's own are what work is compared with."""
+    """The layers to show, including set-up's; work is compared with the base's own."""
     pointer: bytes | None = None
-    """What the file `.git` in it says, where no wall can cover that path; not every kind writes it."""
+    """The content of `.git` if no sandbox can cover that path; not every kind writes it."""
     is_mounted: bool = False
-    """Whether another session left it at *path*, mounted and untouched."""
+    """Whether another session left it at *path*, mounted and unchanged."""
     has_own_disk: bool = False
-    """Whether all of it lies on a disk that goes as a whole: then nothing has to be removed, or can serve again."""
+    """Whether all of it is on a disk that is removed as a whole: then nothing is removed separately or reused."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Workspace:
-    """An open workspace; what changes is only whether its files must stay or can serve again.
+    """An open workspace; only its fate is mutable: whether its files must stay or can be reused.
 
-    *index* is the base's, with stat data that fits these files. Everything that was changed lies below *changes*.
-    *layers* must be mounted in the agent's box, and *sealing* in the seal's, where the host may not mount.
+    *index* is the base's, with stat data that matches these files. All changes are below *changes*. *layers* must be
+    mounted in the agent's sandbox, and *sealing* in the seal's, if the host may not mount.
     """
 
     path: Path
@@ -55,21 +55,21 @@ class Workspace:
     layers: Layers | None = None
     sealing: Layers | None = None
     covers: tuple[Bind, ...] = ()
-    """What a box shows at other paths: files of the user's checkout that were asked for."""
+    """What a sandbox shows at other paths: requested files of the user's checkout."""
     tools: tuple[Path, ...] = ()
-    """Programs of the host that set-up used, with all they need: what it made may need them again."""
+    """Programs of the host that set-up used, with all they need: its results may need them again."""
     search: tuple[Path, ...] = ()
-    """Folders of those for PATH."""
+    """Their folders, for PATH."""
     alias: Path | None = None
-    """Another path at which a box shows it: the one that set-up knew it by."""
+    """Another path at which a sandbox shows it: the one that set-up used."""
     has_pointer: bool = False
-    """Whether a file `.git` of ours lies in it."""
+    """Whether it contains a file `.git` of ours."""
     keep: bool = False
     stays: bool = False
     """Whether it stays mounted for another session, because nothing was changed."""
     can_recycle: bool = False
     recycled: Path | None = None
-    """The index of the files as they are after recycling: then the workspace goes back to the warm pool."""
+    """The index of the files after recycling: then the workspace goes back to the pool."""
 
     @property
     def is_visible(self) -> bool:
@@ -78,7 +78,7 @@ class Workspace:
 
     @property
     def is_overlay(self) -> bool:
-        """Return whether *changes* holds only what was changed."""
+        """Return whether *changes* contains only what was changed."""
         return self.changes != self.path
 
 
@@ -91,22 +91,22 @@ class Kind(Protocol):
 
     @property
     def has_layers(self) -> bool:
-        """Whether a private layer lies over the shared base, so that a base can be made of layers too."""
+        """Whether a private layer covers the shared base, so that a base can consist of layers too."""
 
     @property
     def mounts_on_host(self) -> bool:
-        """Whether the host mounts the layers, marked by attributes that only root sees."""
+        """Whether the host mounts the layers, with attributes that only root can see."""
 
     @property
     def links_branch(self) -> bool:
-        """Whether git of the host knows the workspace, as a linked worktree on the agent's branch."""
+        """Whether the host's git knows the workspace, as a linked worktree on the agent's branch."""
 
     @property
     def leaves_patch(self) -> bool:
-        """Whether the work is handed on as a patch, because there may be no repository to have a branch in."""
+        """Whether the work is returned as a patch, because there may be no repository for a branch."""
 
     def as_unlinked(self) -> "Kind":
-        """Return the kind of a workspace that only sandboxes have to see."""
+        """Return the kind for a workspace that only sandboxes have to see."""
 
     def open(self, order: WorkspaceOrder) -> AbstractAsyncContextManager[Workspace]:
-        """Make the workspace, and undo it on leaving unless it is to be kept."""
+        """Make the workspace, and undo that on exit unless it is to be kept."""

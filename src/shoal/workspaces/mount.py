@@ -22,7 +22,7 @@ MS_BIND = 4096
 TIMEOUT = 600.0
 TABLE = "/proc/self/mounts"
 
-# The kernel is not to zero the inode tables in the background: that would fill what is sparse.
+# The kernel must not zero the inode tables in the background: that would fill a sparse image.
 IMAGE_OPTIONS = "loop,nosuid,nodev,noatime,noinit_itable"
 
 
@@ -46,10 +46,10 @@ def mount_bind(source: Path, target: Path) -> None:
 
 
 async def mount_image(image: Path, target: Path) -> None:
-    """Mount the file system in the file *image* by a loop device, which goes with the mount.
+    """Mount the file system in the file *image* with a loop device, which is released with the mount.
 
-    By mount(8): where a device has the file already (somebody still holds what was unmounted), it takes that one,
-    and two file systems never write to one image.
+    With mount(8): if a device has the file already (somebody still uses the unmounted one), it takes that device, so
+    two file systems never write to one image.
     """
     done = await _run("mount", "-t", "ext4", "-o", IMAGE_OPTIONS, "--", str(image), str(target))
     if not done.ok:
@@ -75,7 +75,7 @@ def unmount(target: Path) -> bool:
 
 
 async def unmount_tree(target: Path) -> None:
-    """Take away what is mounted at *target*, while the loop goes on: the kernel waits for all cores, up to 14 ms."""
+    """Unmount everything at *target* without blocking the loop: the kernel waits for all cores, up to 14 ms."""
     try:
         await asyncio.get_running_loop().run_in_executor(_thread(os.getpid()), unmount, target)
     except asyncio.CancelledError:
@@ -84,7 +84,7 @@ async def unmount_tree(target: Path) -> None:
 
 
 def list_mounts(folder: Path) -> list[Path]:
-    """List what is mounted below *folder*, the deepest first."""
+    """List the mounts below *folder*, the deepest first."""
     place = _as_in_table(str(folder))
     with open(TABLE, encoding="utf-8", errors="surrogateescape", newline="\n") as table:  # noqa: PTH123
         targets = [line.split(" ", 2)[1] for line in table if place in line]
@@ -140,7 +140,7 @@ def _escape(path: Path) -> str:
 
 
 _CODES = (("\\", r"\134"), (" ", r"\040"), ("\t", r"\011"), ("\n", r"\012"))
-"""How the table spells characters that would end a word; the backslash comes first, and on the way back last."""
+"""How the table escapes characters that would end a word; the backslash comes first, and is decoded last."""
 
 
 def _as_in_table(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Object stores: for each base the objects that it reaches, as packs, which is all that its sandboxes may read.
+"""Object stores: for each base, packs of the objects that it reaches, which is all that its sandboxes may read.
 
 A later base has hard links to the packs of an ancestor's store, and one small pack of what is new.
 """
@@ -40,7 +40,7 @@ SOON_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Packs of a store; with those before them they have all that *commit* reaches."""
+    """Packs of a store; together with the earlier ones, they have everything that *commit* reaches."""
 
     commit: str
     packs: tuple[str, ...]
@@ -48,7 +48,7 @@ class Part:
 
 
 def stores_beside(bases: Path) -> Path:
-    """Name the folder of object stores that goes with a folder of base checkouts."""
+    """Return the folder of object stores that belongs to a folder of base checkouts."""
     return bases.with_name("objects")
 
 
@@ -61,13 +61,13 @@ async def objects_ready(
     on_gather: OnGather | None = None,
     budget: int = BUDGET_BYTES,
 ) -> AsyncIterator[Path]:
-    """Hold the objects that *commit* reaches, gathering them if needed; while held, they are not removed."""
+    """Hold the objects that *commit* reaches, collecting them if needed; while held, they are not removed."""
     folder = stores / f"{commit}{_suffix(repository)}"
     hold = _hold_store(folder)
     if hold is None:
         stores.mkdir(mode=0o700, exist_ok=True)
         async with _said_if_slow(repository, commit, on_gather), repository_locked(stores, seconds=GATHER_SECONDS):
-            hold = _hold_store(folder)  # another process may have been quicker
+            hold = _hold_store(folder)  # another process may have been faster
             if hold is None:
                 await _clear(folder)
                 await _make_store(repository, commit, folder)
@@ -95,7 +95,7 @@ def _hold_store(folder: Path, mode: int = fcntl.LOCK_SH) -> int | None:
         return None
     try:
         fcntl.flock(fd, mode | fcntl.LOCK_NB)
-        # It may have been renamed away, and another made in its place, before it was held.
+        # It may have been renamed away and replaced by another before it was locked.
         if _parts(folder) and os.path.samestat(os.fstat(fd), folder.stat()):
             return fd
     except (BlockingIOError, FileNotFoundError):
@@ -164,7 +164,7 @@ async def _extend_store(repository: Repository, commit: str, folder: Path, objec
     parts = (*parts, await _pack_part(repository, commit, objects, since=parts[-1].commit))
     if repository.promisor is None or await is_whole(repository, commit, objects):
         return parts
-    # Something was fetched since then: what the ancestor's store has not, nothing new has either.
+    # Something was fetched since then: what the ancestor's store lacks, no new object provides either.
     await remove_all(objects / "pack")
     (objects / "pack").mkdir()
     return ()
@@ -224,7 +224,7 @@ def _link(file: Path, target: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _said_if_slow(repository: Repository, commit: str, on_gather: OnGather | None) -> AsyncIterator[None]:
-    """Call *on_gather* once when what goes on here takes longer than a moment."""
+    """Call *on_gather* once if this takes longer than a moment."""
     if on_gather is None:
         yield
         return
@@ -233,7 +233,7 @@ async def _said_if_slow(repository: Repository, commit: str, on_gather: OnGather
         speaking = group.create_task(_say_soon(repository, commit, on_gather))
         try:
             yield
-        except BaseException as raised:  # carried past the group, which would wrap it
+        except BaseException as raised:  # passed around the task group, which would wrap it
             error = raised
         speaking.cancel()
     if error is not None:

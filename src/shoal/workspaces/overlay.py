@@ -13,17 +13,17 @@ from shoal.workspaces.kind import Workspace, WorkspaceHost, WorkspaceOrder
 from shoal.workspaces.mount import mount_overlay, unmount, unmount_tree
 
 STAYS = False
-# Every box begins with a copy of the host's table of mounts: 0.07 ms for each, against 5 ms to mount in the box itself.
+# Every sandbox starts with a copy of the host's mount table: 0.07 ms per mount, against 5 ms to mount inside it.
 MAX_ON_HOST = 32
 _on_host = {"mounts": 0}
-"""How many this process has mounted where the host sees them; all runs of a process share that one table."""
+"""How many overlays this process has mounted on the host; all runs of a process share that table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """*by_host* where we may mount; else each box mounts the layers in a namespace of its own.
+    """With *by_host*, the host mounts the layers; otherwise each sandbox does, in its own namespace.
 
-    A workspace that only boxes need to see *may_hide*: its box mounts it where many are mounted on the host already.
+    If *may_hide*, only sandboxes need to see it: they mount it themselves once many are mounted on the host.
     """
 
     by_host: bool
@@ -61,13 +61,15 @@ class Overlay:
         for folder in (upper, work):
             os.mkdir(folder)  # noqa: PTH102 - half the time of Path.mkdir
         os.makedirs(order.path, exist_ok=True)  # noqa: PTH103
-        if order.pointer is not None:  # below the mount: through it, the kernel would make and remove three files more
+        if (
+            order.pointer is not None
+        ):  # below the mount: through it, the kernel would create and remove three more files
             (upper / ".git").write_bytes(order.pointer)
         kind = RootLayers if self.by_host else Layers
         layers = kind(lower=order.trees or order.base.trees, upper=upper, work=work, target=order.path)
         is_hidden = not self.by_host or (self.may_hide and (order.trees or _on_host["mounts"] >= MAX_ON_HOST))
         if order.trees or is_hidden:
-            # What set-up made is not there when the work is sealed, so it cannot be taken for work.
+            # Set-up's files are not shown when the work is sealed, so they cannot count as work.
             workspace.sealing = sealing(replace(layers, lower=order.base.trees))
         if is_hidden:
             workspace.layers = layers
@@ -110,7 +112,7 @@ def _can_host_mount(layers: Layers) -> bool:
 
 @contextlib.asynccontextmanager
 async def _hold_mount(workspace: Workspace) -> AsyncIterator[None]:
-    """Unmount on leaving, unless the workspace stays."""
+    """Unmount on exit, unless the workspace stays."""
     try:
         yield
     finally:
@@ -144,7 +146,7 @@ def sealing(layers: Layers) -> Layers:
 def is_empty(upper: os.PathLike[str]) -> bool:
     """Return whether the agent changed nothing: its layer, a folder of ours, has no entry.
 
-    A file `.git` is no change: it is our pointer where a wall cannot cover that path, and git never keeps one.
+    A file `.git` is not a change: it is our pointer if no sandbox can cover that path, and git never stores one.
     """
     try:
         with os.scandir(upper) as entries:

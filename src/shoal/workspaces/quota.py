@@ -17,7 +17,7 @@ TREE = "tree"
 BALLAST = "ballast"
 
 BLOCK_BYTES = 4096
-# A large write is refused as a whole: 2 MiB of 700 were left when writes of 4 MiB met the end (Linux 6.18).
+# A large write is refused as a whole: 2 MiB of 700 were left when writes of 4 MiB hit the end (Linux 6.18).
 FULL_BYTES = 2 * 2**20 + 64 * 1024
 FULL_PART = 8
 SPARE_BYTES = 32 * 2**20
@@ -25,8 +25,8 @@ MAX_BYTES = 8 * 2**40
 MAKE_SECONDS = 120.0
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# An inode for each block, so that many small files fill the disk no sooner than one large; no journal, because what
-# counts of it is in a ref long before the machine could crash; the tables stay sparse.
+# An inode for each block, so that many small files fill the disk no sooner than one large file. No journal, because
+# the work is in a ref long before a crash of the machine matters. The tables stay sparse.
 MAKE = (
     *("mkfs.ext4", "-q", "-F", "-b", str(BLOCK_BYTES), "-i", str(BLOCK_BYTES), "-m", "0"),
     *("-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"),
@@ -43,7 +43,7 @@ async def open_disk(session_dir: Path, room_bytes: int, path: Path | None = None
     disk, fresh = session_dir / MOUNTED, session_dir / f"{IMAGE}.new"
     disk.mkdir()
     with fresh.open("xb") as image:
-        # No more than the host has: the floor of its free space is met first. Tables and reserve take up to 9 %.
+        # No more than the host has: its reserve is reached first. Tables and reserved blocks take up to 9 %.
         image.truncate(min(room_bytes, _size(session_dir), MAX_BYTES) * 9 // 8 + SPARE_BYTES)
     await _format(fresh)
     fresh.rename(session_dir / IMAGE)  # an image by that name is whole
@@ -53,7 +53,7 @@ async def open_disk(session_dir: Path, room_bytes: int, path: Path | None = None
 
 @contextlib.asynccontextmanager
 async def open_disk_again(session_dir: Path, path: Path | None = None) -> AsyncIterator[Path]:
-    """Give the folder in which the files of a killed session lie: on a disk of its own, or *session_dir* itself."""
+    """Yield the folder with the files of a killed session: on a disk of its own, or *session_dir* itself."""
     if not (session_dir / IMAGE).exists():
         yield session_dir
         return
@@ -103,13 +103,13 @@ def is_full(disk: Path, size_bytes: int) -> bool:
 
 
 def unwritten_bytes(session_dirs: Path) -> int:
-    """Sum what agents wrote to their own disks that has yet to reach the host's disk."""
+    """Sum up what agents wrote to their own disks that has yet to reach the host's disk."""
     place = os.fspath(session_dirs)
     try:
         names = os.listdir(place)
     except FileNotFoundError:
         return 0
-    # By strings: it is asked for each session, and looks at all of them.
+    # With strings: it is called for each session, and reads all of them.
     return sum(_unwritten(session_dirs / name) for name in names if os.path.exists(f"{place}/{name}/{IMAGE}"))  # noqa: PTH110
 
 
@@ -121,13 +121,13 @@ def _unwritten(session_dir: Path) -> int:
         there = os.statvfs(disk)
         never = (disk / BALLAST).stat().st_blocks * 512 if (disk / BALLAST).exists() else 0
         taken = (session_dir / IMAGE).stat().st_blocks * 512
-    except OSError:  # it went while we looked
+    except OSError:  # it was removed meanwhile
         return 0
     return max(0, (there.f_blocks - there.f_bfree) * there.f_frsize - never - taken)
 
 
 async def assert_available(place: Path) -> None:
-    """Make a small disk at *place*, which must not exist, and raise `Unavailable` where that cannot be done."""
+    """Make a small disk at *place*, which must not exist; raise `Unavailable` if that fails."""
     what = "`disk: exact`"
     if os.geteuid() != 0:
         why = "only root can mount a file system that outlives its agent, so that its work can be kept"

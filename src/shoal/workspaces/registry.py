@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from shoal.errors import BadInput, Unavailable, UnknownName
 
-if TYPE_CHECKING:  # `pipeline` reads the names for every file, and needs none of what opens a workspace
+if TYPE_CHECKING:  # `pipeline` reads the names for every file, and needs nothing that opens a workspace
     from shoal.workspaces.kind import Kind, WorkspaceHost
 
 KINDS = {
@@ -15,7 +15,7 @@ KINDS = {
 }
 AUTO = "auto"
 PREFERRED = ("overlay", "worktree")
-"""What `auto` stands for: the first of these that works on this host."""
+"""The candidates for `auto`: the first that works on this host."""
 NAMES = (AUTO, *KINDS)
 
 
@@ -23,10 +23,10 @@ class WorkspaceModule(Protocol):
     """What the module of a kind defines."""
 
     STAYS: bool
-    """Whether the files are still there when the session has ended and keeps its workspace."""
+    """Whether the files still exist after the session has ended and keeps its workspace."""
 
     async def build(self, host: "WorkspaceHost") -> "Kind":
-        """Return the kind after a trial; raise `Unavailable` where this host cannot have it."""
+        """Return the kind after a trial; raise `Unavailable` if this host does not support it."""
 
 
 async def find(name: str, host: "WorkspaceHost", *, stays: bool = False) -> "Kind":

@@ -18,7 +18,7 @@ GATHERING_SECONDS = 0.2
 class Trash:
     """A trash folder: things are moved there at once, and removed in the background.
 
-    On some disks each removed entry costs 0.2 ms, which a session should not wait for.
+    On some disks each removed entry takes 0.2 ms, which a session should not wait for.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,7 +42,7 @@ class Trash:
         self._thrown.clear()
         there = list(self._folder.iterdir()) if self._folder.is_dir() else []
         left = [gone for path in there if (gone := claim_abandoned(path)) is not None]
-        # What cannot be removed now is tried again by the next Shoal; no verdict depends on it.
+        # What cannot be removed now is tried again by the next Shoal; no result depends on it.
         with contextlib.suppress(Broken, TimeoutError):
             if left:
                 await remove_all(*left)

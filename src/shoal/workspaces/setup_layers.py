@@ -19,10 +19,10 @@ from shoal.workspaces.remove import remove_all
 WAIT_SECONDS = 0.5
 TREE = "tree"
 Make = Callable[[Path], Awaitable[bool]]
-"""Fill an empty folder, with the layer in `tree`; `False` where it was told to stop."""
+"""Fills an empty folder, with the layer in `tree`; `False` if it was stopped."""
 
 _failures: dict[tuple[Path, Hashable], tuple[float, str]] = {}
-"""When and why a set-up failed last: who waited for it then need not run it once more to hear the same."""
+"""When and why a set-up last failed: a session that waited for it need not run it again to fail the same way."""
 
 
 @contextlib.asynccontextmanager
@@ -31,7 +31,7 @@ async def hold_layer(
 ) -> AsyncIterator[Path | None]:
     """Hold the layer of *key*, making it if needed; while held, it is not removed.
 
-    Gives `None` when *stop* is set before it is there. Who is *held_to* the same limits fails with who made it.
+    Yields `None` if *stop* is set before it exists. A waiter with the same *held_to* limits fails with the maker.
     """
     folder = setups / key
     (setups / "at").mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ async def _make(folder: Path, make: Make, held_to: Hashable) -> bool:
 def _note(aside: Path) -> None:
     try:
         write_note(aside, aside / TREE, files=0)
-    except OSError as error:  # paths that are too long, or folders that are shut to us
+    except OSError as error:  # paths that are too long, or folders without access
         raise SetupFailed(f"setup failed: what it left cannot be counted: {error.strerror}") from None
 
 
@@ -118,9 +118,11 @@ async def _evict(setups: Path, budget: int) -> None:
 
 
 def _list_by_use(setups: Path) -> Iterator[tuple[float, int, Path]]:
-    """Yield when each layer was used last, and how large it is."""
+    """Yield when each layer was last used, and its size."""
     for path in setups.glob("*/ready"):
-        with contextlib.suppress(FileNotFoundError, ValueError):  # another Shoal takes it away, or a crash cut it off
+        with contextlib.suppress(
+            FileNotFoundError, ValueError
+        ):  # another Shoal is removing it, or a crash interrupted it
             yield path.stat().st_mtime, read_base_note(path.parent)["bytes"], path.parent
 
 
@@ -152,7 +154,7 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def copy_files(source: Path, target: Path, names: Iterable[str]) -> tuple[str, ...]:
     """Copy the regular files called *names* and return which they were; skip links and what is behind one.
 
-    What stands in the way at *target*, a file or a link, is replaced. Raises `BadInput` for more than is sensible.
+    Files and links in the way at *target* are replaced. Raises `BadInput` for too much.
     """
     found: list[str] = []
     size = 0
@@ -186,7 +188,7 @@ def digest(folder: Path, names: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def _open_file(folder: Path, name: str) -> Iterator[int | None]:
-    """Open a plain file below *folder*; give `None` for a link or what lies behind one, and for what is no file."""
+    """Open a regular file below *folder*; return `None` for a link, a path through a link, or anything else."""
     with contextlib.ExitStack() as stack:
         try:
             fd = _within(stack, folder, name, make=False)
@@ -199,7 +201,7 @@ def _open_file(folder: Path, name: str) -> Iterator[int | None]:
 
 
 def _within(stack: contextlib.ExitStack, folder: Path, name: str, *, make: bool) -> int:
-    """Open the folder that *name* lies in, step by step."""
+    """Open the folder that contains *name*, step by step."""
     fd = _keep_open(stack, os.open(folder, FOLDER))
     for part in PurePosixPath(name).parts[:-1]:
         if make:
@@ -229,7 +231,7 @@ def _write_file(source: int, target: Path, name: str) -> None:
 
 
 def content(folder: Path, name: str, most: int) -> bytes | None:
-    """Read a plain file below *folder*, of at most so many bytes; `None` where there is none."""
+    """Read a regular file below *folder*, of at most *most* bytes; `None` if there is none."""
     with _open_file(folder, name) as fd:
         if fd is None or os.fstat(fd).st_size > most:
             return None

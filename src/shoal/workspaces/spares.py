@@ -1,4 +1,4 @@
-"""Unchanged session folders, kept while a run lives for its next sessions."""
+"""Spare session directories: unchanged ones, kept while a run lives for its next sessions."""
 
 import contextlib
 import fcntl
@@ -15,16 +15,16 @@ from shoal.workspaces.overlay import unmount_overlay
 MOST = 256
 BEGINNING = "spare-"
 Contents = dict[str, bytes]
-"""What lies in the files of a spare, by their names."""
+"""The content of a spare's files, by name."""
 WORKSPACE, WORKER = "workspace", "worker_0"
 MOUNTED = f"{WORKSPACE}/{WORKER}"
-"""Where in a spare the workspace lies that stayed mounted."""
+"""Where a spare contains the workspace that stayed mounted."""
 
 
 class Spares:
-    """The spares of one run, below *folder*, by what they can serve for.
+    """The spares of one run, below *folder*, by their reuse key.
 
-    No other Shoal removes them while we hold the lock, and the first that finds it free does: a kill frees it.
+    No other Shoal removes them while we hold the lock; the first that finds it free does. A kill frees it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,9 +74,9 @@ class Spares:
 
 
 def claim_abandoned(path: Path) -> Path | None:
-    """Return what of *path*, an entry of the trash, can be removed; `None` for the spares of a live run.
+    """Return what can be removed of *path*, an entry of the trash; `None` for the spares of a live run.
 
-    A dead run's get another name under their lock: nobody can begin to use what is about to be removed.
+    A dead run's spares are renamed under their lock: nobody can start to use what is about to be removed.
     """
     if not path.name.startswith(BEGINNING):
         return path

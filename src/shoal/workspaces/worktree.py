@@ -15,7 +15,7 @@ from shoal.model.repository import Repository
 from shoal.workspaces.kind import Workspace, WorkspaceHost, WorkspaceOrder
 from shoal.workspaces.remove import remove_all
 
-# Below this, `git worktree add` (17 ms) is as quick as recycling; at 5,000 files recycling is 10x quicker.
+# Below this, `git worktree add` (17 ms) is as fast as recycling; at 5,000 files recycling is ten times faster.
 POOLED_ABOVE_FILES = 500
 POOL_SIZE = 8
 STAYS = True
@@ -56,7 +56,7 @@ class Worktree:
             yield workspace
         finally:
             if not workspace.keep:
-                # What cannot be removed now is left for `clean`: it changes nothing of how the session ended.
+                # What cannot be removed now is left for `clean`; it does not affect how the session ended.
                 with contextlib.suppress(Broken):
                     await self._close(order, admin, workspace)
 
@@ -66,7 +66,7 @@ class Worktree:
             return (None if order.has_own_disk else await self._take_from_pool(order)) or await _add_worktree(order)
 
     async def _take_from_pool(self, order: WorkspaceOrder) -> Path | None:
-        """Take a warm worktree from the pool: a rename, three small files and a branch."""
+        """Take a worktree from the pool: a rename, three small files and a branch."""
         for note in sorted(self.pool.glob("*.json")):
             admin, warm = _read_note(note), note.with_suffix("")
             note.unlink()
@@ -96,7 +96,7 @@ class Worktree:
         index.replace(admin / "index")
         order.path.rename(place)
         (admin / "gitdir").write_text(f"{place}/.git\n", errors="surrogateescape")
-        # Written aside and renamed: a note is whole, or there is none.
+        # Written to a temporary file and renamed: a note is complete, or there is none.
         aside = place.with_suffix(".new")
         aside.write_text(json.dumps({"admin": str(admin)}))
         aside.rename(place.with_suffix(".json"))
@@ -133,7 +133,7 @@ async def _add_worktree(order: WorkspaceOrder) -> Path:
 
 
 async def _unlink(repository: Repository, admin: Path) -> None:
-    """Forget a linked worktree by removing its admin folder, which no agent could ever see."""
+    """Forget a linked worktree by removing its admin folder, which no agent can see."""
     await remove_all(admin)
     with contextlib.suppress(OSError):
         (repository.git / "worktrees").rmdir()

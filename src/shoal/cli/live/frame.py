@@ -1,4 +1,4 @@
-"""One picture of a run, as lines that fit a terminal: a pure function of what is known, of the size and of the time."""
+"""Draw one frame of a run as lines that fit a terminal: a pure function of the progress, the size and the time."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ WIDEST_NAME = 28
 WIDEST_STATE = 11
 WIDEST_BAR = 30
 TASK_PART = 4
-"""In wide terminals, tasks take so much of the width: one part in four."""
+"""In wide terminals, tasks take one part in four of the width."""
 OPTIONAL = ("tokens", "cost", "files", "memory")
-"""Columns that are left out where no agent has anything in them."""
+"""Columns that are left out if no agent has a value in them."""
 GAP = "  "
 TONES = {Phase.SETUP: "dim", Phase.RATE_LIMIT: "warn", Phase.RETRYING: "warn", Phase.RUNNING: "mark"}
 LEGEND = "~ changed the same files as another agent · x in conflict with another agent"
@@ -33,7 +33,7 @@ NO_OUTPUT = "no output yet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pane:
-    """A text shown over the rows of agents, scrolled *above* its end by so many lines."""
+    """A text shown over the rows of agents, scrolled *above* its end by that many lines."""
 
     title: str
     lines: Sequence[str]
@@ -47,7 +47,7 @@ class ViewState:
     selected: str | None = None
     pane: Pane | None = None
     question: str = ""
-    """A question of ours that waits for `y` or `n`."""
+    """Our question that waits for `y` or `n`."""
     note: str = ""
     has_keys: bool = False
 
@@ -144,7 +144,7 @@ def _pane_lines(pane: Pane, size: Size, room: int, paint: Paint) -> list[str]:
 def _rows(
     agents: Sequence[AgentProgress], shown: ViewState, size: Size, room: int, now: float, paint: Paint
 ) -> Iterator[str]:
-    """Draw the agents that there is room for, and count the others."""
+    """Draw as many agents as there is room for, and count the others."""
     if not agents or room <= 0:
         return
     height = 2 if size.width < NARROW else 1
@@ -165,7 +165,7 @@ def _rows(
 
 
 def _choose(agents: Sequence[AgentProgress], selected: str | None, most: int) -> list[AgentProgress]:
-    """Choose the agents to draw: the selected one, those at work, those that failed, then the others."""
+    """Choose the agents to draw: the selected one, running ones, failed ones, then the others."""
 
     def rank(agent: AgentProgress) -> int:
         if agent.session == selected:
@@ -180,7 +180,7 @@ def _choose(agents: Sequence[AgentProgress], selected: str | None, most: int) ->
 
 @dataclass(frozen=True, slots=True)
 class AgentCell:
-    """One text of a table, and how it is shown."""
+    """A cell of a table, and its style."""
 
     text: str
     tone: str = ""
@@ -213,7 +213,7 @@ def _mark(agent: AgentProgress, paint: Paint) -> str:
 
 
 def agent_cells(agent: AgentProgress, now: float) -> dict[str, AgentCell]:
-    """Give what there is to show of an agent, by the names of the columns."""
+    """Return the cells of an agent by column."""
     status = TONES.get(agent.phase, "") if agent.result is None else tone(agent.result.status)
     again = f" ({agent.attempt})" if agent.attempt > 1 else ""
     return {
@@ -229,7 +229,7 @@ def agent_cells(agent: AgentProgress, now: float) -> dict[str, AgentCell]:
 
 
 def _widths(rows: Sequence[Mapping[str, AgentCell]], size: Size) -> dict[str, int]:
-    """Choose the columns that the terminal has room for, and how wide they are."""
+    """Choose the columns that fit the terminal, and their widths."""
     room = size.width
     most = {
         "agent": min(WIDEST_NAME, max(8, room // 5)) if room >= NARROW else room - 30,
@@ -257,7 +257,7 @@ def _join(row: Mapping[str, AgentCell], widths: Mapping[str, int], paint: Paint)
 
 
 def describe_action(agent: AgentProgress, room: int, now: float, paint: Paint) -> str:
-    """Say what an agent did last, or what came of it."""
+    """Describe an agent's last action, or its result."""
     if room <= 0:
         return ""
     if agent.result is not None:
@@ -278,14 +278,14 @@ def describe_action(agent: AgentProgress, room: int, now: float, paint: Paint) -
 
 
 def _files(agent: AgentProgress) -> str:
-    """Count changed files; while an agent works, those that it said it edited are the least."""
+    """Count changed files; while an agent works, at least those that it reported."""
     if agent.result is not None:
         return str(agent.result.files_changed)
     return f"{len(agent.edited)}+" if agent.edited else "-"
 
 
 def _memory(agent: AgentProgress) -> str:
-    """Say how much memory an agent takes, or took at most."""
+    """Return how much memory an agent uses, or used at most."""
     if agent.result is not None:
         used = agent.result.resources.get("memory_peak_mb")
     else:
@@ -305,7 +305,7 @@ def _tokens(usage: Usage) -> str:
 
 
 def describe_cost(usage: Usage) -> str:
-    """Format what was spent, or `-` where that is not known."""
+    """Format the cost, or `-` if it is unknown."""
     cost = usage.get("cost_usd")
     if cost is None:
         return "-"
@@ -320,7 +320,7 @@ def clock(seconds: float) -> str:
 
 
 def log_lines(agent: AgentProgress) -> list[str]:
-    """Give what an agent said and did of late, line by line."""
+    """Return the end of an agent's output and activities, line by line."""
     return [line for event in agent.tail for line in _event_lines(event)]
 
 

@@ -1,6 +1,6 @@
-"""The person's terminal: lines drawn in place below those that stay, and keys read one by one.
+"""The person's terminal: draws lines in place below those that stay, and reads single keys.
 
-Nothing is hidden or switched that a `kill -9` could leave so but the echo of keys, which shells put right themselves.
+A `kill -9` can leave nothing hidden or switched off except the echo of keys, which shells restore themselves.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ KEYS = {
 
 
 class Terminal:
-    """Draws on the terminal of stdout without ever waiting for it, and reads the keys of the terminal of stdin."""
+    """Draws on the terminal of stdout without blocking, and reads keys from the terminal of stdin."""
 
     def __init__(self, on_key: Callable[[str], None], on_resize: Callable[[], None]) -> None:
         self._on_key = on_key
@@ -56,12 +56,12 @@ class Terminal:
 
     @property
     def has_keys(self) -> bool:
-        """Say whether somebody can press keys."""
+        """Return whether somebody can press keys."""
         return self._keys is not None
 
     @property
     def size(self) -> Size:
-        """Say how large it is."""
+        """Return its size."""
         with contextlib.suppress(OSError):
             found = os.get_terminal_size(self._output)
             if found.columns and found.lines:
@@ -70,7 +70,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Take the terminal, and give it back as it was."""
+        """Take over the terminal, and restore it on exit."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGWINCH, self._on_resize)
         loop.add_signal_handler(signal.SIGTSTP, self._suspend)
@@ -86,7 +86,7 @@ class Terminal:
             os.close(self._output)
 
     def draw(self, lines: Sequence[str], above: Sequence[str] = ()) -> None:
-        """Replace what is drawn by *lines*, after the lines *above* that stay; left out while the terminal is busy."""
+        """Replace what is drawn by *lines*, after the lines *above* that stay; skipped while the terminal is busy."""
         if self.is_gone or (not self._pump() and not above):
             return
         if not output.is_foreground(self._output):
@@ -100,7 +100,7 @@ class Terminal:
         self._drawn, self._width = [width(line) for line in lines], size.width
 
     def _rows(self, size: Size) -> int:
-        """Count the rows that what is drawn takes now: a terminal that became narrower has wrapped it."""
+        """Count the rows that the drawing takes now: a terminal that became narrower has wrapped it."""
         rows = sum(max(1, math.ceil(cells / size.width)) for cells in self._drawn)
         return min(rows, size.height - 1)
 
@@ -110,7 +110,7 @@ class Terminal:
         self._pump()
 
     def _pump(self) -> bool:
-        """Write what the terminal takes without waiting, and say whether that was all."""
+        """Write what the terminal accepts without blocking, and return whether that was all."""
         while self._pending:
             try:
                 written = os.write(self._output, self._pending)
@@ -124,7 +124,7 @@ class Terminal:
         return True
 
     def _flush(self) -> None:
-        """Write the rest; whoever stopped their terminal with Ctrl-S does not hold us for long."""
+        """Write the rest, with a time limit: the user may have stopped the terminal with Ctrl-S."""
         if not self._pump():
             with contextlib.suppress(OSError):
                 select.select([], [self._output], [], FLUSH_SECONDS)
@@ -142,13 +142,13 @@ class Terminal:
         if self._keys is None or self._mode is None:
             return
         asyncio.get_running_loop().remove_reader(self._keys)
-        if output.is_foreground(self._keys):  # else it is another program's
+        if output.is_foreground(self._keys):  # otherwise it belongs to another program
             with contextlib.suppress(termios.error):
                 termios.tcsetattr(self._keys, termios.TCSADRAIN, self._mode)  # type: ignore[arg-type]
         self._mode = None
 
     def _suspend(self) -> None:
-        """Stop as Ctrl-Z asks, with the terminal as it was; agents go on."""
+        """Suspend as Ctrl-Z asks, with the terminal restored; agents continue."""
         self.draw([])
         self._flush()
         self._give_back()
@@ -170,7 +170,7 @@ class Terminal:
 
 
 def split_keys(read: bytes) -> Iterator[str]:
-    """Name the keys that were pressed: letters by themselves, and those of `KEYS` by their names."""
+    """Name the pressed keys: letters as themselves, those of `KEYS` by name."""
     while read:
         end = 1
         if read[:2] in (b"\x1b[", b"\x1bO"):
@@ -185,7 +185,7 @@ def _rise(rows: int) -> str:
 
 
 def _reopen(descriptor: int) -> int:
-    """Open the terminal anew, so that only our own writes do not wait."""
+    """Open the terminal anew, so that only our own writes are non-blocking."""
     try:
         return os.open(os.ttyname(descriptor), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Text by the cells that it takes in a terminal, shortened between words."""
+"""Measure text in terminal cells, and shorten it between words."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ MAX_CHARS = 1000
 
 def width(text: str) -> int:
     """Count the cells of *text*, character by character: no terminal takes more for a sequence of them."""
-    if "\x1b" in text:  # our own colours: what others wrote is escaped
+    if "\x1b" in text:  # our own colours: others' text is escaped
         text = COLOUR.sub("", text)
     return len(text) if text.isascii() else sum(map(get_character_cell_size, text))
 
@@ -33,7 +33,7 @@ def pad(text: str, room: int, *, is_right: bool = False) -> str:
 
 
 def fit(text: str, room: int) -> str:
-    """Shorten clean text to *room* cells: by whole words, and within a word only where `…` says so."""
+    """Shorten clean text to *room* cells: by whole words, and within a word only with `…`."""
     if width(text) <= room:
         return text
     shown = ""
@@ -53,7 +53,7 @@ def _fit_word(word: str, room: int, *, is_first: bool) -> str:
 
 
 def _fit_path(path: str, room: int) -> str:
-    """Keep the end of a path, from a slash on where that fits."""
+    """Keep the end of a path, starting at a slash if that fits."""
     start, cells = len(path), 0
     while start and cells + width(path[start - 1]) <= room - 1:
         start -= 1
@@ -87,7 +87,7 @@ def wrap(text: str, room: int, indent: str = "") -> list[str]:
             line, is_empty = indent, True
         line = f"{line}{'' if is_empty else gap}{word}"
         is_empty = False
-        while width(line) > room:  # one word is longer than a line
+        while width(line) > room:  # a single word is longer than a line
             head = take(line, room - 1)
             lines.append(head + CUT)
             line = indent + CUT + line[len(head) :]
@@ -105,5 +105,5 @@ def join_fitting(parts: Iterable[str], gap: str, room: int) -> str:
 
 
 def column(cells: Sequence[str], most: int) -> int:
-    """Say how wide a column is for these cells."""
+    """Return the width of a column for these cells."""
     return min(most, max(map(width, cells), default=0))

@@ -1,4 +1,4 @@
-"""The loop between a run and a person's terminal: it draws what is known, and acts on keys."""
+"""The loop between a run and a person's terminal: it draws progress and handles keys."""
 
 import asyncio
 import contextlib
@@ -25,19 +25,19 @@ from shoal.store.run_state import GateState
 
 FRAME_SECONDS = 0.2
 IDLE_FRAMES = 5
-"""Frames without news until it draws again, for the clocks."""
+"""Frames without news before it redraws, for the clocks."""
 PAGE = 10
 LOGS = "log of "
 
 
 @dataclass(frozen=True, slots=True)
 class LiveActions:
-    """What a person can do to the run that is shown, whichever process it is in: by requests, as commands do."""
+    """What a person can do to the shown run, whichever process owns it: the same requests that commands send."""
 
     folder: Path
     on_quit: Callable[[], None]
     quit_question: str = ""
-    """What to ask before `on_quit`; empty where it harms nothing."""
+    """What to ask before `on_quit`; empty if quitting does no harm."""
 
     async def stop(self, run: str, session: str) -> None:
         """Ask the run to stop one session."""
@@ -62,7 +62,7 @@ class LiveActions:
 
 
 class LiveView:
-    """Shows one run in the terminal of stdout, from events that `take` is given."""
+    """Shows one run in the terminal of stdout, from the events passed to `take`."""
 
     def __init__(self, actions: LiveActions) -> None:
         self.progress = RunProgress()
@@ -78,14 +78,14 @@ class LiveView:
 
     @property
     def is_drawing(self) -> bool:
-        """Say whether there is a terminal to draw on."""
+        """Return whether there is a terminal to draw on."""
         return self._terminal is not None and not self._terminal.is_gone
 
     def take(self, recorded: Recorded) -> None:
         """Add one event; it is drawn with the next frame."""
         self.progress.take(recorded)
         self._idle = IDLE_FRAMES
-        # The rows show these, and the last lines are for what stays.
+        # The rows show these; the lines above are for what stays.
         if isinstance(recorded.event, SessionStarted | AgentStarted | GateOpened):
             return
         if (line := self._lines.line(recorded)) is not None:
@@ -98,7 +98,7 @@ class LiveView:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Draw for as long as the body runs, and leave the terminal as it was."""
+        """Draw while the body runs, and restore the terminal on exit."""
         self._terminal = Terminal(self._press, self._draw)
         self._shown = replace(self._shown, has_keys=self._terminal.has_keys)
         error: BaseException | None = None
@@ -108,7 +108,7 @@ class LiveView:
                     tasks = [group.create_task(self._draw_frames()), group.create_task(self._work())]
                     try:
                         yield
-                    except BaseException as raised:  # carried past the group, which would wrap it
+                    except BaseException as raised:  # passed around the task group, which would wrap it
                         error = raised
                     for task in tasks:
                         task.cancel()
@@ -139,7 +139,7 @@ class LiveView:
         self._idle = 0
 
     async def _work(self) -> None:
-        """Do what keys asked for, one after the other; what goes wrong is shown."""
+        """Run what keys asked for, one after the other; errors are shown."""
         while True:
             job = await self._jobs.get()
             try:
@@ -233,7 +233,7 @@ class LiveView:
 
 
 async def attach(place: RepositoryState, tail: RunTail, left: asyncio.Event) -> None:
-    """Show the run of *tail* in this terminal until it is over or the person has *left*."""
+    """Show the run of *tail* in this terminal until it ends or the person has *left*."""
     view = LiveView(LiveActions(place.repository.top, left.set))
     async with view.open():
         while not (left.is_set() or tail.is_over):

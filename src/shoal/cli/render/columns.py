@@ -20,7 +20,7 @@ TONES = {
 
 
 def tone(status: Status) -> str:
-    """Name the colour of a status."""
+    """Return the colour of a status."""
     return TONES.get(status, "bad")
 
 

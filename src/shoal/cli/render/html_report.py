@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs nothing else: no script, no request, and agents' words only as escaped text."""
+"""A run as one self-contained HTML page: no script, no request, and agents' words only as escaped text."""
 
 import html
 import time
@@ -55,17 +55,17 @@ HEAD = """<!doctype html>
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentDiff:
-    """What a session changed, as far as it is shown."""
+    """The part of a session's changes that is shown."""
 
     patch: bytes = b""
     is_cut: bool = False
     omission: str = ""
-    """Why it is not shown at all."""
+    """Why nothing is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageContent:
-    """What a page is made of; *diffs* and *samples* are by session."""
+    """The content of a page; *diffs* and *samples* are by session."""
 
     report: RunReport
     started_at: float
@@ -84,7 +84,7 @@ def page(content: PageContent) -> str:
 
 
 def safe(text: str) -> str:
-    """Escape text so that a page shows it as it is, with what cannot be seen spelled out."""
+    """Escape text so that a page shows it literally, including invisible characters."""
     return html.escape(escape(text, keep="\n\t"))
 
 
@@ -170,7 +170,7 @@ def _timeline(content: PageContent) -> Iterator[str]:
 
 
 def _resources(content: PageContent) -> Iterator[str]:
-    """Show the memory, CPU and disk of those sessions that worked long enough to be looked at."""
+    """Plot the memory, CPU and disk use of sessions that were long enough for samples."""
     workers = [worker for step in content.report.steps for worker in step.worker_results if worker.resources]
     if not workers:
         return

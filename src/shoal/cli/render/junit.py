@@ -13,7 +13,7 @@ SKIPPED = (Status.SKIPPED, Status.CANCELLED, Status.PENDING, Status.RUNNING, Sta
 
 
 def junit(report: RunReport, started_at: float) -> str:
-    """Write the document in ASCII; what XML cannot hold is spelled out."""
+    """Write the document in ASCII; characters that XML forbids are escaped."""
     root = ElementTree.Element("testsuites", name=safe(report.run), time=f"{report.duration_seconds:.3f}")
     when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(started_at))
     for step in report.steps:
@@ -29,7 +29,7 @@ def junit(report: RunReport, started_at: float) -> str:
 
 
 def safe(text: str) -> str:
-    """Spell out what cannot be seen, which includes all that XML forbids."""
+    """Escape invisible characters, including all that XML forbids."""
     return escape(text, keep="\n\t")
 
 
@@ -48,7 +48,7 @@ def _suite(step: StepResult, when: str) -> ElementTree.Element:
 
 
 def _case(step: StepResult, worker: WorkerResult) -> ElementTree.Element:
-    """Name a case by its place, not by its session: a CI system compares the cases of one run with the next."""
+    """Name a case by its step and index, not by its session: a CI system compares the cases of successive runs."""
     item = f" {worker.item}" if worker.item else ""
     name = f"{step.step}[{worker.index}]{item}" if step.total_workers > 1 else f"{step.step}{item}"
     took = f"{worker.duration_seconds:.3f}"

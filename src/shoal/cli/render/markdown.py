@@ -1,6 +1,6 @@
 """A run as Markdown for a comment on a pull request.
 
-What agents wrote stands only in code spans and fenced blocks: there, no host finds markup, mentions, references or
+Agents' words appear only in code spans and fenced blocks, where no host finds markup, mentions, references or
 links.
 """
 
@@ -32,7 +32,7 @@ SIGNS = {
 
 
 def markdown(report: RunReport) -> str:
-    """Write the whole comment; it is bounded, so that hosts accept it."""
+    """Write the whole comment; its size is limited, so that hosts accept it."""
     sections = (_head(report), _table(report), _failures(report), _about(report))
     return "\n".join(line for section in sections for line in section).rstrip() + "\n"
 
@@ -52,7 +52,7 @@ def cell(text: str) -> str:
 
 
 def block(text: str) -> Iterator[str]:
-    """Put untrusted text into a fenced block, a few lines of it."""
+    """Put some lines of untrusted text into a fenced block."""
     lines = [beginning(escape(line), LINE_CHARS) for line in text.splitlines()[:MAX_LINES]]
     fence = "`" * max(3, _longest_ticks("\n".join(lines)) + 1)
     yield f"{fence}text"
@@ -122,7 +122,7 @@ def _about(report: RunReport) -> Iterator[str]:
         "Overlaps": (
             f"{overlap.one} and {overlap.other}: {verdict(overlap, _plain)}"
             for overlap in report.overlaps
-            if overlap.step is None  # else they are alternatives
+            if overlap.step is None  # otherwise they are alternatives
         ),
         "Notes": report.notes,
     }

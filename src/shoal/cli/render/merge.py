@@ -41,7 +41,7 @@ def merge_lines(
 
 
 def next_after_merge(done: MergeReport, program: str) -> str | None:
-    """Choose the one command that brings the merge on; `None` where it is done."""
+    """Choose the one command that continues the merge; `None` if it is complete."""
     if done.delivery is not None and done.delivery.command:
         return escape(done.delivery.command)
     if done.delivery is None and done.commit is not None and done.branch_fault is None:
@@ -132,11 +132,11 @@ def delivery_line(delivery: Delivery, paint: Paint, *, is_made: bool = True) -> 
         case DeliveryStatus.DELIVERED if delivery.is_undo:
             return f"{paint('taken out', 'good')} of {into} again: {delivery.old[:10]} → {delivery.new[:10]}"
         case DeliveryStatus.UNCHANGED if delivery.is_undo:
-            return f"{into} does not have it"
+            return f"{into} does not contain it"
         case DeliveryStatus.DELIVERED:
             return f"{paint('delivered', 'good')} into {into}: {delivery.old[:10]} → {delivery.new[:10]}"
         case DeliveryStatus.UNCHANGED:
-            return f"{into} already has it" if is_made else f"nothing to deliver into {into}"
+            return f"{into} already contains it" if is_made else f"nothing to deliver into {into}"
         case DeliveryStatus.LEFT:
             return f"{paint('not delivered', 'warn')} into {into}: {flat(delivery.message)}; to finish:"
         case DeliveryStatus.WAITING:

@@ -30,24 +30,24 @@ ELSEWHERE = {  # what other tools of this field call it
 def sentence(error: ShoalError) -> str:
     """Format one of our errors; those of a document begin with `file:line:column:`, so that editors find them."""
     if isinstance(error, BadDocument):
-        return escape(str(error), keep="\n")  # it bounds itself, by whole problems
+        return escape(str(error), keep="\n")  # it limits its own size, by whole problems
     text = escape(str(error)[:LONGEST], keep="\n")
     return f"shoal: {' '.join(text.split())}"
 
 
 MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
-"""What the machine may refuse at any time: none of it is a bug in Shoal."""
+"""What the machine may refuse at any time; none of it is a bug in Shoal."""
 
 
 def machine_fault(error: OSError) -> str:
     """Say what the machine refused, and what to do about it."""
     where = f" at {error.filename}" if error.filename else ""
-    return f"the machine refused what Shoal needs: {error.strerror}{where}; mend that, then run the same again"
+    return f"the system refused what Shoal needs: {error.strerror}{where}; fix that, then run the same command again"
 
 
 def wait_line(reason: str) -> str:
-    """Say what a run waits for, or that it goes on."""
-    return f"waiting: {escape(reason)}; what was done is recorded when that is over" if reason else "continuing"
+    """Say what a run is waiting for, or that it continues."""
+    return f"waiting: {escape(reason)}; what was done is recorded afterwards" if reason else "continuing"
 
 
 def usage(error: typer.TyperException, words: Sequence[str], commands: Container[str]) -> str:

@@ -13,11 +13,11 @@ MAX_FILES = 10
 MAX_NAMES = 4
 LEGEND = "(x in conflict, ~ merges by itself)"
 WIDEST = 30
-"""With more sessions the table is wider than a terminal; the list of pairs is enough."""
+"""With more sessions, the table is wider than a terminal; the list of pairs is enough."""
 
 
 class OverlapLines:
-    """Reports the first pairs as they are seen, then once that there are more; workers of one step once."""
+    """Reports the first pairs as they appear, then once that there are more; workers of one step once."""
 
     def __init__(self, paint: Paint, indent: str) -> None:
         self._paint = paint
@@ -67,7 +67,7 @@ def matrix(names: Sequence[str], marks: Mapping[tuple[str, str], str], paint: Pa
 
 
 def overlap_lines(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
-    """Say which files several agents changed; workers of one step did the same task, so they have one line."""
+    """Describe which files several agents changed; workers of one step did the same task, so they get one line."""
     for step in dict.fromkeys(overlap.step for overlap in overlaps if overlap.step is not None):
         siblings = [overlap for overlap in overlaps if overlap.step == step]
         yield f"{paint('overlap:', 'warn')} {_siblings(step, siblings)}"
@@ -75,7 +75,7 @@ def overlap_lines(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
 
 
 def _file_lines(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
-    """Give a line for each file: who changed it, and whether their changes are in conflict."""
+    """Yield a line for each file: who changed it, and whether their changes conflict."""
     sessions: dict[str, dict[str, None]] = {}
     conflicts: set[str] = set()
     for overlap in overlaps:

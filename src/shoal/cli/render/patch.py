@@ -1,4 +1,4 @@
-"""A patch as lines that name what they are, escaped."""
+"""Parse a patch into escaped lines with their colours."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ COLOURS = {"+": "good", "-": "bad"}
 
 @dataclass(frozen=True, slots=True)
 class PatchLine:
-    """An escaped line, and the name of its colour; empty for a line without one."""
+    """An escaped line, and its colour; empty for none."""
 
     text: str
     colour: str
@@ -21,7 +21,7 @@ class PatchLine:
 def split_patch(patch: bytes) -> Iterator[PatchLine]:
     """Yield the patch line by line.
 
-    The lines of a hunk are counted: a file that contains `++ b/other` must not look like the header of another.
+    The lines of a hunk are counted: a file that contains `++ b/other` must not look like another header.
     """
     old = new = 0
     for line in patch.decode(errors="surrogateescape").removesuffix("\n").split("\n"):

@@ -38,7 +38,7 @@ def _lines(worker: WorkerResult) -> str:
 
 
 def resources_text(resources: Usage) -> str:
-    """Format what a session used of the machine, as far as the host counts it; empty if it counts nothing."""
+    """Format the resources that a session used, as far as the host measures them; empty if it measures none."""
     shown = {
         "memory_peak_mb": "{:,.0f} MB memory at most",
         "memory_average_mb": "{:,.0f} MB on average",
@@ -62,12 +62,12 @@ NAMED = 3
 PROMPT = 80 - len("    task: ")
 INDENT = "  "
 BRANCH = 3
-"""The place of the column of branches."""
+"""The index of the column of branches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """What a report needs besides the results: the files *changed* by branch, and what goes into commands."""
+    """What a report needs besides the results: the files *changed* by branch, and parts of commands."""
 
     changed: Mapping[str, Sequence[str]] = field(default_factory=dict)
     program: str = "shoal"
@@ -102,7 +102,7 @@ def headline(report: RunReport, paint: Paint) -> str:
 
 
 def summary(report: RunReport) -> str:
-    """Count the agents that succeeded, and say how long the run took; verifications do not count as agents."""
+    """Count the agents that succeeded, and add the duration of the run; verifications do not count as agents."""
     agents = (worker for step in report.steps for worker in step.worker_results if worker.purpose is not Purpose.VERIFY)
     workers = [worker for worker in agents if worker.status is not Status.SKIPPED]
     good = sum(worker.status.is_good for worker in workers)
@@ -128,7 +128,7 @@ def worker_lines(
 ) -> Iterator[str]:
     """Yield the table of workers, with remarks below each.
 
-    With *width*, branches stand below their rows where the table would be wider; *doing* says what some are at.
+    With *width*, branches are printed below their rows if the table would be wider; *doing* is what agents are doing.
     """
     workers = _workers(report)
     if not workers:
@@ -167,7 +167,7 @@ def step_lines(report: RunReport, paint: Paint) -> Iterator[str]:
 
 
 def step_remarks(step: StepResult) -> Iterator[str]:
-    """Say what concerns a step as a whole, escaped."""
+    """Yield remarks about a step as a whole, escaped."""
     if step.error and step.error not in {worker.error for worker in step.worker_results}:
         yield flat(step.error)
     if step.rounds > 1:
@@ -182,7 +182,7 @@ def step_remarks(step: StepResult) -> Iterator[str]:
 
 
 def setting_lines(report: RunReport) -> Iterator[str]:
-    """Describe the sandbox, workspace, limits, base and costs of the run."""
+    """Yield the sandbox, workspace, limits, base and costs of the run."""
     yield f"sandbox: {escape(report.wall)} · workspace: {escape(report.workspace)}"
     yield f"limits: {escape(report.limits) or 'unknown'}"
     yield f"base: {escape(report.base)}"
@@ -255,7 +255,7 @@ def _score(good: int, total: int, status: Status) -> str:
 
 
 def _overlap_lines(report: RunReport, changed: Mapping[str, Sequence[str]], paint: Paint) -> Iterator[str]:
-    """Say which files more than one agent changed, or that there are none."""
+    """Describe which files more than one agent changed, or that there are none."""
     good = [worker for worker in _workers(report) if worker.branch in changed and worker.status.is_good]
     if report.overlaps:
         yield ""
@@ -266,7 +266,7 @@ def _overlap_lines(report: RunReport, changed: Mapping[str, Sequence[str]], pain
 
 
 def _next(report: RunReport, closing: Closing) -> Iterator[str]:
-    """Yield the one command to type next, from where it works."""
+    """Yield the one command to type next, for the folder where it works."""
     command = _next_command(report, closing)
     if command is None:
         return
@@ -276,7 +276,7 @@ def _next(report: RunReport, closing: Closing) -> Iterator[str]:
 
 
 def _next_command(report: RunReport, closing: Closing) -> str | None:
-    """Choose the command that brings the work on: look at it where that was advised, merge it, or ask why it failed."""
+    """Choose the command that continues the work: review it if that was advised, merge it, or ask why it failed."""
     if report.merge is not None:
         return next_after_merge(report.merge, closing.program)
     workers = _workers(report)
@@ -294,7 +294,7 @@ def _next_command(report: RunReport, closing: Closing) -> str | None:
 
 
 def _mergeable(report: RunReport) -> list[WorkerResult]:
-    """Give the good workers with work of their own; of a step that selected one, only that one."""
+    """Return the successful workers with work of their own; of a step with `select`, only the selected one."""
     return [
         worker
         for step in report.steps
@@ -304,7 +304,7 @@ def _mergeable(report: RunReport) -> list[WorkerResult]:
 
 
 def _look_into(workers: Sequence[WorkerResult], program: str) -> str | None:
-    """Name the log that says most: of one that failed, before one that was stopped."""
+    """Name the most informative log: of a failed session rather than a stopped one."""
     talkers = sorted((worker for worker in workers if worker.attempts), key=_by_interest)
     return f"{program} logs {escape(talkers[0].session)}" if talkers else None
 

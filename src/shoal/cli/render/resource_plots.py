@@ -1,4 +1,4 @@
-"""What each session used of the machine over time, drawn as small SVG plots."""
+"""What each session used of the machine over time, as small SVG plots."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,20 +10,20 @@ WIDTH, HEIGHT = 220, 40
 
 
 def memory_text(resources: Usage) -> str:
-    """Say how much memory was used at most and on average."""
+    """Format the maximum and average memory use."""
     peak, average = resources.get("memory_peak_mb"), resources.get("memory_average_mb")
     parts = ("" if peak is None else f"peak {peak:,.0f} MB", "" if average is None else f"average {average:,.0f} MB")
     return ", ".join(filter(None, parts)) or "-"
 
 
 def cpu_text(resources: Usage) -> str:
-    """Say how much CPU was used."""
+    """Format the CPU time."""
     spent = resources.get("cpu_seconds")
     return "-" if spent is None else f"{spent:,.1f} s"
 
 
 def disk_text(resources: Usage) -> str:
-    """Say how much was on the disk at most."""
+    """Format the maximum disk use."""
     used = resources.get("disk_mb")
     return "-" if used is None else f"{used:,.1f} MB"
 

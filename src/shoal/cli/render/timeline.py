@@ -1,4 +1,4 @@
-"""What each session did at which time, drawn as one SVG."""
+"""What each session did at which time, as one SVG."""
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ LEGEND = (
 
 
 def timeline_svg(lanes: Sequence[Lane], statuses: Mapping[str, str], start: float) -> Iterator[str]:
-    """Draw *lanes* from *start* on, each with how its session ended; what agents wrote is escaped."""
+    """Draw *lanes* from *start* on, each with its session's status; agents' words are escaped."""
     shown = lanes[:MAX_LANES]
     length = max(max((lane.end for lane in shown), default=start) - start, 0.1)
     height = TOP + ROW * len(shown) + 4

@@ -1,8 +1,8 @@
-"""The language as a JSON Schema, for editors: made from the shapes, and from a table where those cannot say it.
+"""The pipeline language as a JSON Schema for editors, made from the shapes and a table for what those cannot express.
 
-What a key means is the docstring below it in its shape. A validator that takes more, or other things, than the type
-behind it declares them by `json_schema_input_type`, or has an entry in `values.TAKES`. The schema refuses less than
-`shoal validate` does, and never more: rules between keys are checked there only, where the message says what to do.
+A key's description is the docstring below it in its shape. A validator that takes more, or other values, than its
+type declares them with `json_schema_input_type`, or has an entry in `values.TAKES`. The schema never refuses what
+`shoal validate` accepts; rules between keys are checked only by the latter, whose messages say what to do.
 """
 
 import ast
@@ -28,7 +28,7 @@ BOUNDS: Mapping[str, Mapping[str, JsonSchemaValue]] = {
     "PipelineShape": {"name": NAME, "steps": SOME},
     "StepShape": {"name": NAME, "id": NAME},
 }
-"""What a key is held to beside its type. Which keys go together is left to `shoal validate`."""
+"""Limits of a key besides its type. Rules between keys are left to `shoal validate`."""
 
 ANY = core_schema.any_schema()
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -50,7 +50,7 @@ class Generator(GenerateJsonSchema):
         return False
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Add what the keys of a shape mean, and what each of them is held to."""
+        """Add the descriptions and limits of a shape's keys."""
         made = super().model_schema(schema)
         shape = schema["cls"]
         made["title"] = shape.__name__.removesuffix("Shape")
@@ -61,21 +61,21 @@ class Generator(GenerateJsonSchema):
         return made
 
     def function_plain_schema(self, schema: core_schema.PlainValidatorFunctionSchema) -> JsonSchemaValue:
-        """Look it up: a validator alone says nothing of what it takes."""
+        """Look it up: a plain validator does not say what it takes."""
         declared = schema.get("json_schema_input_schema", ANY)["type"] != "any"
         return _schema_of_input(
             schema["function"]["function"], super().function_plain_schema(schema), declared=declared
         )
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        """Look it up: what comes first may take more than the type behind it."""
+        """Look it up: a before validator may take more than its type."""
         declared = "json_schema_input_schema" in schema
         return _schema_of_input(
             schema["function"]["function"], super().function_before_schema(schema), declared=declared
         )
 
     def function_after_schema(self, schema: core_schema.AfterValidatorFunctionSchema) -> JsonSchemaValue:
-        """Name the choices where it is `one_of`; what comes after a type can only take less than it."""
+        """Name the choices if it is `one_of`; an after validator can only take less than its type."""
         made = super().function_after_schema(schema)
         if (taken := TAKES.get(_validator_name(validator := schema["function"]["function"]))) is not None:
             return taken(made)
@@ -84,9 +84,9 @@ class Generator(GenerateJsonSchema):
 
 
 def meanings(shape: type[BaseModel]) -> dict[str, str]:
-    """Read what each key of *shape* means from the docstrings below its fields, only when somebody asks.
+    """Read the descriptions of *shape*'s keys from the docstrings below its fields, only on demand.
 
-    Pydantic's own `use_attribute_docstrings` would read the sources at every start, which takes it 20 ms.
+    Pydantic's own `use_attribute_docstrings` would read the sources at every start, which takes 20 ms.
     """
     found: dict[str, str] = {}
     for base in reversed(shape.__mro__):
@@ -111,7 +111,7 @@ def _key(name: str, field: FieldInfo) -> str:
 
 
 def _choices(validator: object) -> tuple[str, ...]:
-    """Return the names that a validator of `one_of` takes, or none where it is another one."""
+    """Return the names that a validator of `one_of` takes; empty for another validator."""
     if not inspect.isfunction(validator) or validator.__qualname__ != "one_of.<locals>.check":
         return ()
     names: tuple[str, ...] = inspect.getclosurevars(validator).nonlocals["names"]
@@ -119,7 +119,7 @@ def _choices(validator: object) -> tuple[str, ...]:
 
 
 def _schema_of_input(validator: Callable[..., object], inner: JsonSchemaValue, *, declared: bool) -> JsonSchemaValue:
-    """Return what *validator* takes; *inner* is that, where it has *declared* it, else what its type takes."""
+    """Return what *validator* takes: *inner* if it *declared* that, otherwise what its type takes."""
     name = _validator_name(validator)
     if name in TAKES:
         return TAKES[name](inner)

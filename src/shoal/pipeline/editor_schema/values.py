@@ -1,4 +1,4 @@
-"""What the validators of the shapes take, in JSON Schema, where the type behind one does not say it."""
+"""The JSON Schema of values whose validators take more than their type says."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,7 +12,7 @@ from shoal.pipeline.keys.duration import LONGEST
 from shoal.pipeline.names import OWN, list_plugin_names
 
 Made = Callable[[JsonSchemaValue], JsonSchemaValue]
-"""A schema, out of the one that pydantic made of the type behind a validator."""
+"""Makes a schema from the one that pydantic made of the validator's type."""
 
 VARIABLE = "^(?!SHOAL_)[A-Za-z_][A-Za-z0-9_]*$"
 LIMIT_MEANINGS = {
@@ -172,7 +172,7 @@ TAKES: Mapping[str, Made] = {
     "value_types._per_agent": lambda inner: inner,
     "value_types._adapter": lambda inner: {**inner, "enum": [*OWN, *list_plugin_names()]},
 }
-"""By the module and the name of the validator."""
+"""By the validator's module and name."""
 
 NAMED: Mapping[str, JsonSchemaValue] = {"Limits": LIMITS, "FleetLimits": FLEET_LIMITS, "Retry": RETRY}
 """Those that are mappings with keys of their own, by their titles."""

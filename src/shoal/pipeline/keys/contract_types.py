@@ -24,13 +24,13 @@ KINDS = {
 
 
 class ContractType(Protocol):
-    """What the module of a type defines for YAML, beside the `check` that `contracts/check.py` calls.
+    """What the module of a type defines for YAML, besides the `check` that `contracts/check.py` calls.
 
     Keys that no other type has are the fields of a `Shape` that the module names `SHAPE`.
     """
 
     KEYS: tuple[str, ...]
-    """The keys that go with it, beside those that all types have."""
+    """Its keys, besides those that all types have."""
     NEEDED: tuple[tuple[str, ...], ...]
     """Of each of these groups of keys, exactly one must be given."""
 
@@ -51,6 +51,6 @@ def load_module(name: str) -> ModuleType:
 
 
 def own_shapes() -> Iterator[type["Shape"]]:
-    """Go through the shapes in which types describe keys of their own."""
+    """Yield the shapes with which types describe keys of their own."""
     shapes = (getattr(load_module(name), "SHAPE", None) for name in KINDS)
     return (shape for shape in dict.fromkeys(shapes) if shape is not None)

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them."""
+"""Parse durations as people write them."""
 
 import re
 
@@ -10,7 +10,7 @@ _PARTS = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
 
 
 class BadDuration(BadInput):
-    """A length of time that cannot be understood or held."""
+    """An invalid or excessive duration."""
 
     def __init__(self, written: object) -> None:
         shown = repr(written)[:60]

@@ -10,7 +10,7 @@ from shoal.pipeline.fields import Shape, wrong
 
 
 def _item_of(name: str) -> AfterValidator:
-    """Accept what may stand in the list *name*, and what a wall can hold."""
+    """Accept what the list *name* may contain, as far as a sandbox can enforce it."""
 
     def check(value: str) -> str:
         try:
@@ -40,5 +40,5 @@ class PermissionsShape(Shape):
 
     @property
     def given(self) -> Permissions:
-        """What was written: a list that was left out is not an empty one."""
+        """Return what was written: an absent list is not an empty one."""
         return Permissions.of({name: getattr(self, name) for name in self.model_fields_set})

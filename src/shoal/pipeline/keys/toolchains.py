@@ -1,6 +1,6 @@
-"""`runtime.toolchains`: folders of programs, each looked at on this host before anything starts.
+"""The key `runtime.toolchains`: folders of programs, each checked on this host before anything starts.
 
-What lies in the repository is not known here: `runs/preflight.py` looks at that.
+The repository is not known here: `runs/preflight.py` checks what is inside it.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from shoal.pipeline.resolve import StepResolver
 from shoal.pipeline.tree import position
 
 SHUT = tuple(map(Path, ("/etc", "/root", "/home", "/dev", "/proc", "/run", "/sys", "/var/run")))
-"""Settings and homes, sockets and devices of the host; below a home there may be programs."""
+"""Settings and homes, sockets and devices of the host; folders inside a home may contain programs."""
 HOMES = (Path("/root"), Path("/home"))
 SECRETS = (
     *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".netrc", ".git-credentials", ".password-store"),
@@ -23,11 +23,11 @@ SECRETS = (
     *(".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials", ".m2/settings.xml", ".terraform.d"),
     *(".claude", ".claude.json", ".codex", ".gemini", ".copilot", ".config/goose", ".local/share/opencode"),
 )
-"""What holds a person's credentials, from their home."""
+"""A person's credentials, relative to their home."""
 
 
 def tool_folders(settling: StepResolver) -> tuple[ToolFolder, ...]:
-    """Find the folders that the document names; what is not there, or must stay hidden, is noted as a problem."""
+    """Find the folders that the document names; missing ones, and those that must stay hidden, are reported."""
     document, found = settling.document, []
     for index, text in enumerate(document.shape.runtime.toolchains):
         where = ("runtime", "toolchains", index)
@@ -64,7 +64,7 @@ def _refusal(path: Path, environ: Mapping[str, str]) -> str | None:
 def _is_opened_by(real: Path, shut: Path) -> bool:
     if shut.is_relative_to(real):
         return True
-    # One folder below `/home` is somebody's home.
+    # A folder right below `/home` is somebody's home.
     return real.parent == shut if shut == Path("/home") else real.is_relative_to(shut) and shut not in HOMES
 
 

@@ -35,7 +35,7 @@ def _check_names(env: dict[str, str]) -> dict[str, str]:
 
 
 class VariationShape(Shape):
-    """What one worker has that the others have not."""
+    """What differs for one worker."""
 
     model: Annotated[str, AfterValidator(_not_blank)] | None = None
     """Its model."""
@@ -72,7 +72,7 @@ def _vary(value: object) -> tuple[Variation, ...]:
 
 
 def _transpose(columns: Mapping[str, object]) -> list[dict[str, object]]:
-    """Make rows of columns; what is no list is the same in all rows."""
+    """Transpose columns into rows; a value that is not a list is the same in all rows."""
     lengths = {name: len(values) for name, values in columns.items() if isinstance(values, list)}
     if not lengths or min(lengths.values()) == 0:
         raise wrong("`vary` as a mapping has lists in it, like {temperature: [0.2, 0.9]}; write at least one value")
@@ -88,7 +88,7 @@ def _transpose(columns: Mapping[str, object]) -> list[dict[str, object]]:
 
 
 def _line(details: ErrorDetails, index: int, columns: Mapping[str, object] | None) -> InitErrorDetails:
-    """Put a problem of one row at its own place: in a mapping of lists, the key comes before the number."""
+    """Report a problem of a row at its own position: in a mapping of lists, the key comes before the number."""
     kind: str | PydanticCustomError = details["type"]
     if details["type"] == OURS:
         kind = wrong(details["msg"])

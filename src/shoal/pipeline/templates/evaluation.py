@@ -1,7 +1,7 @@
 """Evaluate a parsed template with given data.
 
-Nothing of a template is ever compiled or run as Python: this walks the tree that Jinja's parser made, reaches nothing
-but data, and counts every step, so that no template can get out of it or keep it busy.
+No template is ever compiled or run as Python: this walks the tree that Jinja's parser made, reaches nothing but data,
+and counts every step, so that no template can escape or run forever.
 """
 
 import operator
@@ -56,7 +56,7 @@ class UnknownValue(BadTemplate):
 
 
 class Evaluation:
-    """One rendering: how much work is left of it."""
+    """One rendering, with its remaining work."""
 
     def __init__(self) -> None:
         self.left = MAX_WORK
@@ -255,7 +255,7 @@ class Evaluation:
         raise BadTemplate(f"{kind(value)} cannot be reckoned with; use the filter `int`", _at(node))
 
     def _call_safely(self, node: nodes.Node, what: Callable[..., Any], *args: object, **options: object) -> Any:  # noqa: ANN401
-        """Call one of our own small functions, and put what data did not fit into a sentence."""
+        """Call one of our own small functions, and describe data that did not fit."""
         try:
             made = what(*args, **options)
         except (TypeError, ValueError, ArithmeticError, MemoryError, AttributeError):
@@ -268,7 +268,7 @@ class Evaluation:
         raise UnknownValue(f"no name {key(node.name)} here; {nearest(node.name, scope)}", _at(node))
 
     def _weigh(self, value: object) -> None:
-        """Charge for looking at every part of *value*."""
+        """Charge for reading every part of *value*."""
         self._charge(weight(value, self.left, letters=LETTERS))
 
     def _charge(self, work: int) -> None:
@@ -293,7 +293,7 @@ def _bind(target: nodes.Node, value: object) -> dict[str, object]:
 
 
 def _loop(index: int, length: int, outer: object) -> dict[str, object]:
-    """Return where a loop is; what an outer `loop` says besides stays in reach."""
+    """Return the variables of a loop; those of an outer `loop` stay available."""
     above = dict(outer) if isinstance(outer, Mapping) else {}
     own = {"index": index + 1, "index0": index, "revindex": length - index, "revindex0": length - index - 1}
     return {**above, **own, "first": index == 0, "last": index == length - 1, "length": length}

@@ -1,6 +1,6 @@
-"""What a template can do with data: format it, test it, and apply filters.
+"""What a template can do with data: format, test and filter it.
 
-Data are mappings, lists, texts, numbers, true, false and nothing; whatever else is handed in is refused.
+Data is mappings, lists, texts, numbers, booleans and null; anything else is refused.
 """
 
 import json
@@ -25,7 +25,7 @@ class BadTemplate(BadInput):
 
 
 def text_of(value: object) -> str:
-    """Write data as text: a text as it is, nothing as nothing, mappings and lists as JSON."""
+    """Format data as text: a text as it is, null as empty, mappings and lists as JSON."""
     if isinstance(value, str):
         return str(value)
     if value is None:
@@ -44,16 +44,16 @@ def as_json(value: object, indent: int | None = None) -> str:
 
 
 def is_so(value: object) -> bool:
-    """Return whether data counts as true: `false`, `no` and `0` are words for it as well as values."""
+    """Return whether data counts as true: the texts `false`, `no` and `0` are false, too."""
     if isinstance(value, str):
         return value.strip().lower() not in FALSE_WORDS
     return bool(value)
 
 
 def weight(value: object, most: int, *, letters: int = 1) -> int:
-    """Count the parts of data and its *letters*, so many as one; no further than a little above *most*.
+    """Count the parts of data, and its *letters* in groups; stops a little above *most*.
 
-    So no circle in it is endless.
+    So a cycle in it cannot loop forever.
     """
     total, waiting = 0, [value]
     while waiting and total <= most:
@@ -86,14 +86,14 @@ def kind(value: object) -> str:
 
 
 def check_number(value: int | float) -> int | float:
-    """Refuse a number that grew beyond all use."""
+    """Refuse an excessively large number."""
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise BadTemplate("the number is too large; reckon with smaller ones")
     return value
 
 
 def join_texts(parts: Iterable[str], between: str = "") -> str:
-    """Join texts, refusing before memory is filled."""
+    """Join texts, refusing before memory runs out."""
     listed = list(parts)
     if sum(map(len, listed)) + len(between) * len(listed) > MAX_OUTPUT:
         raise BadTemplate(f"the text grows beyond {MAX_OUTPUT // 1024} KiB; put in less")
@@ -101,7 +101,7 @@ def join_texts(parts: Iterable[str], between: str = "") -> str:
 
 
 def replace_text(text: str, old: str, new: str) -> str:
-    """Replace each *old*, refusing before memory is filled."""
+    """Replace each *old*, refusing before memory runs out."""
     if not old:
         raise BadTemplate("the text to replace is empty; give the text to replace")
     return join_texts(text.split(old), new)

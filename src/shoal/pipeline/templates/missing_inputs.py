@@ -1,4 +1,4 @@
-"""Find the inputs that a pipeline's texts use and that were not given."""
+"""Find the inputs that a pipeline's texts use but nobody gave."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Input = Mapping[str, str] | str | None
 
 @dataclass(frozen=True, slots=True)
 class UsedNames:
-    """What a pipeline sees as its input: parts by their names, one text, or nothing; *by* is the step that gives it."""
+    """What a pipeline sees as its input: named parts, one text, or nothing; *by* is the step that passes it."""
 
     parts: frozenset[str] | None = None
     is_text: bool = False
@@ -38,7 +38,7 @@ class UsedNames:
 
 
 def find_missing_inputs(document: Document, path: tuple[str | int, ...], handed: Input) -> Iterator[Problem]:
-    """Find what the steps at *path*, and pipelines inside of them, take from the input and is not there."""
+    """Find missing inputs of the steps at *path*, and of pipelines nested in them."""
     steps = find(document.tree, *path)
     waiting = [] if steps is None else [(steps, _find_uses(handed))]
     looked: set[tuple[Position, UsedNames]] = set()
@@ -59,7 +59,7 @@ def _find_uses(handed: Input) -> UsedNames:
 
 
 def _inside(document: Document, step: Fields, seen: UsedNames) -> Iterator[tuple[Node, UsedNames]]:
-    """Yield the steps of the pipeline that *step* is, and what they see."""
+    """Yield the steps of a step's pipeline, and the input that they see."""
     wanted = text(find(step, "pipeline"))
     for pipeline in items(find(document.tree, "pipelines")) if wanted else ():
         if text(find(pipeline, "name")) == wanted and (steps := find(pipeline, "steps")) is not None:

@@ -1,4 +1,4 @@
-"""The names that texts use: each must be one that there is when the step starts."""
+"""Check the names in texts: each must be available when the step starts."""
 
 import functools
 import graphlib
@@ -26,7 +26,7 @@ FIELDS = {
     "loop": ("round", "max", "previous"),
 }
 OF_ONE_WORKER = ("branch", "exit_code", "session", "files_changed", "attempts", "duration_seconds")
-"""What there is of a step only where one worker speaks for it."""
+"""What is available of a step only if one worker represents it."""
 TOLD = (
     "status", "output", "branch", "commit", "exit_code", "artifacts", "worker_results", "worker_workspaces",
     "success_count", "fail_count", "cancelled_count", "skipped_count", "total_workers", "selected", "error", "session",
@@ -37,9 +37,9 @@ TOLD = (
 def text_problems(
     steps: Mapping[str, Fields], tree: Node, name: str, files: Mapping[str, str], *, is_looped: bool = False
 ) -> Iterator[Problem]:
-    """Find texts of *steps* that cannot be read, or that name what there is not; *is_looped* if all are in a loop.
+    """Find texts of *steps* that cannot be parsed, or use unknown names; *is_looped* if all are in a loop.
 
-    *files* are the system prompts that personas have in files of their own.
+    *files* are the system prompts of personas in files of their own.
     """
     before = _Before(steps)
     for label, step in steps.items():
@@ -125,7 +125,7 @@ class _KnownNames:
         return None
 
     def _why_not_of_one(self, step: Fields, label: str) -> str | None:
-        """Return why no single worker speaks for *step*, or `None`."""
+        """Return why no single worker represents *step*, or `None`."""
         if value_of(step, "pipeline"):
             return f"step {key(label)} is a pipeline"
         if value_of(step, "gate"):
@@ -150,7 +150,7 @@ class _KnownNames:
 
 
 class _Before:
-    """Which steps have surely ended when another one starts; asked once for all of them, who may be thousands."""
+    """Which steps have certainly ended when another starts; computed once for all, who may be thousands."""
 
     def __init__(self, steps: Mapping[str, Fields]) -> None:
         written = {label: map(text, list_needs(step)) for label, step in steps.items()}
@@ -174,7 +174,7 @@ class _Before:
 
 
 def _inner(step: Fields, tree: Node) -> dict[str, Fields]:
-    """Return the steps of the pipeline that *step* is, which its `until` may name."""
+    """Return the steps of a step's pipeline, which its `until` may name."""
     wanted = text(find(step, "pipeline"))
     for pipeline in items(find(tree, "pipelines")) if wanted else ():
         if text(find(pipeline, "name")) == wanted:

@@ -1,4 +1,4 @@
-"""A template's text as Jinja's parser reads it, with all refused that is no part of our templates."""
+"""Parse a template with Jinja's parser, and refuse everything that our templates do not support."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -16,10 +16,10 @@ LONGEST = 100  # tokens of one name
 
 
 class DashedNames(Extension):
-    """Read `steps.write-tests.output` as it is meant: steps, artifacts and axes have dashes in their names."""
+    """Lets names such as `steps.write-tests.output` contain dashes."""
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
-        """Put together what Jinja's lexer takes for a subtraction."""
+        """Join tokens that Jinja's lexer takes for a subtraction."""
         return _mark_dashes(list(stream))
 
 
@@ -40,7 +40,7 @@ def _mark_dashes(tokens: list[Token]) -> Iterator[Token]:
 
 
 def _has_dashes(path: list[str]) -> bool:
-    """Say whether what comes next is the name of a step, an artifact or an axis, of which nothing can be subtracted."""
+    """Return whether the next name is a step, an artifact or an axis, from which nothing can be subtracted."""
     match path:
         case ["steps"] | ["matrix"] | ["artifacts"] | ["artifacts", _] | ["steps", _, "artifacts"]:
             return True
@@ -77,7 +77,7 @@ OPTIONAL_FILTERS = ("default", "d")
 OPTIONAL_TESTS = ("defined", "undefined")
 LOOP_NAMES = frozenset({"index", "index0", "revindex", "revindex0", "first", "last", "length"})
 
-# `{#` opens no comment, for prompts speak of `${#list[@]}` and `# Title {#anchor}`. It only parses, it renders nothing.
+# `{#` opens no comment, because prompts contain `${#list[@]}` and `# Title {#anchor}`. It only parses.
 _PARSER = Environment(  # noqa: S701
     extensions=[DashedNames], keep_trailing_newline=True, comment_start_string="\0#", comment_end_string="#\0"
 )
@@ -106,7 +106,7 @@ _TAGS: dict[type[nodes.Node], str] = {
 
 @dataclass(frozen=True, slots=True)
 class NameUse:
-    """A dotted path that a template uses, and where; *is_optional* where it says what happens if there is none."""
+    """A dotted path that a template uses, and where; *is_optional* if the template handles its absence."""
 
     path: str
     at: Position
@@ -115,7 +115,7 @@ class NameUse:
 
 @lru_cache(maxsize=64)
 def parse_template(text: str) -> nodes.Template:
-    """Read a template; raise `BadTemplate` for what cannot be read or is refused."""
+    """Parse a template; raise `BadTemplate` if it is invalid or refused."""
     if len(text) > MAX_TEMPLATE:
         raise BadTemplate(f"the template is longer than {MAX_TEMPLATE // 1024} KiB; make it shorter")
     try:
@@ -130,7 +130,7 @@ def parse_template(text: str) -> nodes.Template:
 
 
 def condition(text: str) -> nodes.Expr:
-    """Return the one expression that a condition is, with or without its braces."""
+    """Return the single expression of a condition, with or without its braces."""
     body = parse_template(text.strip() if "{{" in text or "{%" in text else f"{{{{ {text} }}}}").body
     match body:
         case [nodes.Output(nodes=[nodes.Expr() as expression])] if not isinstance(expression, nodes.TemplateData):
@@ -141,7 +141,7 @@ def condition(text: str) -> nodes.Expr:
 
 
 def find_uses(tree: nodes.Node, text: str) -> tuple[NameUse, ...]:
-    """Find each use of a name, with its place in *text*; what is asked for by `is defined` is optional everywhere."""
+    """Find each use of a name, with its place in *text*; what `is defined` tests is optional everywhere."""
     found = tuple(_find_uses_in(tree, frozenset()))
     spared = {use.path for use in found if use.is_optional}
     lines = _NEWLINE.split(text)
@@ -222,7 +222,7 @@ def _hint(why: str) -> str:
 
 
 def _find_uses_in(node: nodes.Node, own: frozenset[str], *, is_optional: bool = False) -> Iterator[NameUse]:
-    """Find the names used in and below *node*; *own* are those of the loops around it."""
+    """Find the names used in and below *node*; *own* are those of the enclosing loops."""
     path = path_of(node)
     if path is not None:
         yield from () if _is_own(path, own) else (NameUse(path, Position(node.lineno or 1), is_optional),)
@@ -266,7 +266,7 @@ def _is_under(path: str, spared: Collection[str]) -> bool:
 
 
 def _place(lines: list[str], use: NameUse) -> Position:
-    """Find the column, which the parser does not tell."""
+    """Find the column, which the parser does not report."""
     line = lines[min(use.at.line, len(lines)) - 1]
     root, *rest = map(re.escape, use.path.split("."))
     whole = root + "".join(rf"\s*[.\[]\s*['\"]?{part}" for part in rest)

@@ -1,7 +1,7 @@
-"""Templates: `{{ name }}`, `{% if %}` and `{% for %}` in prompts, in Jinja's syntax and with nothing but data in reach.
+"""Templates: `{{ name }}`, `{% if %}` and `{% for %}` in prompts, in Jinja's syntax, with access to data only.
 
-Jinja's parser reads them (`syntax`), and `evaluation` walks what it read: nothing of a template is compiled or run.
-What data brings in is never read as a template again. Jinja is imported where there is a template at all.
+Jinja's parser reads them (`syntax`), and `evaluation` walks the result: nothing of a template is compiled or run.
+Data is never read as a template. Jinja is imported only if there is a template.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ __all__ = ["BadTemplate", "is_plain", "is_true", "names", "render_template", "sy
 
 
 def names(text: str, *, is_condition: bool = False) -> frozenset[str]:
-    """Return the dotted paths that a template uses, like `steps.plan.output`; raise `BadTemplate` if it is none."""
+    """Return the dotted paths that a template uses, like `steps.plan.output`; raise `BadTemplate` if it is invalid."""
     return frozenset(use.path for use in uses(text, is_condition=is_condition))
 
 
 def uses(text: str, *, is_condition: bool = False) -> "tuple[NameUse, ...]":
-    """Give each use of a name in a template or condition: its path, its place in the text, and if it may be missing."""
+    """Return each use of a name in a template or condition: its path, its place, and whether it may be missing."""
     if is_plain(text) and not is_condition:
         return ()
     from shoal.pipeline.templates.syntax import condition, find_uses, parse_template
@@ -41,7 +41,7 @@ def syntax_problem(text: str, *, is_condition: bool = False) -> str | None:
 
 
 def render_template(text: str, context: Mapping[str, object]) -> str:
-    """Put data into a template; raise `BadTemplate` for a name that is not in *context*."""
+    """Render a template; raise `BadTemplate` for a name that is not in *context*."""
     if is_plain(text):
         return text
     from shoal.pipeline.templates.evaluation import Evaluation
@@ -63,7 +63,7 @@ def is_true(condition: str | bool, context: Mapping[str, object]) -> bool:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text is no template at all."""
+    """Return whether a text contains no template syntax."""
     return "{{" not in text and "{%" not in text
 
 
@@ -78,7 +78,7 @@ def _limit_size(pieces: Iterator[str]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Make a sentence of what is nested too deeply, in the template or in the data."""
+    """Describe excessive nesting, in the template or in the data."""
     try:
         yield
     except RecursionError:

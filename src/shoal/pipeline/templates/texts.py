@@ -1,4 +1,4 @@
-"""The texts of a step that may have places to be filled in, and where they stand."""
+"""The texts of a step that may contain placeholders, and their positions."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Text:
     is_condition: bool = False
     inside: Position | None = None
     is_until: bool = False
-    """Whether it is the condition that is asked after a round."""
+    """Whether it is the condition that is evaluated after a round."""
 
     @classmethod
     def of(cls, node: Scalar, *, is_condition: bool = False, is_until: bool = False) -> "Text":
@@ -58,7 +58,7 @@ class Text:
 
 
 def texts(step: Node) -> Iterator[Text]:
-    """Go through the texts of *step*."""
+    """Yield the texts of *step*."""
     for place in PLACES:
         yield from _texts(find(step, *place))
     for contract in (*items(find(step, "contracts")), find(step, "contract")):
