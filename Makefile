@@ -30,6 +30,7 @@ test-fast: setup
 
 # one turn of each client that takes longer to install or to start
 test-clients: setup
+	@sh scripts/tmux
 	@.venv/bin/python scripts/clients $(CLIENTS) $(OTHERS)
 	$(PYTEST) $(AT_ONCE) -m clients tests/clients
 

@@ -25,7 +25,7 @@ def prepare(here: Scene) -> None:
     document = {
         "runtime": {"sandbox": "none", "isolation_strategy": "worktree"},
         "agents": {
-            "real": here.real.agent(here.model.url),
+            "real": {**here.real.agent(here.model.url), "network": "host"},
             "waiter": {"adapter": "command", "command": ["sh", "-c", wait]},
         },
         "steps": [{"name": "w", "agent": "real", "prompt": f"[[s:shell cmd={WAIT}]]"}, *steps],
