@@ -1,13 +1,13 @@
-# Everything a fresh clone needs; python3, git and make are enough to start.
+# All targets work in a fresh clone; they need only python3, git and make.
 .PHONY: setup clients demo test test-fast test-clients test-browser test-kills test-deep test-user test-rights check bench clean
 
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-p scripts.no_skips)
-# more workers than two processors: most tests wait for processes to start and to end
+# more workers than processors: most tests wait for processes to start and to end
 AT_ONCE = -n 5 --dist worksteal
-# what is started a thousand times is compiled once
+# compile once what tests start a thousand times
 unexport PYTHONDONTWRITEBYTECODE
 RIGHTS = $(addprefix tests/,$(addprefix cli/test_,run.py demo.py clean.py doctor.py approve.py) sessions contracts steps merge runs doctor limits proc sandboxes workspaces agent/test_sandboxed.py)
-# real agent clients, at pinned versions: those that every test run drives, and those that only test-clients does
+# real agent clients at pinned versions: those of `make test`, and those that only `make test-clients` uses
 CLIENTS = claude codex goose
 OTHERS = gemini copilot opencode aider claude-agent-acp codex-acp node
 SCRIPTS = scripts/clients scripts/no_skips.py scripts/reference.py $(wildcard scripts/bench*.py)
@@ -24,11 +24,11 @@ demo: setup
 test: setup clients
 	$(PYTEST) $(AT_ONCE) tests
 
-# what to run while working, in under a minute: the rooms that start no agent, and the shape of the code
+# quick tests, in under a minute: packages that start no agent, and the architecture
 test-fast: setup
 	$(PYTEST) $(AT_ONCE) --ignore=tests/pipeline/test_fuzz.py tests/test_architecture.py $(addprefix tests/,model pipeline store patterns adapters proc git)
 
-# one turn of each client that takes longer to install or to start
+# one turn of each client, including those that take longer to install or to start
 test-clients: setup
 	@sh scripts/tmux
 	@.venv/bin/python scripts/clients $(CLIENTS) $(OTHERS)
@@ -39,11 +39,11 @@ test-browser: setup
 	@sh scripts/browser
 	$(PYTEST) -m 'browser and not deep' tests/dashboard
 
-# hundreds of runs that are killed and resumed: at every crash point, and at random; an hour and more
+# kill and resume hundreds of runs, at every crash point and at random; takes an hour and more
 test-kills: setup
 	$(PYTEST) $(AT_ONCE) -m kills tests/faults
 
-# the long ones, those that measure time alone; then, as root, once more as a user without any rights, in a copy of this tree
+# long tests, with those that measure time run alone; as root, also test-user
 test-deep: setup clients
 	@sh scripts/browser
 	$(PYTEST) $(AT_ONCE) -m 'deep and not alone' tests
@@ -53,7 +53,7 @@ test-deep: setup clients
 test-user:
 	bash scripts/as-user make --no-print-directory test-rights
 
-# what depends on the rights of who runs it: every escape behind both walls, and the rooms that touch the system
+# tests that depend on the user's rights: every escape in both sandboxes, and the packages that touch the system
 test-rights: setup
 	$(PYTEST) $(AT_ONCE) -m 'deep or not deep' tests/escapes
 	$(PYTEST) $(AT_ONCE) $(RIGHTS)

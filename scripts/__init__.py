@@ -1,1 +1,1 @@
-"""Programs for the people who work on Shoal."""
+"""Programs for the developers of Shoal."""

@@ -1,4 +1,4 @@
-"""`make bench`: what Shoal costs, side by side with the shell alternative, as ratios of one run on one machine."""
+"""`make bench`: what a session costs, compared with the shell alternative, as ratios measured in one run."""
 
 import asyncio
 import contextlib
@@ -117,7 +117,7 @@ async def spans(times: Times, context: RunContext, script: str) -> None:
         command, policy = agent_command(opened)
         async with open_sandboxed(context.sandbox, command, policy, sink=lambda _stream, _data: None) as box:
             await box.wait()
-        mark("  of that: the wall, asserted, and the agent")
+        mark("  of that: the sandbox, checked, and the agent")
         await import_work(opened)
         mark("  of that: seal, import, branch")
     mark("  of that: close")

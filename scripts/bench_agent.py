@@ -1,7 +1,7 @@
 """1,000 prompts at width 100 on a scripted model with 20 ms replies: Shoal beside plain pydantic-ai under a semaphore.
 
-Each is measured in processes of its own, several times in turn; what counts is the best of each, for a busy machine
-makes all others longer. It fails where the processor time or the memory is over its bound: those do not depend on who
+Each is measured several times in its own processes, in turn; the best of each counts, because a busy machine slows
+all others down. It fails if the processor time or the memory exceeds its bound: those do not depend on other load.
 else is at work here.
 """
 
@@ -24,7 +24,7 @@ TIME_BOUND, MEMORY_BOUND = 1.15, 1.2
 
 
 def main() -> None:
-    """Measure both in turn and print one table, or, in a child, measure one of them."""
+    """Measure both in turn and print one table; in a child process, measure one of them."""
     if len(sys.argv) > 1:
         print(json.dumps(asyncio.run(measured(sys.argv[1]))))
         return
@@ -47,11 +47,11 @@ def child(name: str) -> dict[str, float]:
 
 
 async def measured(name: str) -> dict[str, float]:
-    """Run all prompts one way, keep every result, and say what that took."""
+    """Run all prompts one way, keep every result, and return the cost."""
     model = ScriptedModel(lambda prompt, _: f"echo {prompt}", delay=0.02)
     prompts = [f"prompt {number}" for number in range(PROMPTS)]
     way = {"plain": plain, "shoal": shoal}[name]
-    await way(model, prompts[:WIDTH])  # what is made once only is not what is compared
+    await way(model, prompts[:WIDTH])  # one-time costs are not part of the comparison
     began, cpu = time.perf_counter(), time.process_time()
     texts, _kept = await way(model, prompts)
     took, busy = time.perf_counter() - began, time.process_time() - cpu
@@ -81,7 +81,7 @@ async def shoal(model: ScriptedModel, prompts: list[str]) -> tuple[list[str], ob
 
 
 def peak_mb() -> float:
-    """The most memory that this process has had, in MB."""
+    """Return the peak memory of this process, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -1,6 +1,6 @@
-"""What a pipeline of very many steps costs: Shoal's own time for each of 2,000 trivial ones.
+"""The cost of a pipeline with very many steps: Shoal's own time for each of 2,000 trivial ones.
 
-Its own time is that of its process; the commands themselves, and the programs that start them, are told beside it.
+Its own time is that of its process; the time of the commands and of the programs that start them is printed beside it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ WANTED_MS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What each step took, in milliseconds."""
+    """The cost of a step, in milliseconds."""
 
     steps: int
     load_ms: float
@@ -43,20 +43,20 @@ class Cost:
 
 
 def main() -> None:
-    """Measure three times, for machines that are not idle, and print each."""
+    """Measure three times, because the machine may be busy, and print each."""
     for _ in range(RUNS):
         with tempfile.TemporaryDirectory(prefix="shoal-dag-", ignore_cleanup_errors=True) as folder:
             print(asyncio.run(cost(repository(Path(folder, "repo"), 200), STEPS)), flush=True)
 
 
 async def cost(repo: Path, steps: int) -> Cost:
-    """Run so many steps, each layer of them after the one before."""
+    """Run *steps* steps, in layers that each need the one before."""
     file = repo / "dag.yaml"
     file.write_text(document(steps))
     began, own, others = time.monotonic(), time.process_time(), children()
     made = plan(load(file), environ=os.environ)
     planned = time.process_time()
-    with seldom_collected():  # as `shoal run` does
+    with seldom_collected():  # like `shoal run`
         report = await run(made, make_request(made, repo), stop=asyncio.Event())
     assert report.status is Status.SUCCEEDED, report.status
     assert len(report.steps) == steps
@@ -71,7 +71,7 @@ async def cost(repo: Path, steps: int) -> Cost:
 
 
 def document(steps: int) -> str:
-    """Write a pipeline whose steps stand in layers of the width."""
+    """Write a pipeline whose steps are in layers of the width."""
     lines = [f"runtime: {{sandbox: none, max_concurrent_workers: {WIDTH}}}", "steps:"]
     for number in range(steps):
         needs = f", needs: [s{number - WIDTH}]" if number >= WIDTH else ""
@@ -80,7 +80,7 @@ def document(steps: int) -> str:
 
 
 def children() -> float:
-    """Give the time of all processes that were started and have ended."""
+    """Return the time of all processes that were started and have ended."""
     times = os.times()
     return times.children_user + times.children_system
 

@@ -1,6 +1,6 @@
-"""What many agents at once cost: efficiency, throughput beside a shell's way, a thousand held, a hundred databases.
+"""The cost of many agents at once: efficiency, throughput compared with a shell, 1,000 idle agents, 100 databases.
 
-The ratios count; all is measured on one machine in one go, and a busy one makes every number worse.
+The ratios count; everything is measured on one machine in one go, and other load makes every number worse.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ async def table(repo: Path) -> None:
 
 
 async def fleet(repo: Path) -> None:
-    """Print how near many agents come to their ideal time."""
+    """Print how close many agents come to their ideal time."""
     async with coordinator(repo, WIDTH, "sleep", str(NAP)) as task_run:
         began = time.monotonic()
         results = await task_run.run_agents(["nap"] * FLEET)
@@ -123,7 +123,7 @@ async def fleet(repo: Path) -> None:
 
 
 async def streamed(repo: Path) -> float:
-    """Give how many commands a second go through the whole wall."""
+    """Return how many commands per second run through the whole sandbox."""
     async with coordinator(repo, AT_ONCE) as task_run:
         await task_run.run_command("true")
         began = time.monotonic()
@@ -133,7 +133,7 @@ async def streamed(repo: Path) -> float:
 
 
 def xargs(repo: Path) -> float:
-    """Give how many a second go through the shell's way."""
+    """Return how many per second the shell alternative runs."""
     numbers = "\n".join(map(str, range(SHELL)))
     with tempfile.TemporaryDirectory(dir=repo.parent) as folder:
         argv = ["xargs", "-P", str(AT_ONCE), "-n", "1", "sh", "-c", SHELL_WAY, folder]
@@ -144,7 +144,7 @@ def xargs(repo: Path) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What holding idle agents took of the coordinator."""
+    """What idle agents cost the coordinator."""
 
     agents: int
     started_seconds: float
@@ -164,7 +164,7 @@ class Holding:
 
 
 async def held(repo: Path, agents: int, seconds: float = 20.0, patience: float = 600.0) -> Holding:
-    """Hold so many agents that sleep, or as many as come up while *patience* lasts, and look at what that costs."""
+    """Hold as many sleeping agents as start within *patience*, and measure their cost."""
     async with coordinator(repo, agents, "/bin/sh", "-c", "echo up; exec sleep 3600") as task_run:
         idle, began = resident_mb(), time.monotonic()
         async with ended(task_run, agents, patience) as count:
@@ -188,7 +188,7 @@ async def held(repo: Path, agents: int, seconds: float = 20.0, patience: float =
 
 @contextlib.asynccontextmanager
 async def ended(task_run: AgentCoordinator, agents: int, patience: float) -> AsyncIterator[int]:
-    """Start agents, some after others, until there are so many or it has taken too long; end them on leaving."""
+    """Start agents, staggered, until there are enough or it takes too long; end them on exit."""
     until = time.monotonic() + patience
     up = 0
     async with asyncio.TaskGroup() as group:
@@ -206,7 +206,7 @@ async def ended(task_run: AgentCoordinator, agents: int, patience: float) -> Asy
 
 
 def sleepers() -> Iterator[int]:
-    """Find our agents that sleep."""
+    """Find our sleeping agents."""
     for one in list_descendants([os.getpid()]):
         with contextlib.suppress(OSError):
             if b"sleep\x003600" in Path(f"/proc/{one.pid}/cmdline").read_bytes()[:20]:
@@ -215,7 +215,7 @@ def sleepers() -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """What came of many writers."""
+    """The result of many writers."""
 
     what: str
     writers: int
@@ -245,7 +245,7 @@ class Writing:
 
 
 async def own_databases(repo: Path, writers: int, seconds: float) -> Writing:
-    """Let each agent write the database that is its own, and speak all the while."""
+    """Let each agent write its own database, and print output all the while."""
     script = f'exec python3 -c "$(cat)" "$DATABASE_URL" {seconds}'
     async with coordinator(repo, writers, "/bin/sh", "-c", script) as task_run:
         results: list[WorkerResult] = await task_run.run_agents([WRITER] * writers)
@@ -254,7 +254,7 @@ async def own_databases(repo: Path, writers: int, seconds: float) -> Writing:
 
 
 def shared_database(path: Path, writers: int, seconds: float) -> Writing:
-    """Let plain processes write one database together."""
+    """Let plain processes write a single database."""
     argv = [shutil.which("python3") or sys.executable, "-c", WRITER, str(path), str(seconds)]
     children = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(writers)]
     return Writing.of("one database for all", [child.communicate()[0] for child in children])

@@ -1,4 +1,4 @@
-"""`make bench`: what commands cost in a repository with a long history, as ratios to starting Python."""
+"""The cost of commands in a repository with a long history, as ratios to starting Python."""
 
 import asyncio
 import os
@@ -55,7 +55,7 @@ def make_repository(path: Path) -> Path:
 
 
 async def write_history(paths: StatePaths, sessions: int) -> None:
-    """Record runs that have ended through the ledger, with so many sessions in all."""
+    """Record finished runs through the ledger, with *sessions* sessions in all."""
     if sessions:
         async with open_ledger(store_at(paths)) as ledger:
             for number in range(sessions // SESSIONS_OF_A_RUN):
@@ -104,7 +104,7 @@ def _session(run: str, index: int) -> tuple[SessionStarted, SessionEnded]:
 def measure(argv: list[str], folder: Path) -> float:
     """Give the median time of a command."""
     times = []
-    # an installed program has its bytecode: without it, most of the time would go into compiling
+    # an installed program has bytecode: without it, most of the time would go into compiling
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir(), "shoal-bench-bytecode"))
     for _ in range(ROUNDS + 1):

@@ -1,6 +1,6 @@
-"""Bringing the work of a hundred agents together: beside the checkout, against `git merge` in a worktree, in one run.
+"""Merging the work of a hundred agents outside the checkout, compared with `git merge` in a worktree, in one run.
 
-Ten of the branches conflict with another; both ways merge the same ones in the same order, and come to the same files.
+Ten of the branches conflict with another; both ways merge the same ones in the same order, with the same result.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """How many branches each way tried in a second, and whether both came to the same files."""
+    """How many branches each way tried per second, and whether both got the same files."""
 
     merged: int
     conflicts: int
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 async def raced(repo: Path, branches: int) -> Race:
-    """Merge *branches* by both ways, ours first, and time them."""
+    """Merge *branches* both ways, ours first, and time them."""
     report = _report(repo, branched(repo, branches))
     began = time.monotonic()
     done = await _merged(repo, report)
@@ -86,7 +86,7 @@ async def raced(repo: Path, branches: int) -> Race:
 
 
 def branched(repo: Path, branches: int) -> list[str]:
-    """Make the branches of agents that each changed a few files; the last tenth changes what others changed too."""
+    """Make the branches of agents that each changed a few files; the last tenth also changes files of others."""
     names = sorted(git(repo, "ls-tree", "-r", "--name-only", "HEAD").splitlines())
     text = "".join(_told(number, names, branches, git(repo, "rev-parse", "HEAD")) for number in range(branches))
     subprocess.run(["git", "fast-import", "--quiet"], cwd=repo, env=ENVIRONMENT, input=text.encode(), check=True)
@@ -95,7 +95,7 @@ def branched(repo: Path, branches: int) -> list[str]:
 
 
 def _told(number: int, names: list[str], branches: int, base: str) -> str:
-    """Say for `git fast-import` what one agent did: three files of its own changed and one added."""
+    """Write the `git fast-import` commands for one agent: three files changed and one added."""
     lines = [f"commit refs/heads/agent/bench/{number:04d}", "committer bench <bench@example.org> 1700000000 +0000"]
     lines += ["data 4", "work", f"from {base}"]
     own = number if number < branches - branches // 10 else number - (branches - branches // 10)
@@ -141,7 +141,7 @@ def _merging(commit: str) -> list[str]:
 
 
 def git(repo: Path, *words: str) -> str:
-    """Run git as anybody would."""
+    """Run git like a user."""
     done = subprocess.run(["git", *words], cwd=repo, env=ENVIRONMENT, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 

@@ -1,10 +1,10 @@
-"""A pytest plugin: a run in which any test was skipped has failed (`make test` loads it when CI is set)."""
+"""A pytest plugin: a run with a skipped test has failed (`make test` loads it when CI is set)."""
 
 import pytest
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run if the reporter counted a skip; the workers of xdist have no reporter and say nothing."""
+    """Fail the run if the reporter counted a skip; xdist's workers have no reporter."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or not reporter.stats.get("skipped"):
         return

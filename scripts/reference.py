@@ -77,7 +77,7 @@ def _section(title: str, one: Schema, defs: Mapping[str, Schema]) -> Iterator[st
 
 
 def _own_first(properties: Schema, defs: Mapping[str, Schema]) -> Schema:
-    """Put what steps, personas and agents may all say behind what is a mapping's own."""
+    """Put the keys that steps, personas and agents share after a mapping's own."""
     shared = set.intersection(*(set(defs[name]["properties"]) for name in ("StepShape", "PersonaShape", "AgentShape")))
     return dict(sorted(properties.items(), key=lambda item: shared <= set(properties) and item[0] in shared))
 
@@ -96,11 +96,11 @@ def _meaning(value: Schema) -> str:
 
 
 def _kind(value: Schema, defs: Mapping[str, Schema]) -> str:
-    """Say in words what a value may be; null, which everything that may be left out takes, is not told."""
+    """Describe the values of a key; null, which every optional key takes, is not mentioned."""
     if "$ref" in value:
         title = str(defs[value["$ref"].rpartition("/")[2]]["title"])
         return f"[{title}](#{_anchor(SECTIONS.get(title, title))})"
-    if value.get("type") == WORD["type"]:  # that YAML may read a word of a command as yes or no is nothing to tell
+    if value.get("type") == WORD["type"]:  # YAML may read a word of a command as a boolean, which needs no mention
         return "text"
     if "const" in value:
         return f"`{str(value['const']).lower()}`"
