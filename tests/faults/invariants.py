@@ -174,12 +174,12 @@ def _of(events: list[Recorded]) -> Iterator[object]:
 
 def _no_process(repo: Path) -> Iterator[str]:
     """I5: no process of a run is left some seconds later."""
-    for pid, what in list(_processes_of(repo)):
-        if not _is_ending(pid) and any(pid == other for other, _ in _processes_of(repo)):
+    for pid, what in list(processes_of(repo)):
+        if not _is_ending(pid) and any(pid == other for other, _ in processes_of(repo)):
             yield f"I5: process {pid} is left: {what}"
 
 
-def _processes_of(repo: Path) -> Iterator[tuple[int, str]]:
+def processes_of(repo: Path) -> Iterator[tuple[int, str]]:
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             line = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -200,6 +200,8 @@ def test_a_fleet_is_known_by_its_coordinator() -> None:
     assert not is_orphan(ours.name)
     assert is_orphan(dead.name)
     assert not is_orphan(replace(dead, namespace=1).name)
+    assert is_orphan(replace(ours, boot="0a1b2c3d", namespace=1).name), "no process outlives a reboot"
+    assert not is_orphan(f"shoal-{ours.namespace}-{ours.pid}-{ours.started}-00ff"), "as older versions named it"
     assert not is_orphan("shoal-my-own")
     assert start_ticks(os.getpid()) == ours.started
 

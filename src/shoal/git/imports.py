@@ -319,7 +319,9 @@ def _migrate(aside: Path, objects: Path) -> tuple[Path, ...]:
         (objects / "pack").mkdir(exist_ok=True)
         keep = objects / "pack" / f"{path.stem}.keep"
         if not keep.exists():  # otherwise it is the user's own, or protects the same objects for another session
-            keep.write_text(" ".join((KEEP, *_identity(os.getpid()))) + "\n")
+            note = aside / "pack" / keep.name  # never without its text, which says whose it is
+            note.write_text(" ".join((KEEP, *_identity(os.getpid()))) + "\n")
+            _move(note, keep)
             keeps.append(keep)
         for name in (f"{path.stem}.rev", path.name, f"{path.stem}.idx"):
             if (aside / "pack" / name).exists() and not (objects / "pack" / name).exists():

@@ -15,13 +15,15 @@ from shoal.limits.control_files import Files
 from shoal.limits.group import Dialect, KernelGroup
 from shoal.model.limits import ResourceLimits
 
-NAME = re.compile(r"shoal-(\d+)-(\d+)-(\d+)-[0-9a-f]{4}")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+NAME = re.compile(r"shoal-(?:([0-9a-f]{8})-)?(\d+)-(\d+)-(\d+)-[0-9a-f]{4}")
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All groups of one coordinator; its name has the pid, pid namespace and start time, and so is unique."""
+    """All groups of one coordinator; its name has the boot, pid namespace, pid and start time, and so is unique."""
 
+    boot: str
     namespace: int
     pid: int
     started: int
@@ -30,20 +32,23 @@ class Fleet:
     @classmethod
     def ours(cls) -> "Fleet":
         """Name a new fleet of this process."""
-        return cls(_namespace(), os.getpid(), start_ticks(os.getpid()) or 0)
+        return cls(_boot(), _namespace(), os.getpid(), start_ticks(os.getpid()) or 0)
 
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return f"shoal-{self.namespace}-{self.pid}-{self.started}-{self.mark}"
+        return f"shoal-{self.boot}-{self.namespace}-{self.pid}-{self.started}-{self.mark}"
 
 
 def is_orphan(name: str) -> bool:
-    """Return whether a folder is the fleet of a dead coordinator; `False` for other pid namespaces."""
+    """Return whether a folder is the fleet of a dead coordinator; `False` for other pid namespaces of this boot."""
     found = NAME.fullmatch(name)
     if found is None:
         return False
-    namespace, pid, start = map(int, found.groups())
+    boot, *numbers = found.groups()
+    if boot not in (None, _boot()):  # older versions did not name it
+        return True
+    namespace, pid, start = map(int, numbers)
     return namespace == _namespace() and start_ticks(pid) != start
 
 
@@ -54,6 +59,13 @@ def start_ticks(pid: int) -> int | None:
     except OSError:
         return None
     return int(stat.rpartition(")")[2].split()[19])
+
+
+def _boot() -> str:
+    try:
+        return BOOT.read_text()[:8]
+    except OSError:  # /proc is not all there: then boots are not told apart
+        return "0" * 8
 
 
 def _namespace() -> int:
@@ -194,7 +206,8 @@ class Cgroups:
         whole = self._at(fleet)
         for name in {path.name for place in whole.places for path in self._files.groups(place)}:
             group = self._at(fleet, name)
-            group.kill()
+            with contextlib.suppress(Broken):  # the next start tries again
+                group.kill_all()  # only an empty group can be removed
             self._remove(group)
         self._remove(whole)
 
