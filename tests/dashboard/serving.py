@@ -64,7 +64,7 @@ class Dashboard:
     def open(self) -> None:
         """Open the link as a browser does, and keep the cookie."""
         answer = self.ask("GET", self.link.partition(f":{self.port}")[2])
-        assert answer.status == 303, answer.content
+        assert answer.status == 200, answer.content
         self.cookie = answer.headers["set-cookie"].partition(";")[0]
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - JSON

@@ -58,7 +58,10 @@ def page(browser: Browser, served: Dashboard) -> Iterator[Page]:
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("dialog", lambda dialog: dialog.accept())
-    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    page.on(
+        "console",
+        lambda message: faults.append(f"{message.text} {message.location}") if message.type == "error" else None,
+    )
     page.goto(served.link)
     yield page
     away = re.compile("net::ERR_|status of 403")  # while the server is away, and when it does not know us yet
@@ -98,9 +101,11 @@ def test_a_person_follows_a_run_and_acts_on_it(page: Page, served: Dashboard, sh
     page.keyboard.press("Escape")
     rows.filter(has_text="slow-").first.get_by_role("link").click()
     expect(panel.locator(".log")).to_contain_text("reading the parser")
+    panel.get_by_role("link", name="diff", exact=True).click()
+    expect(panel.locator(".diff")).to_contain_text("same.txt")
+    expect(panel.locator("header .status")).to_have_text("running")
     panel.get_by_role("button", name="Stop").click()
     expect(panel.locator("header .status")).to_have_text("cancelled")
-    panel.get_by_role("link", name="diff", exact=True).click()
     expect(panel.locator(".diff")).to_contain_text("same.txt")
 
     page.get_by_role("link", name="Close").click()
@@ -193,6 +198,18 @@ def test_a_run_can_be_used_with_the_keyboard_alone(page: Page, served: Dashboard
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     expect(page.locator(".card")).to_be_visible()
+
+
+def test_the_link_works_from_the_page_of_a_web_terminal(browser: Browser, served: Dashboard, tmp_path: Path) -> None:
+    """Such a page is another site's, and no redirect from it carries a strict cookie."""
+    (tmp_path / "terminal.html").write_text(f"<a href={served.link}>link</a>")
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"file://{tmp_path}/terminal.html")
+    page.get_by_role("link").click()
+
+    expect(page.get_by_text("No runs yet")).to_be_visible()
+    context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

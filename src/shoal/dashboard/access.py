@@ -1,7 +1,9 @@
 """Who may use the dashboard: one browser that opened the one-time link, by the right name, from our own pages."""
 
 import asyncio
+import contextlib
 import hmac
+import os
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -45,6 +47,8 @@ NO_ENTRY = (
     "Each link opens one browser once; press Enter in the terminal of `shoal serve` for a new one.\n"
 )
 NOT_WHOLE = "the request did not come whole, or is too large\n"
+SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+ESTABLISHED = "01"
 LOGIN_PAGE = Path(__file__).parent / "page" / "login.html"
 
 
@@ -90,14 +94,31 @@ class Access:
         return morsel is not None and _is_same(morsel.value, self._session)
 
     def let_in(self, target: str) -> Response:
-        """Hand the browser its cookie, and send it on."""
-        response = RedirectResponse(target, status_code=303)
+        """Hand the browser its cookie, and send it on.
+
+        Not by a redirect: a link in the page of a web terminal is another site's, and so is where it redirects to, to
+        which no browser sends a strict cookie.
+        """
+        response = PlainTextResponse("Welcome to Shoal.\n", headers={"refresh": f"0; url={target}"})
         response.set_cookie(self.cookie, self._session, httponly=True, samesite="strict", path="/")
         return response
 
 
 def _is_same(mine: str, given: str) -> bool:
     return hmac.compare_digest(mine.encode(), given.encode(errors="replace"))
+
+
+def find_owner(client: tuple[str, int] | None, server: tuple[str, int | None] | None) -> int | None:
+    """Find the user of this machine who connected from *client* to *server*; `None` for who is not on this machine."""
+    if client is None or server is None or not client[1] or not server[1]:
+        return None
+    ends = f":{client[1]:04X}", f":{server[1]:04X}"
+    for table in SOCKET_TABLES:
+        with contextlib.suppress(OSError):
+            for _, local, remote, state, *rest in map(str.split, table.read_text().splitlines()):
+                if (local[-5:], remote[-5:], state) == (*ends, ESTABLISHED):
+                    return int(rest[3])
+    return None
 
 
 class PageGuard:
@@ -122,7 +143,7 @@ class PageGuard:
             return
         path: str = scope["path"]
         if path.startswith("/open/") and scope["method"] == "GET":
-            await self._open(path.removeprefix("/open/"))(scope, receive, sender)
+            await self._open(path.removeprefix("/open/"), scope)(scope, receive, sender)
         elif path == "/login" and self._access.password is not None:
             await (await self._log_in(Request(scope, _bound_body(receive))))(scope, receive, sender)
         elif self._access.is_open_to(Headers(scope=scope).get("cookie", "")):
@@ -149,7 +170,10 @@ class PageGuard:
             return PlainTextResponse("method not allowed\n", 405)
         return None
 
-    def _open(self, code: str) -> Response:
+    def _open(self, code: str, scope: Scope) -> Response:
+        owner = find_owner(scope.get("client"), scope.get("server"))
+        if owner not in (None, os.getuid(), 0):  # a command line, such as a browser's, shows its link to all users
+            return PlainTextResponse("another user of this machine opened `shoal serve`\n", 403)
         if self._access.use_code(code):
             return self._access.let_in("/")
         return PlainTextResponse(f"This link was used already, or is not ours.\n{NO_ENTRY}", 403)

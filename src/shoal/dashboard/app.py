@@ -70,6 +70,7 @@ def make_app(feed: ChangeFeed, access: Access, environ: Mapping[str, str]) -> St
         Route("/api/artifact/{site}/{session}/{name:path}", _answer(pages.artifact)),
         Route("/api/act/{site}", _answer(pages.act), methods=["POST"]),
         Mount("/static", StaticFiles(directory=PAGE)),
+        Route("/favicon.ico", _icon),
         Route("/", _page),
         Route("/run/{place:path}", _page),
     ]
@@ -95,6 +96,10 @@ def _answer(handler: Handler) -> Handler:
 async def _page(request: Request) -> Response:
     """Serve the page itself at every address that a person may keep."""
     return FileResponse(PAGE / "index.html", media_type="text/html")
+
+
+async def _icon(request: Request) -> Response:
+    return FileResponse(PAGE / "icon.svg", media_type="image/svg+xml")
 
 
 class _Pages:
@@ -166,7 +171,7 @@ class _Pages:
         """Give a part of the log of a session: after an event, or its end."""
         site, session = self._site(request), request.path_params["session"]
         after = _number(request, "after")
-        found = await asyncio.to_thread(_read_log, site.paths, session, after)
+        found = await asyncio.to_thread(_read_log, site.paths, site.session(session).session, after)
         return JSONResponse([event_document(recorded) for recorded in found])
 
     async def catalogue(self, request: Request) -> Response:
@@ -192,18 +197,13 @@ class _Pages:
     async def artifact(self, request: Request) -> Response:
         """Hand an artifact out as a download, whatever is in it."""
         site, session = self._site(request), request.path_params["session"]
-        path = self._find_artifact(site, session, request.path_params["name"])
+        result, name = site.session(session).result, request.path_params["name"]
+        if result is None or name not in result.artifacts:
+            raise BadInput(f"no artifact {name[:80]!r} of {session[:80]!r}")
+        path = Path(result.artifacts[name])
         content = _read_plain_file(path, site.paths.results)
         headers = {"content-disposition": f'attachment; filename="{_safe_name(path.name)}"'}
         return Response(content, media_type="application/octet-stream", headers=headers)
-
-    def _find_artifact(self, site: SiteFeed, session: str, name: str) -> Path:
-        for run in reversed(site.runs):
-            for step in site.run(run).steps.values():
-                found = step.sessions.get(session)
-                if found is not None and found.result is not None and name in found.result.artifacts:
-                    return Path(found.result.artifacts[name])
-        raise BadInput(f"no artifact {name[:80]!r} of {session[:80]!r}")
 
     async def act(self, request: Request) -> Response:
         """Do what a person asks for, by the command that does it."""
@@ -221,8 +221,14 @@ class _Pages:
         return self._feed.site(request.path_params["site"])
 
     async def _run(self, site: SiteFeed, words: list[str]) -> Outcome:
-        async with self._turns:
-            return await run_command(site.folder, words, self._environ)
+        """Run a command; one that is under way when the server ends is ended, too."""
+        async with self._turns, asyncio.TaskGroup() as group:
+            command = group.create_task(run_command(site.folder, words, self._environ))
+            closing = group.create_task(self._feed.wait_closed())
+            await asyncio.wait((command, closing), return_when=asyncio.FIRST_COMPLETED)
+            command.cancel()
+            closing.cancel()
+        return Outcome(130, b"", "`shoal serve` was ended") if command.cancelled() else command.result()
 
 
 def _outcome(outcome: Outcome) -> Response:

@@ -87,6 +87,8 @@ class SiteFeed:
         self._seen = 0
         self._stamp: tuple[int, ...] = ()
         self._runs: dict[str, _RunFeed] = {}
+        self._runs_of: dict[str, str] = {}
+        """The run of each session."""
         self._open: set[str] = set()
         """The runs without a recorded end."""
         self._changed: dict[str, set[str]] = {}
@@ -107,6 +109,16 @@ class SiteFeed:
         state = feed.fold.state()
         whole = interrupt_runs(state, {name}) if feed.is_dead else state
         return whole.runs[name]
+
+    def session(self, name: str) -> SessionState:
+        """Return the state of a session; raise `BadInput` where there is none of that name."""
+        if name not in self._runs_of:
+            self.read_ledger()
+        if name in self._runs_of:
+            for _, session in _sessions(self.run(self._runs_of[name])):
+                if session.session == name:
+                    return session
+        raise BadInput(f"no session named {name[:80]!r} in {self.name}")
 
     def progress(self, name: str) -> RunProgress | None:
         """Return how far the agents of a run are; `None` where it was not seen alive."""
@@ -206,6 +218,7 @@ class SiteFeed:
         sessions = self._changed.setdefault(event.run, set())
         if (session := getattr(event, "session", "")) != "":
             sessions.add(session)
+            self._runs_of[session] = event.run
 
     def _follow(self, name: str, feed: _RunFeed, tail: RunTail, progress: RunProgress) -> Iterator[None]:
         for count, recorded in enumerate(tail.read(), 1):
@@ -273,6 +286,11 @@ class ChangeFeed:
         self._is_closed = True
         async with self._changed:
             self._changed.notify_all()
+
+    async def wait_closed(self) -> None:
+        """Return when the server ends."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._is_closed)
 
     def site(self, name: str) -> SiteFeed:
         """Find a repository on show."""

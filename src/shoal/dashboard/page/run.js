@@ -19,9 +19,13 @@ export function RunPage({place, live, go, link}) {
   const [error, setError] = useState("");
   const stamp = card ? `${card.status} ${card.workers} ${card.gates.length} ${card.overlaps} ${card.merged} ${Object.keys(card.deliveries).length} ${card.good}` : "";
   useEffect(() => {  // at once, and then not more often than a person reads: of many agents, one ends all the time
-    const wait = page ? AGAIN_SECONDS * 1000 : 0;
-    const timer = setTimeout(() => get(`/api/run/${part(place.site)}/${part(place.run)}`).then(setPage, (raised) => setError(raised.message)), wait);
-    return () => clearTimeout(timer);
+    let timer, isCurrent = true;
+    const load = () => get(`/api/run/${part(place.site)}/${part(place.run)}`).then((found) => isCurrent && setPage(found), (raised) => {
+      if (isCurrent && raised.isMissing) setError(raised.message);
+      else if (isCurrent) timer = setTimeout(load, AGAIN_SECONDS * 1000);  // the server is away
+    });
+    timer = setTimeout(load, page ? AGAIN_SECONDS * 1000 : 0);
+    return () => { isCurrent = false; clearTimeout(timer); };
   }, [key, stamp]);
   const run = useMemo(() => (page ? {...page, ...(card ?? {})} : null), [page, card]);
   const sessions = useMemo(() => {

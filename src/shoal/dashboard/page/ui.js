@@ -143,7 +143,7 @@ export function useNow(isRunning) {
 export async function get(path) {
   const answer = await fetch(path, {headers: {accept: "application/json"}});
   const found = await answer.json().catch(() => ({error: `the server answered ${answer.status}`}));
-  if (!answer.ok) throw new Error(found.error ?? `the server answered ${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error(found.error ?? `the server answered ${answer.status}`), {isMissing: answer.status === 404});
   return found;
 }
 
