@@ -161,6 +161,35 @@ def test_plain_lines_are_printed_where_that_is_asked_for(
         assert b"\x1b[" not in terminal.raw
 
 
+def test_lines_in_a_pipe_are_in_the_order_of_time(repo: Path, shoal: Shoal) -> None:
+    write(repo, {"w": scripted(*WORK)}, [{"name": "s", "agent": "w", "prompt": "go", "concurrency": 5}])
+
+    said = shoal("run", "p.yaml")
+
+    times = [float(found) for found in re.findall(r"^ *(\d+\.\d\d)s ", said.out, re.MULTILINE)]
+    assert len(times) > 15
+    assert times == sorted(times)
+
+
+def test_in_the_background_nothing_is_drawn_and_the_run_goes_on(repo: Path) -> None:
+    wait = "while ! [ -e go ]; do sleep 0.1; done"
+    agent = {"adapter": "command", "command": ["sh", "-c", f"echo at work; {wait}; echo x > done.txt"]}
+    write(repo, {"w": agent}, [{"name": "s", "agent": "w", "prompt": "go"}])
+    environ = {**live_environment(), "PATH": f"{SHOAL.parent}:/usr/local/bin:/usr/bin:/bin", "PS1": "$ "}
+    with open_pty("bash", "--norc", "-i", cwd=repo, env=environ) as terminal:
+        terminal.press(b"shoal run p.yaml --isolation worktree\n")
+        terminal.until(lambda: "at work" in terminal.shown)
+        terminal.press(b"\x1a")
+        terminal.until(lambda: "Stopped" in terminal.shown)
+        terminal.press(b"bg\n")
+        terminal.until(lambda: "&" in terminal.shown)
+        terminal.press(b"touch $(echo .shoal/workspaces/*/s/worker_0)/go; wait; echo over\n")
+        terminal.until(lambda: "git merge agent/s/" in terminal.text and terminal.lines.count("over") == 1)
+        assert "at work" not in terminal.shown
+        terminal.press(b"exit\n")
+        terminal.end()
+
+
 def test_status_fits_80_columns_and_says_what_agents_do(repo: Path) -> None:
     name = "make-the-parser-faster-and-smaller"
     agents = {"done": scripted(*WORK), "busy": scripted(*WORK, {"sleep": 600})}

@@ -204,7 +204,7 @@ class LiveOutput:
         """Draw while the run is active."""
         from shoal.cli.live.view import LiveActions, LiveView  # imports rich
 
-        question = "stop the run and keep the work so far?"
+        question = "stop the run and keep the work so far? Ctrl-Z, then `bg`, leaves it running"
         self._view = LiveView(LiveActions(folder, on_quit, question))
         async with self._view.open():
             yield
