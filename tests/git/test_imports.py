@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shoal.git.imports import ImportedWork, ImportRefused, release, release_abandoned, take
+from shoal.git.imports import ImportedWork, ImportRefused, import_pack, release, release_abandoned
 from shoal.git.repository import inspect
 from shoal.model.limits import WorkBounds
 from tests.conftest import git
@@ -44,7 +44,7 @@ async def test_a_sound_pack_is_taken(repo: Path, tmp_path: Path) -> None:
     git(agent, "commit", "-qm", "new")
     tip = git(agent, "rev-parse", "HEAD")
 
-    taken = await take(
+    taken = await import_pack(
         await inspect(repo, os.environ),
         packed(agent, tip, base=base),
         base=base,
@@ -64,7 +64,7 @@ async def test_many_objects_come_as_a_pack_and_are_whole(repo: Path, tmp_path: P
     git(agent, "commit", "-qm", "new")
     tip = git(agent, "rev-parse", "HEAD")
 
-    taken = await take(
+    taken = await import_pack(
         await inspect(repo, os.environ),
         packed(agent, tip, base=base),
         base=base,
@@ -88,10 +88,12 @@ async def test_unrelated_history_and_nested_repositories_are_refused_and_leave_n
     link = git(agent, "rev-parse", "HEAD")
     found, before = await inspect(repo, os.environ), objects(repo)
 
-    unrelated = await take(
+    unrelated = await import_pack(
         found, packed(agent, orphan, base=base), base=base, tips=(orphan,), lender=repo / ".git/objects"
     )
-    nested = await take(found, packed(agent, link, base=base), base=base, tips=(link,), lender=repo / ".git/objects")
+    nested = await import_pack(
+        found, packed(agent, link, base=base), base=base, tips=(link,), lender=repo / ".git/objects"
+    )
 
     assert isinstance(unrelated, ImportRefused)
     assert "descend" in unrelated.why
@@ -107,9 +109,11 @@ async def test_a_tip_that_is_no_name_or_not_in_the_pack_is_refused(repo: Path, t
     found = await inspect(repo, os.environ)
 
     for tip in ("", "HEAD", "--all", "f" * 40):
-        assert isinstance(await take(found, pack, base=base, tips=(tip,), lender=repo / ".git/objects"), ImportRefused)
+        assert isinstance(
+            await import_pack(found, pack, base=base, tips=(tip,), lender=repo / ".git/objects"), ImportRefused
+        )
     assert isinstance(
-        await take(found, written(repo, b"garbage" * 10), base=base, tips=(base,), lender=repo / ".git/objects"),
+        await import_pack(found, written(repo, b"garbage" * 10), base=base, tips=(base,), lender=repo / ".git/objects"),
         ImportRefused,
     )
 
@@ -127,7 +131,7 @@ async def test_a_tree_that_would_write_into_a_gitdir_is_refused(repo: Path, tmp_
     )
     tip = git(agent, "commit-tree", done.stdout.decode().strip(), "-p", base, "-m", "evil")
 
-    taken = await take(
+    taken = await import_pack(
         await inspect(repo, os.environ),
         packed(agent, tip, base=base),
         base=base,
@@ -160,7 +164,7 @@ async def test_a_kept_ref_of_one_commit_is_looked_at_too(repo: Path, tmp_path: P
     extra = git(agent, "commit-tree", state, "-p", base, "-m", "kept")
     before = objects(repo)
 
-    taken = await take(
+    taken = await import_pack(
         await inspect(repo, os.environ),
         packed(agent, extra, base=base),
         base=base,
@@ -177,13 +181,13 @@ async def test_a_check_that_dies_or_takes_too_long_is_one_that_failed(repo: Path
     bomb = bomb_of(agent, base, 4)
     repository, pack, before = await inspect(repo, os.environ), packed(agent, bomb, base=base), objects(repo)
 
-    late = await take(
+    late = await import_pack(
         repository, pack, base=base, tips=(bomb,), lender=repo / ".git/objects", bounds=WorkBounds(import_seconds=0.001)
     )
-    first = await take(
+    first = await import_pack(
         repository, pack, base=base, tips=(bomb,), lender=repo / ".git/objects", bounds=WorkBounds(import_memory_mb=16)
     )
-    other = await take(
+    other = await import_pack(
         repository,
         pack,
         base=base,
@@ -207,7 +211,7 @@ async def test_a_pack_that_unpacks_to_gigabytes_is_given_up(repo: Path, tmp_path
     tip = git(agent, "rev-parse", "HEAD")
     pack = packed(agent, tip, base=base)
 
-    taken = await take(
+    taken = await import_pack(
         await inspect(repo, os.environ),
         pack,
         base=base,
@@ -227,7 +231,9 @@ async def test_no_gc_of_the_users_takes_what_no_ref_holds_yet(repo: Path, tmp_pa
     git(agent, "commit", "-qm", "new")
     tip = git(agent, "rev-parse", "HEAD")
     found = await inspect(repo, os.environ)
-    taken = await take(found, packed(agent, tip, base=base), base=base, tips=(tip,), lender=repo / ".git/objects")
+    taken = await import_pack(
+        found, packed(agent, tip, base=base), base=base, tips=(tip,), lender=repo / ".git/objects"
+    )
     git(repo, "gc", "-q", "--prune=now")
     assert isinstance(taken, ImportedWork)
     assert git(repo, "show", f"{tip}:new.txt") == "new"
@@ -252,7 +258,7 @@ async def test_a_gc_while_a_pack_is_checked_takes_nothing_of_it(repo: Path, tmp_
 
     found = await inspect(repo, os.environ)
     taking = asyncio.ensure_future(
-        take(found, packed(agent, tip, base=base), base=base, tips=(tip,), lender=repo / ".git/objects")
+        import_pack(found, packed(agent, tip, base=base), base=base, tips=(tip,), lender=repo / ".git/objects")
     )
     while not taking.done():
         assert [path for path in objects(repo) if path not in before and "tmp_objdir" in path] == []

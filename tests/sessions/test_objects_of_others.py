@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal import IsolatedAgentSession
-from shoal.git.imports import ImportRefused, take
+from shoal.git.imports import ImportRefused, import_pack
 from shoal.git.repository import inspect
 from shoal.model.plan import Step
 from shoal.model.status import Status
@@ -130,7 +130,9 @@ async def test_a_pack_that_names_what_its_base_does_not_reach_is_refused(repo: P
     stores.parent.mkdir()
 
     async with objects_ready(found, base, stores) as lender:
-        taken = await take(found, packed(agent, tip, base=f"{base}\n^{stolen}"), base=base, tips=(tip,), lender=lender)
+        taken = await import_pack(
+            found, packed(agent, tip, base=f"{base}\n^{stolen}"), base=base, tips=(tip,), lender=lender
+        )
 
     assert isinstance(taken, ImportRefused)
 

@@ -54,7 +54,7 @@ class ImportedWork:
         return len(self.paths)
 
 
-async def take(
+async def import_pack(
     repository: Repository,
     pack: Path,
     *,
@@ -82,10 +82,10 @@ async def take(
         return ImportRefused(f"git could not check it: {error}")
 
 
-async def take_history(
+async def import_history(
     repository: Repository, pack: Path, tips: tuple[str, ...], *, bounds: WorkBounds = WORK_BOUNDS
 ) -> ImportedWork | ImportRefused:
-    """Check a foreign *pack* with the whole history of *tips*, and move its objects like `take`."""
+    """Check a foreign *pack* with the whole history of *tips*, and move its objects like `import_pack`."""
     if not all(re.fullmatch(rf"[0-9a-f]{{{repository.digits}}}", tip) for tip in tips):
         return ImportRefused("a tip is no object name of this repository's format")
     try:

@@ -18,7 +18,7 @@ from typing import Any
 
 from shoal import __version__
 from shoal.errors import BadInput
-from shoal.git.imports import ImportRefused, release, take_history
+from shoal.git.imports import ImportRefused, import_history, release
 from shoal.git.refs import ABSENT, Move, list_refs, move
 from shoal.git.run import git
 from shoal.model.events import Event, Recorded, RunPlanned, RunStarted, SessionEnded, SessionStarted, StepEnded
@@ -266,7 +266,7 @@ async def _take_refs(repository: Repository, content: _Content, aside: Path) -> 
         return []
     tips = tuple(dict.fromkeys(content.refs.values()))
     pack = await asyncio.to_thread(_pack_of, aside / BUNDLE, aside / "pack")
-    work = await take_history(repository, pack, tips)
+    work = await import_history(repository, pack, tips)
     if isinstance(work, ImportRefused):
         raise BadInput(f"the work in the archive is refused: {work.why}")
     try:

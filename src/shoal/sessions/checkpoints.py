@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from shoal.errors import FAULTS, Broken, first_error
-from shoal.git.imports import ImportRefused, release, take
+from shoal.git.imports import ImportRefused, import_pack, release
 from shoal.git.refs import ABSENT, Move, move, value
 from shoal.git.run import git
 from shoal.model.activity import Act
@@ -189,7 +189,9 @@ async def _import(session: Session, seal: Seal, hold: Callable[[str], Awaitable[
         return None
     base, lender = context.base.commit, context.base.objects
     async with above_floor(context.paths.root):
-        taken = await take(repository, seal.pack, base=base, tips=(seal.tip,), lender=lender, bounds=context.bounds)
+        taken = await import_pack(
+            repository, seal.pack, base=base, tips=(seal.tip,), lender=lender, bounds=context.bounds
+        )
     if isinstance(taken, ImportRefused):
         raise Broken(taken.why)
     try:

@@ -12,7 +12,7 @@ from shoal.errors import Broken, ShoalError
 from shoal.git.commits import contents
 from shoal.git.diff import list_changed_paths
 from shoal.git.gitdir import write_gitdir
-from shoal.git.imports import MAX_BLOB_BYTES, ImportRefused, release, take
+from shoal.git.imports import MAX_BLOB_BYTES, ImportRefused, import_pack, release
 from shoal.git.refs import ABSENT, Move, move, refusal, value
 from shoal.git.run import git
 from shoal.model.command import Command
@@ -200,7 +200,7 @@ async def _import(context: RunContext, seal: Seal, ref: str, here: str | None) -
     if seal.failure or seal.tip is None or seal.pack is None:
         return known
     async with above_floor(context.paths.root):
-        taken = await take(
+        taken = await import_pack(
             context.repository,
             seal.pack,
             base=context.base.commit,
