@@ -158,11 +158,11 @@ class _Points:
                 self.reach(f"{verb} {place}")
 
     def _recording(self, write: Callable[..., list[int]]) -> Callable[..., list[int]]:
-        def recorded(log: database.Database, rows: Sequence[EventRow]) -> list[int]:
+        def recorded(log: database.Database, rows: Sequence[EventRow], *more: object) -> list[int]:
             kinds = [row.kind for row in rows]
             for kind in kinds:
                 self.reach(f"before {kind}")
-            numbers = write(log, rows)
+            numbers = write(log, rows, *more)
             for kind in kinds:
                 self.reach(f"after {kind}")
             if {"GateOpened", "RunResumed"} & set(kinds):
