@@ -18,11 +18,11 @@ CLIENTS = {
 EACH = pytest.mark.parametrize("name", CLIENTS)
 
 
-def asked(repo: Path, name: str, path: str, **env: str) -> Said:
+def asked(repo: Path, name: str, path: str, *words: str, **env: str) -> Said:
     home = repo.parent / "home"
     home.mkdir(exist_ok=True)
     environ = {"PATH": path, "HOME": str(home), "NO_COLOR": "1", **env}
-    return warm.ran(("run", "--task", "x", "--agent", name), cwd=repo, env=environ, timeout=60)
+    return warm.ran(("run", "--task", "x", "--agent", name, *words), cwd=repo, env=environ, timeout=60)
 
 
 def program(folder: Path, name: str, says: str) -> str:
@@ -78,14 +78,18 @@ def test_a_client_without_a_login_is_told_with_how_to_log_in(repo: Path, tmp_pat
 
 
 @EACH
-def test_a_login_file_is_a_login_and_lies_in_the_private_home(repo: Path, tmp_path: Path, name: str) -> None:
+def test_a_login_file_is_for_the_hosts_network_and_lies_in_the_private_home(
+    repo: Path, tmp_path: Path, name: str
+) -> None:
     files = {"claude": ".claude/.credentials.json", "codex": ".codex/auth.json", "goose": ".config/goose/config.yaml"}
     login = repo.parent / "home" / files[name]
     login.parent.mkdir(parents=True)
     login.write_text("the login of the user")
     path = program(tmp_path / "bin", name, f'1000.1.0\'; [ "$1" = --version ] || cat "$HOME/{files[name]}"; : \'')
 
-    said = asked(repo, name, path)
+    refused = asked(repo, name, path)
+    assert_refused(repo, refused, files[name], "no key", "write `network: host`")
+    said = asked(repo, name, path, "--network", "host")
 
     assert said.code == 1, said.err  # the program is no agent, but it was let in
     assert "it ended before it was done" in said.out

@@ -40,7 +40,7 @@ def run(shoal: Shoal, home: Path, does: str, agent: str = "") -> str:
     program.parent.mkdir()
     program.write_text(CLIENT.replace("NEW", does))
     program.chmod(0o755)
-    text = f"agents: {{c: {{adapter: claude{agent}}}}}\nsteps: [{{name: a, agent: c, prompt: go}}]\n"
+    text = f"agents: {{c: {{adapter: claude, network: host{agent}}}}}\nsteps: [{{name: a, agent: c, prompt: go}}]\n"
     (home.parent / "repo" / "shoal.yaml").write_text(text)
     said = shoal("run", HOME=str(home), PATH=f"{program.parent}:/usr/bin:/bin", ANTHROPIC_API_KEY="")
     assert said.code == 0, said.err

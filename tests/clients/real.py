@@ -39,6 +39,11 @@ class Real:
     env: Mapping[str, str] = field(default_factory=dict)
     prices: bool = True
 
+    @property
+    def document(self) -> dict[str, object]:
+        """Give what it needs at the top of a document."""
+        return {}
+
     def agent(self, url: str) -> dict[str, object]:
         """Describe it as an agent that asks the model at *url*."""
         return {"adapter": self.name, "model": self.model, "env": dict(self.env)}
@@ -57,12 +62,6 @@ CLAUDE = Real("claude", "claude-sonnet-4-5", ("ANTHROPIC_API_KEY",), {"CLAUDE_CO
 CODEX = Real("codex", "gpt-5", ("CODEX_API_KEY",), prices=False)
 GOOSE = Real("goose", "gpt-4o", ("OPENAI_API_KEY",), {"GOOSE_PROVIDER_SKIP_BACKOFF": "true"})
 EVERY = (CLAUDE, CODEX, GOOSE)
-
-
-def _provider(url: str) -> list[str]:
-    few = "request_max_retries = 1, stream_max_retries = 1"
-    table = f'name = "loopback", base_url = "{url}/v1", env_key = "CODEX_API_KEY", wire_api = "responses", {few}'
-    return ["-c", f"model_providers.loopback = {{ {table} }}", "-c", 'model_provider = "loopback"']
 
 
 @dataclass(frozen=True)
@@ -87,6 +86,7 @@ class Scene:
             "agents": {"real": self.real.agent(self.model.url)},
             "personas": {"tester": {"agent": "real", "system_prompt": "You are the tester of wells.", **persona}},
             "steps": [{"persona": "tester", **step} for step in steps],
+            **json.loads(json.dumps(self.real.document).replace("{url}", self.model.url)),
         }
         (self.repo / "shoal.yaml").write_text(json.dumps(document))
 

@@ -23,7 +23,7 @@ def prepare(here: Scene) -> None:
     wait = f"echo part > part.txt; while [ ! -e {here.repo}/go ]; do sleep 0.05; done; echo done > done.txt"
     steps = [{"name": f"s{number}", "agent": "waiter", "prompt": "x"} for number in range(4)]
     document = {
-        "runtime": {"sandbox": "none", "isolation_strategy": "worktree"},
+        "runtime": {"sandbox": "none", "isolation_strategy": "worktree", "network": "host"},
         "agents": {
             "real": {**here.real.agent(here.model.url), "network": "host"},
             "waiter": {"adapter": "command", "command": ["sh", "-c", wait]},

@@ -22,7 +22,11 @@ class Other(Real):
     variables: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, object] = field(default_factory=dict)
     login: str = ""
-    tells_usage: bool = True
+    upstreams: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def document(self) -> dict[str, object]:
+        return {"gateway": {"upstreams": self.upstreams}} if self.upstreams else {}
 
     def environ(self, url: str) -> dict[str, str]:
         return {name: value.format(url=url) for name, value in self.variables.items()}
@@ -52,7 +56,6 @@ COPILOT = Other(
         "COPILOT_OFFLINE": "true",
     },
     login="COPILOT_PROVIDER_API_KEY",
-    tells_usage=False,
 )
 OPENCODE = Other(
     "opencode",
@@ -62,6 +65,7 @@ OPENCODE = Other(
     variables={"OPENAI_API_KEY": "dummy-key-of-opencode"},
     files={".config/opencode/opencode.json": {"provider": {"loopback": LOOPBACK}}},
     login="opencode auth login",
+    upstreams={"loopback": {"url": "{url}/v1", "format": "openai", "key": {"from": "OPENAI_API_KEY"}}},
 )
 AIDER = Other(
     "aider",
@@ -102,7 +106,7 @@ def test_one_turn_brings_its_file_to_its_branch(scene: MakeScene, real: Other) -
     assert files == (["well.txt"] if real is AIDER else ["shell.txt", "well.txt"])
     assert git(here.repo, "show", f"{worker['branch']}:well.txt") == "deep"
     spent = {"input_tokens": here.model.usage.input, "output_tokens": here.model.usage.output}
-    assert {name: worker["usage"].get(name) for name in spent} == (spent if real.tells_usage else dict.fromkeys(spent))
+    assert {name: worker["usage"].get(name) for name in spent} == spent
     assert here.left() == []
 
 

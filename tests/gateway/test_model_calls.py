@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from shoal.gateway.arrivals import serve_listener
 from shoal.gateway.model_calls import ModelCalls
 from shoal.gateway.server import SessionServer
 from shoal.model.budget import ScopedBudget, SpendingLimit
@@ -40,7 +41,7 @@ class Gateway:
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         server = SessionServer(order, self.calls, lambda message: self.said.append(dict(message)))
-        self.tasks.append(self.group.create_task(server.serve(listener)))
+        self.tasks.append(self.group.create_task(serve_listener(listener, server.serve)))
         headers = {"x-api-key": order.token}
         return httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}/anthropic", headers=headers, timeout=60)
 

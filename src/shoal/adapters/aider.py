@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from shoal.adapters.client import Client
 from shoal.adapters.events import describe_unfinished, event, explain_failure, last_line, number, plain, words
-from shoal.adapters.gateway_settings import GatewaySettings, usual_settings
+from shoal.adapters.gateway_settings import GatewaySettings, assert_provider, usual_settings
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, ToolRules, tool_rules, unheld
 from shoal.errors import Unavailable
@@ -163,6 +163,7 @@ class Aider:
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Keep all that it writes for itself in its private home."""
+        assert_provider(self.name, task.agent.model, place.gateway)
         return Invocation(
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task, place), *task.agent.args),
             stdin=b"",

@@ -21,6 +21,7 @@ from shoal.adapters.events import (
 from shoal.adapters.gateway_settings import NO_SETTINGS, GatewaySettings
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import ANY, ToolRules, tool_rules, unheld
+from shoal.errors import Unavailable
 from shoal.model.activity import Act, Activity
 from shoal.model.gateway import GatewayAccess
 from shoal.model.permissions import ToolRule
@@ -217,6 +218,10 @@ class Codex:
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
         """Pass the persona as developer instructions, in a settings file in its private home."""
         spec, rules = task.agent, tool_rules(task)
+        if place.gateway is not None and any(word.startswith("model_provider") for word in spec.args):
+            what = "a `model_provider` in the `args` of codex on `network: gateway`"
+            remedy = "name the model in `gateway: {upstreams: {openai: {url: …}}}`, or write `network: host`"
+            raise Unavailable(what, "its address cannot be reached from the sandbox", remedy)
         argv = [*(spec.command or (CLIENT.program,)), "exec", "--json", "--sandbox", "danger-full-access"]
         argv += ["--skip-git-repo-check", *(("--model", spec.model) if spec.model else ()), *spec.args]
         argv += ["-"] if place.conversation is None else ["resume", place.conversation, "-"]

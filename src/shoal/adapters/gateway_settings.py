@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from shoal.errors import Unavailable
 from shoal.model.gateway import GatewayAccess
 
 
@@ -50,6 +51,15 @@ def _usual(access: GatewayAccess) -> Iterator[tuple[str, str]]:
         if name in access.formats:
             yield f"{name.upper()}_API_KEY", access.token
             yield f"{name.upper()}_API_BASE", f"{access.url_of(name)}/v1"
+
+
+def assert_provider(client: str, model: str | None, access: GatewayAccess | None) -> None:
+    """Refuse a model like `provider/name` whose provider the gateway cannot ask."""
+    provider, slash, _ = (model or "").partition("/")
+    name = {"google": "gemini"}.get(provider, provider)
+    if access is not None and slash and name not in access.formats:
+        remedy = f"add `gateway: {{upstreams: {{{name}: {{url: …, format: openai}}}}}}`, or write `network: host`"
+        raise Unavailable(f"the provider {name!r} for {client} on `network: gateway`", "no model has that name", remedy)
 
 
 def anthropic_variables(access: GatewayAccess) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from shoal.adapters.client import Client
 from shoal.adapters.events import argument, describe_unfinished, event, explain_failure, last_line, number, plain, words
-from shoal.adapters.gateway_settings import NO_SETTINGS, GatewaySettings
+from shoal.adapters.gateway_settings import NO_SETTINGS, GatewaySettings, assert_provider
 from shoal.adapters.kind import Invocation, SessionPaths
 from shoal.adapters.tool_rules import (
     ANY,
@@ -174,6 +174,7 @@ class Opencode:
             config["instructions"] = [str(place.system_prompt_file)]
         if task.agent.temperature is not None:
             config["agent"] = {"build": {"temperature": task.agent.temperature}}
+        assert_provider(self.name, task.agent.model, place.gateway)
         model = self.gateway_settings(place.gateway)
         config.update(json.loads(model.env.get(CONFIG, "{}")))
         return Invocation(

@@ -12,8 +12,10 @@ from shoal.cli.notify import override_notify
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
 from shoal.model.budget import SpendingLimit
+from shoal.model.permissions import Permissions
 from shoal.model.plan import PipelineGroup, Plan, Role, Stage, Step
-from shoal.model.policy import Network
+from shoal.model.policy import NETWORKS, Network
+from shoal.model.resolved_task import ResolvedTask
 from shoal.model.retry import Retry
 from shoal.model.status import Rule
 from shoal.model.task import Task
@@ -120,6 +122,7 @@ class RunOverrides:
     notify: Sequence[str] | None = None
     notify_command: str | None = None
     budget: str | None = None
+    allow_hosts: Sequence[str] | None = None
 
 
 def make_plan(work: RequestedWork, overrides: RunOverrides, environ: Mapping[str, str]) -> Plan:
@@ -187,12 +190,27 @@ def _override(stage: Stage, overrides: RunOverrides, timeout: float | None) -> S
     network = None if overrides.network is None else Network(overrides.network)
     retry = task.retry if overrides.retries is None else Retry.of(overrides.retries)
     overridden = replace(task, timeout=timeout or task.timeout, network=network or task.network, retry=retry)
+    overridden = _allow_hosts(overridden, overrides.allow_hosts or ())
     return replace(
         stage,
         task=overridden,
         sandbox=None if overrides.sandbox else stage.sandbox,
         isolation_strategy=None if overrides.isolation else stage.isolation_strategy,
     )
+
+
+def _allow_hosts(task: ResolvedTask, hosts: Sequence[str]) -> ResolvedTask:
+    """Let an agent on the gateway reach *hosts* besides those of the file; nothing holds others to any host."""
+    if not hosts:
+        return task
+    from shoal.adapters.client import this_host
+    from shoal.adapters.registry import adapter_of
+    from shoal.sessions.policy import network_of
+
+    if not NETWORKS[network_of(task, adapter_of(task.agent, this_host()))].has_listener:
+        return task
+    own = task.permissions or task.agent.permissions or Permissions()
+    return replace(task, permissions=replace(own, hosts=(*(own.hosts or ()), *hosts)))
 
 
 def _adhoc(work: RequestedWork, environ: Mapping[str, str]) -> Plan:
@@ -217,6 +235,7 @@ def _adhoc(work: RequestedWork, environ: Mapping[str, str]) -> Plan:
         for agent in workers
     }
     made = adhoc(known, {key: role.task for key, role in roles.items()}, workers, rule)
+    made = replace(made, upstreams=directory.upstreams)
     return _with_contracts(made, list(roles.values()))
 
 

@@ -75,8 +75,12 @@ Deadline = Annotated[
     str | None, typer.Option(metavar="SECONDS|10m", help="Time limit for the whole run, which then exits with 124.")
 ]
 Net = Annotated[
-    Literal["none", "host"] | None,
+    Literal["none", "gateway", "host"] | None,
     typer.Option(help="Network access; default: gateway for clients like claude, none for others."),
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option("--allow-host", metavar="NAME", help="A host that agents on the gateway may reach; repeatable."),
 ]
 Input = Annotated[
     list[str] | None,
@@ -127,6 +131,7 @@ def command(
     timeout: option.Timeout = None,
     deadline: option.Deadline = None,
     network: option.Net = None,
+    allow_host: option.AllowHost = None,
     inputs: option.Input = None,
     budget: option.MaxSpent = None,
     yes: option.Yes = False,
@@ -148,18 +153,17 @@ def command(
     assert_one_output(json=json, events=events, detach=detach, dry_run=dry_run)
     if detach and report_start is None:
         return start_detached(sys.argv[1:], b"" if tasks != STDIN else read_source(STDIN, "stdin"), repo, json=json)
-    only, every = one_or_several(agent or [], agents)
-    work = RequestedWork(repo, target, task or (), tasks, only, every, program, pattern, inputs or (), pipeline)
-    overrides = RunOverrides(at_once, sandbox, isolation, timeout, network, retries, notify, notify_command, budget)
+    chosen = one_or_several(agent or [], agents)
+    work = RequestedWork(repo, target, task or (), tasks, *chosen, program, pattern, inputs or (), pipeline)
+    how = (at_once, sandbox, isolation, timeout, network, retries)
+    overrides = RunOverrides(*how, notify, notify_command, budget, allow_host)
     until = None if deadline is None else duration("--deadline", deadline)
     plan = make_plan(work, overrides, os.environ)
     if dry_run:
         return _show_plan(plan, repo, json=json)
     face = choose_display(plan, json=json and not detach, events=events, is_live=not (no_live or detach))
-    request = make_request(plan, repo, base, approve_all=yes)
-    if detach or detach_on_hangup:
-        return asyncio.run(follow_apart(plan, request, face, until, report_start))
-    return asyncio.run(follow_run(plan, request, face, until))
+    run = (plan, make_request(plan, repo, base, approve_all=yes), face, until)
+    return asyncio.run(follow_apart(*run, report_start) if detach or detach_on_hangup else follow_run(*run))
 
 
 def assert_one_output(*, json: bool, events: bool, detach: bool, dry_run: bool = False) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import h11
 
+from shoal.gateway.arrivals import HEAD_BYTES
 from shoal.gateway.providers import Headers
 
-HEAD_BYTES = 64 * 1024
 MOST_HEADERS = 100
 HEAD_SECONDS = 20.0
 KEPT_SECONDS = 120.0

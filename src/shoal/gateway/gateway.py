@@ -111,6 +111,7 @@ class GatewaySession:
         bearers = frozenset(upstream.name for upstream in order.upstreams if upstream.is_bearer)
         self.access = GatewayAccess(
             url=f"http://127.0.0.1:{PORT}",
+            proxy=f"http://127.0.0.1:{CONNECT_PORT}",
             token=order.token,
             formats=formats,
             bearers=bearers,
@@ -140,6 +141,8 @@ class Gateway:
         self._listener: _Child | None = None
         self._listeners = Listeners()
         self._sessions: dict[str, GatewaySession] = {}
+        self.is_tried = False
+        """Whether listening in a sandbox has worked here."""
 
     @contextlib.asynccontextmanager
     async def hold_session(self, order: SessionOrder, on_message: OnMessage) -> AsyncIterator[GatewaySession]:
@@ -165,6 +168,7 @@ class Gateway:
         if (network := namespace.open_network()) is not None:
             for listener in await self.make_listeners(network):
                 os.close(listener)
+            self.is_tried = True
 
     async def close(self) -> None:
         """End the processes."""

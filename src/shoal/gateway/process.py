@@ -2,14 +2,21 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import resource
 import socket
 
+from shoal.gateway.arrivals import serve_listener
+from shoal.gateway.connect import ConnectProxy, HostDenial
 from shoal.gateway.control_socket import ControlSocket, Message
-from shoal.gateway.model_calls import ModelCalls
+from shoal.gateway.hosts import HostRule
+from shoal.gateway.model_calls import ModelCalls, Tell
 from shoal.gateway.server import SessionServer
 from shoal.model.gateway import SessionOrder
+
+MOST_DENIALS = 200
+"""Of one session that are told."""
 
 
 def main(control: int) -> None:
@@ -45,11 +52,16 @@ class _GatewayProcess:
                 self._close(session)
 
     def _open(self, order: SessionOrder, listeners: list[socket.socket]) -> None:
+        self._sessions[order.session] = self._group.create_task(self._serve_session(order, listeners))
+
+    async def _serve_session(self, order: SessionOrder, listeners: list[socket.socket]) -> None:
         model_listener, connect_listener = listeners
-        connect_listener.close()
         server = SessionServer(order, self._calls, self._control.send)
-        task = self._group.create_task(server.serve(model_listener))
-        self._sessions[order.session] = task
+        rules = [HostRule.parse(rule) for rule in order.hosts]
+        proxy = ConnectProxy(rules=rules, report=_DenialReport(order.session, self._control.send))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve_listener(model_listener, server.serve))
+            group.create_task(serve_listener(connect_listener, proxy.serve))
 
     def _close(self, session: str) -> None:
         """End a session, and say so after all else that is to be said of it."""
@@ -60,3 +72,19 @@ class _GatewayProcess:
         else:
             task.add_done_callback(lambda _: self._control.send(closed))
             task.cancel()
+
+
+class _DenialReport:
+    """Tells the coordinator of hosts that were refused, each with its rule once, and so many at most."""
+
+    def __init__(self, session: str, tell: Tell) -> None:
+        self._session = session
+        self._tell = tell
+        self._told: set[tuple[str, int | None]] = set()
+
+    def __call__(self, denial: HostDenial) -> None:
+        place = (denial.host, denial.port)
+        if place in self._told or len(self._told) >= MOST_DENIALS:
+            return
+        self._told.add(place)
+        self._tell({"event": "denied", "session": self._session, **dataclasses.asdict(denial)})

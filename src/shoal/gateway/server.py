@@ -4,15 +4,13 @@ import asyncio
 import contextlib
 import hmac
 import json
-import socket
-import time
 from collections.abc import AsyncIterator
 
 import h11
 
+from shoal.gateway.arrivals import ArrivalRate
 from shoal.gateway.client_connection import (
     BODY_BYTES,
-    HEAD_BYTES,
     ClientConnection,
     ClientGone,
     RequestHead,
@@ -24,29 +22,9 @@ from shoal.gateway.upstream import UpstreamFailed
 from shoal.model.budget import ScopedBudget
 from shoal.model.gateway import SessionOrder, Upstream
 
-MOST_CONNECTIONS = 128
-CONNECTIONS_EACH_SECOND = 100.0
 REQUESTS_EACH_SECOND = 50.0
-BURST = 100.0
 MOST_BODY_BYTES = 4 * BODY_BYTES
 """Of all requests of a session that are under way."""
-
-
-class ArrivalRate:
-    """So many in a second, after a burst; who comes too early waits."""
-
-    def __init__(self, each_second: float) -> None:
-        self._each_second = each_second
-        self._left = BURST
-        self._at = time.monotonic()
-
-    async def wait(self) -> None:
-        """Wait until it is time for one more."""
-        now = time.monotonic()
-        self._left = min(BURST, self._left + (now - self._at) * self._each_second) - 1
-        self._at = now
-        if self._left < 0:
-            await asyncio.sleep(-self._left / self._each_second)
 
 
 class ByteRoom:
@@ -80,41 +58,19 @@ class SessionServer:
             calls.book.add(ScopedBudget.of(budget))
         self._tell = tell
         self._upstreams = {upstream.name: upstream for upstream in order.upstreams}
-        self._connections = asyncio.Semaphore(MOST_CONNECTIONS)
         self._bodies = ByteRoom(MOST_BODY_BYTES)
-        self._arrivals = ArrivalRate(CONNECTIONS_EACH_SECOND)
         self._requests = ArrivalRate(REQUESTS_EACH_SECOND)
 
-    async def serve(self, listener: socket.socket) -> None:
-        """UpstreamAnswer until cancelled; a flood waits in the sandbox's own queue."""
-        loop = asyncio.get_running_loop()
-        listener.setblocking(False)
-        with listener:
-            async with asyncio.TaskGroup() as group:
-                while True:
-                    await self._connections.acquire()
-                    await self._arrivals.wait()
-                    try:
-                        end, _ = await loop.sock_accept(listener)
-                    except OSError:  # out of descriptors: others will close theirs
-                        self._connections.release()
-                        await asyncio.sleep(0.1)
-                    else:
-                        group.create_task(self._serve_connection(end))
-
-    async def _serve_connection(self, end: socket.socket) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection."""
+        client = ClientConnection(reader, writer)
         try:
-            reader, writer = await asyncio.open_connection(sock=end, limit=HEAD_BYTES)
-            client = ClientConnection(reader, writer)
-            try:
-                while await self._serve_request(client):
-                    await self._requests.wait()
-            except (OSError, TimeoutError, h11.ProtocolError, ClientGone):
-                pass  # who does not keep to HTTP, or is not there any more, gets no answer
-            finally:
-                client.close()
+            while await self._serve_request(client):
+                await self._requests.wait()
+        except (OSError, TimeoutError, h11.ProtocolError, ClientGone):
+            pass  # who does not keep to HTTP, or is not there any more, gets no answer
         finally:
-            self._connections.release()
+            client.close()
 
     async def _serve_request(self, client: ClientConnection) -> bool:
         """UpstreamAnswer one request, and say whether the connection may be used again."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.gateway.providers import PROVIDERS
-from shoal.model.gateway import Upstream
+from shoal.model.gateway import USUAL_FORMATS, Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ USUAL = (
         urls=("GOOGLE_GEMINI_BASE_URL",),
     ),
     *(
-        UsualUpstream(name=name, format="openai", url=url, keys=(f"{name.upper()}_API_KEY",))
+        UsualUpstream(name=name, format=USUAL_FORMATS[name], url=url, keys=(f"{name.upper()}_API_KEY",))
         for name, url in (
             ("openrouter", "https://openrouter.ai/api/v1"),
             ("deepseek", "https://api.deepseek.com/v1"),

@@ -6,6 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 FORMATS = ("anthropic", "openai", "gemini")
+USUAL_FORMATS: Mapping[str, str] = {
+    **{name: name for name in FORMATS},
+    **dict.fromkeys(("openrouter", "deepseek", "groq", "mistral", "xai"), "openai"),
+}
+"""The wire formats of the providers whose address Shoal knows, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,8 @@ class GatewayAccess:
     formats: Mapping[str, str]
     bearers: frozenset[str] = frozenset()
     """Upstreams whose key is a bearer token: their clients are to send ours in the same way."""
+    proxy: str = ""
+    """The address of the proxy for the hosts that it may connect to, and no others."""
     grants: tuple[str, ...] = ()
     """Tools of providers that the agent may use."""
 

@@ -63,7 +63,8 @@ class Permissions:
     Without *allowed_tools* every tool is allowed that *deny* does not name; an empty list allows none. All else is
     what is listed and no more: *readable* and *writable* folders and files (relative ones lie in the workspace; each is
     asked about on its own), names of variables that may be taken from the host (*env*), and *hosts* (`example.org`,
-    `*.example.org`). `None` is a list that nobody gave.
+    `*.example.org`). *provider_tools* are those that the provider of its model carries out. `None` is a list that
+    nobody gave.
     """
 
     allowed_tools: tuple[str, ...] | None = None
@@ -72,6 +73,7 @@ class Permissions:
     writable: tuple[str, ...] = (".",)
     env: tuple[str, ...] | None = None
     hosts: tuple[str, ...] | None = None
+    provider_tools: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for rule in fields(self):
@@ -82,6 +84,7 @@ class Permissions:
             ToolRule.of(pattern)
         _check("env", self.env or (), _NAME)
         _check("hosts", self.hosts or (), _HOST)
+        _check("provider_tools", self.provider_tools or (), _NAME)
 
     @classmethod
     def of(cls, mapping: Mapping[str, object]) -> Self:

@@ -8,6 +8,7 @@ from pathlib import Path
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import CLIENTS, AgentSpec
 from shoal.model.conflict_rule import ConflictRule, Merging
+from shoal.model.gateway import USUAL_FORMATS, Upstream
 from shoal.model.plan import INNER, Approval, PipelineGroup, Plan, Stage, Step
 from shoal.model.resolved_task import ResolvedTask
 from shoal.pipeline.keys.merging import merging, merging_places
@@ -21,6 +22,7 @@ from shoal.pipeline.templates.missing_inputs import Input, find_missing_inputs
 from shoal.pipeline.templates.template import is_plain
 from shoal.pipeline.templates.texts import texts
 from shoal.pipeline.tree import find, position
+from shoal.pipeline.value_types import FromHost
 
 STACKED = ("auto", "needs")
 LONGEST_NAME = 180
@@ -49,7 +51,7 @@ def plan(
     how = merging(document.shape.runtime.merge, document.shape.personas, auto_merge=document.shape.runtime.auto_merge)
     how = None if how is None else replace(how, places=merging_places(document.tree, document.name))
     settling.resolver(how)
-    folders = tool_folders(settling)
+    folders, upstreams = tool_folders(settling), resolve_upstreams(settling)
     if problems := [*settling.problems, *(() if is_trial else find_missing_inputs(document, chosen.path, given))]:
         raise BadDocument(problems)
     runtime = document.shape.runtime
@@ -69,10 +71,27 @@ def plan(
         toolchains=folders,
         executable=runtime.executable_config.to_rules(),
         merging=how,
+        upstreams=upstreams,
         input=given,
         notes=tuple(dict.fromkeys(settling.notes)),
         reviewers=settling.reviewers,
     )
+
+
+def resolve_upstreams(settling: StepResolver) -> tuple[Upstream, ...]:
+    """Build the models that the document names; what is missing of one is noted as a problem."""
+    found = []
+    for name, shape in settling.document.shape.gateway.upstreams.items():
+        where = ("gateway", "upstreams", name)
+        if name not in USUAL_FORMATS and (shape.url is None or shape.format is None):
+            what = "url" if shape.url is None else "format"
+            known = ", ".join(USUAL_FORMATS)
+            settling.refuse(where, f"the model `{name}` needs a `{what}`; only those of providers need none: {known}")
+            continue
+        if isinstance(shape.key, FromHost) and shape.key.variable not in settling.environ:
+            settling.refuse((*where, "key", "from"), f"the host has no variable `{shape.key.variable}`; set it")
+        found.append(shape.to_upstream(name))
+    return tuple(found)
 
 
 def agent(document: Document, name: str, *, environ: Mapping[str, str]) -> AgentSpec:

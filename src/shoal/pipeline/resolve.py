@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shoal.model.agent import EVERY, TOOLS, WITH_TEMPERATURE, AgentSpec, ModelSettings
 from shoal.model.budget import SpendingLimit
@@ -199,6 +199,7 @@ class StepResolver:
             variables = variables.under(self.variables(persona, ("personas", shape.persona)))
         variables = variables.under(self.variables(shape, path))
         permissions = effective(_permissions(shape), _permissions(persona), spec.permissions)
+        permissions = _with_reach(permissions, (shape, persona, self._agent_shape(spec)))
         self.assert_permitted(permissions, variables)
         return ResolvedTask(
             name=shape.title,
@@ -358,6 +359,15 @@ def _mind(shape: AgentShape) -> ModelSettings | None:
 
 def _permissions(shape: CommonSettings) -> Permissions | None:
     return shape.permissions.given if shape.permissions else None
+
+
+def _with_reach(permissions: Permissions | None, nearest: Sequence[CommonSettings]) -> Permissions | None:
+    """Add the nearest `hosts` and `provider_tools`, which are short for those of `permissions`."""
+    for name in ("hosts", "provider_tools"):
+        listed = next((getattr(shape, name) for shape in nearest if getattr(shape, name) is not None), None)
+        if listed is not None:
+            permissions = replace(permissions or Permissions(), **{name: tuple(listed)})
+    return permissions
 
 
 def _plain(shape: StepShape) -> AgentSpec:

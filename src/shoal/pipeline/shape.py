@@ -15,9 +15,10 @@ from shoal.pipeline.keys.checkpoints import CheckpointsField, CheckpointsShape
 from shoal.pipeline.keys.contracts import Contracted, Words
 from shoal.pipeline.keys.executable_config import ExecutableConfigShape
 from shoal.pipeline.keys.gates import GateField
+from shoal.pipeline.keys.gateway import GatewayShape
 from shoal.pipeline.keys.merging import BetweenSteps, MergingField
 from shoal.pipeline.keys.notify import NotifyField, NotifyShape
-from shoal.pipeline.keys.permissions import PermissionsShape
+from shoal.pipeline.keys.permissions import HostItem, PermissionsShape, ProviderToolName
 from shoal.pipeline.keys.python_agent import BudgetShape, Replies, SpendingShape, Tools
 from shoal.pipeline.keys.script import Action
 from shoal.pipeline.keys.select import SelectShape
@@ -112,6 +113,10 @@ class CommonSettings(Shape):
     """For clients: fail after this long without output, work or a pending model request."""
     permissions: PermissionsShape | None = None
     """What its agent may use and change."""
+    hosts: list[HostItem] | None = None
+    """On `network: gateway`, hosts it may connect to by TLS, like `pypi.org` or `*.github.com:443`; default: none."""
+    provider_tools: list[ProviderToolName] | None = None
+    """On `network: gateway`, tools that its model's provider may carry out, such as `web_search`; default: none."""
     sandbox: SandboxName | None = None
     """Its sandbox; default: the run's."""
     isolation_strategy: IsolationName | None = None
@@ -301,6 +306,8 @@ class FileShape(Shape):
 
     runtime: RuntimeShape = Field(default_factory=RuntimeShape)
     """Settings of the whole run."""
+    gateway: GatewayShape = Field(default_factory=GatewayShape)
+    """The models that agents reach through the gateway; default: as the environment says."""
     agents: dict[str, AgentShape] = Field(default_factory=dict)
     """Agents, by name."""
     personas: dict[str, PersonaShape] = Field(default_factory=dict)

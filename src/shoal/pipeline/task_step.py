@@ -8,11 +8,13 @@ from pathlib import Path
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
 from shoal.model.contract import compliance
+from shoal.model.gateway import Upstream
 from shoal.model.plan import Role
 from shoal.model.setup import Setup, ToolFolder
 from shoal.pipeline.keys.toolchains import tool_folders
 from shoal.pipeline.load import Document, beside, parse
 from shoal.pipeline.names import own_file
+from shoal.pipeline.plan import resolve_upstreams
 from shoal.pipeline.problems import BadDocument
 from shoal.pipeline.resolve import MAX_SUB_AGENTS, StepResolver, system_prompt, with_persona_model
 from shoal.pipeline.shape import FileShape, PersonaShape, RuntimeShape
@@ -85,6 +87,16 @@ class PersonaSources:
         if problems := [problem for settling in found for problem in settling.problems]:
             raise BadDocument(problems)
         return ready, folders
+
+    def upstreams(self) -> tuple[Upstream, ...]:
+        """Return the models that the project's file names."""
+        if self.own is None:
+            return ()
+        settling = StepResolver(document=self.own, environ=self.environ)
+        found = resolve_upstreams(settling)
+        if settling.problems:
+            raise BadDocument(settling.problems)
+        return found
 
     def _step(self, name: str, promises: Mapping[str, object]) -> Document:
         """Read the task's promises like a step of a file; reviewers may be any that the project's file defines."""

@@ -67,7 +67,8 @@ class FromHost:
     variable: str
 
 
-def _variable(value: object) -> str | FromHost:
+def read_variable(value: object) -> str | FromHost:
+    """Read text, a number or a boolean as text, or `{from: HOST_NAME}`."""
     match value:
         case bool() | str() | int() | float():
             return show_value(value) if isinstance(value, bool) else str(value)
@@ -103,13 +104,13 @@ def _value_lines(env: Mapping[str, object]) -> Iterator[InitErrorDetails]:
     """Find further problems of a line with a wrong name."""
     for name, value in env.items():
         try:
-            _variable(value)
+            read_variable(value)
         except PydanticCustomError as error:
             yield InitErrorDetails(type=error, loc=(name,), input=None)
 
 
 Env = Annotated[
-    dict[str, Annotated[str | FromHost, PlainValidator(_variable)]],
+    dict[str, Annotated[str | FromHost, PlainValidator(read_variable)]],
     BeforeValidator(_check_variable_names),
 ]
 

@@ -238,7 +238,10 @@ async def assert_holdable(context: RunContext, plan: Plan, adapters: Mapping[str
 def secret_values(task: ResolvedTask, host: AdapterHost, environ: Mapping[str, str]) -> tuple[Mapping[str, str], ...]:
     """Return the values taken from the host's environment for *task*, by name: they are secrets."""
     kind = adapter_of(task.agent, host)
-    return (*task.secret_values, secrets_of(task, kind, environ), login_secrets(kind, environ))
+    given = (*task.secret_values, secrets_of(task, kind, environ), login_secrets(kind, environ))
+    if not NETWORKS[network_of(task, kind)].has_listener:
+        return given
+    return (*given, {upstream.key_from: upstream.key for upstream in find_upstreams((), environ)})
 
 
 def assert_budgets(plan: Plan, adapters: Mapping[str, Adapter]) -> None:
@@ -271,10 +274,8 @@ def mask_of(
 ) -> Mask:
     """Know all secrets of a plan, and *others*."""
     values = (values for task in plan.assignments for values in secret_values(task, host, environ))
-    named = {upstream.key_from: upstream.key for upstream in find_upstreams(plan.upstreams, environ)}
-    networks = {network_of(task, adapter_of(task.agent, host)) for task in plan.assignments}
-    has_gateway = any(NETWORKS[network].has_listener for network in networks)
-    return Mask.of(*values, *((named,) if has_gateway else ()), *others)
+    named = {upstream.key_from: environ.get(upstream.key_from, "") for upstream in plan.upstreams if upstream.key_from}
+    return Mask.of(*values, named, *others)
 
 
 async def assert_installed(plan: Plan, host: AdapterHost, environ: Mapping[str, str]) -> None:

@@ -149,7 +149,7 @@ class TaskRun:
         made = resolve_assignment(
             Task(prompt="resolve a conflict", agent=agent, name="resolve"), self._directory, self._defaults
         )
-        plan = Plan(name=self.settings.name, steps=(), reviewers={"resolver": made})
+        plan = Plan(name=self.settings.name, steps=(), reviewers={"resolver": made}, upstreams=context.upstreams)
         adapters_for(plan, this_host(), context.environ)
         await assert_installed(plan, this_host(), context.environ)
         await assert_holdable(context, plan, {})
@@ -177,7 +177,7 @@ class TaskRun:
             for task, role in zip(tasks, roles, strict=True)
         ]
         reviewers = {name: reviewer for role in roles for name, reviewer in role.reviewers.items()}
-        plan = Plan(name=self.settings.name, steps=tuple(steps), reviewers=reviewers)
+        plan = Plan(name=self.settings.name, steps=tuple(steps), reviewers=reviewers, upstreams=context.upstreams)
         adapters = adapters_for(plan, this_host(), context.environ)
         await assert_installed(plan, this_host(), context.environ)
         await self._assert_unblocked(step.name for step in steps)
@@ -262,7 +262,7 @@ async def open_task_run(
         else (f"{most} agents at a time: more would need a higher limit of open files",)
     )
     seen = tuple(f"all agents may run programs in {folder.path}" for folder in toolchains)
-    plan = Plan(name=settings.name, steps=(), toolchains=toolchains, notes=(*few, *seen))
+    plan = Plan(name=settings.name, steps=(), toolchains=toolchains, upstreams=directory.upstreams, notes=(*few, *seen))
     request = replace(_run_request(folder, settings), on_event=listen)
     if settings.resume is not None:
         paths = StatePaths.of(await home_of(request))

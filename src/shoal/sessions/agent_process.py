@@ -63,6 +63,8 @@ class AgentEnd:
     """The resources it used, under the names of a report."""
     client_session: str | None = None
     """The client's own id of the conversation."""
+    is_metered: bool = False
+    """Whether *usage* was counted by the gateway."""
     is_judged: bool = False
     """Whether *failure* is the whole verdict, whatever the exit code."""
     counted: Mapping[str, float] = field(default_factory=dict)
@@ -239,7 +241,7 @@ async def run_process(session: Session, talk: InteractiveReader | None = None) -
     if model.why_stopped is not None and (ended.failure or ended.ending in (Ending.BUDGET, Ending.STALL)):
         ended = replace(ended, ending=Ending.LIMIT, limit=BUDGET, failure=model.why_stopped)
     usage, notes = model.merge_usage(ended.usage)
-    return replace(ended, usage=usage, notes=(*ended.notes, *notes))
+    return replace(ended, usage=usage, notes=(*ended.notes, *notes), is_metered=model.answers > 0)
 
 
 async def _run_with_model(session: Session, talk: InteractiveReader | None, model: ModelAccess) -> AgentEnd:

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from shoal.adapters.client import Client
 from shoal.adapters.gateway_settings import UsesGateway, usual_settings
-from shoal.adapters.kind import Adapter
+from shoal.adapters.kind import NOWHERE, Adapter
 from shoal.errors import Broken, SandboxBroken, Unavailable
 from shoal.gateway.control_socket import Message
 from shoal.gateway.gateway import GatewaySession
@@ -17,6 +17,7 @@ from shoal.gateway.prices import table_date
 from shoal.gateway.upstreams import WITHHELD, find_upstreams
 from shoal.model.activity import Act, Activity
 from shoal.model.budget import ScopedBudget, Spending
+from shoal.model.events import PermissionDecided
 from shoal.model.gateway import GatewayAccess, ModelAnswered, SessionOrder, Upstream
 from shoal.model.policy import NETWORKS, Network, Policy
 from shoal.model.resolved_task import ResolvedTask
@@ -58,11 +59,16 @@ def assert_upstreams(
     for name, usable in client.elsewhere.items():
         if variables.get(name) and variables[name] not in usable:
             raise Unavailable(what, f"${name} chooses a provider that the gateway cannot ask", instead)
-    if any(upstream.name in client.upstreams for upstream in session_upstreams(declared, task, client, environ)):
+    upstreams = session_upstreams(declared, task, client, environ)
+    if any(upstream.name in client.upstreams for upstream in upstreams):
+        formats = {upstream.name: upstream.format for upstream in upstreams}
+        access = GatewayAccess(url="http://127.0.0.1", token="", formats=formats)
+        adapter.invocation(task, replace(NOWHERE, gateway=access))  # what it cannot be led to is refused there
         return
     login = next((f"~/{file.relative_to(environ['HOME'])}" for file in login_files(adapter, environ)), None)
     if login is None and client.needs_login and client.upstreams != ("copilot",):
-        raise Unavailable(f"the agent client {adapter.name}", "it has no login here", client.login)
+        remedy = f"{client.login}; a login without a key needs `network: host`, too"
+        raise Unavailable(f"the agent client {adapter.name}", "it is not logged in on this host", remedy)
     key = KEYS.get(client.upstreams[0], f"{client.upstreams[0].upper()}_API_KEY")
     why = f"it has a login ({login}), and no key" if login else "there is no key for its model"
     raise Unavailable(what, f"{why}: the gateway needs one", f"set {key}, or {instead}")
@@ -82,7 +88,7 @@ def assert_can_listen(sandbox: Sandbox, network: Network) -> None:
 async def assert_listener(context: RunContext) -> None:
     """Try to listen in a sandbox; raise `Unavailable` where this host does not let us."""
     gateway = context.gateway
-    if gateway is None or not context.sandbox.can_listen:
+    if gateway is None or gateway.is_tried or not context.sandbox.can_listen:
         return
     policy = Policy(token=secrets.token_hex(8), network=Network.GATEWAY)
     try:
@@ -148,7 +154,8 @@ class ModelAccess:
             adapter.gateway_settings(self.access) if isinstance(adapter, UsesGateway) else usual_settings(self.access)
         )
         leading = {name: own.get(name, value) for name, value in settings.env.items()}
-        return {name: value for name, value in env.items() if name not in withheld} | leading
+        kept = {name: value for name, value in env.items() if name not in withheld}
+        return {**kept, **_proxy_variables(self.access), **leading}
 
     def note_message(self, message: Message) -> None:
         """Record what the gateway says about the session."""
@@ -167,6 +174,8 @@ class ModelAccess:
             self.answers += 1
             self.usage = sum_usage((self.usage, answered.usage))
             self.session.context.ledger.note(answered)
+        elif message["event"] == "denied":
+            self.session.context.ledger.note(_describe_denial(self.session, message))
 
     def merge_usage(self, client_usage: Mapping[str, float]) -> tuple[Mapping[str, float], tuple[str, ...]]:
         """Return the usage that counts, the one on the wire, and what a person should know of the client's own."""
@@ -178,6 +187,26 @@ class ModelAccess:
         if self.unpriced and "cost_usd" not in self.usage:
             usage.pop("cost_usd", None)
         return usage, (*_differences(client_usage, self.usage), *unpriced)
+
+
+def _proxy_variables(access: GatewayAccess) -> dict[str, str]:
+    """Name the proxy as programs read it, in small letters and in capitals; loopback is the sandbox's own."""
+    own = "localhost,127.0.0.1,::1"
+    named = {"http_proxy": access.proxy, "https_proxy": access.proxy, "all_proxy": access.proxy, "no_proxy": own}
+    return {**named, **{name.upper(): value for name, value in named.items()}}
+
+
+def _describe_denial(session: Session, message: Message) -> PermissionDecided:
+    """Describe a host that was refused, with the entry of `hosts` that would allow it."""
+    place = message["host"] if message["port"] is None else f"{message['host']}:{message['port']}"
+    rule = f"to allow it, add `hosts: [{message['rule']}]`" if message["rule"] else "`hosts` cannot allow it"
+    return PermissionDecided(
+        run=session.context.run,
+        session=session.id,
+        subject=session.context.mask.text(f"host {place} {message['why']}"),
+        rule=rule,
+        allowed=False,
+    )
 
 
 def _describe_answer(session: Session, message: Message) -> ModelAnswered:
@@ -247,6 +276,7 @@ async def open_model(session: Session, network: Network) -> AsyncIterator[ModelA
         hosts=worker.task.permitted.hosts or (),
         scopes=spending_scopes(session),
         budgets=tuple(budget.document() for budget in budgets),
+        grants=worker.task.permitted.provider_tools or (),
     )
     if (reached := context.budgets.find_reached(order.scopes)) is not None:
         model.why_stopped = reached.why_stopped

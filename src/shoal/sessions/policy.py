@@ -13,6 +13,7 @@ from pathlib import Path
 
 from shoal.adapters.kind import Adapter
 from shoal.errors import BadInput, Unavailable
+from shoal.gateway.hosts import HostRule
 from shoal.gateway.upstreams import WITHHELD
 from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES
 from shoal.limits.kind import LimitGroup
@@ -70,6 +71,9 @@ def resolve_grants(context: RunContext, task: ResolvedTask, adapter: Adapter) ->
     permissions = task.permitted
     network = network_of(task, adapter)
     assert_can_listen(context.sandbox, network)
+    if NETWORKS[network].has_listener:
+        for host in permissions.hosts or ():
+            HostRule.parse(host)
     _assert_holdable(context, permissions, network)
     outside = tuple(_outside(context, path) for path in permissions.outside)
     grant = SandboxGrant(outside=outside, parts=_parts(permissions.writable))

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from shoal.errors import Broken, ShoalError
 from shoal.model.events import ClientHeard
-from shoal.model.results import Usage
+from shoal.model.gateway import ModelAnswered
+from shoal.model.results import Usage, sum_usage
 from shoal.sessions.agent_process import AgentEnd, Ending
 from shoal.sessions.worker import Session, WorkerSpec
 from shoal.store.paths import StatePaths
@@ -74,11 +75,17 @@ def keep_conversation(home: Path, names: Sequence[str], folder: Path) -> None:
 
 def last_heard(paths: StatePaths, session: str) -> ClientHeard | None:
     """Return what the client of a killed session had reported."""
-    found = None
+    found: ClientHeard | None = None
+    counted: dict[str, float] = {}
     with contextlib.suppress(ShoalError):  # a damaged log costs only that
         for recorded in read_session(paths, session):
-            found = recorded.event if isinstance(recorded.event, ClientHeard) else found
-    return found
+            match recorded.event:
+                case ClientHeard() as event:
+                    found = event
+                case ModelAnswered(run=run, usage=usage):
+                    counted = sum_usage((counted, usage))
+                    found = found or ClientHeard(run=run, session=session, client_session="")
+    return replace(found, usage={**found.usage, **counted}) if found and counted else found
 
 
 async def keep_stopped(session: Session, ended: AgentEnd) -> AgentEnd:
@@ -110,7 +117,8 @@ async def continue_conversation(session: Session, run_agent: Callable[[Session],
         return await _begin_anew(session, run_agent, "it no longer exists")
     ended = await run_agent(session)
     if ended.failure is None or ended.has_acted or any(ended.usage.values()):
-        usage = leave_out_earlier(ended.usage, ended.counted, session.worker.spent_before)
+        is_whole = not ended.is_metered  # the gateway counts each session on its own
+        usage = leave_out_earlier(ended.usage, ended.counted, session.worker.spent_before) if is_whole else ended.usage
         note = f"continued its own conversation {session.worker.conversation}"
         return replace(ended, usage=usage, notes=(*ended.notes, note))
     return await _begin_anew(session.with_new_log(), run_agent, ended.failure)

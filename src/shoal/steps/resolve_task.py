@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import CLIENTS, AgentSpec
+from shoal.model.gateway import Upstream
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import draw_cycle
 from shoal.model.permissions import Permissions, effective
@@ -81,6 +82,11 @@ class AgentDirectory:
         from shoal.pipeline.task_step import PersonaSources
 
         return PersonaSources(folder=self._folder, environ=self._environ, personas=self._personas, own=self._document())
+
+    @property
+    def upstreams(self) -> tuple[Upstream, ...]:
+        """The models that the project's file names."""
+        return self.project.upstreams() if self.has_file else ()
 
     @property
     def has_file(self) -> bool:

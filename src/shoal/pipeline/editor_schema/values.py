@@ -162,7 +162,7 @@ TAKES: Mapping[str, Made] = {
     "value_types._retry": lambda inner: RETRY,
     "value_types._failure_rule": lambda inner: ON_FAILURE,
     "value_types._input": lambda inner: INPUT,
-    "value_types._variable": lambda inner: ENV_VALUE,
+    "value_types.read_variable": lambda inner: ENV_VALUE,
     "value_types._check_variable_names": _env,
     "value_types._names": _or_text,
     "fields._seconds": lambda inner: TIME,

@@ -22,6 +22,10 @@ def _item_of(name: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+HostItem = Annotated[str, _item_of("hosts")]
+ProviderToolName = Annotated[str, _item_of("provider_tools")]
+
+
 class PermissionsShape(Shape):
     """What an agent may use and change."""
 
@@ -35,8 +39,10 @@ class PermissionsShape(Shape):
     """Files and folders of the workspace that it may change; default: all."""
     env: list[Annotated[str, _item_of("env")]] = Field(default_factory=list)
     """Host variables that `env: {X: {from: NAME}}` may use; default: any."""
-    hosts: list[Annotated[str, _item_of("hosts")]] = Field(default_factory=list)
+    hosts: list[HostItem] = Field(default_factory=list)
     """Hosts that it may reach; default: as `network` says."""
+    provider_tools: list[ProviderToolName] = Field(default_factory=list)
+    """Tools that its model's provider may carry out, on `network: gateway`; default: none."""
 
     @property
     def given(self) -> Permissions:

@@ -1,0 +1,59 @@
+"""Taking connections no faster than one sandbox may make them: a flood waits in the sandbox's own queue."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+
+MOST_CONNECTIONS = 128
+CONNECTIONS_EACH_SECOND = 100.0
+BURST = 100.0
+HEAD_BYTES = 64 * 1024
+
+ServeConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class ArrivalRate:
+    """So many in a second, after a burst; who comes too early waits."""
+
+    def __init__(self, each_second: float) -> None:
+        self._each_second = each_second
+        self._left = BURST
+        self._at = time.monotonic()
+
+    async def wait(self) -> None:
+        """Wait until it is time for one more."""
+        now = time.monotonic()
+        self._left = min(BURST, self._left + (now - self._at) * self._each_second) - 1
+        self._at = now
+        if self._left < 0:
+            await asyncio.sleep(-self._left / self._each_second)
+
+
+async def serve_listener(listener: socket.socket, serve: ServeConnection) -> None:
+    """Serve the connections of *listener*, so many at a time, until cancelled; *serve* closes each."""
+    loop = asyncio.get_running_loop()
+    rate, room = ArrivalRate(CONNECTIONS_EACH_SECOND), asyncio.Semaphore(MOST_CONNECTIONS)
+    listener.setblocking(False)
+    with listener:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await room.acquire()
+                await rate.wait()
+                try:
+                    end, _ = await loop.sock_accept(listener)
+                except OSError:  # out of descriptors: others will close theirs
+                    room.release()
+                    await asyncio.sleep(0.1)
+                else:
+                    group.create_task(_serve_connection(end, serve, room))
+
+
+async def _serve_connection(end: socket.socket, serve: ServeConnection, room: asyncio.Semaphore) -> None:
+    try:
+        reader, writer = await asyncio.open_connection(sock=end, limit=HEAD_BYTES)
+        await serve(reader, writer)
+    except OSError:
+        end.close()
+    finally:
+        room.release()
