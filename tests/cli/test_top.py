@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import DataTable, Input, RichLog
+from textual.widgets import DataTable, Input, Label, RichLog
 
 from shoal.cli.live.top_app import QuestionScreen, TopApp
 from shoal.dashboard.feed import SiteFeed
@@ -119,6 +120,8 @@ async def test_a_gate_is_answered_and_the_work_merged(repo: Path, shoal: Shoal) 
     async with open_top(repo) as pilot:
         with running(repo, "run", "p.yaml") as process:
             await until(pilot, lambda: any("needs you" in row for row in rows(pilot, "runs")))
+            note = pilot.app.query_one("#note", Label)
+            await until(pilot, lambda: 'gate asks: "Ship [b]it[/b]?" · a answers' in str(note.content))
             await pilot.press("a")
             await until(pilot, lambda: is_asking(pilot))
             await pilot.press("y")
@@ -167,6 +170,17 @@ def test_it_draws_in_a_terminal_and_leaves_it_as_it_was(repo: Path, ran_in: Path
 
         assert terminal.end() == 0
         assert terminal.is_as_before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_the_terminal_as_it_was(ran_in: Path, number: signal.Signals) -> None:
+    with open_pty(str(SHOAL), "top", cwd=ran_in, env=live_environment()) as terminal:
+        terminal.until(lambda: "both-" in terminal.shown)
+        terminal.process.send_signal(number)
+        terminal.end()
+
+        assert terminal.is_as_before
+        assert terminal.raw.rindex(b"\x1b[?1049l") > terminal.raw.rindex(b"\x1b[?1049h")
 
 
 def test_without_textual_the_extra_is_named(repo: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ What is shown is folded from events; what is done is a command, run as a person 
 
 import asyncio
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -27,6 +28,7 @@ from shoal.cli.live.top_rows import (
     agent_rows,
     choose_columns,
     look_alike,
+    waiting_notes,
 )
 from shoal.cli.logs import log_line
 from shoal.cli.output import escape
@@ -80,6 +82,7 @@ class TopApp(App[None]):
     TITLE = "shoal top"
     CSS = """
     #head { height: 1; color: $text-muted; }
+    #note { height: auto; max-height: 3; color: $warning; display: none; }
     #runs { height: 1fr; max-height: 12; }
     #agents { height: 1fr; }
     #pane { height: 2fr; display: none; border-top: solid $primary; }
@@ -115,6 +118,7 @@ class TopApp(App[None]):
         """Lay out the screen."""
         yield Label("", id="head")
         yield DataTable(id="runs", cursor_type="row", zebra_stripes=True)
+        yield Label("", id="note")
         yield DataTable(id="agents", cursor_type="row")
         yield RichLog(id="pane", wrap=True, max_lines=MOST_LINES)
         yield Input(placeholder="runs and agents that contain …", id="filter")
@@ -123,6 +127,8 @@ class TopApp(App[None]):
     def on_mount(self) -> None:
         """Start to follow the ledger."""
         self._table("runs").focus()
+        for number in (signal.SIGTERM, signal.SIGHUP):  # else the terminal would stay as this screen needs it
+            asyncio.get_running_loop().add_signal_handler(number, self.exit)
         self.follow()
 
     @work(exclusive=True, group="follow")
@@ -161,11 +167,15 @@ class TopApp(App[None]):
     def _refresh_tables(self) -> None:
         self._fill("runs", self._runs.rows(self._filter))
         name = self.run_name
-        agents = []
+        agents, note = [], ""
         if name is not None:
+            note = "\n".join(waiting_notes(self._site.run(name)))
             room = self._table("agents").scrollable_content_region.width
             agents = agent_rows(self._site.run(name), self._site.progress(name), self._filter, room)
         self._fill("agents", agents)
+        label = self.query_one("#note", Label)
+        label.update(Text(note))
+        label.display = bool(note)
         filter_ = f" · filter: {self._filter}" if self._filter else ""
         head = f"{clean(str(self._site.folder))}: {self._runs.live} live, {len(self._site.runs)} runs{clean(filter_)}"
         self.query_one("#head", Label).update(Text(head))

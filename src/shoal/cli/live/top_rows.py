@@ -93,6 +93,14 @@ def agent_rows(run: RunState, progress: RunProgress | None, filter_: str, room: 
     return [row for row in rows if filter_ in row.words] or rows
 
 
+def waiting_notes(run: RunState) -> Iterator[str]:
+    """Say what a run waits for: gates, and what keeps agents from starting."""
+    for step in run.waiting:
+        yield f'{clean(step.step)} asks: "{clean(step.gate.message if step.gate else "")}" · a answers'
+    if run.waits_for and not run.status.is_ended:
+        yield f"waiting: {clean(run.waits_for)}"
+
+
 def _run_row(run: RunState, progress: RunProgress | None, now: float) -> Row:
     summary = report(run)
     workers = [worker for step in summary.steps for worker in step.worker_results]
