@@ -201,7 +201,7 @@ BY_KEY = b'{"security": {"auth": {"selectedType": "gemini-api-key"}}}'
 ENVIRONMENT = {
     "GEMINI_CLI_TRUST_WORKSPACE": "true",
     "GEMINI_TELEMETRY_ENABLED": "false",
-    "GEMINI_SANDBOX": "false",  # it stands behind a wall already
+    "GEMINI_SANDBOX": "false",  # it is already in a sandbox
 }
 
 

@@ -12,7 +12,7 @@ from shoal.model.activity import Activity
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 
-SYSTEM = Path("/usr")  # shown in every box
+SYSTEM = Path("/usr")  # shown in every sandbox
 WAITING = {"shoal": "receive"}
 """What `scripted_agent.py` says when it waits for a message."""
 

@@ -25,7 +25,7 @@ NO_OVERLAY = "worktrees are used instead, which start slower; Linux 5.11 and use
 NO_SCRATCH = "fix that first: sandboxes and limits are tried in a scratch repository"
 
 Tell = Callable[[tuple[Finding, ...]], None]
-Walls = Mapping[str, Sandbox | Unavailable]
+Sandboxes = Mapping[str, Sandbox | Unavailable]
 
 
 async def diagnose(folder: Path, environ: Mapping[str, str], tell: Tell = lambda _findings: None) -> Diagnosis:
@@ -49,24 +49,24 @@ async def diagnose(folder: Path, environ: Mapping[str, str], tell: Tell = lambda
 
 
 async def _run_checks(scratch: Path, environ: Mapping[str, str], note: Tell) -> Diagnosis:
-    walls = {name: await find_sandbox(name, environ) for name in KINDS if confines(name)}
-    standing = next((name for name, sandbox in walls.items() if not isinstance(sandbox, Unavailable)), "none")
+    sandboxes = {name: await find_sandbox(name, environ) for name in KINDS if confines(name)}
+    standing = next((name for name, sandbox in sandboxes.items() if not isinstance(sandbox, Unavailable)), "none")
     request = RunRequest(folder=scratch / "repository", environ=environ, name="doctor", sandbox=standing, grace=GRACE)
     request.folder.mkdir()
     try:
         await scratch_repository(request.folder, FILES)
         async with open_run(request) as opened:
-            return await _on(replace(opened.context, cleanup=False), walls, scratch, note)
+            return await _on(replace(opened.context, cleanup=False), sandboxes, scratch, note)
     except ShoalError as error:
         note((_refusal(error),))
         return Diagnosis(findings=())
 
 
-async def _on(context: RunContext, walls: Walls, scratch: Path, note: Tell) -> Diagnosis:
+async def _on(context: RunContext, sandboxes: Sandboxes, scratch: Path, note: Tell) -> Diagnosis:
     async with asyncio.TaskGroup() as group:
         breaches = group.create_task(breach_limits(context))
         stood = []
-        for name, sandbox in walls.items():
+        for name, sandbox in sandboxes.items():
             tried = await check_sandbox(context, name, sandbox, scratch / f"bait-{name}", needed=name == DEFAULT)
             note(tried.findings)
             stood += [name] if tried.stood else []

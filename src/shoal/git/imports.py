@@ -205,7 +205,7 @@ async def _unpack(aside: _Quarantine, pack: Path) -> str | None:
     with pack.open("rb") as file:
         start = file.read(32)
     if start[:4] != b"PACK" or len(start) < 32:
-        return "what came out of the box is not a pack"
+        return "the output of the sandbox is not a pack"
     done = await _feed_pack(aside, pack)
     if done.exit.signal is not None:
         return f"to unpack it takes more than {aside.limits.cpu_seconds} s of a processor"

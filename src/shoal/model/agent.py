@@ -1,4 +1,4 @@
-"""An agent as it is described: which kind, and what that needs."""
+"""The description of an agent: its adapter and that adapter's settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ from shoal.model.permissions import Permissions
 from shoal.model.policy import Network
 from shoal.model.setup import Setup
 
-# What each sandboxed tool takes; the first is what a rule like `read(docs/*)` speaks of.
+# The arguments of each sandboxed tool; a rule like `read(docs/*)` applies to the first.
 TOOLS: Mapping[str, tuple[str, ...]] = {
     "read": ("path", "first_line", "lines"),
     "write": ("path", "content"),
@@ -19,12 +19,12 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
 }
 
 SCRIPTED = "scripted"
-"""The model that gives the replies it was told to, for pipelines that are tried without a provider."""
+"""The model that gives scripted replies, to try pipelines without a provider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What an agent may spend on its model for one task; `None` means no bound."""
+    """What an agent may spend on its model for one task; `None` means no limit."""
 
     turns: int | None = None
     tokens: int | None = None
@@ -44,22 +44,22 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSpec:
-    """Which adapter, with what it needs to make a command."""
+    """An adapter, and what it needs to make a command."""
 
     name: str
     adapter: str
     command: tuple[str, ...] = ()
-    """The program with its arguments; for a client, how it is called here, in place of its usual name."""
+    """The program with its arguments; for a client, the command to use instead of its usual name."""
     args: tuple[str, ...] = ()
     """For a client: more arguments, after ours."""
     model: str | None = None
-    """For a client: the model that it asks."""
+    """For a client: its model."""
     temperature: float | None = None
-    """For a client of `WITH_TEMPERATURE`: how freely its model speaks; `None` leaves that to the client."""
+    """For a client in `WITH_TEMPERATURE`: the temperature; `None` leaves it to the client."""
     refresh_login: bool = False
-    """For a client: whether a login that it renews in its box is taken back into the user's home."""
+    """For a client: whether a login that it renews in its sandbox is copied back into the user's home."""
     script: str | None = None
-    """For `scripted`: its actions as canonical JSON (`pipeline.script`); for `function`: where it is found."""
+    """For `scripted`: its actions as canonical JSON (`pipeline.script`); for `function`: where it is defined."""
     network: Network | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: frozenset[str] = frozenset()
@@ -70,15 +70,15 @@ class AgentSpec:
     stall_timeout: float | None = None
     limits: ResourceLimits | None = None
     setup: Setup | None = None
-    """How its workspaces are made ready; `None` means that no document says."""
+    """How its workspaces are set up; `None` means that no document says."""
     permissions: Permissions | None = None
     mind: ModelSettings | None = None
-    """For `python`: the model that it thinks with."""
+    """For `python`: its model."""
     made: object | None = field(default=None, repr=False, compare=False)
-    """For `python`: an `Agent` that the program made itself, in place of a mind."""
+    """For `python`: an `Agent` that the program made itself, instead of a model."""
 
     def asking(self, model: str) -> "AgentSpec":
-        """Return the same agent with another model, whichever way it has one."""
+        """Return the same agent with another model, in whichever field it has one."""
         if self.mind is not None:
             return replace(self, mind=replace(self.mind, model=model))
         return replace(self, model=model)
@@ -89,6 +89,6 @@ ACP = "acp"
 """Any agent that speaks the Agent Client Protocol, by its command."""
 EVERY = (*CLIENTS, ACP)
 WITH_TEMPERATURE = ("goose", "opencode", "aider")
-"""The clients that can be given a temperature."""
+"""The clients that accept a temperature."""
 ENTRY_POINTS = "shoal.adapters"
-"""The group of entry points by which other packages bring adapters."""
+"""The group of entry points for adapters of other packages."""

@@ -1,4 +1,4 @@
-"""Files that steps hand on to each other: as they are declared, and as agents left them."""
+"""Artifacts: files that steps pass on to each other, as declared and as agents left them."""
 
 import json
 import math
@@ -14,13 +14,13 @@ from shoal.errors import BadInput
 LONGEST_PATH = 500
 DEEPEST = 100
 MOST_CONTAINERS = 500_000  # 8 MiB of `{},` would be read into 200 MB
-MOST_STRINGS = 1_000_000  # to look at 4 million of them takes a second
+MOST_STRINGS = 1_000_000  # scanning 4 million of them takes a second
 OURS = (".git", ".shoal")
 _HEADING = re.compile(r"^[ \t]*#+[ \t]*worker\b", re.MULTILINE | re.IGNORECASE)
 
 
 class Type(StrEnum):
-    """What an artifact holds."""
+    """The type of an artifact's content."""
 
     JSON = "json"
     TEXT = "text"
@@ -37,7 +37,7 @@ _TYPES = {".json": Type.JSON, ".md": Type.MARKDOWN, ".markdown": Type.MARKDOWN} 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A file that a step has to leave at *path*, counted from the top of its workspace."""
+    """A file that a step has to leave at *path*, relative to its workspace."""
 
     name: str
     path: str
@@ -45,14 +45,14 @@ class Artifact:
     required: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a path that does not stay inside of the workspace."""
+        """Refuse a path outside the workspace."""
         if why := refusal(self.path):
             raise BadInput(f"artifact {self.name}: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """An artifact of an earlier step that a step is given, under another *name* where there is one."""
+    """An artifact of an earlier step to pass to a step, perhaps under another *name*."""
 
     step: str
     artifact: str
@@ -61,7 +61,7 @@ class Injection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducedArtifact:
-    """An artifact with its *content*; *path* is where it was declared, *worker* whose it is where each has its own."""
+    """An artifact with its *content*; *path* is the declared one, *worker* its owner if each worker has its own."""
 
     name: str
     type: Type
@@ -71,21 +71,21 @@ class ProducedArtifact:
 
     @property
     def label(self) -> str:
-        """Its name, with the worker where each has its own."""
+        """Its name, with the worker if each has its own."""
         return self.name if self.worker is None else f"{self.name}.{self.worker}"
 
     @property
     def file(self) -> str:
-        """The name of the file that holds a copy: ours, and only the ending is that of the declared path."""
+        """The name of its copy, chosen by us, with the suffix of the declared path."""
         suffix = PurePosixPath(self.path).suffix
         return self.label + (suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,10}", suffix) else _SUFFIXES[self.type])
 
     @property
     def value(self) -> object:
-        """What a template sees: the document, the text, or nothing of what is binary."""
+        """The value for templates: the document, the text, or nothing for binary content."""
         match self.type:
             case Type.JSON:
-                return json.loads(self.content)  # judged when it was brought out, each worker's by itself
+                return json.loads(self.content)  # checked when it was collected
             case Type.TEXT | Type.MARKDOWN:
                 return self.content.decode()
             case Type.BINARY:
@@ -116,7 +116,7 @@ def refusal(path: str) -> str | None:
 
 
 def fault(artifact: Artifact, content: bytes) -> str | None:
-    """Return why *content* is not what was declared, or `None`."""
+    """Return why *content* does not match the declaration, or `None`."""
     if not content or (artifact.type is not Type.BINARY and not content.strip()):
         return "is empty"
     if artifact.type is Type.BINARY:
@@ -131,23 +131,23 @@ def fault(artifact: Artifact, content: bytes) -> str | None:
 
 
 def document(content: bytes) -> object:
-    """Read JSON, bounded in depth and number; raise `ValueError` saying what is wrong with it."""
+    """Parse JSON with limits on depth and size; raise `ValueError` with the fault."""
     text = content.decode()
     _assert_bounded(content)
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise ValueError(f"{error.msg} in line {error.lineno}, column {error.colno}") from None
-    except ValueError:  # of ours, or because Python reads no number of thousands of digits
+    except ValueError:  # one of ours, or Python refuses a number of thousands of digits
         raise ValueError("a number in it is too long, or none that JSON knows") from None
 
 
 def merge_artifacts(parts: Sequence[ProducedArtifact | None], *, always: bool = False) -> tuple[ProducedArtifact, ...]:
-    """Make one artifact of what the workers of a step left, in their order; who left none is passed over.
+    """Combine the artifacts of a step's workers in order; workers without one are skipped.
 
-    That of a single worker is handed on as it is, unless it is to be made one *always*: a matrix may have one item or
-    many, and who reads it should not have to ask. Of several, documents become an array (of those that there are:
-    nobody's place is held by a null), texts stand below headings that number the workers, and binary files stay apart.
+    That of a single worker stays as it is, unless *always* is set: a matrix may have one item or many, and its reader
+    should not have to check. Of several, JSON documents become an array (without nulls for missing ones), texts are
+    joined below headings with the workers' numbers, and binary files stay separate.
     """
     found = [(worker, part) for worker, part in enumerate(parts) if part is not None]
     if not found or (len(parts) == 1 and not always):
@@ -155,7 +155,7 @@ def merge_artifacts(parts: Sequence[ProducedArtifact | None], *, always: bool = 
     first = found[0][1]
     match first.type:
         case Type.JSON:
-            # Joined as text: to read and write them again would change numbers and drop keys that are there twice.
+            # Joined as text: parsing and writing them again would change numbers and drop duplicate keys.
             return (replace(first, content=b"[" + b",\n".join(part.content.strip() for _, part in found) + b"]\n"),)
         case Type.TEXT | Type.MARKDOWN:
             return (replace(first, content=b"\n".join(_with_heading(worker, part) for worker, part in found)),)
@@ -166,7 +166,7 @@ def merge_artifacts(parts: Sequence[ProducedArtifact | None], *, always: bool = 
 def select_inputs(
     parts: Mapping[str, Sequence[ProducedArtifact]], wanted: Sequence[Injection] | None
 ) -> dict[str, tuple[ProducedArtifact, ...]]:
-    """Choose what is *wanted* from the artifacts of each step, under its new name; `None` wants all."""
+    """Choose the *wanted* artifacts of each step, under their new names; `None` means all."""
     if wanted is None:
         return {step: tuple(those) for step, those in parts.items() if those}
     chosen: dict[str, tuple[ProducedArtifact, ...]] = {}
@@ -179,23 +179,23 @@ def select_inputs(
 
 
 def _refuse(word: str) -> NoReturn:
-    raise ValueError(word)  # NaN and the like, which only Python would read
+    raise ValueError(word)  # NaN and the like, which only Python reads
 
 
 def _finite(text: str) -> float:
-    """Refuse `1e999`: read as infinite it passes by every `maximum`, and cannot be written as JSON again."""
+    """Refuse `1e999`: parsed as infinite, it passes every `maximum`, and cannot be written as JSON again."""
     number = float(text)
     return number if math.isfinite(number) else _refuse(text)
 
 
-# A string that never ends is taken whole too: to look for its end from every quote in it would take for ever.
+# An unterminated string is matched whole too: searching for its end from each quote in it would take forever.
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _OTHERS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def _assert_bounded(content: bytes) -> None:
-    """Refuse what a reader that calls itself for each level, or what holds it in memory, could not bear."""
+    """Refuse what would overflow a recursive reader or its memory."""
     if content.count(b'"') > 2 * MOST_STRINGS:
         raise ValueError(f"it has more than {MOST_STRINGS:,} strings")
     brackets = _STRINGS.sub(b"", content).translate(_BRACKETS, _OTHERS)
@@ -211,7 +211,7 @@ def _assert_bounded(content: bytes) -> None:
 
 
 def under_number(text: str) -> str:
-    """Take from a worker's words what would pass for the heading of another worker's."""
+    """Escape lines of a worker's text that look like another worker's heading."""
     return _HEADING.sub(r"\\\g<0>", text)
 
 

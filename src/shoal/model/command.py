@@ -1,4 +1,4 @@
-"""What is to be run: a command as a value, apart from its running."""
+"""A command as a value, separate from running it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class InheritedBytes:
-    """Bytes that the child reads from a descriptor; its number stands in argv in this value's place."""
+    """Bytes that the child reads from a descriptor, whose number replaces this value in argv."""
 
     content: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ReportPipe:
-    """A pipe that the child writes to; its number stands in argv, and what it says is kept under *name*."""
+    """A pipe that the child writes to; its number is put into argv, and its content is returned under *name*."""
 
     name: str
 
@@ -36,7 +36,7 @@ Argument = str | InheritedBytes | ReportPipe | SharedSocket
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLimits:
-    """What a process of ours may take of memory that it writes to, and of a processor; past it, it dies."""
+    """Limits of a process of ours: memory that it writes to, and CPU; beyond them, it is killed."""
 
     memory_bytes: int | None = None
     cpu_seconds: int | None = None
@@ -44,9 +44,9 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A program with its arguments, folder, whole environment (nothing is inherited) and standard input.
+    """A program with its arguments, folder, complete environment (nothing is inherited) and standard input.
 
-    *stdin* is what it reads, or a file of ours with that, or `OpenInput`.
+    *stdin* is its content, or a file of ours, or `OpenInput`.
     """
 
     argv: tuple[Argument, ...]

@@ -9,18 +9,18 @@ from shoal.model.merge import Strategy
 
 
 class ConflictRule(StrEnum):
-    """What is done with work that cannot be merged as it is."""
+    """What to do with work that cannot be merged."""
 
     REPORT = "report"
-    """A person is told."""
+    """Report it to a person."""
     AGENT = "agent"
-    """An agent is given both sides, and its result counts if it has no markers left and is verified."""
+    """Give both sides to an agent; its result counts if no conflict markers are left and it is verified."""
     REDO = "redo"
-    """The task is done again, on what the others made."""
+    """Run the task again, on the others' work."""
     OURS = "ours"
-    """Where both changed the same lines, those that landed before stay."""
+    """On conflicting lines, keep those that landed before."""
     THEIRS = "theirs"
-    """Where both changed the same lines, those that come later count."""
+    """On conflicting lines, keep the later ones."""
 
     @property
     def is_favour(self) -> bool:
@@ -36,25 +36,25 @@ def verification(command: str | Sequence[str], timeout: float | None = None) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merging:
-    """How the work of a run is merged when it has ended."""
+    """How to merge the work of a run at its end."""
 
     strategy: Strategy = Strategy.REVIEW
     into: str | None = None
-    """The branch of the user's that it is delivered into; `None` leaves it on the branch of the run."""
+    """The user's branch to deliver into; `None` leaves the work on the branch of the run."""
     verify: CommandContract | None = None
     on_conflict: ConflictRule = ConflictRule.REPORT
     resolver_agent: str | None = None
     resolver_persona: str | None = None
     allow_executable_config: bool = False
-    """Whether work that changes what runs on a person's machine is merged too."""
+    """Whether to merge work that changes files that run on a person's machine."""
     allow_secrets: bool = False
-    """Whether work that has secrets in it is merged too."""
+    """Whether to merge work that contains secrets."""
     places: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Where keys stand in the user's file, like `shoal.yaml:3:5`."""
+    """The positions of keys in the user's file, like `shoal.yaml:3:5`."""
 
     @property
     def resolver(self) -> str | None:
-        """Name who resolves conflicts, as reviewers are named; a persona and an agent may have the same name."""
+        """Name the resolver, as reviewers are named; a persona and an agent may have the same name."""
         if self.resolver_persona is not None:
             return f"persona {self.resolver_persona}"
         return None if self.resolver_agent is None else f"agent {self.resolver_agent}"

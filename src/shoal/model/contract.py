@@ -1,4 +1,4 @@
-"""Contracts: what the work of a step must meet before it counts as good, and what came of asking."""
+"""Contracts: what the work of a step must meet to count as a success, and the results of checking."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,9 +8,9 @@ from typing import Self
 from shoal.model.shell import SHELL, Render, fill_argv, parameterise, write_out
 
 TRIAL = "select"
-"""The name under which a selection's command stands among the checks: it only compares."""
+"""The name of a selection's command among the checks: it only compares."""
 MOST_SCHEMA = 8 * 1024
-"""Of a schema that an agent is told."""
+"""How much of a schema an agent is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,36 +24,36 @@ class ContractResult:
 
     @property
     def is_trial(self) -> bool:
-        """Return whether it is no contract, but the command by which a selection compares."""
+        """Return whether it is not a contract, but the command with which a selection compares."""
         return self.type == TRIAL
 
     @property
     def has_failed(self) -> bool:
-        """Return whether the work is not good because of it."""
+        """Return whether it makes the work fail."""
         return not self.is_met and not self.is_warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """One thing that holds of good work; *type* is the name that it was asked for by."""
+    """A requirement of successful work; *type* is its name in YAML."""
 
     type: str
     only_warns: bool = False
 
     @property
     def promise(self) -> str:
-        """Return what will be checked, as the end of "it counts when …"."""
+        """Return the requirement, as the end of "it counts when …"."""
         raise NotImplementedError
 
     def fill_in(self, render: Render) -> Self:
-        """Fill in the places of its texts."""
+        """Fill in the placeholders of its texts."""
         del render
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonSchema(Contract):
-    """A JSON file of the work, or an artifact of the step, fits a schema; *schema* is its canonical JSON."""
+    """A JSON file of the work, or an artifact of the step, matches a schema; *schema* is its canonical JSON."""
 
     schema: str
     path: str | None = None
@@ -75,7 +75,7 @@ class CommandContract(Contract):
     command: str | tuple[str, ...]
     values: tuple[str, ...] = ()
     shown: str = ""
-    """A shell's text as a person would write it, places filled in."""
+    """A shell command as a person would write it, with placeholders filled in."""
     timeout: float | None = None
 
     @property
@@ -94,7 +94,7 @@ class CommandContract(Contract):
         return f"the command `{_cut(self.words, 1000)}` exits with 0{within}, run on a fresh checkout of your commit"
 
     def fill_in(self, render: Render) -> Self:
-        """Fill in the places; those of a shell's text become its variables, so that no value is read as a command."""
+        """Fill in the placeholders; those of a shell command become its variables, so that no value is run as code."""
         if not isinstance(self.command, str):
             return replace(self, command=fill_argv(self.command, render))
         text, values = parameterise(self.command, render)
@@ -103,7 +103,7 @@ class CommandContract(Contract):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonEmptyFile(Contract):
-    """A plain file of the work has something in it."""
+    """A regular file of the work is not empty."""
 
     path: str
 
@@ -117,7 +117,7 @@ class NonEmptyFile(Contract):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceDiff(Contract):
-    """So many files that fit *paths*, and do not fit *exclude*, are changed."""
+    """At least *min_files* files that match *paths*, and not *exclude*, are changed."""
 
     paths: tuple[str, ...] = ("**",)
     exclude: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ class SourceDiff(Contract):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoTestDeletions(Contract):
-    """No test file is gone, and there are no fewer tests than before; without *patterns*, the usual names count."""
+    """No test file is deleted, and there are no fewer tests than before; without *patterns*, the usual names count."""
 
     patterns: tuple[str, ...] = ()
 
@@ -144,7 +144,7 @@ class NoTestDeletions(Contract):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentReview(Contract):
-    """Another agent, told the *criteria* and the difference, says `pass`."""
+    """Another agent, given the *criteria* and the diff, says `pass`."""
 
     criteria: str
     persona: str | None = None
@@ -153,7 +153,7 @@ class AgentReview(Contract):
 
     @property
     def reviewer(self) -> str:
-        """Name who reviews; a persona and an agent may have the same name."""
+        """Name the reviewer; a persona and an agent may have the same name."""
         return f"agent {self.agent}" if self.persona is None else f"persona {self.persona}"
 
     @property
@@ -165,7 +165,7 @@ class AgentReview(Contract):
 
 
 def compliance(contracts: Sequence[Contract]) -> str:
-    """Return what will be checked, for the agent's system prompt; nothing where there is nothing to check."""
+    """Return what will be checked, for the agent's system prompt; empty if nothing will be."""
     if not contracts:
         return ""
     lines = [f"- {contract.promise}{' (a warning only)' if contract.only_warns else ''}" for contract in contracts]
@@ -174,13 +174,13 @@ def compliance(contracts: Sequence[Contract]) -> str:
 
 
 def failure(checked: Iterable[ContractResult]) -> str | None:
-    """Return which contracts make the work fail, and why; `None` when none does."""
+    """Return which contracts make the work fail, and why; `None` if none does."""
     broken = [f"contract {result.type} is not met: {result.message}" for result in checked if result.has_failed]
     return "\n".join(broken) or None
 
 
 def warnings(checked: Iterable[ContractResult]) -> tuple[str, ...]:
-    """Return which contracts are not met and only warn, and whether a selection's command did not pass."""
+    """Return the unmet contracts that only warn, and whether a selection's command failed."""
     return tuple(_warning(result) for result in checked if result.is_warning and not result.is_met)
 
 
@@ -191,7 +191,7 @@ def _warning(result: ContractResult) -> str:
 
 
 def canonical_schema(schema: object) -> str:
-    """Write a schema as JSON: the same one gives the same text. Raises `ValueError` for what JSON cannot hold."""
+    """Write a schema as canonical JSON. Raises `ValueError` for what JSON cannot express."""
     return json.dumps(schema, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

@@ -1,13 +1,13 @@
-"""What was found out about a host by trying: one thing, and all of them together."""
+"""The findings of `shoal doctor` about a host."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was tried: *held* is `None` where there is nothing to be held, or only approximately.
+    """One test; *held* is `None` if nothing has to be enforced, or only approximately.
 
-    *remedy* says what to install or to change, and is empty where nothing needs to be.
+    *remedy* says what to install or change; it is empty if nothing has to be.
     """
 
     area: str
@@ -17,7 +17,7 @@ class Finding:
     said: str
     remedy: str = ""
     needed: bool = False
-    """Whether a run that asks for nothing special stands on it."""
+    """Whether an ordinary run depends on it."""
 
     def as_fields(self) -> dict[str, object]:
         """Return the finding for a JSON document."""
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Everything that was found; *walls* are those that were not got out of, but by the gaps they are known for."""
+    """All findings; *walls* are the sandboxes that nothing escaped from, except by their known gaps."""
 
     findings: tuple[Finding, ...]
     walls: tuple[str, ...] = ()
@@ -43,6 +43,6 @@ class Diagnosis:
 
     @property
     def holds(self) -> bool:
-        """Return whether all that an ordinary run stands on was tried, and held."""
+        """Return whether everything that an ordinary run needs was tested and works."""
         needed = [finding.held for finding in self.findings if finding.needed]
         return bool(needed) and all(held is True for held in needed)

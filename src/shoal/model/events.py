@@ -27,7 +27,7 @@ class RunStarted:
     notes: tuple[str, ...] = ()
     limits: str = ""
     stages: tuple[str, ...] = ()
-    """The names of all stages in the order of the plan, those inside of groups too."""
+    """The names of all stages in the order of the plan, including nested ones."""
     host: str = ""
 
 
@@ -37,11 +37,11 @@ class RunPlanned:
 
     run: str
     plan: str
-    """The plan as JSON; empty where another process cannot read it back."""
+    """The plan as JSON; empty if another process could not decode it."""
     unrecorded: str = ""
     """Why the plan is not here."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """What of the command line holds for the run beside its plan."""
+    """The command-line options that apply to the run besides its plan."""
     version: str = ""
 
 
@@ -58,13 +58,13 @@ class RunResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDiscarded:
-    """What a session came to does not count any more, because its work is done again."""
+    """The result of a session no longer counts, because its work is done again."""
 
     run: str
     step: str
     session: str
     checkpoint: int = 0
-    """The number of the checkpoint that its work starts again from; 0 where it starts from its base."""
+    """The checkpoint from which its work starts again; 0 if it starts from its base."""
     commit: str = ""
     """The commit of that checkpoint."""
 
@@ -101,13 +101,13 @@ class SessionStarted:
     setup: SetupRecord | None = None
     """The set-up of its workspace, if it has one."""
     visit: int = 1
-    """The how-manieth time its step was entered, where that is in a loop."""
+    """The number of this visit of its step, if that is in a loop."""
     origin: str = ""
-    """The commit that its work counts from, where it continues the files of an interrupted session."""
+    """The commit that its work is measured from, if it continues the files of an interrupted session."""
     conversations: tuple[str, ...] = ()
     """Where its client keeps its conversations, below its home."""
     content: str = ""
-    """A digest of what it was asked, and of which agent."""
+    """A digest of its agent and prompt."""
     agent: str = ""
     adapter: str = ""
     takes_messages: bool = False
@@ -126,7 +126,7 @@ class AgentStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientHeard:
-    """What a client told of itself so far: its own name for the conversation, and what it spent."""
+    """What a client has reported about itself so far: the id of its conversation, and its usage."""
 
     run: str
     session: str
@@ -145,7 +145,7 @@ class ResourcesSampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Lines that the agent wrote together; *dropped* counts bytes in or before them that were not kept."""
+    """Consecutive lines of the agent's output; *dropped* counts bytes in or before them that were not kept."""
 
     run: str
     session: str
@@ -170,7 +170,7 @@ class AgentActed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMessaged:
-    """A message of *by* was handed to the agent between two turns, or cannot be any more."""
+    """A message of *by* was delivered to the agent between two turns, or never will be."""
 
     run: str
     session: str
@@ -182,7 +182,7 @@ class AgentMessaged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointKept:
-    """The files of an agent that works were kept on a ref of ours."""
+    """The files of a running agent were saved on a ref of ours."""
 
     run: str
     step: str
@@ -193,15 +193,15 @@ class CheckpointKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotKept:
-    """The files of an agent that works were kept because a person wants to look at them, or could not be."""
+    """The files of a running agent were saved because a person wants to see them, or could not be."""
 
     run: str
     session: str
     request: str
     commit: str = ""
-    """Empty where they could not be kept."""
+    """Empty if they could not be saved."""
     secrets: tuple[str, ...] = ()
-    """Files that have a secret in them."""
+    """Files that contain a secret."""
     failure: str = ""
 
 
@@ -331,14 +331,14 @@ class RequestTaken:
     kind: str
     by: str
     session: str = ""
-    """The only session that is meant; empty where the whole run is."""
+    """The only session that is meant; empty for the whole run."""
     is_now: bool = False
     is_frozen: bool = False
-    """Whether a pause holds for the agents that run, too."""
+    """Whether a pause also freezes running agents."""
     value: int = 0
-    """How many agents may run at once, where that is asked for."""
+    """How many agents may run at once, if that is requested."""
     message: str = ""
-    """What is said to the agent of *session*."""
+    """The message to the agent of *session*."""
     refusal: str = ""
 
 

@@ -1,7 +1,7 @@
-"""Which files run code on a person's machine, or on a server in their name, without being asked to.
+"""Which files run code on a person's machine, or on a server in their name, without being asked.
 
-A name is looked at as the most forgiving checkout would see it: macOS and Windows ignore case, HFS+ ignores code
-points that cannot be seen, and Windows ignores dots and blanks at the end of a name. Rather one flag too many.
+Names are compared as the most forgiving checkout would see them: macOS and Windows ignore case, HFS+ ignores
+invisible code points, and Windows ignores trailing dots and blanks. Better one flag too many.
 """
 
 import functools
@@ -11,8 +11,8 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-# A rule is a path whose parts may hold `*`; with a leading slash it counts at the top only, else at any depth.
-# It speaks for what lies below it, and for a link or file that stands where one of its folders should be.
+# A rule is a path whose parts may contain `*`; with a leading slash it applies at the root only, else at any depth.
+# It also applies to everything below it, and to a link or file in place of one of its folders.
 GIT = (".gitattributes", ".gitmodules", ".gitconfig")
 AGENTS = (
     *(".claude", ".mcp.json", ".codex", ".cursor", ".gemini", ".opencode", "opencode.json*", ".goose*", ".aider*"),
@@ -23,9 +23,9 @@ INSTRUCTIONS = (
     *("AGENTS*.md", "CLAUDE*.md", "GEMINI.md", "QWEN.md", ".cursorrules", ".clinerules", ".windsurfrules"),
     *("/.github/copilot-instructions.md", "/.github/instructions", "/.github/prompts", ".vscode/mcp.json"),
 )
-"""What clients read as words of their user, and run nothing."""
+"""Files that clients read as instructions, and that run nothing."""
 SETTINGS = (*AGENTS, ".vscode/mcp.json", ".env")
-"""Where clients are told what to run, and where to send what they are asked."""
+"""Files that tell clients what to run, and where to send their requests."""
 EDITORS = (
     *(".vscode/tasks.json", ".vscode/launch.json", ".vscode/settings.json", ".vscode/mcp.json", "*.code-workspace"),
     *(".idea", ".zed", ".fleet", ".helix", ".devcontainer", ".devcontainer.json", ".exrc", ".vimrc", ".lvimrc"),
@@ -33,7 +33,7 @@ EDITORS = (
     *(".lldbinit",),
 )
 SHELLS = (".envrc", ".mise.toml", "mise.toml", ".mise", ".autoenv*")
-# Shell prompts and editors ask these where they find them, and they run what their own settings say.
+# Shell prompts and editors call these where they find them, and they run what their own settings say.
 REPOSITORIES = (".hg", ".jj", ".sl", ".svn", ".bzr")
 HOOKS = (
     *(".husky", ".githooks", ".pre-commit-config.y*ml", "lefthook*.y*ml", ".lefthook*", "lefthook.toml"),
@@ -46,7 +46,7 @@ SERVERS = (
 )
 INSTALLERS = (".npmrc", ".yarnrc*", ".yarn/releases", ".yarn/plugins", ".pnpmfile.cjs", "bunfig.toml", ".bundle")
 OURS = ("shoal.y*ml", ".shoal*", ".worktreeinclude", "conductor.json", ".conductor")
-"""What the next run is told to do, and which files of the user's it hands on."""
+"""Files that configure the next run, and choose which of the user's files are copied into it."""
 
 TABLE = {
     "git": GIT,
@@ -59,56 +59,56 @@ TABLE = {
     "installers": INSTALLERS,
     "Shoal and set-up": OURS,
 }
-"""Everything that is held by its name, as `docs/executable-config.md` has it."""
+"""All names that are held, as listed in `docs/executable-config.md`."""
 ALWAYS = tuple(rule for rules in TABLE.values() for rule in rules)
 OPTIONAL = (
     *("package.json", "Makefile", "GNUmakefile", "*.mk", "justfile", ".justfile", "Taskfile.y*ml", "Rakefile"),
     *("composer.json", "setup.py", "build.rs", ".cargo/config", ".cargo/config.toml"),
 )
-"""Files that run code when a person builds or installs, as whoever builds expects."""
+"""Files that run code when a person builds or installs, as one would expect."""
 NEVER = "(?!)"
 LONGEST = 4096
-"""No checkout can have a longer path: it is there to be overlooked, or to take time."""
+"""No checkout can have a longer path: it is meant to be overlooked, or to waste time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutableRules:
-    """What a user adds to the table, and which paths are excepted from it."""
+    """A user's additions to the table, and exceptions from it."""
 
     add: tuple[str, ...] = ()
     excepted: tuple[str, ...] = ()
 
     def select(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return those of *paths* that run code later by their names."""
+        """Return those of *paths* that run code later, judging by their names."""
         rules = _compile_once((*ALWAYS, *self.add))
         return tuple(path for path in paths if _matches(rules, path) and not self.excepts(path))
 
     def excepts(self, path: str) -> bool:
-        """Return whether the user wants *path* to pass, whatever it has in it."""
+        """Return whether the user excepted *path*, whatever its content."""
         return bool(self.excepted) and _matches(_compile_once(self.excepted), path, otherwise=False)
 
 
 def instruction_paths(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return those of *paths* that clients read as words of their user; they are named, and not held."""
+    """Return those of *paths* that clients read as instructions; they are reported, not held."""
     return tuple(path for path in paths if len(path) <= LONGEST and _INSTRUCTIONS.search(fold_path(path)))
 
 
 def executable_paths(paths: Iterable[str], *, strict: bool = False) -> tuple[str, ...]:
-    """Return those of *paths* that run code later, as they are written; *strict* adds the optional ones.
+    """Return those of *paths* that run code later, as written; *strict* adds the optional ones.
 
-    Paths are git's, from the top of the repository. What a name does not tell stays unseen: the target of a link
-    that was there before, or a program that one of these files calls.
+    Paths are git's, relative to the repository. Names do not reveal everything: not the target of a link that existed
+    before, nor a program that one of these files calls.
     """
     return ExecutableRules(add=OPTIONAL if strict else ()).select(paths)
 
 
 def is_read_by_clients(path: str) -> bool:
-    """Return whether a client that works there takes *path* for its settings, or for words of its user."""
+    """Return whether a client reads *path* as its settings or as instructions."""
     return _CLIENTS.search(fold_path(path)) is not None
 
 
 def is_client_config(path: str) -> bool:
-    """Return whether a client that works there may run what *path* names, or send its login where that says."""
+    """Return whether a client may run what *path* says, or send its login to where that says."""
     return _SETTINGS.search(fold_path(path)) is not None
 
 
@@ -117,7 +117,7 @@ def _matches(rules: re.Pattern[str], path: str, *, otherwise: bool = True) -> bo
 
 
 def fold_path(path: str) -> str:
-    """Spell *path* as a checkout that ignores case and what cannot be seen would."""
+    """Normalise *path* as a checkout that ignores case and invisible characters would."""
     if not path.isascii():
         seen = "".join(sign for sign in path if unicodedata.category(sign) != "Cf")
         path = unicodedata.normalize("NFC", seen)
@@ -169,12 +169,12 @@ _PYPROJECT = (
 
 
 def is_manifest(path: str) -> bool:
-    """Return whether of the file at *path* only some parts count."""
+    """Return whether only some parts of the file at *path* count."""
     return _name(path) in MANIFESTS
 
 
 def find_changed_hooks(path: str, before: bytes | None, after: bytes | None) -> tuple[str, ...]:
-    """Name the parts of the manifest at *path* that run code by themselves and that *after* has otherwise."""
+    """Name the parts of the manifest at *path* that run code by themselves and that differ in *after*."""
     if after is None:
         return ()
     parts = MANIFESTS[_name(path)]
@@ -223,7 +223,7 @@ def _pyproject(content: bytes) -> Iterator[tuple[str, object]]:
     import tomllib  # takes 10 ms, and few sessions change such a file
 
     text = content.decode()
-    # A key of many parts takes tomllib a time that grows with their square.
+    # tomllib takes quadratic time for a key of many parts.
     if any(line.count(".") > MOST_DOTS for line in _TEXTS.sub("", text).splitlines()):
         raise ValueError("too many dots in a key")
     settings = tomllib.loads(text)
@@ -257,12 +257,12 @@ MANIFESTS: Mapping[str, Callable[[bytes], Iterator[tuple[str, object]]]] = {
 }
 
 
-# What git looks for, and what makes one dangerous that was there before.
+# What git looks for in a repository, and what makes an existing one dangerous.
 _PART = re.compile(r"(?:\A|/)(?:(?:head|objects|refs|commondir|config|config\.worktree)\Z|(?:objects|refs|hooks)/)")
 
 
 def possible_repositories(paths: Iterable[str]) -> Iterator[str]:
-    """Name the folders of which a change to one of *paths* could make a repository; the top is an empty name."""
+    """Name the folders that a change to one of *paths* could turn into a repository; the root is an empty name."""
     for path in paths:
         if len(path) <= LONGEST:
             spelt = fold_path(path)

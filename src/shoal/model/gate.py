@@ -1,4 +1,4 @@
-"""A gate: a question to a person, and the answer without which a run does not go on."""
+"""A gate: a question to a person, whose answer a run needs to continue."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,13 +14,13 @@ class GateVerdict(StrEnum):
 
     @property
     def done(self) -> str:
-        """Say it as something that was done."""
+        """Return it as a participle."""
         return "approved" if self is GateVerdict.APPROVE else "rejected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """A question; without an answer within *timeout* seconds, *on_timeout* is taken for one."""
+    """A question; without an answer within *timeout* seconds, *on_timeout* is the answer."""
 
     message: str
     timeout: float | None = None
@@ -37,23 +37,23 @@ class GateAnswer:
 
     @property
     def is_approved(self) -> bool:
-        """Return whether the run goes on."""
+        """Return whether the run continues."""
         return self.verdict is GateVerdict.APPROVE
 
     @property
     def status(self) -> Status:
-        """How the step ended by it."""
+        """The resulting status of the step."""
         if self.is_approved:
             return Status.SUCCEEDED
         return Status.FAILED if self.by else Status.TIMED_OUT
 
     @property
     def error(self) -> str | None:
-        """Why the run does not go on, if it does not."""
+        """Why the run does not continue, if it does not."""
         return None if self.is_approved else self.summary
 
     @property
     def summary(self) -> str:
-        """Say it in a sentence."""
+        """Describe it in a sentence."""
         who = f"by {self.by}" if self.by else "because the gate timed out"
         return f"{self.verdict.done} {who}" + (f": {self.message}" if self.message else "")

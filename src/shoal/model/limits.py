@@ -1,4 +1,4 @@
-"""What one agent may spend of the machine."""
+"""Resource limits of an agent."""
 
 import difflib
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ YEAR_SECONDS = 366 * 24 * 3600
 SHOWN_DIGITS = 40
 
 BREACHES = ("memory", "time", "disk", "pids")
-"""The limits whose breach ends an agent, by the names that its status gives them; CPU is throttled instead."""
+"""The limits whose breach ends an agent, as its status names them; CPU is throttled instead."""
 
 
 class BadLimit(BadInput):
-    """A limit that has no meaning; *key* is the one that was written, and it or its value is what is wrong."""
+    """An invalid limit; *key* is the one that was written."""
 
     def __init__(self, key: str, why: str, *, is_about_key: bool = False) -> None:
         super().__init__(f"limit `{_printable(key)}` {why}")
@@ -26,7 +26,7 @@ class BadLimit(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What a limit may be."""
+    """The range of a limit."""
 
     lowest: float
     highest: float
@@ -35,7 +35,7 @@ class Range:
     def problem(self, value: object) -> str | None:
         """Return what is wrong with *value*, or `None`."""
         kinds = (int,) if self.is_whole else (int, float)
-        # Compared, never converted: 10**400 is no float, and NaN lies in no range.
+        # Compared, never converted: 10**400 is not a float, and NaN is in no range.
         if isinstance(value, kinds) and not isinstance(value, bool) and self.lowest <= value <= self.highest:
             return None
         number = "a whole number" if self.is_whole else "a number"
@@ -51,7 +51,7 @@ RANGES: Mapping[str, Range] = {
     "pids": Range(2, 2**22, is_whole=True),
 }
 DISK = ("polled", "exact")
-"""How the disk is held: looked at each second, or by a file system of that size for each agent."""
+"""How the disk limit is enforced: polled each second, or with a file system of that size for each agent."""
 
 SPELLINGS: Mapping[str, str] = {
     "max_memory": "memory_mb",
@@ -59,11 +59,11 @@ SPELLINGS: Mapping[str, str] = {
     "max_execution_time": "time_seconds",
     "max_disk_usage": "disk_mb",
 }
-"""What the seeds call them."""
+"""The seeds' names for limits."""
 
 
 class Spelt(TypedDict, total=False):
-    """Limits by the seeds' names."""
+    """Limits under the seeds' names."""
 
     max_memory: float | None
     max_cpu_percent: float | None
@@ -73,10 +73,10 @@ class Spelt(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class ResourceLimits:
-    """What one agent may spend; `None` means no bound. 50 % of CPU is half of one core; a MB is 2**20 bytes.
+    """What one agent may use; `None` means no limit. 50 % of CPU is half of one core; a MB is 2**20 bytes.
 
-    *disk* says how `disk_mb` is held: `polled`, or `exact`, where the kernel itself refuses the first byte too much.
-    The seeds' names (`max_memory`, `max_cpu_percent`, `max_execution_time`, `max_disk_usage`) may be given and read.
+    *disk* says how `disk_mb` is enforced: `polled`, or `exact`, with which the kernel refuses the first excess byte.
+    The seeds' names (`max_memory`, `max_cpu_percent`, `max_execution_time`, `max_disk_usage`) are accepted, too.
     """
 
     memory_mb: float | None = 1024
@@ -125,7 +125,7 @@ class ResourceLimits:
 
     @classmethod
     def of(cls, given: Mapping[str, object]) -> "ResourceLimits":
-        """Read limits by their names or the seeds' names; what is not given has its default."""
+        """Read limits by their names or the seeds' names; absent ones have their defaults."""
         known = {field.name for field in fields(cls)}
         values: dict[str, object] = {}
         for key, value in given.items():
@@ -137,7 +137,7 @@ class ResourceLimits:
             if name in RANGES:
                 _refuse(key, value, RANGES[name])
             values[name] = value
-        return cls(**values)  # type: ignore[arg-type]  # each was held against its range, or is now
+        return cls(**values)  # type: ignore[arg-type]  # each is in its range, or is checked now
 
     @classmethod
     def default(cls) -> "ResourceLimits":
@@ -145,7 +145,7 @@ class ResourceLimits:
         return _UNNAMED
 
     def most_of(self, breach: str | None) -> str:
-        """Write how much of what was passed is allowed, as ` (1024 MB)`; empty where there is no number."""
+        """Describe the limit that was exceeded, as ` (1024 MB)`; empty without a number."""
         amounts = {"memory": self.memory_mb, "disk": self.disk_mb, "pids": self.pids}
         most = amounts.get(breach or "")
         return "" if most is None else f" ({most:g}{'' if breach == 'pids' else ' MB'})"
@@ -182,7 +182,7 @@ class ResourceLimits:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether the agent is to have a disk of its own."""
+        """Return whether the agent gets a disk of its own."""
         return self.disk == "exact"
 
 
@@ -224,19 +224,19 @@ _UNNAMED = ResourceLimits(cpu_percent=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkBounds:
-    """Bounds of one seal and one import; memory is of each process, and *cpu* bounds count seconds of a processor."""
+    """Limits of one seal and one import; memory is for each process, and *cpu* limits are CPU seconds."""
 
     seal_seconds: float = 300.0
     seal_memory_mb: int = 768
     rules_cpu: int = 4
-    """How long git may follow ignore rules and attributes before it is asked whether they are what takes so long."""
+    """How long git may evaluate ignore rules and attributes before they are suspected of taking so long."""
     add_cpu: int = 120
     """How long git may hash and compress files."""
     history_seconds: float = 8.0
     history_cpu: int = 4
     history_memory_mb: int = 384
     unpacked_mb: int = 4096
-    """How large all objects of the agent's own commits may be, unpacked."""
+    """The maximum size of all objects in the agent's own commits, unpacked."""
     import_seconds: float = 120.0
     import_cpu: int = 60
     import_memory_mb: int = 1024

@@ -1,6 +1,6 @@
-"""Known secret values, and text in which they are replaced by their names.
+"""Mask known secret values: replace them by their names in text.
 
-Masking guards against accidents: an agent that holds a secret can always spell it in a way that nobody knows.
+Masking guards against accidents: an agent with a secret can always encode it in an unknown way.
 """
 
 import base64
@@ -11,16 +11,16 @@ from typing import AnyStr, Generic, NamedTuple, Self
 from urllib.parse import quote, quote_plus
 
 SHORTEST = 4
-"""Shorter values would be found in any text, and every hole would tell them."""
+"""Shorter values would match in any text, and every replacement would reveal them."""
 
 LONG = 8
-"""From here on a value is looked for in more spellings: hex, UTF-16, and base64 among other bytes."""
+"""From this length on, a value is searched in more encodings: hex, UTF-16, and base64 among other bytes."""
 CERTAIN = 12
-"""From here on a value in a file is there because somebody wrote it there."""
+"""From this length on, a value in a file is there because somebody wrote it."""
 CASELESS = 16
-"""From here on a value is also looked for in capitals and in small letters."""
+"""From this length on, a value is also searched in upper case and in lower case."""
 
-_WRAPPED = 8  # a shorter last line of wrapped base64 is found in any text: `Cg==` is a line end
+_WRAPPED = 8  # a shorter last line of wrapped base64 matches in any text: `Cg==` is a line end
 _QUOTED_SAFE = ("", "/", "!'()*")  # strict, a path, JavaScript's encodeURIComponent
 _HTML_SAFE = str.maketrans({"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"})  # as Go writes JSON
 
@@ -34,7 +34,7 @@ class _Needle(Generic[AnyStr]):
 
 
 class _Hit(NamedTuple):
-    """Where a needle is; the lower its rank, the longer it is."""
+    """A match; the lower its rank, the longer its needle."""
 
     start: int
     rank: int
@@ -46,14 +46,14 @@ class Mask:
     """The known secrets; made by `Mask.of`. `Mask()` has none and changes nothing."""
 
     unmasked: tuple[str, ...] = ()
-    """Names whose values are too short to be masked; a person has to be told of them."""
+    """Names whose values are too short to be masked, which a person must be told."""
     _texts: tuple[_Needle[str], ...] = field(default=(), repr=False)
     _bytes: tuple[_Needle[bytes], ...] = field(default=(), repr=False)
     _long: Mapping[bytes, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, *secrets: Mapping[str, str]) -> Self:
-        """Know the values in *secrets* by their names; where two names have one value, the first is shown."""
+        """Make a mask for the values in *secrets*, by name; if two names have the same value, the first is shown."""
         named = [(name, value) for some in secrets for name, value in some.items()]
         short = {name for name, value in named if value and not _is_maskable(value)}
         forms: dict[str, str] = {}
@@ -69,52 +69,52 @@ class Mask:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is nothing to be masked."""
+        """Return whether there is nothing to mask."""
         return not self._texts
 
     @property
     def has_long(self) -> bool:
-        """Return whether there is a secret that can be looked for in files."""
+        """Return whether there is a secret that is long enough to search in files."""
         return bool(self._long)
 
     def names_in(self, content: bytes) -> tuple[str, ...]:
-        """Name the secrets in *content*, as far as they are long enough to be in no file by chance."""
+        """Name the secrets in *content* that are too long to occur by chance."""
         return tuple(sorted({name for form, name in self._long.items() if form in content}))
 
     def text(self, text: str) -> str:
-        """Replace every secret in *text*; what has no secret in it stays as it is."""
+        """Replace every secret in *text*."""
         if not self._texts:
             return text
         return _mask(text, self._texts).text
 
     def stream(self) -> "MaskStream":
-        """Begin to mask one stream of bytes."""
+        """Begin to mask a stream of bytes."""
         return MaskStream(self._bytes)
 
 
 class MaskStream:
-    """One stream on its way through a mask: the same bytes come out however it is cut into chunks.
+    """A stream through a mask: its output does not depend on how the input is split into chunks.
 
-    Only an end that could be the beginning of a secret is held back, and never more than the longest spelling.
+    Only an end that could be the beginning of a secret is held back, at most the longest encoding.
     """
 
     def __init__(self, needles: tuple[_Needle[bytes], ...]) -> None:
         self._needles = needles
         self._tips = frozenset(needle.form[:size] for needle in needles for size in range(1, SHORTEST))
         self._held = b""
-        self._covered = 0  # so much of what is held is masked already, but more may overlap with it
+        self._covered = 0  # how much of the held text is masked already, though more matches may overlap with it
 
     def feed(self, chunk: bytes) -> bytes:
-        """Take the next chunk and give what is decided by it."""
+        """Take a chunk, and return what is certain now."""
         text = self._held + chunk
         return self._say(text, self._find_undecided(text))
 
     def close(self) -> bytes:
-        """Return the text that was held back, which is no secret after all."""
+        """Return the text that was held back, which is not a secret after all."""
         return self._say(self._held, len(self._held))
 
     def _find_undecided(self, text: bytes) -> int:
-        """Say from where on *text* could be the beginning of a secret that is not whole yet."""
+        """Return from where on *text* could be the beginning of an incomplete secret."""
         last = range(max(0, len(text) - SHORTEST + 1), len(text))
         tip = next((at for at in last if text[at:] in self._tips), len(text))
         return min([tip, *(_find_tip(text, needle.form) for needle in self._needles)])
@@ -137,7 +137,7 @@ class _Masked(Generic[AnyStr]):
 def _mask(
     text: AnyStr, needles: Sequence[_Needle[AnyStr]], *, covered: int = 0, until: int | None = None
 ) -> _Masked[AnyStr]:
-    """Replace what begins before *until*; secrets that overlap are one hole, whose name is that of the first."""
+    """Replace matches that begin before *until*; overlapping ones are replaced once, by the first name."""
     until = len(text) if until is None else until
     pieces: list[AnyStr] = []
     settled = covered
@@ -156,7 +156,7 @@ def _hits(text: AnyStr, needles: Sequence[_Needle[AnyStr]]) -> list[_Hit]:
 
 
 def _find_form(text: AnyStr, form: AnyStr, rank: int) -> Iterator[_Hit]:
-    """Find *form* by leaps to the last one that overlaps, since `aaaa` in a long row of `a` is everywhere."""
+    """Find *form*, skipping to the last overlapping match, because `aaaa` in a long row of `a` is everywhere."""
     size = len(form)
     start = text.find(form)
     while start >= 0:
@@ -168,7 +168,7 @@ def _find_form(text: AnyStr, form: AnyStr, rank: int) -> Iterator[_Hit]:
 
 
 def _find_tip(text: bytes, form: bytes) -> int:
-    """Say from where on *text* is the beginning of *form*, of which the first few bytes have come."""
+    """Return from where on *text* ends with the beginning of *form*."""
     head = form[:SHORTEST]
     at = text.find(head, max(0, len(text) - len(form) + 1))
     while at >= 0 and not form.startswith(text[at:]):
@@ -186,7 +186,7 @@ def _is_maskable(value: str) -> bool:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield the common spellings of *value*, and its lines too, since what is said is cut into lines later."""
+    """Yield the common encodings of *value* and of its lines, since output is split into lines later."""
     lines = (line.strip() for line in value.split("\n"))
     for piece in (value, *(line for line in lines if len(line) >= SHORTEST)):
         yield from (piece, _raw(piece).decode(errors="replace"), *_in_json(piece))
@@ -201,18 +201,18 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def _encode(value: str) -> Iterator[str]:
-    """Yield spellings that are found in no other text, because *value* is long."""
+    """Yield encodings that match in no other text, because *value* is long."""
     raw = _raw(value)
     yield from (raw.hex(), raw.hex().upper())
     yield from _inside_base64(raw)
     if value.isascii():
-        yield "\0".join(value)  # UTF-16 of either order
+        yield "\0".join(value)  # UTF-16 in either byte order
     if len(value) >= CASELESS:
         yield from (value.upper(), value.lower())
 
 
 def _inside_base64(raw: bytes) -> Iterator[str]:
-    """Yield what base64 makes of *raw* in the middle of other bytes: the characters that depend on nothing else."""
+    """Yield the base64 of *raw* in the middle of other bytes: the characters that do not depend on them."""
     for shift in range(3):
         first, last = -(-shift * 8 // 6), (shift + len(raw)) * 8 // 6
         for encode in (base64.standard_b64encode, base64.urlsafe_b64encode):
@@ -236,7 +236,7 @@ def _in_base64(raw: bytes) -> Iterator[str]:
 
 
 def _raw(text: str) -> bytes:
-    """Return the bytes of *text*; a variable of the host may hold bytes that are no UTF-8."""
+    """Return the bytes of *text*; a host variable may contain bytes that are not UTF-8."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
@@ -244,7 +244,7 @@ def _raw(text: str) -> bytes:
 
 
 def _label(name: str, forms: Iterable[str | bytes]) -> str:
-    """Choose what stands for a secret, so that no secret is in it and none can arise where it meets other text."""
+    """Choose the replacement of a secret, such that it contains none, and none can arise next to other text."""
     raw = [form if isinstance(form, bytes) else form.encode(errors="surrogatepass") for form in forms]
     wanted = (f"[secret {name}]", "[secret]", "***", *map(chr, range(0x21, 0x7F)), *map(chr, range(0x2580, 0x2800)))
     return next((label for label in wanted if not any(_meets(_raw(label), form) for form in raw)), "")

@@ -13,12 +13,12 @@ MOST_CYCLES = 20
 
 
 def draw_cycle(needs: Mapping[str, Collection[str]]) -> str | None:
-    """Draw the first circle of names that wait for each other (`a → b → a`: a needs b), or give `None`."""
+    """Draw the first cycle of names that need each other (`a → b → a`: a needs b), or return `None`."""
     return next((" → ".join(cycle) for cycle in cycles(needs)), None)
 
 
 def cycles(needs: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
-    """Yield circles of names that wait for each other, no name in two of them; the first name of each is its last."""
+    """Yield cycles of names that need each other, no name in two of them; the first name of each is repeated last."""
     left = {name: list(wanted) for name, wanted in needs.items()}
     for _ in range(MOST_CYCLES):
         try:
@@ -33,7 +33,7 @@ def cycles(needs: Mapping[str, Collection[str]]) -> Iterator[list[str]]:
 
 
 MOST_CELLS = 256
-MOST_TRIED = 10_000  # combinations looked at before `exclude` has made them few enough
+MOST_TRIED = 10_000  # combinations that are tried before `exclude` must have made them few enough
 LONGEST_ID = 200
 USUAL_IDS = ("id", "name")
 SHOWN = 60
@@ -42,7 +42,7 @@ Values = Mapping[str, object]
 
 
 class BadMatrix(BadInput):
-    """A matrix that cannot be laid out; its text says what to change."""
+    """An invalid matrix; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +55,18 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """Axes with what is included and excluded, or the source of items and how they are read."""
+    """Axes with inclusions and exclusions, or a source of items and how to read them."""
 
     axes: Mapping[str, Sequence[object]] = field(default_factory=dict)
     include: Sequence[Values] = ()
     exclude: Sequence[Values] = ()
     source: Source | None = None
     item_key: str | None = None
-    """The dotted path of the list inside of the source's document; `None` means that the document is the list."""
+    """The dotted path of the list in the source's document; `None` means that the document is the list."""
     item_id_key: str | None = None
     """Where an item has its id; `None` means `id`, else `name`, else its number."""
     dependency_key: str | None = None
-    """Where an item lists the ids of the items that must end well before it."""
+    """Where an item lists the ids of the items that must succeed before it."""
     most: int | None = None
     """How many cells run at once; `None` means as many as the run allows."""
     is_fail_fast: bool | None = None
@@ -75,7 +75,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One worker's share: what `matrix.…` and `item` stand for; its *id* is data of whoever wrote it."""
+    """One worker's part: the values of `matrix.…` and `item`; its *id* is somebody's data."""
 
     index: int
     id: str
@@ -85,13 +85,13 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Return the id as a short word that can be shown anywhere."""
+        """Return the id as a short word that is safe to show."""
         dashed = re.sub(r"[^a-z0-9]+", "-", self.id[:LONGEST_ID].lower()).strip("-")
         return dashed[:40].rstrip("-") or str(self.index)
 
 
 def expand_matrix(matrix: Matrix) -> tuple[Cell, ...]:
-    """Lay out the axes by GitHub Actions' rules: exclude first, then extend by `include` what it fits, or add it.
+    """Expand the axes by GitHub Actions' rules: exclude, then extend matching combinations by `include`, or add it.
 
     An entry of `include` fits a combination of the axes if it would change none of the axes' values.
     """
@@ -116,7 +116,7 @@ def expand_matrix(matrix: Matrix) -> tuple[Cell, ...]:
 
 
 def from_items(matrix: Matrix, document: object) -> tuple[Cell, ...]:
-    """Make a cell of each item of a JSON document; raise `BadMatrix` for ids and dependencies that cannot be."""
+    """Make a cell for each item of a JSON document; raise `BadMatrix` for invalid ids and dependencies."""
     items = _list(document, matrix.item_key)
     _assert_few(len(items), "items")
     ids = _ids(matrix, items)
@@ -169,7 +169,7 @@ def _text(value: object) -> str:
 
 
 def _distinct(titles: Sequence[str]) -> list[str]:
-    """Number the titles that are not alone: `1` and `"1"` look the same."""
+    """Number duplicate titles: `1` and `"1"` look the same."""
     return [f"{title} #{index}" if titles.count(title) > 1 else title for index, title in enumerate(titles)]
 
 
@@ -200,7 +200,7 @@ def _ids(matrix: Matrix, items: Sequence[object]) -> list[str]:
 
 
 def _usual_ids(items: Sequence[object]) -> Iterator[list[str]]:
-    """Yield the ids that all items have of themselves: by a usual key, or as the texts that they are."""
+    """Yield the ids of all items: under a usual key, or the items themselves if they are texts."""
     for name in USUAL_IDS:
         ids = [_as_id(item[name]) for item in items if isinstance(item, Mapping) and name in item]
         if len(ids) == len(items) and None not in ids:
@@ -256,7 +256,7 @@ def _assert_possible(ids: Sequence[str], needs: Sequence[tuple[str, ...]]) -> No
                 raise BadMatrix(
                     f"item {_show_value(own)} needs {_show_value(need)}, and there is no such item; {_list_names(ids)}"
                 )
-    # The ids are somebody's data: drawn as `repr` writes them, nothing in them can move a cursor.
+    # The ids are somebody's data: formatted with `repr`, nothing in them can move a cursor.
     drawn = {repr(own): [repr(need) for need in wanted] for own, wanted in zip(ids, needs, strict=True)}
     if cycle := draw_cycle(drawn):
         raise BadMatrix(f"these items depend on each other: {cycle[:500]}; remove a dependency")

@@ -1,4 +1,4 @@
-"""Merging work: what conflicts or overlaps, what became of each session, and the facts that are recorded."""
+"""Values of merging: conflicts, overlaps, results of sessions, and recorded facts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -9,24 +9,24 @@ class Strategy(StrEnum):
     """How sessions become commits of the integration branch."""
 
     REVIEW = "review"
-    """A merge commit each, prepared for a person, who delivers it."""
+    """A merge commit for each session; a person delivers the result."""
     AUTO = "auto"
-    """A merge commit each."""
+    """A merge commit for each session."""
     SQUASH = "squash"
-    """One plain commit each."""
+    """A plain commit for each session."""
     REBASE = "rebase"
-    """Their own commits, one after the other."""
+    """The sessions' own commits, one after the other."""
     OCTOPUS = "octopus"
-    """One merge commit for all."""
+    """A single merge commit."""
 
     @property
     def form(self) -> "Strategy":
-        """Name the strategy whose commits look the same: those of `review` are those of `auto`."""
+        """Return the strategy whose commits look the same: `review` makes those of `auto`."""
         return Strategy.AUTO if self is Strategy.REVIEW else self
 
 
 class MergeStatus(StrEnum):
-    """What became of one session's work."""
+    """The result of merging a session."""
 
     MERGED = "merged"
     CONFLICTS = "conflicts"
@@ -35,12 +35,12 @@ class MergeStatus(StrEnum):
 
     @property
     def needs_a_person(self) -> bool:
-        """Return whether somebody has to look at it."""
+        """Return whether a person has to look at it."""
         return self in (MergeStatus.CONFLICTS, MergeStatus.HELD)
 
 
 class ConflictKind(StrEnum):
-    """In what way two sides cannot be had together."""
+    """How two sides conflict."""
 
     CONTENT = "content"
     BINARY = "binary"
@@ -51,20 +51,20 @@ class ConflictKind(StrEnum):
     RENAME_RENAME = "rename/rename"
     RENAME_DELETE = "rename/delete"
     RENAME = "rename"
-    """A rename that collides with something else, or a folder that went to several places."""
+    """A rename that collides with something else, or a folder that was moved to several places."""
     DIRECTORY_FILE = "directory/file"
     CASE = "case"
-    """Names that a file system without case takes for one."""
+    """Names that are the same on a case-insensitive file system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """One thing that a person has to decide."""
+    """A conflict for a person to decide."""
 
     kind: ConflictKind
     paths: tuple[str, ...]
     message: str = ""
-    """What git says of it; names in it are an agent's."""
+    """git's message; names in it are an agent's."""
     partners: tuple[str, ...] = ()
     """The sessions, merged before, that it conflicts with."""
 
@@ -80,20 +80,20 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """What became of one session; its fields are also to be had as `result["status"]` (seed 002)."""
+    """The result of merging a session; its fields are also available as `result["status"]` (seed 002)."""
 
     session: str
     status: MergeStatus
     source: str | None = None
-    """The commit that holds the session's own work."""
+    """The commit with the session's own work."""
     commit: str | None = None
-    """The commit of the integration branch by which it was merged."""
+    """The commit of the integration branch that merged it."""
     message: str = ""
     conflicts: tuple[Conflict, ...] = ()
     resolved_by: str | None = None
-    """By which rule it was merged although it conflicted: `agent`, `redo`, `ours` or `theirs`."""
+    """The rule that resolved its conflict: `agent`, `redo`, `ours` or `theirs`."""
     resolver: str | None = None
-    """The session that resolved it, where one did."""
+    """The session that resolved it, if any."""
 
     def __getitem__(self, name: str) -> object:
         """Return a field by its name."""
@@ -118,20 +118,20 @@ class MergeResult:
 
 
 class DeliveryStatus(StrEnum):
-    """What became of a branch of the user's."""
+    """The result of a delivery."""
 
     DELIVERED = "delivered"
     UNCHANGED = "unchanged"
-    """It holds everything already."""
+    """The branch contained everything already."""
     LEFT = "left"
-    """Nothing of it was touched; the message says what is in the way."""
+    """Nothing was touched; the message says what is in the way."""
     WAITING = "waiting"
-    """Nothing of it was touched: the strategy `review` waits until a person approves."""
+    """Nothing was touched: the strategy `review` waits until a person approves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What became of the branch that the work was to be delivered into."""
+    """The delivery into a branch of the user."""
 
     into: str
     status: DeliveryStatus
@@ -139,7 +139,7 @@ class Delivery:
     new: str
     message: str = ""
     command: str | None = None
-    """The one command that finishes it, where it was left."""
+    """The command that completes it, if it was left."""
     is_undo: bool = False
     """Whether it takes the work out of the branch."""
 
@@ -157,28 +157,28 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeReport:
-    """What became of a merge: of each session, in the order of its merging, and of the user's branch."""
+    """The result of a merge: of each session, in merge order, and of the user's branch."""
 
     run: str
     strategy: Strategy
     branch: str
-    """The integration branch, whether or not there is anything on it."""
+    """The integration branch, even if it does not exist."""
     start: str
-    """The commit that it grows from."""
+    """The commit that it starts from."""
     commit: str | None
-    """Where it is now; `None` where there is none."""
+    """Its tip; `None` if it does not exist."""
     results: tuple[MergeResult, ...]
     delivery: Delivery | None = None
     left_out: tuple[str, ...] = ()
-    """Sessions that did not end well, or were taken out again; they are merged when they are named."""
+    """Sessions that did not succeed, or were taken out; they are merged if they are named."""
     base_fault: str | None = None
-    """Why verification fails on what they were to land on already, where that came to light."""
+    """Why verification already fails on what they were to land on, if that was found out."""
     branch_fault: str | None = None
     """Why verification fails on what was merged before; then nothing is delivered."""
 
     @property
     def needs_a_person(self) -> bool:
-        """Return whether anything is left for somebody to look at."""
+        """Return whether anything is left for a person."""
         open_ends = (DeliveryStatus.LEFT, DeliveryStatus.WAITING)
         left = self.delivery is not None and self.delivery.status in open_ends
         return left or self.branch_fault is not None or any(result.status.needs_a_person for result in self.results)
@@ -210,7 +210,7 @@ class MergeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clash:
-    """Two sessions whose work cannot be had together as it is, and why."""
+    """Two sessions whose work conflicts, and why."""
 
     one: str
     other: str
@@ -223,7 +223,7 @@ class Clash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """Which sessions changed the same files, and which of them really conflict; *sessions* is the matrix's order."""
+    """Which sessions changed the same files, and which of them conflict; *sessions* gives the order of the matrix."""
 
     run: str
     sessions: tuple[str, ...]
@@ -231,7 +231,7 @@ class Preview:
     """Pairs that touch the same files and can be merged."""
     clashes: tuple[Clash, ...] = ()
     is_whole: bool = True
-    """Whether every pair that overlaps was tried; of very many sessions only some are."""
+    """Whether every overlapping pair was tried; with very many sessions, only some are."""
 
     def partners(self, session: str) -> tuple[str, ...]:
         """Name the sessions that *session* conflicts with."""
@@ -253,9 +253,9 @@ class Preview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeIntended:
-    """The integration branch is about to go from *old* to *new*; an empty one means that it is not there.
+    """The integration branch is about to move from *old* to *new*; an empty commit means that it does not exist.
 
-    *results* are all sessions that are merged in *new*, so that the last of these events says everything.
+    *results* are all sessions merged in *new*, so the last of these events is complete.
     """
 
     run: str
@@ -265,7 +265,7 @@ class MergeIntended:
     strategy: Strategy
     results: tuple[MergeResult, ...] = ()
     out: tuple[str, ...] = ()
-    """Sessions that were taken out again, and stay out until they are named."""
+    """Sessions that were taken out, and stay out until they are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,26 +278,26 @@ class MergeRecorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryIntended:
-    """The user's branch *into* is about to go from *old* to *new*."""
+    """The user's branch *into* is about to move from *old* to *new*."""
 
     run: str
     into: str
     old: str
     new: str
     is_undo: bool = False
-    """Whether it is to take work out again."""
+    """Whether it takes work out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRecorded:
-    """The user's branch *into* holds *new*."""
+    """The user's branch *into* contains *new*."""
 
     run: str
     into: str
     old: str
     new: str
     is_undo: bool = False
-    """Whether it took work out again."""
+    """Whether it took work out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +310,7 @@ class MergeEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """A pair of sessions that touch the same places; *conflicts* is empty where the work of both can be had."""
+    """A pair of sessions that touch the same places; *conflicts* is empty if both can be merged."""
 
     one: str
     other: str
@@ -320,7 +320,7 @@ class Overlap:
     """How many files both changed."""
     conflicts: tuple[Conflict, ...] = ()
     step: str | None = None
-    """The step whose workers both are, where they did the same task: then it is no wonder."""
+    """The step of both, if they are workers that did the same task: then an overlap is expected."""
 
     def as_fields(self) -> dict[str, object]:
         """Return the fields by their names."""

@@ -1,4 +1,4 @@
-"""What a session may touch, as a question that a host program can ask; the kernel's wall is what holds an agent."""
+"""Permissions of a session: what it may touch, for programs that ask; the sandbox enforces them for agents."""
 
 import os
 import re
@@ -13,9 +13,9 @@ from shoal.errors import BadInput, ExitCode, ShoalError, UnknownName
 MOST_DECISIONS = 1000
 MOST_SUBJECT = 500
 NO_RULE = "no rule"
-"""Nothing speaks against it."""
+"""No rule denies it."""
 NOT_LISTED = "not listed"
-"""Only what is listed is allowed, and this is not."""
+"""Only listed things are allowed, and this is not listed."""
 
 _TOOL = re.compile(r"(?P<tool>[\w*.-]+)(?:\((?P<glob>.+)\))?", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -23,7 +23,7 @@ _HOST = re.compile(r"(?:\*\.)?[A-Za-z0-9_:.-]+")
 
 
 class AccessDenied(ShoalError):
-    """A path outside of what the session may touch."""
+    """A path outside what the session may touch."""
 
     exit_code = ExitCode.BAD_INPUT
 
@@ -34,9 +34,9 @@ class AccessDenied(ShoalError):
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """A pattern `Tool` or `Tool(glob)`; `*` stands for anything, blanks and slashes included, and nothing else does.
+    """A pattern `Tool` or `Tool(glob)`; only `*` is special, and matches anything, including blanks and slashes.
 
-    `Bash(git:*)`, as clients write it, is `git` alone and with anything after it.
+    `Bash(git:*)`, as clients write it, means `git` alone or with anything after it.
     """
 
     pattern: str
@@ -52,7 +52,7 @@ class ToolRule:
         return cls(pattern, found["tool"], found["glob"])
 
     def covers(self, tool: str, argument: str) -> bool:
-        """Return whether this rule speaks of *tool* used with *argument*."""
+        """Return whether this rule applies to *tool* with *argument*."""
         return _fits(self.tool, tool) and (self.glob is None or _argument_fits(self.glob, argument))
 
 
@@ -88,7 +88,7 @@ class Permissions:
 
     @classmethod
     def of(cls, mapping: Mapping[str, object]) -> Self:
-        """Copy what *mapping* says; raises `BadInput` for an unknown key, with the nearest, and for a wrong value."""
+        """Read a mapping; raises `BadInput` for an unknown key, with the closest one, and for an invalid value."""
         known = [rule.name for rule in fields(cls)]
         for name in mapping:
             if name not in known:
@@ -97,7 +97,7 @@ class Permissions:
 
     @property
     def outside(self) -> tuple[str, ...]:
-        """The readable paths that do not lie in the workspace."""
+        """The readable paths outside the workspace."""
         return tuple(path for path in self.readable if path.startswith("/"))
 
     def in_session(self) -> Self:
@@ -113,7 +113,7 @@ class Permissions:
 
 
 def effective(*nearest_first: Permissions | None) -> Permissions | None:
-    """Return the nearest permissions, with the deny rules of all."""
+    """Return the closest permissions, with the deny rules of all."""
     given = [permissions for permissions in nearest_first if permissions is not None]
     if not given:
         return None
@@ -123,7 +123,7 @@ def effective(*nearest_first: Permissions | None) -> Permissions | None:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An answer: the *rule* that gave it, and what it is about; true where it is allowed."""
+    """A decision: the *rule* that made it, and its subject; true if it is allowed."""
 
     allowed: bool
     rule: str
@@ -134,7 +134,7 @@ class Decision:
 
 
 class PermissionManager:
-    """Decides for one session by the permissions at its start, and records each decision."""
+    """Decides for one session by its initial permissions, and records each decision."""
 
     def __init__(
         self,
@@ -169,24 +169,24 @@ class PermissionManager:
         return self._decide(allowed is not None, allowed.pattern if allowed else NOT_LISTED, subject)
 
     def env_allowed(self, name: str) -> Decision:
-        """Return whether the variable *name* may be taken from the host."""
+        """Return whether the host variable *name* may be used."""
         listed = name in (self.permissions.env or ())
         return self._decide(listed, name if listed else NOT_LISTED, f"env {name}")
 
     def host_allowed(self, host: str) -> Decision:
-        """Return whether *host* may be spoken to; `*.example.org` is every name below `example.org`."""
+        """Return whether *host* may be contacted; `*.example.org` is every name below `example.org`."""
         name = host.lower().removesuffix(".")
         rule = next((rule for rule in self.permissions.hosts or () if _host_fits(rule.lower(), name)), None)
         return self._decide(rule is not None, rule or NOT_LISTED, f"host {host}")
 
     def is_allowed(self, path: str | Path, write: bool = False) -> bool:
-        """Say whether *path*, with all its links followed, may be read or written; the workspace's `.git` never is."""
+        """Return whether *path*, with all links followed, may be read or written; the workspace's `.git` never is."""
         return self._path_decided(path, self._real(path), write).allowed
 
     def validate_path(self, path: str | Path, write: bool = False) -> Path:
         """Return the real path, or raise `AccessDenied`.
 
-        The answer is about this moment: who can write there can change what the path leads to.
+        The answer is about this moment: whoever can write there can change where the path leads.
         """
         real = self._real(path)
         decision = self._path_decided(path, real, write)
@@ -207,7 +207,7 @@ class PermissionManager:
     def _real(self, path: str | Path) -> Path | None:
         try:
             return Path(os.path.realpath(self.workspace / path))
-        except (OSError, ValueError, RecursionError):  # a NUL in the name, or a long chain of links laid by an agent
+        except (OSError, ValueError, RecursionError):  # a NUL in the name, or a long chain of links made by an agent
             return None
 
     def _root(self, path: str) -> Path:
@@ -236,7 +236,7 @@ def _argument_fits(glob: str, argument: str) -> bool:
 
 
 def _fits(glob: str, text: str) -> bool:
-    """Match by looking for one piece after the other, because a regular expression could be made to take hours."""
+    """Match piece by piece, because a regular expression could be made to take hours."""
     first, *rest = glob.split("*")
     if not rest:
         return glob == text

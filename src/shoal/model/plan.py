@@ -1,4 +1,4 @@
-"""Work that is settled, as a whole: stages that wait for each other, and how they are to be run."""
+"""The plan of a run: stages with dependencies, and how to run them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ NOTIFY_EVENTS = (END, NEEDS_PERSON, CONFLICT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notify:
-    """How a person hears of a run, and of what."""
+    """How to notify a person about a run, and of what."""
 
     on: tuple[str, ...] = NOTIFY_EVENTS
     has_bell: bool = False
@@ -51,7 +51,7 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variation:
-    """One worker's differences; `None` means as the others have it, *prompt* is added to theirs."""
+    """One worker's differences; `None` means none, *prompt* is added to the common one."""
 
     model: str | None = None
     temperature: float | None = None
@@ -65,75 +65,75 @@ def variation(vary: Sequence[Variation], index: int) -> Variation:
 
 
 INNER = "_"
-"""Between the name of a stage and that of one inside of it; no name has it."""
+"""Separates the name of a stage from that of a nested one; no name contains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """A stage that is done again, each round on the work of the one before, until something holds."""
+    """A stage that is repeated, each round on the work of the one before, until a condition holds."""
 
     until: str
     most: int
-    """How many rounds at most."""
+    """The maximum number of rounds."""
     must_hold: bool = True
-    """Whether it has failed when *until* does not hold after the last round."""
+    """Whether the stage fails if *until* does not hold after the last round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What all kinds of stage have in common: when they start, and from what."""
+    """What all kinds of stages have in common: when they start, and from what."""
 
     name: str
     needs: tuple[str, ...] = ()
-    """Stages that must end well first; it starts from their merged work."""
+    """Stages that must succeed first; it starts from their merged work."""
     base: str | None = None
-    """What it starts from, where that is not the run's base: a name that git knows."""
+    """What it starts from instead of the run's base: a name that git knows."""
     is_stacked: bool = True
-    """Whether it starts from the work of its needs at all."""
+    """Whether it starts from the work of its needs."""
     on_conflict: ConflictRule = ConflictRule.REPORT
-    """What is done where the work of its needs conflicts: it fails, or a side wins, in the order of the needs."""
+    """What to do if the work of its needs conflicts: fail, or let a side win, in the order of the needs."""
     is_optional: bool = False
-    """Whether the run, and who needs it, go on as if nothing were wrong when it fails."""
+    """Whether the run, and its dependants, continue if it fails."""
     is_template: bool = False
-    """Whether its texts have places to be filled in when it starts."""
+    """Whether its texts have placeholders to fill in when it starts."""
     condition: str | None = None
-    """What must hold for it to be done at all; else it is skipped, and who needs it goes on."""
+    """A condition for running it; otherwise it is skipped, and its dependants continue."""
     loop: Loop | None = None
 
     @property
     def has_texts(self) -> bool:
-        """Return whether anything of it can name what other stages came to."""
+        """Return whether its texts can use results of other stages."""
         return self.condition is not None or self.loop is not None or self.is_template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Stage):
-    """A task for some number of identical workers, or for one worker per cell of a matrix."""
+    """A task for a number of identical workers, or for one worker per cell of a matrix."""
 
     task: ResolvedTask
     workers: int = 1
     on_failure: str = "fail_fast"
     wish: Task | None = None
-    """What was asked for, where its inputs may name its needs."""
+    """The original request, if its inputs may name its needs."""
     is_command: bool = False
-    """Whether it is a plain command, whose words have places to be filled in too."""
+    """Whether it is a plain command, whose words have placeholders, too."""
     artifacts: tuple[Artifact, ...] = ()
     """Files that each worker has to leave."""
     injections: tuple[Injection, ...] | None = None
-    """Which artifacts it is given; `None` means all of its needs."""
+    """The artifacts that it gets; `None` means all of its needs."""
     contracts: tuple[Contract, ...] = ()
     select: Select | None = None
     trial: CommandContract | None = None
-    """What is run on the work of each worker, for the selection."""
+    """A command that the selection runs on the work of each worker."""
     vary: tuple[Variation, ...] = ()
     matrix: Matrix | None = None
     sandbox: str | None = None
-    """Its wall, where that is not the run's."""
+    """Its sandbox, if not the run's."""
     isolation_strategy: str | None = None
 
     @property
     def reviewers(self) -> tuple[str, ...]:
-        """Return the agents that look at its work: for its contracts, and to select."""
+        """Return its reviewing agents: for contracts and for selection."""
         reviews = [contract.reviewer for contract in self.contracts if isinstance(contract, AgentReview)]
         judge = self.select.judge if self.select else None
         return (*reviews, *(() if judge is None else (judge,)))
@@ -148,16 +148,16 @@ class Approval(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineGroup(Stage):
-    """A pipeline inside of a pipeline; its stages are named after it, like `outer_inner`."""
+    """A nested pipeline; its stages are named after it, like `outer_inner`."""
 
     stages: tuple[Stage, ...]
     input: Mapping[str, str] | str | None = None
-    """What its texts see as `input`, with places to be filled in; `None` means what the outer ones see."""
+    """The `input` of its texts, with placeholders; `None` means that of the outer pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A whole run: its stages, and how it is to be run."""
+    """A whole run: its stages, and how to run them."""
 
     name: str
     steps: tuple[Stage, ...]
@@ -167,37 +167,37 @@ class Plan:
     cleanup_on_complete: bool = True
     keep_database: bool = False
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS
-    """How often the files of an agent are kept while it works; `None` means never."""
+    """How often the files of an agent are saved while it works; `None` means never."""
     notify: Notify = field(default_factory=Notify)
     telemetry: Telemetry | None = None
     """`None` leaves it to the environment."""
     fleet_limits: ResourceLimits | None = None
     toolchains: tuple[ToolFolder, ...] = ()
-    """Folders of programs that every box of the run shows."""
+    """Folders of programs that every sandbox of the run shows."""
     executable: ExecutableRules = field(default_factory=ExecutableRules)
-    """What the user adds to the table of files that run code, and excepts from it."""
+    """The user's changes to the rules for files that run code."""
     rule: Rule | None = None
-    """By which all workers run together; `None` means that each step goes by its own `on_failure`."""
+    """The rule for all workers together; `None` means that each step uses its own `on_failure`."""
     merging: Merging | None = None
-    """How the work is brought together when all has ended; `None` leaves that to a person."""
+    """How to merge the work at the end; `None` leaves that to a person."""
     input: Mapping[str, str] | str | None = None
-    """What `{{ input }}` stands for."""
+    """The value of `{{ input }}`."""
     upstreams: tuple[Upstream, ...] = ()
     """The models that the user's file names, without the keys that come from the environment."""
     budget: SpendingLimit | None = None
     """What all its agents together may spend on models."""
     notes: tuple[str, ...] = ()
     reviewers: Mapping[str, ResolvedTask] = field(default_factory=dict)
-    """Who judges the work of others, by the names that contracts and selections use."""
+    """The reviewers by the names that contracts and selections use."""
 
     @property
     def working(self) -> tuple[Step, ...]:
-        """All steps that have work for agents, those inside of others too."""
+        """All steps with work for agents, including nested ones."""
         return tuple(stage for stage in walk_stages(self.steps) if isinstance(stage, Step))
 
     @property
     def assignments(self) -> tuple[ResolvedTask, ...]:
-        """All work for agents, reviews too."""
+        """All work for agents, including reviews."""
         return (*(step.task for step in self.working), *self.reviewers.values())
 
 
@@ -207,7 +207,7 @@ def local_name(name: str) -> str:
 
 
 def walk_stages(stages: Sequence[Stage]) -> Iterator[Stage]:
-    """Go through *stages* and those inside of them."""
+    """Yield *stages* and their nested ones."""
     for stage in stages:
         yield stage
         if isinstance(stage, PipelineGroup):

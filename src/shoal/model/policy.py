@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Network(StrEnum):
-    """Which network a box is on."""
+    """The network of a sandbox."""
 
     NONE = "none"
     HOST = "host"
@@ -16,7 +16,7 @@ class Network(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """One file or folder of the host, shown in the box at *target*."""
+    """A file or folder of the host, shown in the sandbox at *target*."""
 
     source: Path
     target: Path
@@ -25,7 +25,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """An overlay that has to be mounted inside the box's own namespace, because the host may not mount it.
+    """An overlay that has to be mounted in the sandbox's own namespace, because the host may not mount it.
 
     *upper* and *work* are `None` for a read-only view.
     """
@@ -38,13 +38,13 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The whole of what a box may see: everything else does not exist in it.
+    """Everything that a sandbox may see: nothing else exists in it.
 
-    *read* and *write* are shown at their own paths; *covers* are laid over other paths, last of all, and read-only
-    if they do not say otherwise.
+    *read* and *write* are shown at their own paths; *covers* are put over other paths, last of all, and read-only
+    unless they say otherwise.
     *hidden* are host paths that must not exist inside; each start checks this from inside the sandbox.
-    *token* is the secret word by which the box's first line of stderr is known to be ours.
-    *is_guarded* says that all it starts is ended with it by the kernel's group that it joins, even when we are killed.
+    *token* is a secret word that identifies our first line on the sandbox's stderr.
+    *is_guarded* says that the kernel ends everything it starts, in the group that it joins, even if we are killed.
     """
 
     read: tuple[Path, ...] = ()
@@ -62,13 +62,13 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPolicy:
-    """One network that agents can be on."""
+    """One of the networks for agents."""
 
     name: Network
     shares_host: bool
     """Whether a sandbox has the host's own network: its addresses, its name resolution, its abstract sockets."""
     holds_hosts: bool
-    """Whether no host outside of `permissions.hosts` can be reached."""
+    """Whether only the hosts in `permissions.hosts` can be reached."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that programs need to use it."""
     has_listener: bool = False

@@ -1,4 +1,4 @@
-"""A repository as a value: all that is needed before an agent starts."""
+"""A repository as a value: everything that is needed before an agent starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who is named in commits."""
+    """The identity for commits."""
 
     name: str
     email: str
@@ -15,7 +15,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """What was found at the place the user pointed at.
+    """The repository at the path that the user gave.
 
     *top* is the user's checkout, *home* the folder that holds `.shoal`, *git* the common gitdir.
     *lenders* is the whole chain of object folders, the repository's own first.
@@ -41,11 +41,11 @@ class Repository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """One commit, checked out once: *tree* is never written again, *index* holds its stat data.
+    """A commit, checked out once: *tree* is never changed, and *index* has its stat data.
 
-    *objects* has the objects that the commit reaches, and no others: it is what sandboxes are lent.
+    *objects* has exactly the objects that the commit reaches, which sandboxes may read.
 
-    Where *below* is not empty, *tree* is only a layer over those.
+    If *below* is not empty, *tree* is only a layer on top of those.
     """
 
     commit: str
@@ -56,11 +56,11 @@ class Base:
     bytes: int = 0
     below: tuple[Path, ...] = ()
     over: "Base | None" = None
-    """The base that this one is a layer over."""
+    """The base below this layer."""
 
     @property
     def ground(self) -> "Base":
-        """The whole checkout that is at the bottom."""
+        """The whole checkout at the bottom."""
         return self if self.over is None else self.over.ground
 
     @property

@@ -1,4 +1,4 @@
-"""Work that is settled: one piece for one agent."""
+"""A resolved task: the work of one agent."""
 
 import functools
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ class ResolvedTask:
     network: Network | None = None
     timeout: float | None = None
     stall_timeout: float | None = None
-    """After so many seconds without a sign of life a client has failed; `None` means the usual time."""
+    """A client without activity for this many seconds has failed; `None` means the default."""
     limits: ResourceLimits | None = None
-    """What it may spend; `None` means the usual limits, with a fair share of CPU."""
+    """Its limits; `None` means the defaults, with a fair share of CPU."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: frozenset[str] = frozenset()
     """Names in *env* whose values came from the host: never shown."""
@@ -37,15 +37,15 @@ class ResolvedTask:
     expect: str = "any"
     """`any`, or `changes`: then a session without changes has failed."""
     allow_executable_config: bool = False
-    """Whether what earlier agents wrote counts as the user's own: settings of clients, and what set-up runs."""
+    """Whether earlier agents' files count as the user's own: client settings, and what set-up runs."""
     permissions: Permissions | None = None
-    """What it may use and touch; `None` means what its agent's say."""
+    """Its permissions; `None` means its agent's."""
     inputs: Mapping[str, str | bytes] = field(default_factory=dict, repr=False)
-    """What lies as files beside the prompt, by their names; one may lie in a folder."""
+    """Files beside the prompt, by name; one may be in a folder."""
     title: str = ""
-    """What a person is shown of it, where that is not the beginning of the prompt."""
+    """What a person is shown instead of the beginning of the prompt."""
     setup: Setup | None = None
-    """How its workspace is made ready; `None` means as its agent says, or else as the repository does."""
+    """How its workspace is set up; `None` means by its agent's setting, or the repository's."""
     retry: Retry = field(default_factory=Retry)
     priority: int = 0
     budgets: Mapping[str, SpendingLimit] = field(default_factory=dict)
@@ -53,12 +53,12 @@ class ResolvedTask:
 
     @property
     def nearest_setup(self) -> Setup | None:
-        """How its workspace is made ready by the nearest word of a document, if there is any."""
+        """The set-up of its workspace by precedence, if any document has one."""
         return self.setup if self.setup is not None else self.agent.setup
 
     @property
     def secret_values(self) -> tuple[Mapping[str, str], ...]:
-        """The values that came from the host, by their names, of the task and of its agent."""
+        """The values that came from the host, by name, for the task and its agent."""
         return tuple({name: source.env[name] for name in source.secrets} for source in (self, self.agent))
 
     @property
@@ -68,7 +68,7 @@ class ResolvedTask:
 
     @property
     def permitted(self) -> Permissions:
-        """What holds for it: its own permissions, else its agent's, and every deny of both."""
+        """Its permissions: its own, or else its agent's, with the deny rules of both."""
         return _merge_permissions(self.permissions, self.agent.permissions)
 
 

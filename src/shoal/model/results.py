@@ -16,7 +16,7 @@ NONE: Usage = MappingProxyType({"input_tokens": 0, "output_tokens": 0, "cost_usd
 
 
 class Purpose(StrEnum):
-    """What a session is for; a merge starts sessions of its own, whose work is part of it already."""
+    """What a session is for; a merge starts sessions of its own, whose work is already part of it."""
 
     WORK = "work"
     VERIFY = "verify"
@@ -49,8 +49,8 @@ class WorkerResult:
     duration_seconds: float = 0.0
     usage: Mapping[str, float] = field(default_factory=dict)
     resources: Mapping[str, float] = field(default_factory=dict)
-    """What its processes used of the machine, as far as this host counts it: `memory_peak_mb`, `memory_average_mb`,
-    `cpu_seconds` and `disk_mb`, the most that it had on its disk."""
+    """What its processes used, as far as this host measures it: `memory_peak_mb`, `memory_average_mb`,
+    `cpu_seconds`, and `disk_mb`, its maximum disk use."""
     client_session: str | None = None
     """The client's id of the conversation, by which it can resume it."""
     artifacts: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class WorkerResult:
     unkept: tuple[str, ...] = ()
     """Names of files that could not be kept, escaped for display."""
     unconverted: tuple[str, ...] = ()
-    """Names of files that were kept as they lie there, not being in the encoding that their attributes name."""
+    """Names of files that were kept as they are, because they are not in the encoding that their attributes name."""
     ignored: int = 0
     """How many files the repository's own ignore rules left out of the commit."""
     kept_refs: tuple[str, ...] = ()
@@ -68,34 +68,34 @@ class WorkerResult:
     executable: tuple[str, ...] = ()
     """Changed files that run code on a person's machine later: hooks, editor tasks, CI, attributes."""
     secrets: tuple[str, ...] = ()
-    """Where its branch has secrets of the user's in it: files, or commits, each with the names of the variables."""
+    """Where its branch contains secrets of the user: files or commits, each with the names of the variables."""
     instructions: tuple[str, ...] = ()
-    """Changed files that clients read as words of their user: `AGENTS.md` and its like."""
+    """Changed files that clients read as instructions: `AGENTS.md` and the like."""
     notes: tuple[str, ...] = ()
-    """How its work was kept, where that is not as usual: without its own commits, or without its ignore rules."""
+    """Remarks about how its work was kept: without its own commits, or without its ignore rules."""
     set_back: tuple[str, ...] = ()
-    """Clients' settings of earlier agents that it did not see: they were as on the run's base."""
+    """Client settings of earlier agents that it did not see: they were as on the run's base."""
     raw: str | None = None
-    """Where the raw files still lie, when they could not be brought in."""
+    """Where the raw files still are, if they could not be imported."""
     prompt: str = ""
-    """How its prompt begins, on one line and without secrets."""
+    """The beginning of its prompt, on one line and without secrets."""
     base: str | None = None
     """The commit that it started from."""
     item: str | None = None
     """The item of a matrix that it worked on."""
     stopped_by: str | None = None
-    """Who stopped this session alone; such a session counts as failed, and is not tried again."""
+    """Who stopped this session alone; it counts as failed, and is not tried again."""
     checks: tuple[ContractResult, ...] = ()
-    """What became of the contracts of its step, and of the command that a selection tried its work with."""
+    """The results of its step's contracts, and of the command of a selection."""
 
     @property
     def status_text(self) -> str:
-        """How it ended, in a word: a verification changes nothing by its nature, so one that is good has passed."""
+        """How it ended, in a word; a verification changes nothing by nature, so a successful one has `passed`."""
         return "passed" if self.status.is_good and self.purpose is Purpose.VERIFY else self.status.value
 
     @property
     def status_for_step(self) -> Status:
-        """How it counts for its step: a worker that a person stopped has failed, not one cancelled with the others."""
+        """How it counts for its step: a worker that a person stopped has failed, unlike a cancelled sibling."""
         return self.status if self.stopped_by is None else Status.FAILED
 
 
@@ -108,17 +108,17 @@ class StepResult:
     status: Status
     worker_results: tuple[WorkerResult, ...]
     error: str | None = None
-    """Why it failed or was skipped, where that was not the doing of one of its workers."""
+    """Why it failed or was skipped, if that was not due to one of its workers."""
     selected: int | None = None
-    """The worker whose work was chosen from among all."""
+    """The selected worker."""
     ranking: tuple[RankedRow, ...] = ()
-    """All workers from the best to the worst, where one was to be chosen."""
+    """All workers from best to worst, if one was selected."""
     rounds: int = 1
-    """How often it was done, where it is a loop; the results are of the last round."""
+    """The number of rounds of a loop; the results are of the last round."""
     notes: tuple[str, ...] = ()
-    """What a person should know of it: the files in which its needs conflict, where its `on_conflict` resolved that."""
+    """Remarks: the files in which its needs conflict, if its `on_conflict` resolved that."""
     artifacts: Mapping[str, str] = field(default_factory=dict)
-    """Where the files lie that it hands on, by their names."""
+    """The paths of the files that it passes on, by name."""
 
     @property
     def total_workers(self) -> int:
@@ -127,7 +127,7 @@ class StepResult:
 
     @property
     def success_count(self) -> int:
-        """Count the good ones."""
+        """Count the successful ones."""
         return sum(result.status.is_good for result in self.worker_results)
 
     @property
@@ -161,23 +161,23 @@ class RunReport:
     limits: str = ""
     """What held the agents to their limits, and the limits of each step."""
     notes: tuple[str, ...] = ()
-    """Sentences that a person must know: uncommitted changes left out, a clamp, a gap in the wall."""
+    """Remarks for people: uncommitted changes left out, a clamped number, a gap in the sandbox."""
     usage: Usage = field(default_factory=dict)
-    """What all its sessions spent on models, also those that were tried again, reviewed or chose."""
+    """The model usage of all its sessions, including retries, reviews and judges."""
     merge: MergeReport | None = None
-    """What became of the work when it was brought together, where that was asked for."""
+    """The result of merging the work, if that was requested."""
     overlaps: tuple[Overlap, ...] = ()
-    """The pairs of sessions that changed the same files, in the order in which they were seen."""
+    """The pairs of sessions that changed the same files, in order of detection."""
     earlier: tuple[WorkerResult, ...] = ()
-    """Good work of the former rounds of loops: a last round that changed nothing stands on it."""
+    """Successful work of earlier rounds of loops: a last round that changed nothing builds on it."""
     error: str | None = None
-    """Why the run itself could not be finished, where that is not the failure of an agent."""
+    """Why the run itself could not finish, if that is not the failure of an agent."""
     exit_code: int | None = None
-    """The exit code of the command that ran it, as far as that was recorded."""
+    """The exit code of the command that ran it, if it was recorded."""
 
 
 def exit_code(report: RunReport) -> int:
-    """Return the exit code of the run: the recorded one, else by what its agents and its merge came to."""
+    """Return the exit code of the run: the recorded one, otherwise from its agents and its merge."""
     if report.exit_code is not None:
         return report.exit_code
     if report.status is not Status.SUCCEEDED:
@@ -186,7 +186,7 @@ def exit_code(report: RunReport) -> int:
 
 
 class RunBroken(ShoalError):
-    """A run could not be finished after its agents had started; *report* has their results."""
+    """A run could not finish after its agents had started; *report* has their results."""
 
     def __init__(self, report: RunReport, cause: Exception) -> None:
         super().__init__(report.error or str(cause))
@@ -195,7 +195,7 @@ class RunBroken(ShoalError):
 
 
 class AgentFailed(ShoalError):
-    """A required agent failed; *result* says how it ended and what is kept of its work."""
+    """A required agent failed; *result* has its status and work."""
 
     exit_code = ExitCode.FAILED
 

@@ -1,4 +1,4 @@
-"""How often a task is tried again, and how long is waited between."""
+"""How often to retry a task, and how long to wait in between."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ def _is_whole(value: object) -> bool:
 
 
 class BadRetry(BadInput):
-    """A retry that has no meaning; *key* is the one that was written, if one was."""
+    """An invalid retry; *key* is the one that was written, if any."""
 
     def __init__(self, key: str | None, why: str) -> None:
         super().__init__(f"retry: {why}")
@@ -23,7 +23,7 @@ class BadRetry(BadInput):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """At most so many attempts in all; the wait begins at *wait_seconds* and doubles up to *longest_seconds*."""
+    """The maximum number of attempts; the wait begins at *wait_seconds* and doubles up to *longest_seconds*."""
 
     max_attempts: int = 1
     wait_seconds: float = 1.0
@@ -40,7 +40,7 @@ class Retry:
 
     @classmethod
     def of(cls, given: "Retry | int | Mapping[str, object] | None") -> "Retry":
-        """Read what a user wrote: nothing, a number of further attempts, or a mapping, which may begin by a policy."""
+        """Read a user's value: nothing, a number of further attempts, or a mapping, which may name a policy."""
         if isinstance(given, Retry):
             return given
         if given is None:
@@ -53,10 +53,10 @@ class Retry:
             if name not in KEYS:
                 raise UnknownName("key of `retry`", str(name), KEYS)
         policy = given.get("policy", "none")
-        if not isinstance(policy, str) or policy not in POLICIES:  # a list has no hash
+        if not isinstance(policy, str) or policy not in POLICIES:  # a list cannot be hashed
             raise BadRetry("policy", f"`policy` cannot be {policy!r:.40}; use {', '.join(POLICIES)}")
         changes = {name: value for name, value in given.items() if name != "policy"}
-        return replace(POLICIES[policy], **changes)  # type: ignore[arg-type]  # each value is looked at above
+        return replace(POLICIES[policy], **changes)  # type: ignore[arg-type]  # each value is checked above
 
 
 POLICIES: Mapping[str, Retry] = {

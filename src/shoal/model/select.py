@@ -1,4 +1,4 @@
-"""Best of several: which worker's result is the one to go on with, and why."""
+"""Select the best of several workers' results, and say why."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 CRITERIA = ("command", "contract", "diff_size", "agent")
-"""What can be asked of results, the surest first."""
+"""The criteria, the most reliable first."""
 LONGEST_ANSWER = 16 * 1024
 MOST_TRIES = 500
 UNCHANGED = "it changed nothing"
@@ -14,7 +14,7 @@ UNCHANGED = "it changed nothing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select:
-    """By what a winner is picked: tests first, then the smallest change, then a judge."""
+    """The criteria for the winner: tests first, then the smallest change, then a judge."""
 
     by: tuple[str, ...]
     command: str | tuple[str, ...] | None = None
@@ -27,36 +27,36 @@ class Select:
 
     @property
     def judge(self) -> str | None:
-        """Name who judges, as reviewers are named; `None` where nobody does."""
+        """Name the judge, as reviewers are named; `None` if there is none."""
         if self.persona is not None:
             return f"persona {self.persona}"
         return None if self.agent is None else f"agent {self.agent}"
 
     def __post_init__(self) -> None:
-        """Keep the criteria in the order in which they are asked."""
+        """Keep the criteria in the order of evaluation."""
         object.__setattr__(self, "by", tuple(criterion for criterion in CRITERIA if criterion in self.by))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectCandidate:
-    """The criteria of one worker's result; `None` for those not asked for or not known."""
+    """The criteria of one result; `None` if not requested or unknown."""
 
     index: int
     is_good: bool = True
     exit_code: int | None = None
     failure: str | None = None
-    """Why the command did not pass."""
+    """Why the command failed."""
     score: float | None = None
     contracts_met: int | None = None
     contracts: int = 0
     lines_changed: int | None = None
     has_changes: bool = True
-    """Whether it changed anything: an empty file has no lines, and is a change."""
+    """Whether it changed anything: an empty file has no lines, but is a change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedRow:
-    """One worker's place, and why."""
+    """One worker's rank, and why."""
 
     index: int
     is_eligible: bool
@@ -65,7 +65,7 @@ class RankedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """All workers, the best first; *why* says how the winner was found, or why there is none."""
+    """All workers, best first; *why* says how the winner was chosen, or why there is none."""
 
     winner: int | None
     rows: tuple[RankedRow, ...]
@@ -78,10 +78,10 @@ Place = tuple[float, ...]
 def rank_results(
     by: Collection[str], candidates: Sequence[SelectCandidate], verdict: Sequence[int] | None = None
 ) -> Ranking:
-    """Rank results by the criteria *by*; *verdict* is a judge's order, the best first, or `None` for none.
+    """Rank results by the criteria *by*; *verdict* is the judge's order, best first, or `None`.
 
-    Ties go to who changed something, then to the lower index, but where a judge was asked to break one and gave no
-    order, nobody wins.
+    Ties go to the one with changes, then to the lower index. If a judge was asked to break a tie and gave no order,
+    nobody wins.
     """
     order = sorted(
         candidates, key=lambda candidate: (_place(by, candidate), _judge_rank(by, candidate, verdict), candidate.index)
@@ -96,7 +96,7 @@ def rank_results(
 
 
 def contenders(by: Collection[str], candidates: Sequence[SelectCandidate]) -> tuple[int, ...]:
-    """Return the best candidates before a judge is asked, who sees only those."""
+    """Return the best candidates for the judge, who sees only those."""
     eligible = [candidate for candidate in candidates if _is_eligible(by, candidate)]
     best = min((_place(by, candidate) for candidate in eligible), default=())
     return tuple(sorted(candidate.index for candidate in eligible if _place(by, candidate) == best))
@@ -113,7 +113,7 @@ def score_of(output: str) -> float | None:
 
 
 def parse_judgement(output: str, candidates: Collection[int]) -> list[int] | None:
-    """Read a judge's answer: its last JSON object, `{"ranking": [2, 0]}` or `{"winner": 2}`; `None` for all else."""
+    """Parse a judge's answer: its last JSON object, `{"ranking": [2, 0]}` or `{"winner": 2}`; otherwise `None`."""
     answer = _last_object(output[-LONGEST_ANSWER:])
     ranking, winner = answer.get("ranking"), answer.get("winner")
     if ranking is None and winner is not None:
@@ -126,7 +126,7 @@ def parse_judgement(output: str, candidates: Collection[int]) -> list[int] | Non
 
 
 def _place(by: Collection[str], candidate: SelectCandidate) -> Place:
-    """Return the sort key that decides before a judge, smaller being better."""
+    """Return the sort key before a judge; smaller is better."""
     placed: dict[str, Callable[[SelectCandidate], Place]] = {
         "command": lambda candidate: (
             candidate.exit_code != 0,
@@ -141,7 +141,7 @@ def _place(by: Collection[str], candidate: SelectCandidate) -> Place:
         ),
     }
     places = (placed[name](candidate) for name in CRITERIA if name in by and name in placed)
-    # A judge may find that nothing was to be done; without one, who changed nothing is behind its equals.
+    # A judge may find that no change was needed; without one, a result without changes loses ties.
     last = () if "agent" in by else (not candidate.has_changes,)
     return (not _is_eligible(by, candidate), *(number for place in places for number in place), *last)
 

@@ -1,4 +1,4 @@
-"""How a workspace is made ready for its agent: commands, and files of the user's checkout."""
+"""Set-up: how a workspace is prepared for its agent, with commands and files of the user's checkout."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from pathlib import Path
 from shoal.model.policy import NETWORKS, Network
 
 USUAL_SECONDS = 600.0
-# What is another for each session: a set-up that names one of these cannot be shared.
+# What differs for each session: a set-up that uses one of these cannot be shared.
 OWN_NAMES = frozenset(
     {
         *("SHOAL_STEP", "SHOAL_SESSION", "SHOAL_WORKER_INDEX", "SHOAL_WORKER_COUNT", "SHOAL_BRANCH", "SHOAL_PORT"),
@@ -22,18 +22,18 @@ _WORD = re.compile(r"[A-Z][A-Z_]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Commands that are run one after the other before an agent is let in; none where a document wants none."""
+    """Commands that run one after the other before an agent starts; none if a document says so."""
 
     commands: tuple[str, ...] = ()
     network: Network | None = None
-    """Which network they are on; `None` is that of the agent."""
+    """Their network; `None` means the agent's."""
     timeout: float = USUAL_SECONDS
     each: bool | None = None
-    """Whether they are run for every workspace; `None` means only where they name what differs between sessions."""
+    """Whether they run in every workspace; `None` means only if they use what differs between sessions."""
     source: str = ""
-    """The file of the repository that brings them; empty where they are the document's own."""
+    """The file of the repository that defines them; empty if a document does."""
     is_confined: bool = False
-    """Whether they lost their own network, because they run on the work of agents."""
+    """Whether they lost their own network, because they run on agents' work."""
 
     @property
     def named(self) -> frozenset[str]:
@@ -48,26 +48,26 @@ class Setup:
 
     @property
     def is_each(self) -> bool:
-        """Return whether every workspace has a run of its own."""
+        """Return whether they run in every workspace."""
         return bool(self.named & OWN_NAMES) if self.each is None else self.each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupRecord:
-    """The set-up that a session had, as far as it may be written down: of variables from the host only the names."""
+    """The set-up of a session, as far as it may be recorded: of host variables only the names."""
 
     setup: Setup
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     network: Network = Network.NONE
-    """Which network the agent itself was on."""
+    """The agent's own network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """What a repository says about set-up itself: where no document does, and which files of the checkout go along.
+    """A repository's own set-up, for plans without one, and the files of the checkout that are included.
 
-    *files* is a folder with copies of those; *digest* names their contents.
+    *files* is a folder with copies of those; *digest* identifies their contents.
     """
 
     setup: Setup | None = None
@@ -77,11 +77,11 @@ class Project:
     included: tuple[str, ...] = ()
     digest: str = ""
     refusal: str = ""
-    """Why files cannot go along that were named."""
+    """Why files that were named cannot be included."""
 
 
 def with_aliases(env: dict[str, str]) -> dict[str, str]:
-    """Add the names by which scripts that were written for others know the same things."""
+    """Add the names under which scripts written for other tools know the same values."""
     others = {
         "CONDUCTOR_WORKSPACE_NAME": "SHOAL_SESSION",
         "CONDUCTOR_WORKSPACE_PATH": "SHOAL_WORKSPACE_PATH",
@@ -94,7 +94,7 @@ def with_aliases(env: dict[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ToolFolder:
-    """One entry of `runtime.toolchains`; *at* says where it was written, for messages."""
+    """An entry of `runtime.toolchains`; *at* is its position, for messages."""
 
     path: Path
     at: str

@@ -1,4 +1,4 @@
-"""Values put into commands: a shell is handed them as variables, so that none of them is read as a command."""
+"""Put values into commands: a shell gets them as variables, so that none of them is run as code."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ _TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[-+]?\}\}|[()\[\]{}
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """A place: as it is written, where it is in the text without marks, and where it is in the file's own."""
+    """A placeholder: its text, its position in the text without marks, and its position in the file's text."""
 
     text: str
     start: int
@@ -26,7 +26,7 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderText:
-    """A text without `{% raw %}` marks, and its places; *statement* is where the first other `{% … %}` is."""
+    """A text without `{% raw %}` marks, and its placeholders; *statement* is where the first other `{% … %}` is."""
 
     text: str
     places: tuple[Placeholder, ...] = ()
@@ -34,7 +34,7 @@ class PlaceholderText:
 
     @property
     def masked(self) -> str:
-        """Return the text with `MASK` and `FILL` for each place, so that it is as long as before."""
+        """Return the text with `MASK` and `FILL` for each placeholder, so that its length stays the same."""
         parts, at = [], 0
         for place in self.places:
             parts += [_without_masks(self.text[at : place.start]), MASK + FILL * (place.end - place.start - 1)]
@@ -44,7 +44,7 @@ class PlaceholderText:
 
 @lru_cache(maxsize=64)
 def find_placeholders(text: str) -> PlaceholderText:
-    """Find the places of *text*."""
+    """Find the placeholders of *text*."""
     clean, at, places = "", 0, list[Placeholder]()
     while mark := _MARK.search(text, at):
         clean += text[at : mark.start()]
@@ -54,13 +54,13 @@ def find_placeholders(text: str) -> PlaceholderText:
             clean, at = clean + place, end
         elif mark[0] not in ("{{", "{%") and (closing := _END_RAW.search(text, mark.end())):
             clean, at = clean + text[mark.end() : closing.start()], closing.end()
-        else:  # a statement, or something that the template's own parser refuses
+        else:  # a statement, or something that the template parser refuses
             return PlaceholderText(clean + text[mark.start() :], tuple(places), mark.start())
     return PlaceholderText(clean + text[at:], tuple(places))
 
 
 def _end(text: str, at: int) -> int | None:
-    """Find the end of the place whose expression starts at *at*."""
+    """Find the end of the placeholder whose expression starts at *at*."""
     depth = 0
     while token := _TOKEN.match(text, at):
         if token[0].endswith("}}") and len(token[0]) <= 3 and token[0][0] in "}-+":
@@ -88,7 +88,7 @@ QUOTED = {
     Context.HERE: "${{{}}}",
     Context.NUMBER: "(${{{}}})",
 }
-"""How a shell is given a variable as one word, by where the place stands."""
+"""How to write a variable as one word for a shell, by the quoting of the placeholder."""
 VARIABLE = "shoal_value_{}"
 LONGEST_WORD = 130_000
 """Bytes of one word of a command: Linux takes 128 KiB."""
@@ -98,12 +98,12 @@ MOST_BYTES = 1536 * 1024
 
 _OPTIONS = re.compile(r"-[A-Za-z]+")
 _NAMING = ("--rcfile", "--init-file")
-"""What takes the next word for a name, as `-o` and `-O` do."""
+"""Options that take the next word as a name, like `-o` and `-O`."""
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
 
 def fill_argv(argv: Sequence[str], render: Render) -> tuple[str, ...]:
-    """Fill in the words of a command; the script of a shell among them takes its values as variables."""
+    """Fill in the words of a command; a shell script among them gets its values as variables."""
     at = script_index(argv)
     if at is None:
         return tuple(_word(word, render) for word in argv)
@@ -113,9 +113,9 @@ def fill_argv(argv: Sequence[str], render: Render) -> tuple[str, ...]:
 
 
 def parameterise(script: str, render: Render) -> tuple[str, tuple[str, ...]]:
-    """Return a shell's text with variables in its places, and the parameters that it takes their values from.
+    """Return a shell command with variables in place of its placeholders, and the parameters with their values.
 
-    Raises `BadInput` for a place that is not certain to be read as one value, and for a value that no shell can hold.
+    Raises `BadInput` for a placeholder that may not stay one value, and for a value that no shell can hold.
     """
     placed = find_placeholders(script)
     if placed.statement is not None:
@@ -137,13 +137,13 @@ def parameterise(script: str, render: Render) -> tuple[str, tuple[str, ...]]:
 
 
 def write_out(script: str, render: Render) -> str:
-    """Return a shell's text with its values where the places are, for a person to read."""
+    """Return a shell command with its values filled in, for a person to read."""
     placed = find_placeholders(script)
     return _apply_edits(placed.text, [(place.start, place.end, render(place.text)) for place in placed.places])
 
 
 def script_index(argv: Sequence[str]) -> int | None:
-    """Find the word that a shell reads as its script: `bash -o pipefail -c SCRIPT`, also behind `env` or `timeout`."""
+    """Find the word that a shell reads as its script: `bash -o pipefail -c SCRIPT`, also after `env` or `timeout`."""
     shells = (at for at, word in enumerate(argv) if word.rpartition("/")[2] in SHELLS)
     return next((found for at in shells if (found := _script_after(argv, at + 1)) is not None), None)
 
@@ -166,7 +166,7 @@ def _quote(context: Context, number: int) -> str:
 
 
 def _apply_edits(text: str, edits: list[tuple[int, int, str]]) -> str:
-    """Write *text* with each of *edits*, which do not overlap."""
+    """Apply *edits*, which do not overlap, to *text*."""
     made, at = "", 0
     for start, end, written in sorted(edits):
         made, at = made + text[at:start] + written, end
@@ -174,9 +174,9 @@ def _apply_edits(text: str, edits: list[tuple[int, int, str]]) -> str:
 
 
 def _beginning(values: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Write what takes the values from a shell's parameters, on its first line; a large one comes in parts.
+    """Return a first line that reads the values from the shell's parameters; a large value comes in parts.
 
-    The author's own parameters follow them, and `set`, `shift` and functions change nothing about variables.
+    The author's own parameters follow, and `set`, `shift` and functions do not affect variables.
     """
     parameters: list[str] = []
     assignments = ""
@@ -200,7 +200,7 @@ def _word(word: str, render: Render) -> str:
 
 
 def _check_value(value: str, written: str, context: Context) -> str:
-    """Refuse what is no number where a shell calculates; a NUL fails the one worker that is given it."""
+    """Refuse a non-number where a shell calculates; a NUL fails the one worker that gets it."""
     if context is Context.NUMBER and not _NUMBER.fullmatch(value):
         raise BadInput(f"the value of `{written}` must be a whole number, for a shell calculates with it")
     return value

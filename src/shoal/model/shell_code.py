@@ -1,4 +1,4 @@
-"""Words that a program reads as code of its own: what is put into them would be run, however it is quoted."""
+"""Find words that a program runs as code: values in them would be run, however they are quoted."""
 
 import itertools
 import re
@@ -35,7 +35,7 @@ AFTER_FLAG = {
     "deno": re.compile(r"eval"),
     "zip": re.compile(r"-TT|--unzip-command"),
 }  # fmt: skip
-"""Programs that read the word behind an option as code, or what is attached to it."""
+"""Programs that run the word after an option as code, or what is attached to the option."""
 _JQ_OPTIONS = {"--arg": 2, "--argjson": 2, "--slurpfile": 2, "--rawfile": 2, "--indent": 1, "-L": 1}
 FIRST: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
     "awk": ({"-v": 1, "-F": 1}, ("-f", "--file")),
@@ -47,12 +47,12 @@ FIRST: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
     "yq": ({"--arg": 2, "--argjson": 2}, ("--from-file",)),
     "sqlite3": ({"-cmd": 1, "-separator": 1}, ()),
 }
-"""Programs that read their first argument as code: how many words options take, and options that name a file of it."""
+"""Programs that run their first argument as code: options with values, and options that name a script file."""
 EVERY = frozenset(
     {"alias", "bind", "compgen", "complete", "enable", "eval", "hash", "let", "parallel", "ssh", "tmux", "trap",
      "watch"}
 )  # fmt: skip
-"""Programs that read all of their arguments as code."""
+"""Programs that run all of their arguments as code."""
 RUNNING = frozenset(
     {".", "source", "builtin", "command", "coproc", "env", "exec", "nice", "nohup", "setsid", "sudo", "doas", "stdbuf",
      "strace", "time", "timeout", "xargs"}
@@ -63,7 +63,7 @@ STARTING = RUNNING - {".", "source"} | {
     "nsenter", "pipenv", "pnpm", "podman", "poetry", "setpriv", "taskset", "tini", "unshare", "uv", "uvx", "xvfb-run",
     "yarn",
 }  # fmt: skip
-"""Commands that start the command that is among their arguments."""
+"""Commands that start the command among their arguments."""
 DECLARING = frozenset({"declare", "typeset", "local", "export", "readonly", "unset", "make", "gmake"})
 """Commands that calculate or run what is in a name; `make` runs what is in a value."""
 RUN_FROM = re.compile(
@@ -71,11 +71,11 @@ RUN_FROM = re.compile(
     r"|EDITOR|VISUAL|PAGER|LESSOPEN|BROWSER|SHELL|PYTHON(?:STARTUP|PATH|HOME)|NODE_OPTIONS|NODE_PATH|PERL5(?:OPT|LIB|DB)"
     r"|RUBY(?:OPT|LIB)|JAVA_TOOL_OPTIONS|MAKEFLAGS|MAKEFILES"
 )
-"""Variables whose value programs run, or that say where they find what they run."""
+"""Variables whose values programs run, or that say where programs find what they run."""
 OPTIONS_RUN = frozenset({"find", "git", "rsync", "sort", "split", "tar", "zip"})
-"""Programs some of whose options run a command, wherever they stand."""
+"""Programs with options that run a command, in any position."""
 NAMING_BY_V = frozenset({"printf", "test", "["})
-"""Commands that take the word behind `-v` for a variable's name; bash runs what is in its subscript."""
+"""Commands that take the word after `-v` as a variable's name; bash evaluates its subscript."""
 SPEAKING = frozenset({"echo", "printf"})
 AS_SHELL = SHELLS | {"eval", "trap", "ssh", "watch", "su", "runuser"}
 """Those whose code is a shell's."""
@@ -83,7 +83,7 @@ FROM_STDIN = SHELLS | {
     "bun", "csh", "elvish", "expect", "fish", "julia", "lua", "node", "nu", "osascript", "perl", "php", "pwsh", "pypy",
     "python", "R", "Rscript", "ruby", "tclsh", "tcsh",
 }  # fmt: skip
-"""Programs that read what they are piped as code, unless an argument names a file of it."""
+"""Programs that run their stdin as code, unless an argument names a script file."""
 ALWAYS_FROM_STDIN = frozenset({"psql", "mysql", "mariadb", "sqlite3", "at", "batch", "ed", "ex", "gdb", "m4", "dc"})
 _STDIN_NAMES = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 _OPERAND_OPTIONS = frozenset({"-W", "-X", "-o", "-O", "+o", "+O", "-r", "--require", "-I", "--rcfile", "--init-file"})
@@ -99,21 +99,21 @@ _QUOTED_VALUE = re.compile(r"\|\s*quote\s*(?:\(\s*\))?\s*-?\}\}$")
 
 @dataclass(frozen=True, slots=True)
 class CodePlaceholder:
-    """A place that *program* reads as a part of its code; *is_word* if that is a shell's, and it is unquoted there."""
+    """A placeholder in code of *program*; *is_word* if that is an unquoted word of a shell."""
 
     start: int
     program: str
     is_word: bool = False
     is_option: bool = False
-    """Whether it could only become an option, which runs a command."""
+    """Whether its only danger is to become an option, which runs a command."""
 
     def takes(self, text: str) -> bool:
-        """Return whether the place as it is written hands over one word of the inner shell's."""
+        """Return whether the placeholder as written passes one word of the inner shell."""
         return self.is_word and _QUOTED_VALUE.search(text) is not None
 
 
 def find_code_placeholders(command: Sequence[Word]) -> tuple[CodePlaceholder, ...]:
-    """Find the places of a command that some program reads as a part of its code."""
+    """Find the placeholders of a command that some program runs as code."""
     words, assigned = list(command), list[Word]()
     while words and (words[0].text in RESERVED or words[0].text[:1] == "-" or ASSIGNMENT.fullmatch(words[0].text)):
         assigned.append(words.pop(0))

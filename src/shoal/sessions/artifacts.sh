@@ -1,4 +1,4 @@
-# Runs in a short box when the agent has ended and its own box is empty: writes the declared files out, and changes nothing.
+# Runs in a short-lived sandbox after the agent has ended and its sandbox is empty: writes the declared files out, and changes nothing.
 # stdout, for each path given: a line TOKEN STATE BYTES, and so many bytes. Given: TOKEN MOST MOST_ALL; the paths as words.
 set -u
 left=$MOST_ALL

@@ -94,8 +94,8 @@ async def assert_listener(context: RunContext) -> None:
     try:
         async with open_sandboxed(
             context.sandbox, TRUE, policy, sink=lambda _stream, _data: None, listen=gateway.try_listener
-        ) as box:
-            await box.wait()
+        ) as sandboxed:
+            await sandboxed.wait()
     except (Broken, SandboxBroken, TimeoutError) as error:
         remedy = "run `shoal doctor`; or write `network: host`, with which nothing holds agents to any host"
         raise Unavailable("`network: gateway`", str(error) or "nobody could listen in time", remedy) from None

@@ -1,4 +1,4 @@
-# Runs in the second, short box of a session: turns the files an ended agent left into one commit and a thin pack.
+# Runs in the second, short-lived sandbox of a session: turns the files that an ended agent left into a commit and a thin pack.
 # stdout: lines of facts, the line `pack`, the pack. Nothing of the agent's own configuration is read.
 # Given: WS CHANGES BASE AGENT_GIT JOIN KNOWN_TREE MAX_KIB MAX_ALLOC MEMORY_KIB RULES_CPU ADD_CPU, HISTORY_* and UNPACKED for the text
 # HISTORY, the text PLAIN, and GIT_DIR, GIT_WORK_TREE, GIT_INDEX_FILE of a fresh gitdir.
@@ -107,7 +107,7 @@ without_history() {
 }
 
 # 0. Nothing that git opens may block: no gitdir of git's own making holds a pipe or a link, so such a history stays out;
-# an ignore or attributes file that is a pipe is fed with nothing for as long as the box lives.
+# an ignore or attributes file that is a pipe is fed with nothing for as long as the sandbox lives.
 if [ -n "$AGENT_GIT" ] && find "$AGENT_GIT" ! -type f ! -type d | grep -q .; then
   without_history; say "squashed its gitdir holds what git never puts there"
 fi
