@@ -131,7 +131,7 @@ def test_a_reboot_interrupts_all_runs_and_loses_nothing_of_them(tmp_path: Path) 
     done = subprocess.run(second, cwd=scene.repo, env=env, capture_output=True, text=True, timeout=100, check=False)
 
     assert statuses == {Status.INTERRUPTED}
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert not trial.exists()
     assert scene.starts() == {"many-0": 2, "many-1": 2}
     assert scene.start("clean") == 0

@@ -10,7 +10,7 @@ from shoal.errors import Broken
 from shoal.limits.cgroup1 import DIALECT as DIALECT1
 from shoal.limits.cgroup2 import DIALECT as DIALECT2
 from shoal.limits.cgroup2 import cgroup2
-from shoal.limits.cgroups import Fleet, is_orphan, start_ticks
+from shoal.limits.cgroups import Fleet, is_left_on_disk, is_orphan, start_ticks
 from shoal.limits.choose import choose
 from shoal.limits.control_files import Files, LimitsHost, find_hierarchies
 from shoal.limits.group import Dialect, KernelGroup
@@ -200,7 +200,9 @@ def test_a_fleet_is_known_by_its_coordinator() -> None:
     assert not is_orphan(ours.name)
     assert is_orphan(dead.name)
     assert not is_orphan(replace(dead, namespace=1).name)
-    assert is_orphan(replace(ours, boot="0a1b2c3d", namespace=1).name), "no process outlives a reboot"
+    before_boot = replace(ours, boot="0a1b2c3d", namespace=1).name
+    assert (is_orphan(before_boot), is_left_on_disk(before_boot)) == (False, True)
+    assert [is_left_on_disk(name) for name in (ours.name, dead.name)] == [False, True]
     assert not is_orphan(f"shoal-{ours.namespace}-{ours.pid}-{ours.started}-00ff"), "as older versions named it"
     assert not is_orphan("shoal-my-own")
     assert start_ticks(os.getpid()) == ours.started

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.errors import Broken
-from shoal.limits.cgroups import Fleet, is_orphan
+from shoal.limits.cgroups import Fleet, is_left_on_disk
 from shoal.limits.kind import kill_each
 from shoal.model.command import Command
 from shoal.proc.process import is_ended
@@ -274,7 +274,7 @@ def prefix() -> str:
 async def _remove_orphans(place: Path) -> None:
     for folder in place.glob(f"shoal-*{MARK}*"):
         owner, _, _ = folder.name.partition(MARK)
-        if is_orphan(owner) and folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
+        if is_left_on_disk(owner) and folder.lstat().st_uid == os.getuid() and not folder.is_symlink():
             with contextlib.suppress(Broken):  # the next one tries again; nothing here depends on it
                 await _clear(folder)
 

@@ -41,15 +41,21 @@ class Fleet:
 
 
 def is_orphan(name: str) -> bool:
-    """Return whether a folder is the fleet of a dead coordinator; `False` for other pid namespaces of this boot."""
+    """Return whether a group is the fleet of a dead coordinator; `False` for other pid namespaces.
+
+    The boot says nothing here: no group outlives it, and to end the agents of a living Shoal would be the worst.
+    """
     found = NAME.fullmatch(name)
     if found is None:
         return False
-    boot, *numbers = found.groups()
-    if boot not in (None, _boot()):  # older versions did not name it
-        return True
-    namespace, pid, start = map(int, numbers)
+    namespace, pid, start = map(int, found.groups()[1:])
     return namespace == _namespace() and start_ticks(pid) != start
+
+
+def is_left_on_disk(name: str) -> bool:
+    """Return whether a folder that is named after a fleet is of a dead coordinator, or from before the last boot."""
+    found = NAME.fullmatch(name)
+    return found is not None and (found[1] not in (None, _boot()) or is_orphan(name))
 
 
 def start_ticks(pid: int) -> int | None:

@@ -14,7 +14,7 @@ from shoal.git.refs import unpin_abandoned
 from shoal.git.repository import dirt
 from shoal.git.run import git
 from shoal.git.snapshot import is_hidden
-from shoal.limits.cgroups import is_orphan
+from shoal.limits.cgroups import is_left_on_disk
 from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
@@ -177,7 +177,7 @@ async def _sort(repository: Repository, entry: Path, claim: _Claim | None) -> Le
         return LeftoverKind.LEFTOVER if await _is_held(repository, claim.result) else LeftoverKind.RAW
     if not entry.name.startswith(TRIAL):
         return LeftoverKind.RAW  # the ledger does not know it: it was lost, or is another's
-    is_left = is_orphan(entry.name.removeprefix(TRIAL))
+    is_left = is_left_on_disk(entry.name.removeprefix(TRIAL))
     return LeftoverKind.LEFTOVER if is_left or time.time() - entry.lstat().st_mtime > TRIAL_SECONDS else None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Broken, ShoalError
-from shoal.limits.cgroups import is_orphan
+from shoal.limits.cgroups import is_left_on_disk
 from shoal.limits.kind import kill_each
 from shoal.sessions.host_probe import TRIAL
 from shoal.store.fold import fold
@@ -80,7 +80,7 @@ def _shows(pid: str, session_dir: bytes) -> bool:
 async def sweep_trials(paths: StatePaths) -> None:
     """End and remove what dead processes left of their trials of the host."""
     for trial in paths.session_dirs.glob(f"{TRIAL}*"):
-        if is_orphan(trial.name.removeprefix(TRIAL)):
+        if is_left_on_disk(trial.name.removeprefix(TRIAL)):
             await end_survivors(trial)
             for place in list_mounts(trial):
                 unmount(place)
