@@ -316,8 +316,8 @@ async def _recover(broom: CleanRequest) -> "tuple[Recovery, Salvaged]":
     """
     # what a run needs anyway; a dry run does not pay for it
     from shoal.runs.context import open_run
+    from shoal.runs.raw_files import list_raw_files, salvage_all
     from shoal.runs.recovery import Recovery
-    from shoal.runs.salvage import list_raw_files, salvage_all
 
     runs = [*find_raw_runs(broom.paths), *find_killed_runs(broom.paths)]
     nothing = Salvaged(refs={}, failures={})
