@@ -1,0 +1,241 @@
+"""What a sandbox sends to the gateway: only plain, whole requests with the token of their session are passed on."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.gateway.arrivals import MOST_CONNECTIONS, serve_listener
+from shoal.gateway.model_calls import ModelCalls
+from shoal.gateway.server import SessionServer
+from shoal.model.gateway import SessionOrder, Upstream
+
+KEY = "sk-real-key-0123456789"
+BODY = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}).encode()
+ANSWER = b'{"type": "message", "model": "m", "content": [], "usage": {"input_tokens": 3, "output_tokens": 2}}'
+
+
+@dataclass
+class Served:
+    """A session of the gateway on loopback, with an upstream that keeps what it was sent."""
+
+    port: int
+    order: SessionOrder
+    upstream: list[bytes] = field(default_factory=list)
+    said: list[dict[str, Any]] = field(default_factory=list)
+
+    async def send(self, raw: bytes) -> bytes:
+        """Send bytes, and give all that comes back."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(raw)
+            async with asyncio.timeout(20):
+                return await reader.read()
+        except ConnectionError:  # it was cut off before it was read
+            return b""
+        finally:
+            writer.close()
+
+    def request(
+        self, *more: str, target: str = "/anthropic/v1/messages", body: bytes = BODY, method: str = "POST"
+    ) -> bytes:
+        lines = [f"{method} {target} HTTP/1.1", "Host: x", f"x-api-key: {self.order.token}", "Connection: close", *more]
+        return "\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode() + body
+
+
+@contextlib.asynccontextmanager
+async def serving(tmp_path: Path, answer: bytes = ANSWER, status: str = "200 OK") -> AsyncIterator[Served]:
+    served: Served
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+            served.upstream.append(head + await reader.readexactly(size))
+            writer.write(
+                f"HTTP/1.1 {status}\r\ncontent-length: {len(answer)}\r\nset-cookie: a=b\r\n\r\n".encode() + answer
+            )
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as model, asyncio.TaskGroup() as group:
+        url = f"http://127.0.0.1:{model.sockets[0].getsockname()[1]}"
+        upstream = Upstream(name="anthropic", url=url, format="anthropic", key=KEY)
+        order = SessionOrder(session="s", run="r", step="w", upstreams=(upstream,))
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1100)
+        served = Served(listener.getsockname()[1], order)
+        calls = ModelCalls({"XDG_STATE_HOME": str(tmp_path)})
+        server = SessionServer(order, calls, lambda message: served.said.append(dict(message)))
+        task = group.create_task(serve_listener(listener, server.serve))
+        yield served
+        task.cancel()
+        await asyncio.wait((task,))
+        calls.pool.close()
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1]) if answer else 0
+
+
+async def test_the_key_takes_the_place_of_the_token_and_of_every_other_credential(tmp_path: Path) -> None:
+    async with serving(tmp_path) as here:
+        answer = await here.send(
+            here.request("Authorization: Bearer " + here.order.token, "Cookie: a=b", "X-Kept: yes")
+        )
+
+    (sent,) = here.upstream
+    head = sent.partition(b"\r\n\r\n")[0].lower()
+    assert status_of(answer) == 200
+    assert answer.endswith(ANSWER)
+    assert b"x-api-key: " + KEY.encode() in head
+    assert b"x-kept: yes" in head
+    assert here.order.token.encode() not in sent
+    assert b"cookie" not in head + answer.lower()
+    assert KEY.encode() not in answer
+    (exchange,) = [message for message in here.said if message["event"] == "exchange"]
+    assert (exchange["status"], exchange["usage"]["input"]) == (200, 3)
+
+
+async def test_an_answer_that_repeats_the_key_comes_back_without_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, f'{{"error": "Incorrect API key: {KEY}"}}'.encode(), "401 Unauthorized") as here:
+        answer = await here.send(here.request())
+
+    assert status_of(answer) == 401
+    assert b"Incorrect API key: ***" in answer
+    assert KEY.encode() not in answer
+
+
+async def test_a_redirect_is_not_followed_and_not_passed_back(tmp_path: Path) -> None:
+    async with serving(tmp_path, b"", "302 Found\r\nlocation: http://169.254.169.254/") as here:
+        answer = await here.send(here.request())
+
+    assert status_of(answer) == 502
+    assert b"169.254" not in answer
+    assert len(here.upstream) == 1
+
+
+async def test_the_token_of_another_session_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as here:
+        other = SessionOrder(session="o", run="r", step="w", upstreams=()).token
+        raw = here.request().replace(here.order.token.encode(), other.encode())
+        none = here.request().replace(f"x-api-key: {here.order.token}\r\n".encode(), b"")
+
+        assert [status_of(await here.send(wrong)) for wrong in (raw, none)] == [401, 401]
+    assert here.upstream == []
+
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+HEADLINE = b"POST /anthropic/v1/messages HTTP/1.1\r\nHost: x\r\n"
+HOSTILE = {
+    "length and chunks": HEADLINE + b"Content-Length: 4\r\n" + CHUNKED,
+    "two lengths": HEADLINE + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcd",
+    "two codings": HEADLINE + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "coding with a tab": HEADLINE + b"Transfer-Encoding:\tchunked \r\nTransfer-Encoding: x\r\n\r\n0\r\n\r\n",
+    "space before the colon": HEADLINE + b"Content-Length : 4\r\n\r\nabcd",
+    "folded line": HEADLINE + b"X-A: b\r\n c: d\r\n\r\n",
+    "bare line end": HEADLINE.replace(b"\r\n", b"\n") + b"\r\n\r\n",
+    "zero byte": HEADLINE + b"X-A: b\0c\r\n\r\n",
+    "negative length": HEADLINE + b"Content-Length: -1\r\n\r\n",
+    "signed length": HEADLINE + b"Content-Length: +4\r\n\r\nabcd",
+    "absolute form": HEADLINE.replace(b" /anthropic", b" http://169.254.169.254/anthropic") + b"\r\n",
+    "connect": b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "http 2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "http 0.9": b"GET /anthropic/v1/models\r\n\r\n",
+    "http 3": HEADLINE.replace(b"HTTP/1.1", b"HTTP/3.0") + b"\r\n",
+    "two hosts": HEADLINE + b"Host: y\r\n\r\n",
+    "no host": b"POST /anthropic/v1/messages HTTP/1.1\r\n\r\n",
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    "many headers": HEADLINE + b"".join(b"X-%d: y\r\n" % number for number in range(101)) + b"\r\n",
+    "long head": HEADLINE + b"X: " + b"y" * 2**17 + b"\r\n\r\n",
+    "large body": HEADLINE + b"Content-Length: 99999999999\r\n\r\n",
+    "small letters": HEADLINE.replace(b"POST", b"post") + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("raw", HOSTILE.values(), ids=HOSTILE)
+async def test_what_two_servers_could_read_differently_goes_nowhere(tmp_path: Path, raw: bytes) -> None:
+    async with serving(tmp_path) as here:
+        answer = await here.send(
+            raw.replace(b"Host: x\r\n", b"Host: x\r\nx-api-key: " + here.order.token.encode() + b"\r\n", 1)
+        )
+
+    assert status_of(answer) in (0, 400, 413, 431), answer
+    assert here.upstream == []
+
+
+async def test_a_second_request_hidden_in_a_first_is_not_read(tmp_path: Path) -> None:
+    async with serving(tmp_path) as here:
+        answer = await here.send(here.request().replace(b"Connection: close\r\n", b"") + here.request())
+
+    assert answer.count(b"HTTP/1.1 200") == 1
+    assert len(here.upstream) == 1
+
+
+TARGETS = (
+    *(
+        "/anthropic/v1/organizations",
+        "/anthropic/v1/messages/batches",
+        "/anthropic/v1/files",
+        "/anthropic/../x",
+        "/other/v1/x",
+    ),
+    *(
+        "/anthropic/v1/messages%2f..",
+        "/anthropic//v1/messages",
+        "/anthropic/v1/messages#x",
+        "/anthropic/v1/messages?key=a",
+    ),
+    *("/", "/anthropic", "/anthropic/v1/messages/../../v1/files"),
+)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+async def test_only_calls_to_models_pass(tmp_path: Path, target: str) -> None:
+    async with serving(tmp_path) as here:
+        answer = await here.send(here.request(target=target))
+
+    assert status_of(answer) in (403, 404), answer
+    assert here.upstream == []
+
+
+async def test_a_change_of_protocol_is_refused_so_that_clients_fall_back(tmp_path: Path) -> None:
+    async with serving(tmp_path) as here:
+        answer = await here.send(here.request("Upgrade: websocket", "Sec-WebSocket-Key: x", body=b"", method="GET"))
+
+    assert status_of(answer) == 426
+    assert here.upstream == []
+
+
+async def test_a_flood_of_connections_waits_and_others_are_served(tmp_path: Path) -> None:
+    """A thousand sockets of one sandbox that say nothing hold no more than its own share."""
+    async with (
+        serving(tmp_path / "a") as flooded,
+        serving(tmp_path / "b") as other,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        for _ in range(1000):
+            writer = (await asyncio.open_connection("127.0.0.1", flooded.port))[1]
+            stack.callback(writer.close)
+        async with asyncio.timeout(5):
+            answer = await other.send(other.request())
+
+    assert status_of(answer) == 200
+    assert MOST_CONNECTIONS < 1000
+
+
+async def test_a_client_that_leaves_ends_its_exchange(tmp_path: Path) -> None:
+    async with serving(tmp_path) as here:
+        _, writer = await asyncio.open_connection("127.0.0.1", here.port)
+        writer.write(here.request()[:-5])
+        await writer.drain()
+        writer.transport.abort()
+        answer = await here.send(here.request())
+
+    assert status_of(answer) == 200
+    assert len(here.upstream) == 1
