@@ -112,6 +112,7 @@ def row_of(lines: Sequence[str], number: int) -> str:
         ([running(0), said(0, "reading\nrunning the tests\n")], "running", "running the tests"),
         ([running(0), acted(0, Act.TOOL, "Edit", "src/x.py")], "running", "Edit src/x.py"),
         ([running(0), acted(0, Act.TOOL, "Bash", "pytest")], "running", "Bash: pytest"),
+        ([running(0), acted(0, Act.TOOL, "background", "make")], "running", "background: make"),
         (
             [running(0), acted(0, Act.TOOL, "Bash", "pytest"), acted(0, Act.RESULT, text="1 failed", ok=False)],
             "running",

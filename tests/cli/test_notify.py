@@ -143,6 +143,22 @@ def test_the_bell_rings_in_the_terminal(repo: Path) -> None:
         assert b"\a" in terminal.raw
 
 
+def test_a_resumed_run_notifies_as_its_plan_says(repo: Path, shoal: Shoal, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    hook = make_program(tmp_path / "bin" / "hook", seen)
+    document = {
+        "runtime": {"notify": {"on": ["end"], "command": [str(hook)]}},
+        "agents": {"w": {"adapter": "command", "command": ["false"]}},
+        "steps": [{"name": "s", "agent": "w", "prompt": "go"}],
+    }
+    (repo / "p.yaml").write_text(json.dumps(document))
+
+    assert shoal("run", "p.yaml").code == 1
+    assert shoal("retry").code == 1
+
+    assert [call["facts"]["SHOAL_STATUS"] for call in calls(seen)] == ["failed", "failed"]
+
+
 def test_a_conflict_is_told_once(repo: Path, shoal: Shoal, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     hook = make_program(tmp_path / "bin" / "hook", seen)

@@ -46,7 +46,7 @@ MAX_EDITED = 1000
 SETTLED_SECONDS = 1.0
 SETUP_STREAM = "setup"
 RATE_LIMIT = re.compile(r"\b(?:429|529)\b|rate.?limit|overloaded", re.IGNORECASE)
-SHELL_TOOL = re.compile(r"bash|shell|exec|command|terminal", re.IGNORECASE)
+SHELL_TOOL = re.compile(r"bash|shell|exec|command|terminal|background", re.IGNORECASE)
 EDIT_TOOL = re.compile(r"edit|write|replace|patch|create|insert", re.IGNORECASE)
 
 
