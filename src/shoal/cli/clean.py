@@ -18,7 +18,8 @@ from shoal.cli.render.columns import columns, count, join_cells, size
 from shoal.cli.repository import find_place
 from shoal.errors import BadInput
 from shoal.model.results import WorkerResult
-from shoal.runs.clean import Cleaning, CleanRequest, clean, find_leftovers, find_merged_branches, find_records
+from shoal.runs.clean import Cleaning, CleanRequest, clean, find_leftovers, find_merged_branches
+from shoal.runs.history import find_records
 from shoal.runs.leftovers import Leftover, LeftoverKind, command_to_unpack, find_target
 from shoal.store.documents import text, worker_document
 
@@ -100,10 +101,10 @@ def _row(item: Leftover) -> tuple[str, str, str]:
     return item.kind.value, size(item.size_bytes), escape(str(item.path))
 
 
-def _sum_by_folder(find_records: Sequence[Leftover]) -> Iterator[tuple[str, str, str]]:
+def _sum_by_folder(records: Sequence[Leftover]) -> Iterator[tuple[str, str, str]]:
     """Count logs and patches by their folder: there can be thousands."""
     folders: dict[tuple[LeftoverKind, str], list[Leftover]] = {}
-    for item in find_records:
+    for item in records:
         folders.setdefault((item.kind, str(item.path.parent)), []).append(item)
     for (kind, folder), some in folders.items():
         yield f"{kind.value}s", size(sum(item.size_bytes for item in some)), f"{len(some)} in {escape(folder)}"
@@ -132,7 +133,9 @@ def command(
     older_than: Annotated[
         str | None,
         typer.Option(
-            "--older-than", metavar="30d", help="Also remove logs and patches of ended agents that are older."
+            "--older-than",
+            metavar="30d",
+            help="Also remove older ended runs, with their logs and patches.",
         ),
     ] = None,
     merged: Annotated[

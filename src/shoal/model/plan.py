@@ -156,6 +156,14 @@ class PipelineGroup(Stage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryLimit:
+    """How long the history of ended runs is kept, and of how many; `None` for ever."""
+
+    age_seconds: float | None = None
+    runs: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A whole run: its stages, and how to run them."""
 
@@ -168,6 +176,8 @@ class Plan:
     keep_database: bool = False
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS
     """How often the files of an agent are saved while it works; `None` means never."""
+    history: HistoryLimit = HistoryLimit()
+    """What of the history of ended runs is kept."""
     notify: Notify = field(default_factory=Notify)
     telemetry: Telemetry | None = None
     """`None` leaves it to the environment."""

@@ -64,6 +64,7 @@ def plan(
         sandbox=runtime.sandbox,
         cleanup_on_complete=runtime.cleanup_on_complete,
         keep_database=runtime.keep_database,
+        history=runtime.history.limit,
         checkpoint_seconds=runtime.checkpoints.seconds if runtime.checkpoints else None,
         notify=runtime.notify.to_notify(),
         telemetry=runtime.telemetry.to_telemetry() if runtime.telemetry else None,

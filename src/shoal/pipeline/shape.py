@@ -16,6 +16,7 @@ from shoal.pipeline.keys.contracts import Contracted, Words
 from shoal.pipeline.keys.executable_config import ExecutableConfigShape
 from shoal.pipeline.keys.gates import GateField
 from shoal.pipeline.keys.gateway import GatewayShape
+from shoal.pipeline.keys.history import HistoryShape
 from shoal.pipeline.keys.merging import BetweenSteps, MergingField
 from shoal.pipeline.keys.notify import NotifyField, NotifyShape
 from shoal.pipeline.keys.permissions import HostItem, PermissionsShape, ProviderToolName
@@ -76,6 +77,8 @@ class RuntimeShape(Shape):
     """Remove a workspace once its work is on a branch; otherwise it stays until `shoal clean`."""
     keep_database: bool = False
     """Keep each agent's database with its results, as the artifact `database`."""
+    history: HistoryShape = Field(default_factory=HistoryShape)
+    """Remove the history of older runs after each run, never work that is on no branch: `{days: 30, runs: 500}`."""
     checkpoints: CheckpointsField = Field(default_factory=CheckpointsShape)
     """Save each agent's files while it works: `{minutes: 5}`, a duration like `90s`, or `false` for never."""
     notify: NotifyField = Field(default_factory=NotifyShape)

@@ -1,9 +1,7 @@
 """Clean up: recover killed runs, and remove what no live run needs if a ref holds its work."""
 
-import contextlib
-import math
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +10,22 @@ from shoal.git.checkout import repository_locked
 from shoal.git.imports import release_abandoned
 from shoal.git.refs import unpin_abandoned
 from shoal.git.repository import dirt
-from shoal.git.run import git
 from shoal.git.snapshot import is_hidden
 from shoal.limits.cgroups import is_left_on_disk
+from shoal.model.plan import HistoryLimit
 from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
-from shoal.model.status import Status
+from shoal.runs.history import (
+    Claim,
+    belongs_to,
+    find_history,
+    forget_runs,
+    is_held,
+    list_children,
+    list_claims,
+    list_locks,
+    remove_record,
+)
 from shoal.runs.leftovers import (
     Leftover,
     LeftoverKind,
@@ -58,25 +66,20 @@ async def find_leftovers(repository: Repository, paths: StatePaths, older_than: 
     """List everything; logs and patches only if they are *older_than* seconds old; nothing is changed."""
     # Listed before the ledger is read: what a new run makes from now on is not in the list, and everything in the list
     # was announced in the ledger before it was made.
-    entries = [*_children(paths.session_dirs), *sorted(paths.workspaces.glob("*/*/worker_*"))]
-    noted = [] if older_than is None else _records(paths, time.time() - older_than)
+    entries = [*list_children(paths.session_dirs), *sorted(paths.workspaces.glob("*/*/worker_*"))]
+    limit = HistoryLimit(age_seconds=older_than)
     found = [*_list_killed(paths), *await _classify(repository, paths, entries), *_list_caches(paths)]
     found += await _list_checkpoints(repository, paths)
     sizes = await measure_sizes(
         finding.path for finding in found if finding.kind not in (LeftoverKind.KILLED, LeftoverKind.CHECKPOINTS)
     )
     sized = [replace(finding, size_bytes=sizes.get(finding.path, 0)) for finding in found]
-    return [*sized, *await _filter_needed(repository, paths, noted)]
-
-
-def find_records(paths: StatePaths) -> list[Leftover]:
-    """List the logs and patches of all sessions, of any age."""
-    return _records(paths, math.inf)
+    return [*sized, *await find_history(repository, paths, limit)]
 
 
 def find_killed_runs(paths: StatePaths) -> list[RunState]:
     """List the runs whose owner is dead, the oldest first."""
-    names = {path.stem for path in _locks(paths) if not is_locked(path)}
+    names = {path.stem for path in list_locks(paths) if not is_locked(path)}
     return [fold(read_events(paths, name)).runs.get(name) or RunState(run=name) for name in sorted(names)]
 
 
@@ -85,13 +88,13 @@ def _list_killed(paths: StatePaths) -> Iterator[Leftover]:
 
 
 def _list_caches(paths: StatePaths) -> Iterator[Leftover]:
-    yield from (Leftover(kind=LeftoverKind.POOL, path=path) for path in _children(paths.pool) if path.is_dir())
+    yield from (Leftover(kind=LeftoverKind.POOL, path=path) for path in list_children(paths.pool) if path.is_dir())
     yield from (Leftover(kind=LeftoverKind.BASE, path=path.parent) for path in sorted(paths.bases.glob("*/ready")))
     yield from (Leftover(kind=LeftoverKind.OBJECTS, path=path.parent) for path in sorted(paths.objects.glob("*/ready")))
     yield from (Leftover(kind=LeftoverKind.SETUP, path=path.parent) for path in sorted(paths.setups.glob("*/ready")))
-    kept = [path for path in _children(paths.conversations) if not is_locked(paths.run_lock(path.name))]
+    kept = [path for path in list_children(paths.conversations) if not is_locked(paths.run_lock(path.name))]
     yield from (Leftover(kind=LeftoverKind.CONVERSATION, path=path) for path in kept)
-    yield from (Leftover(kind=LeftoverKind.OPENED, path=path) for path in _children(paths.root / "open"))
+    yield from (Leftover(kind=LeftoverKind.OPENED, path=path) for path in list_children(paths.root / "open"))
 
 
 async def _list_checkpoints(repository: Repository, paths: StatePaths) -> list[Leftover]:
@@ -99,115 +102,36 @@ async def _list_checkpoints(repository: Repository, paths: StatePaths) -> list[L
     sessions = {checkpoint.session for checkpoint in await list_kept(repository)}
     if not sessions:  # else the whole history would be read for nothing
         return []
-    claims, busy = _claims(paths), {path.stem for path in _locks(paths)}
+    claims, busy = list_claims(paths), {path.stem for path in list_locks(paths)}
     session_dirs = {name: paths.session_dir(name) for name in sorted(sessions)}
     free = [
         name
         for name, session_dir in session_dirs.items()
-        if not session_dir.exists() and not _is_of(session_dir, claims, busy)
+        if not session_dir.exists() and not belongs_to(session_dir, claims, busy)
     ]
     return [Leftover(kind=LeftoverKind.CHECKPOINTS, path=Path(FOLDER, name)) for name in free]
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """Whose a path is."""
-
-    run: str
-    result: WorkerResult | None
-
-
 async def _classify(repository: Repository, paths: StatePaths, entries: Iterable[Path]) -> list[Leftover]:
     entries = list(entries)
-    claims = _claims(paths) if entries else {}  # otherwise the whole history would be read for nothing
-    busy = {path.stem for path in _locks(paths)}  # live, or killed and not yet recovered
+    claims = list_claims(paths) if entries else {}  # otherwise the whole history would be read for nothing
+    busy = {path.stem for path in list_locks(paths)}  # live, or killed and not yet recovered
     kinds = {
-        entry: await _sort(repository, entry, claims.get(entry)) for entry in entries if not _is_of(entry, claims, busy)
+        entry: await _sort(repository, entry, claims.get(entry))
+        for entry in entries
+        if not belongs_to(entry, claims, busy)
     }
     return [Leftover(kind=kind, path=entry) for entry, kind in kinds.items() if kind is not None]
 
 
-def _records(paths: StatePaths, before: float) -> list[Leftover]:
-    places = ((LeftoverKind.LOG, paths.sessions, ".db"), (LeftoverKind.RESULT, paths.results, ".patch"))
-    named = [(kind, path) for kind, folder, end in places for path in _children(folder) if path.name.endswith(end)]
-    named += [
-        (LeftoverKind.ARTIFACTS, path) for path in _children(paths.results) if path.is_dir() and not path.is_symlink()
-    ]
-    found = []
-    for kind, path in named:
-        with contextlib.suppress(FileNotFoundError):  # another `clean` may be running
-            seen = path.lstat()
-            # Counted here and not with `du`: there may be more of them than fit into a command.
-            size = (seen.st_blocks + sum(entry.lstat().st_blocks for entry in _inside(kind, path))) * 512
-            found += [Leftover(kind=kind, path=path, size_bytes=size)] if seen.st_mtime < before else []
-    return found
-
-
-def _inside(kind: LeftoverKind, path: Path) -> list[Path]:
-    return _children(path) if kind is LeftoverKind.ARTIFACTS else []
-
-
-async def _filter_needed(repository: Repository, paths: StatePaths, noted: Iterable[Leftover]) -> list[Leftover]:
-    """Leave out what a run still needs, and a patch whose work no ref holds."""
-    noted = list(noted)
-    claims = _claims(paths) if noted else {}
-    busy = {path.stem for path in _locks(paths)}
-    ended = [finding for finding in noted if not _is_of(paths.session_dir(finding.path.stem), claims, busy)]
-    # The artifacts of a whole step are named after its run.
-    ended = [finding for finding in ended if not any(finding.path.name.startswith(f"{run}-") for run in busy)]
-    return [
-        finding
-        for finding in ended
-        if finding.kind is not LeftoverKind.RESULT or await _has_ref(repository, paths, finding, claims)
-    ]
-
-
-async def _has_ref(repository: Repository, paths: StatePaths, finding: Leftover, claims: Mapping[Path, _Claim]) -> bool:
-    claim = claims.get(paths.session_dir(finding.path.stem))
-    return claim is not None and await _is_held(repository, claim.result)
-
-
-def _is_of(entry: Path, claims: Mapping[Path, _Claim], runs: Container[str]) -> bool:
-    return entry in claims and claims[entry].run in runs
-
-
-async def _sort(repository: Repository, entry: Path, claim: _Claim | None) -> LeftoverKind | None:
+async def _sort(repository: Repository, entry: Path, claim: Claim | None) -> LeftoverKind | None:
     """Return what *entry* is; `None` for a trial of the host that may still be running."""
     if claim is not None:
-        return LeftoverKind.LEFTOVER if await _is_held(repository, claim.result) else LeftoverKind.RAW
+        return LeftoverKind.LEFTOVER if await is_held(repository, claim.result) else LeftoverKind.RAW
     if not entry.name.startswith(TRIAL):
         return LeftoverKind.RAW  # the ledger does not know it: it was lost, or is another's
     is_left = is_left_on_disk(entry.name.removeprefix(TRIAL))
     return LeftoverKind.LEFTOVER if is_left or time.time() - entry.lstat().st_mtime > TRIAL_SECONDS else None
-
-
-def _claims(paths: StatePaths) -> dict[Path, _Claim]:
-    claims: dict[Path, _Claim] = {}
-    for run in fold(read_events(paths)).runs.values():
-        for session in (session for step in run.steps.values() for session in step.sessions.values()):
-            # below this repository, which may have been moved since
-            workspace = paths.workspaces.joinpath(*Path(session.workspace).parts[-3:])
-            claims[paths.session_dir(session.session)] = claims[workspace] = _Claim(run.run, session.result)
-    return claims
-
-
-async def _is_held(repository: Repository, result: WorkerResult | None) -> bool:
-    """Return whether a ref holds the work, or there was none; in doubt, it is not held."""
-    if result is None or result.raw is not None:
-        return False
-    if result.commit is None:
-        return result.status is Status.NO_CHANGES
-    refs = ("for-each-ref", "--count=1", f"--contains={result.commit}")
-    done = await git(repository.git, *refs, accept=(0, 128, 129))
-    return done.ok and bool(done.stdout.strip())
-
-
-def _locks(paths: StatePaths) -> list[Path]:
-    return sorted(paths.runs.glob("*.lock"))
-
-
-def _children(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +177,7 @@ async def find_merged_branches(broom: CleanRequest) -> list[Leftover]:
     """Find the agents' branches that are merged into the user's branch, except those of runs that may continue."""
     if broom.target is None:
         return []
-    locked = {path.stem for path in _locks(broom.paths)}
+    locked = {path.stem for path in list_locks(broom.paths)}
     runs = fold(read_events(broom.paths)).runs.values()
     open_runs = [run for run in runs if run.run in locked or run.status.is_interrupted or not run.status.is_ended]
     steps = [step for run in open_runs for step in run.steps.values()]
@@ -302,7 +226,7 @@ async def _open_ledger(broom: CleanRequest) -> tuple[str, ...]:
         return ()
     release_if_full(broom.paths.reserve)
     rebuilt: list[str] = []
-    logs = [log.stem for log in _children(broom.paths.sessions) if log.suffix == ".db"]
+    logs = [log.stem for log in list_children(broom.paths.sessions) if log.suffix == ".db"]
     async with open_ledger(store_at(broom.paths, rebuilt.append), on_blocked=broom.on_blocked) as ledger:
         recorded = await record_lost_sessions(broom.paths, ledger, logs)
     note = f"sessions that were missing from the ledger were restored from their own logs: {', '.join(recorded)}"
@@ -321,7 +245,7 @@ async def _recover(broom: CleanRequest) -> "tuple[Recovery, Salvaged]":
 
     runs = [*find_raw_runs(broom.paths), *find_killed_runs(broom.paths)]
     nothing = Salvaged(refs={}, failures={})
-    if not runs and not (broom.force and _children(broom.paths.session_dirs)):
+    if not runs and not (broom.force and list_children(broom.paths.session_dirs)):
         return Recovery(), nothing
     strategy = "directory" if is_hidden(broom.repository) else "auto"
     request = RunRequest(folder=broom.folder, environ=broom.environ, name="clean", strategy=strategy, is_patient=True)
@@ -353,14 +277,16 @@ async def _remove(broom: CleanRequest, finding: Leftover) -> bool:
             return not finding.path.exists()
         case LeftoverKind.OPENED:
             return await _remove_opened(broom, finding.path)
-        case LeftoverKind.LOG | LeftoverKind.RESULT:
-            _record_removed(finding.path)
-        case LeftoverKind.ARTIFACTS | LeftoverKind.CONVERSATION:
+        case LeftoverKind.LOG | LeftoverKind.RESULT | LeftoverKind.ARTIFACTS:
+            await remove_record(finding)
+        case LeftoverKind.CONVERSATION:
             await remove_all(finding.path)
         case LeftoverKind.BRANCH:
             return broom.target is not None and await remove_merged(broom.repository, broom.target, str(finding.path))
         case LeftoverKind.CHECKPOINTS:
             await drop_checkpoints(broom.repository, finding.path.name)
+        case LeftoverKind.RUN:
+            return bool(await forget_runs(broom.paths, [finding]))
         case LeftoverKind.KILLED:
             return False
     return True
@@ -372,11 +298,6 @@ async def _workspace_removed(broom: CleanRequest, path: Path) -> None:
     await forget_worktree(broom.repository, path)
     await remove_all(path)
     prune(path, broom.paths.workspaces if path.is_relative_to(broom.paths.workspaces) else path.parent)
-
-
-def _record_removed(path: Path) -> None:
-    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
-        file.unlink(missing_ok=True)
 
 
 async def _remove_pooled(broom: CleanRequest, path: Path) -> None:

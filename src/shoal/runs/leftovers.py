@@ -34,6 +34,7 @@ class LeftoverKind(StrEnum):
     RESULT = "patch"
     ARTIFACTS = "artifact"
     BRANCH = "merged branch"
+    RUN = "run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,9 @@ class Leftover:
     kind: LeftoverKind
     path: Path
     size_bytes: int = 0
+    changed_at: float = 0.0
+    seq: int = 0
+    """The number of the last event of a run."""
 
     @property
     def needs_force(self) -> bool:
@@ -57,7 +61,7 @@ class Leftover:
     @property
     def is_record(self) -> bool:
         """Return whether it is a record of a session: it is removed by age, and only on request."""
-        return self.kind in (LeftoverKind.LOG, LeftoverKind.RESULT, LeftoverKind.ARTIFACTS)
+        return self.kind in (LeftoverKind.LOG, LeftoverKind.RESULT, LeftoverKind.ARTIFACTS, LeftoverKind.RUN)
 
 
 AGENTS = "refs/heads/agent/"

@@ -1,13 +1,14 @@
 """A whole run: its stages by their needs, its workers by their rules under one limit, and a report at the end."""
 
 import asyncio
+import contextlib
 import os
 import platform
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 
-from shoal.errors import ExitCode, ShoalError, first_error
+from shoal.errors import FAULTS, ExitCode, ShoalError, first_error
 from shoal.git.repository import dirt
 from shoal.model.events import Event, Recorded, RunEnded, RunStarted
 from shoal.model.limits import ResourceLimits
@@ -19,6 +20,7 @@ from shoal.proc.spawn import raise_file_limit
 from shoal.runs.auto_merge import auto_merge
 from shoal.runs.context import OpenRun, open_run
 from shoal.runs.control import RunControl, hold_control
+from shoal.runs.history import prune_history
 from shoal.runs.overlaps import alternatives_of, watch_overlaps
 from shoal.runs.preflight import budget_notes
 from shoal.runs.request import RunRequest, StopSignal
@@ -178,6 +180,8 @@ async def run(plan: Plan, request: RunRequest, *, stop: asyncio.Event, listen: L
                     raise
                 finally:
                     await record.end(work.status, time.monotonic() - began, work.error, work.code(stop))
+                with contextlib.suppress(*FAULTS):  # the next run tries again
+                    await prune_history(opened.context.repository, opened.context.paths, opened.plan.history)
     except Exception as error:
         if work is None:
             raise

@@ -95,6 +95,19 @@ class Database:
                 raise
         return self._try_write(rows, claims, checks)
 
+    def forget(self, run: str, last: int) -> bool:
+        """Remove all events of *run* if the last one is number *last* still; return whether it was."""
+        self.write(())
+        connection = self._connection
+        if connection is None:
+            raise AssertionError("a database that was written is open")
+        with _transaction(connection):
+            if connection.execute("SELECT max(seq) FROM events WHERE run = ?", (run,)).fetchone() != (last,):
+                return False
+            connection.execute("DELETE FROM events WHERE run = ?", (run,))
+            connection.execute("DELETE FROM owners WHERE run = ?", (run,))
+        return True
+
     def close(self) -> None:
         """Close it until the next write; the last one to close the ledger leaves no `-wal` file."""
         connection, self._connection = self._connection, None

@@ -29,6 +29,16 @@ class EventRow:
         return cls(at, _storable(event.run), named, type(event).__name__, encode(event))
 
 
+@dataclass(frozen=True, slots=True)
+class RunSize:
+    """How much the ledger has of a run, and up to when and to which event."""
+
+    run: str
+    last_at: float
+    last_seq: int
+    size: int
+
+
 class EventLog(Protocol):
     """One log, to which a single thread appends."""
 
@@ -39,6 +49,9 @@ class EventLog(Protocol):
         about it, but gets `RunTaken`, also for a run in *checks*. With no rows it only makes sure that the log can be
         written. Raises when the rows are not kept.
         """
+
+    def forget(self, run: str, last: int) -> bool:
+        """Remove all events of *run* if the last one is number *last* still; return whether it was."""
 
     def close(self) -> None:
         """Close the log until the next write."""
@@ -76,6 +89,9 @@ class Store(Protocol):
 
         Without a word it is the run of the latest session.
         """
+
+    def measure_runs(self) -> list[RunSize]:
+        """Measure all runs, newest first."""
 
     def list_runs(self) -> list[str]:
         """List the ids of all runs, newest first."""

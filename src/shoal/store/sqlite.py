@@ -12,7 +12,7 @@ from shoal.errors import Broken
 from shoal.model.events import Recorded, RunPlanned
 from shoal.store.codec import UnknownEvent, decode
 from shoal.store.database import BUSY_SECONDS, DAMAGE, LEDGER, SESSION, Database, check_version, primary_code
-from shoal.store.kind import LASTING
+from shoal.store.kind import LASTING, RunSize
 from shoal.store.paths import StatePaths
 from shoal.store.rebuild import OnRebuilt, rebuild
 
@@ -27,6 +27,7 @@ _UNENDED = (
 _NOT_OF_LEDGER = "('RunPlanned')"  # plans are large and only needed to resume a run
 _NOT_OF_LOG = f"{LASTING}"  # these belong to the ledger, and are only needed to rebuild it
 _PLAN = "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'RunPlanned' ORDER BY seq DESC LIMIT 1"
+_SIZES = "SELECT run, max(at), max(seq), sum(length(body)) FROM events GROUP BY run ORDER BY min(seq) DESC"
 _OF_SESSION = (
     "SELECT DISTINCT run FROM events WHERE kind = 'SessionStarted' AND"
     " (instr(session, ?) OR ? IN (json_extract(body, '$.step'), json_extract(body, '$.branch')))"
@@ -93,6 +94,11 @@ class SqliteStore:
             return self._list_names("SELECT run FROM events WHERE kind = 'SessionStarted' ORDER BY seq DESC LIMIT 1")
         text = word.encode(errors="replace").decode()
         return self._list_names(_OF_SESSION, (text, text))
+
+    def measure_runs(self) -> list[RunSize]:
+        """Measure all runs, newest first."""
+        with _open_reader(self.paths.ledger, self.paths.sessions) as connection:
+            return [] if connection is None else [RunSize(*row) for row in connection.execute(_SIZES)]
 
     def list_runs(self) -> list[str]:
         """List the ids of all runs, newest first."""
