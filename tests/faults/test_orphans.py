@@ -1,6 +1,8 @@
 """What a kill leaves behind is gone ten seconds after the next start, and a reboot is a kill that leaves only files."""
 
+import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -98,14 +100,24 @@ def test_agents_mounts_groups_and_workspaces_are_gone_ten_seconds_after_the_next
     assert find_violations(scene, before) == []
 
 
-def in_boot(number: int, tmp: Path, *words: str | Path) -> list[str | Path]:
+def in_boot(boot: str, tmp: Path, *words: str | Path) -> list[str | Path]:
     """Make a command run with processes, mounts and an id of a boot of their own, which end together."""
-    boot_id = tmp / f"boot-{number}"
-    boot_id.write_text(f"{number:08x}-0000-4000-8000-000000000000\n")
+    boot_id = tmp / f"boot-{boot}"
+    boot_id.write_text(f"{boot}-0000-4000-8000-000000000000\n")
     begin = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
     rights = () if IS_ROOT else ("--map-root-user",)
     apart = ("unshare", *rights, "--pid", "--fork", "--kill-child", "--mount", "--mount-proc")
     return [*apart, "sh", "-c", begin, boot_id, *words]
+
+
+def remove_groups(boot: str) -> bool:
+    """Remove the control groups of a boot that is over, as the kernel would; its last processes may still be dying."""
+    left = list(Path("/sys/fs/cgroup").rglob(f"shoal-{boot}-*"))
+    for group in left:
+        with contextlib.suppress(OSError):
+            for place in (*(entry for entry in group.iterdir() if entry.is_dir()), group):
+                place.rmdir()
+    return not left
 
 
 def test_a_reboot_interrupts_all_runs_and_loses_nothing_of_them(tmp_path: Path) -> None:
@@ -117,17 +129,19 @@ def test_a_reboot_interrupts_all_runs_and_loses_nothing_of_them(tmp_path: Path) 
     trial = scene.paths.session_dirs / "trial-shoal-00000001-1-2-3-00ff"
     trial.mkdir(parents=True)
 
-    first = in_boot(1, scene.outside, SHOAL, *scene.words)
+    boots = (secrets.token_hex(4), secrets.token_hex(4))
+    first = in_boot(boots[0], scene.outside, SHOAL, *scene.words)
     with subprocess.Popen(first, cwd=scene.repo, env=env, stdout=subprocess.DEVNULL) as machine:
         wait_for(lambda: len(find_lingering(scene)) == LINGERING)
         machine.kill()
     wait_for(lambda: not list(processes_of(tmp_path)))
+    wait_for(lambda: remove_groups(boots[0]))
     scene.running_at_kills += 2
     shutil.rmtree(tmp)
     tmp.mkdir()
     statuses = {run.status for run in read_state(scene.paths).runs.values()}
     (scene.outside / "go").touch()
-    second = in_boot(2, scene.outside, SHOAL, "resume")
+    second = in_boot(boots[1], scene.outside, SHOAL, "resume")
     done = subprocess.run(second, cwd=scene.repo, env=env, capture_output=True, text=True, timeout=100, check=False)
 
     assert statuses == {Status.INTERRUPTED}
