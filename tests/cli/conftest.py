@@ -1,4 +1,4 @@
-"""What the tests of the command share: the real program, run as a person would."""
+"""Fixtures of the command's tests: the real program, run like a user runs it."""
 
 import os
 import sys

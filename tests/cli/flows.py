@@ -1,4 +1,4 @@
-"""A pipeline that was run as a person would run it, and the way round in its report."""
+"""Run a pipeline like a user, and find things in its report."""
 
 import json
 import textwrap
@@ -12,10 +12,10 @@ from tests.cli.warm import Said
 from tests.conftest import git
 
 OBEDIENT = 'eval "$(head -n 1 "$SHOAL_PROMPT_FILE")"'
-"""An agent that does what the first line of its prompt says, and is called `do`."""
+"""An agent called `do`, which does what the first line of its prompt says."""
 
 CHEAP = "sandbox: none, network: host"
-"""For what is about the flow of work: a wall would cost time, and has tests of its own."""
+"""For tests of the flow of work: a sandbox would take time, and has tests of its own."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Ran:
 
     @property
     def statuses(self) -> dict[str, str]:
-        """Say how each step ended."""
+        """Return the status of each step."""
         return {one["step"]: one["status"] for one in self.report["steps"]}
 
     def worker(self, step: str, index: int = 0) -> dict[str, Any]:
@@ -41,17 +41,17 @@ class Ran:
         return found
 
     def workers(self, step: str) -> list[str]:
-        """Say how each worker of a step ended."""
+        """Return the status of each worker of a step."""
         return [one["status"] for one in self[step]["worker_results"]]
 
     def shown(self, step: str, path: str, index: int = 0) -> str:
-        """Give a file as it is on a worker's branch."""
+        """Return a file on a worker's branch."""
         worker = self.worker(step, index)
         assert worker["branch"], worker
         return git(self.repo, "show", f"{worker['branch']}:{path}")
 
     def tree(self, step: str, index: int = 0) -> set[str]:
-        """Give the paths of a worker's branch."""
+        """Return the paths of a worker's branch."""
         branch = self.worker(step, index)["branch"]
         return set(git(self.repo, "ls-tree", "-r", "--name-only", branch).splitlines())
 

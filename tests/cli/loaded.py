@@ -1,4 +1,4 @@
-"""Whatever a command imports sooner or later, for the process that the commands of the tests are forked from."""
+"""Everything that commands import at some time, for the process that the tests' commands are forked from."""
 
 import gc
 import importlib
@@ -15,6 +15,6 @@ OTHERS = [importlib.import_module(name) for name in LATER]
 ADAPTER = pydantic.TypeAdapter(int)  # what typer reads every option with
 FileShape.model_rebuild()
 
-# None of it is ever garbage: who is forked need not look through it, nor copy its pages to do so.
+# None of it is ever garbage: forked processes need not scan it, nor copy its pages for that.
 gc.collect()
 gc.freeze()

@@ -1,4 +1,4 @@
-"""A terminal without a screen: what a program draws on it, rendered by pyte."""
+"""A terminal without a screen: pyte renders what a program draws."""
 
 import contextlib
 import fcntl
@@ -38,23 +38,23 @@ class PtyTerminal:
         )
 
     def resize(self, columns: int, rows: int) -> None:
-        """Make the terminal larger or smaller; who runs in it is sent SIGWINCH."""
+        """Resize the terminal; its program gets SIGWINCH."""
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.screen.resize(rows, columns)
 
     @property
     def lines(self) -> list[str]:
-        """Give what is on the screen, without the blanks at the ends of lines."""
+        """Return the lines on the screen, without trailing blanks."""
         return [line.rstrip() for line in self.screen.display]
 
     @property
     def shown(self) -> str:
-        """Give what is on the screen as one text."""
+        """Return the screen as one text."""
         return "\n".join(self.lines)
 
     @property
     def text(self) -> str:
-        """Give what was ever scrolled out of the screen and what is on it."""
+        """Return everything that scrolled out of the screen, and the screen."""
         gone = ["".join(row[x].data for x in range(self.screen.columns)).rstrip() for row in self.screen.history.top]
         return "\n".join([*gone, *self.lines])
 
@@ -68,7 +68,7 @@ class PtyTerminal:
             assert time.monotonic() < end, self.text
 
     def pump(self, seconds: float = 0.05) -> bool:
-        """Read what the program wrote, and say whether there was any."""
+        """Read the program's output, and return whether there was any."""
         if not select.select([self.master], [], [], seconds)[0]:
             return False
         read = os.read(self.master, 65536)
@@ -81,7 +81,7 @@ class PtyTerminal:
         os.write(self.master, keys)
 
     def end(self) -> int:
-        """Read until the program has ended, and give its exit code."""
+        """Read until the program has ended, and return its exit code."""
         self.until(lambda: self.process.poll() is not None)
         while self.pump(0):
             pass
@@ -89,11 +89,11 @@ class PtyTerminal:
 
     @property
     def is_as_before(self) -> bool:
-        """Say whether the terminal echoes keys as it did, and shows its cursor."""
+        """Return whether the terminal echoes keys as before, and shows its cursor."""
         return termios.tcgetattr(self._slave) == self.mode and not self.screen.cursor.hidden
 
     def close(self) -> None:
-        """End what still runs, which takes its mounts with it."""
+        """End what still runs, which removes its mounts, too."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             with contextlib.suppress(AssertionError):

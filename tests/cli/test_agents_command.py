@@ -1,4 +1,4 @@
-"""`shoal agents`: which clients are here, and what keeps each from being used."""
+"""`shoal agents`: which clients are installed, and what each still needs."""
 
 import itertools
 import json

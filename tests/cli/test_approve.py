@@ -1,4 +1,4 @@
-"""`shoal approve`: a run that waits is answered from another terminal, once, and only while it lives."""
+"""`shoal approve`: a waiting run is answered from another terminal, once, and only while it lives."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""A run in one file: exported here, imported into another clone, and an archive that somebody has changed is refused."""
+"""A run in one file: exported here, imported into another clone; a manipulated archive is refused."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Artifacts from the command line: declared by one step, checked, and handed on to the next."""
+"""Artifacts from the command line: declared by a step, checked, and passed on to the next."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ steps:
 
 @pytest.fixture(scope="module")
 def handed(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """One run, behind the wall, in which two steps read what one worker left, and three."""
+    """One sandboxed run in which two steps read what one worker left, and three workers."""
     repo = make_repo(tmp_path_factory.mktemp("artifacts") / "repo")
     return ran(repo, HANDED_ON, "--input", "what=plan", runtime="", read=READ, part=PART)
 

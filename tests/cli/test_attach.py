@@ -1,4 +1,4 @@
-"""`shoal attach`: a run is watched from another terminal, and goes on when that leaves."""
+"""`shoal attach`: a run is watched from another terminal, and continues when that leaves."""
 
 import json
 import os

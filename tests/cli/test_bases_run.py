@@ -1,4 +1,4 @@
-"""What a stage builds on where the way to it is not straight: items that change nothing, groups, loops, selections."""
+"""What a stage starts from in unusual cases: items without changes, groups, loops, selections."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ pipelines:
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """One run of stages that stand on others in all kinds of ways."""
+    """One run of stages that build on others in all kinds of ways."""
     repo = make_repo(tmp_path_factory.mktemp("bases") / "repo")
     return ran(repo, BASES, "main", plan=f"echo '{json.dumps(CHAIN)}' > items.json")
 

@@ -1,4 +1,4 @@
-"""A Shoal that is killed while a contract is checked: the work is on its branch by then, and nothing says so yet."""
+"""Shoal is killed while a contract is checked: the work is on its branch by then, but not recorded."""
 
 import json
 import subprocess

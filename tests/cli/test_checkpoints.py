@@ -1,4 +1,4 @@
-"""Checkpoints: the files of an agent that works are kept, and a run whose machine died goes on from them."""
+"""Checkpoints: the files of a running agent are saved, and a run whose machine crashed continues from them."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def list_files(repo: Path, commit: str) -> list[str]:
 
 
 def wait_for_checkpoint(run: Waiting, number: int) -> str:
-    """Wait until the checkpoint is kept, and give its commit."""
+    """Wait until the checkpoint exists, and return its commit."""
     return str(run.until("CheckpointKept", number=number)["commit"])
 
 
@@ -65,7 +65,7 @@ def test_only_what_changed_is_kept_until_clean(repo: Path, shoal: Shoal, tmp_pat
 
 
 def killed_after_checkpoint(repo: Path, runtime: str) -> str:
-    """Kill Shoal when a checkpoint is kept, and give the session."""
+    """Kill Shoal once a checkpoint exists, and return the session."""
     written(repo, ONE, runtime=f"{runtime}, {OFTEN}", w=CUT_OFF)
     with started(repo, SHOAL, "run", "p.yaml", "--events") as run:
         session = str(run.until("CheckpointKept")["session"])
@@ -76,7 +76,7 @@ def killed_after_checkpoint(repo: Path, runtime: str) -> str:
 
 
 def lose_files(repo: Path, session: str) -> None:
-    """Take away what a machine that dies has not written to its disk."""
+    """Remove what a crashed machine has not written to its disk."""
     for place in list_mounts(repo / ".shoal"):
         unmount(place)
     subprocess.run(

@@ -1,4 +1,4 @@
-"""`shoal clean`: what no run needs goes, and what no ref holds stays."""
+"""`shoal clean`: what no run needs is removed, and what no ref holds stays."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What one agent writes into clients' settings, and the client that builds on its work: catalogue B2.20 and B6.53."""
+"""Client settings that one agent writes, and the client that builds on its work: catalogue B2.20 and B6.53."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Clients and adapters that are broken: one line that says whose fault it is, and nobody else is kept from work."""
+"""Broken clients and adapters: one line names the culprit, and others still work."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A client that is missing, too old or not logged in: one line with what to run, exit 5, and nothing is made."""
+"""A client that is missing, too old or not logged in: one line with what to run, exit code 5, and nothing is created."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Contracts from the command line: each type met and not met, and what that means for the step and those after it."""
+"""Contracts from the command line: each type met and unmet, and what that means for the step and its dependants."""
 
 from pathlib import Path
 from typing import Any

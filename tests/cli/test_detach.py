@@ -1,4 +1,4 @@
-"""Runs apart from the terminal they were started from, and the wait for their end."""
+"""Background runs, and waiting for their end."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""`shoal diff` of several sessions, and for a person at a terminal: pages, colours, and nothing that an agent wrote."""
+"""`shoal diff` of several sessions, and in a terminal: pages and colours, with everything of an agent escaped."""
 
 import json
 import subprocess

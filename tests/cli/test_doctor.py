@@ -1,4 +1,4 @@
-"""`shoal doctor`, end to end: what this host holds, what it does not, and nothing left behind."""
+"""`shoal doctor`, end to end: what this host supports and what not; nothing is left behind."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def left_in(folder: Path) -> set[str]:
-    """What stays, but for the locks of leased ports that every Shoal shares."""
+    """Return what is left, except the locks of ports that every Shoal shares."""
     return {path.name for path in folder.iterdir()} - {f"shoal-{os.getuid()}"}
 
 
@@ -77,7 +77,7 @@ def test_what_a_killed_doctor_left_is_removed_by_the_next(shoal: Shoal, tmp_path
     given = environment(TMPDIR=str(scratch))
     with subprocess.Popen([SHOAL, "doctor"], cwd=tmp_path, env=given, stdout=subprocess.PIPE, text=True) as doctor:
         assert doctor.stdout is not None
-        said = next(line for line in doctor.stdout if "not held" in line)  # a wall was tried, and limits are
+        said = next(line for line in doctor.stdout if "not held" in line)  # a sandbox was tried, and limits, too
         doctor.kill()
     left = left_in(scratch)
 

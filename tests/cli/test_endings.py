@@ -1,4 +1,4 @@
-"""What a person reads at the end is true: of runs, merges, verifications and undone deliveries, in real ones."""
+"""What a person reads at the end is true: real runs, merges, verifications and undone deliveries."""
 
 import re
 from pathlib import Path

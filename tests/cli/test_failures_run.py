@@ -1,4 +1,4 @@
-"""Work that failed, was left out or was stopped: what of it is told, and what is handed on to those that come after."""
+"""Failed, skipped and stopped work: how it is reported, and what dependants get."""
 
 import json
 import os
@@ -66,7 +66,7 @@ pipelines:
 
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """One run in which something of everything fails."""
+    """One run in which everything fails once."""
     repo = make_repo(tmp_path_factory.mktemp("failures") / "repo")
     file = written(repo, FAILURES, list="""echo '{"'$TOP'": []}' > items.json""")
     said = shoal_in(repo)("run", file, "main", "--json", TOP=SECRET, BRACES="{{ 7 * 7 }}")
@@ -139,7 +139,7 @@ def test_the_output_of_a_step_is_taken_as_a_shell_takes_it(failures: Ran) -> Non
 
 
 def stopped(repo: Path, words: list[str], told: Path, **env: str) -> dict[str, Any]:
-    """Run a file until one of its agents writes into *told*, stop it as a person would, and give its report."""
+    """Run a file until one of its agents writes into *told*, stop it like a user, and return its report."""
     os.mkfifo(told)
     command = [str(SHOAL), "run", *words, "--json"]
     with subprocess.Popen(command, cwd=repo, env=environment(**env), stdout=subprocess.PIPE, text=True) as running:

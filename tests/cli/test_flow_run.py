@@ -1,4 +1,4 @@
-"""The flow of a run from the command line: conditions, loops, pipelines inside of pipelines, commands and texts."""
+"""The flow of a run from the command line: conditions, loops, nested pipelines, commands and texts."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ pipelines:
 
 @pytest.fixture(scope="module")
 def flow(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """One run with something of everything."""
+    """One run with a bit of everything."""
     repo = make_repo(tmp_path_factory.mktemp("flow") / "repo")
     return ran(repo, FLOW, "--input", "go=on", "--input", f"bad={HOSTILE}")
 

@@ -1,4 +1,4 @@
-"""A full disk pauses a run, and Shoal can always be led out of it."""
+"""A full disk pauses a run, and Shoal can always recover from it."""
 
 import json
 import os
@@ -30,7 +30,7 @@ if os.geteuid() == 0:  # only root may mount
             subprocess.run(["umount", "--lazy", disk], check=True)
 
     def fill(repo: Path) -> Path:
-        """Take the last byte of the disk."""
+        """Fill the disk."""
         filler = repo.parent / "filler"
         with filler.open("wb", buffering=0) as file:
             try:

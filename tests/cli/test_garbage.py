@@ -1,4 +1,4 @@
-"""The collector is asked to come seldom during a run, and left as it was."""
+"""The garbage collector runs rarely during a run, and normally afterwards."""
 
 import gc
 

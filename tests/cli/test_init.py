@@ -1,4 +1,4 @@
-"""`shoal init`: the file that it writes is right, and runs as it is."""
+"""`shoal init`: the file that it writes is valid, and runs as it is."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Keys that meet in a run: artifacts of cells, conditions above conflicts, rounds that fail or are stopped."""
+"""Keys that interact in a run: artifacts of cells, conditions and conflicts, rounds that fail or are stopped."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Work that cannot be kept for a reason that passes is kept while the run lives."""
+"""Work that cannot be kept for a temporary reason is kept later in the same run."""
 
 import os
 import shutil

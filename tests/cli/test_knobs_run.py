@@ -1,4 +1,4 @@
-"""What a step says about its agents reaches them: temperature, sub-agents, and the size of what they leave."""
+"""Settings of a step reach its agents: temperature, sub-agents, and size limits of their work."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The picture of a run: what it shows, and that it fits every terminal whatever agents say."""
+"""The live view of a run: what it shows, and that it fits every terminal whatever agents print."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""`shoal run` in a terminal: what each agent does is seen while it works, keys act, and the terminal is as before."""
+"""`shoal run` in a terminal: each agent's activity is shown, keys work, and the terminal is restored."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import SHOAL, Shoal, environment
 from tests.cli.pty_terminal import PtyTerminal, open_pty
 
-# Speaks as Claude Code does, step by step: the next line comes when the file of its name is there.
+# Prints Claude Code's format, step by step: the next line follows when the file of its name exists.
 CLIENT = """\
 import json, os, sys, time
 def say(**event):

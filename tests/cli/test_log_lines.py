@@ -1,4 +1,4 @@
-"""A line of an agent's can be told from ours in every log."""
+"""An agent's lines can be told from ours in every log."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Logins in private homes: copied, masked, and taken back only as newer tokens of the same login, where asked for."""
+"""Logins in private homes: copied, masked, and copied back only as newer tokens of the same login, on request."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The commands that look at what runs left: status, logs, diff, open."""
+"""The commands that show what runs left: status, logs, diff, open."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A loop whose Shoal is killed between its rounds: what each round made is on a branch, and the same command works."""
+"""Shoal is killed between the rounds of a loop: each round's work is on a branch, and the same command works."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The words that are no command's own: version, help, mistakes, and our bugs."""
+"""Arguments that belong to no command: version, help, mistakes, and our own bugs."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`shoal merge`, as a person types it."""
+"""`shoal merge`, as a user types it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`shoal merge` with a verification and with rules for conflicts, as a person types it."""
+"""`shoal merge` with a verification and with conflict rules, as a user types it."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ SLOW = "echo half > same.txt; echo up; sleep 61.5"
 
 @pytest.fixture
 def done(repo: Path, shoal: Shoal) -> str:
-    """A run without a wall whose second session conflicts with the first; gives its name."""
+    """A run without a sandbox whose second session conflicts with the first; returns its name."""
     file = written(
         repo, STEPS, runtime="sandbox: none, network: host, max_concurrent_workers: 1", fixer=BOTH, slow=SLOW
     )
@@ -135,7 +135,7 @@ def test_what_makes_no_sense_changes_nothing(repo: Path, shoal: Shoal, words: li
 
 @contextlib.contextmanager
 def started(repo: Path, done: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start a merge, and wait until its resolver has begun to write."""
+    """Start a merge, and wait until its resolver has started to write."""
     words = ["merge", done, "--on-conflict", "agent", "--resolver", "slow", "--file", "p.yaml", "--json"]
     pipe = subprocess.PIPE
     with subprocess.Popen(

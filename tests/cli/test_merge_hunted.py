@@ -1,4 +1,4 @@
-"""What an impatient person could once do to `shoal merge` at a terminal."""
+"""What an impatient user once could do to `shoal merge` in a terminal."""
 
 import os
 import pty

@@ -1,4 +1,4 @@
-"""What a newcomer types first, and what is said to them."""
+"""What a newcomer types first, and the messages they get."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Steps that need others: order, base, rules and retries, as a file says them."""
+"""Steps with needs: order, base, rules and retries, as in a file."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Notifications: hooks get facts and never shell text, nothing of them delays or fails a run."""
+"""Notifications: hooks get facts and never shell text, and nothing about them delays or fails a run."""
 
 import json
 import os

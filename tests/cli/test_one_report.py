@@ -1,4 +1,4 @@
-"""`shoal run --json` prints the report that `shoal status --json` prints: both are made of the recorded events."""
+"""`shoal run --json` and `shoal status --json` print the same report: both are made of the recorded events."""
 
 import json
 import os

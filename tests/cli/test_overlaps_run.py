@@ -1,4 +1,4 @@
-"""Sessions that changed the same files are told while a run goes on, once for each pair, and in every face of it."""
+"""Sessions that changed the same files are reported during a run, once for each pair, in every output."""
 
 import json
 import re

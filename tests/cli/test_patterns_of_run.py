@@ -1,4 +1,4 @@
-"""`shoal run` by patterns: what GNU parallel's users expect, with sandboxed agents."""
+"""`shoal run --pattern`: what users of GNU parallel expect, with sandboxed agents."""
 
 import json
 import signal

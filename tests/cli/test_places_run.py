@@ -1,4 +1,4 @@
-"""Where a step works, from the command line: a wall and a kind of workspace of its own, the nearest word winning."""
+"""A step's own sandbox and kind of workspace, from the command line, by precedence."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ steps:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """One run, without a wall and on overlays where nobody says otherwise."""
+    """One run, without a sandbox and on overlays by default."""
     folder = tmp_path_factory.mktemp("places")
     (folder / "secret").write_text("secret")
     quoted = '"' + LOOK.strip().replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
@@ -54,7 +54,7 @@ def test_the_nearest_word_on_the_wall_wins(places: Ran) -> None:
 def test_the_nearest_word_on_the_workspace_wins(places: Ran) -> None:
     assert places.worker("of-the-persona")["output"].split()[1:] == ["plain", "linked"]
     assert places.worker("a-copy")["output"].split()[1:] == ["plain", "apart"]
-    # Without a wall only root can have an overlay; for others it is a worktree, as `auto` says.
+    # Without a sandbox only root can have an overlay; for others it is a worktree, as with `auto`.
     assert places.worker("of-the-step")["output"].split()[1:] in (["overlay", "apart"], ["plain", "linked"])
     assert places.worker("of-the-agent")["output"].split()[2] == "apart"
 
@@ -68,7 +68,7 @@ def test_the_work_of_each_is_kept_and_built_on_alike(places: Ran) -> None:
 
 
 def test_every_wall_of_the_run_is_told_where_it_is_not_the_runs(places: Ran) -> None:
-    """A weaker wall than the reader thinks must not be silent, nor a stronger one."""
+    """Neither a weaker sandbox than the reader expects nor a stronger one may be silent."""
     assert places.report["wall"].startswith("none")
     assert "bubblewrap" in places.report["wall"] or any("bubblewrap" in note for note in places.report["notes"])
 

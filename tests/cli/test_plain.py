@@ -1,4 +1,4 @@
-"""Nothing that others wrote reaches a terminal as anything but signs that are seen."""
+"""Others' text reaches a terminal only as visible characters."""
 
 import unicodedata
 

@@ -1,4 +1,4 @@
-"""What can be refused is refused before an agent costs anything, and what happens later still has its report."""
+"""What can be refused is refused before an agent starts, and later failures still have a report."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""`shoal ps` and `shoal runs --all`: what runs now, and what ran, in all repositories of the user."""
+"""`shoal ps` and `shoal runs --all`: what is running, and what ran, in all repositories of the user."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the report of a run says beside its table."""
+"""What the report of a run contains besides its table."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A run that resolves its own conflicts: each rule from a file, by agents that do as they are told."""
+"""A run that resolves its own conflicts: each rule from a file, with obedient agents."""
 
 import json
 import signal
@@ -132,7 +132,7 @@ def test_a_resolver_that_is_not_there_is_told_before_anything_starts(repo: Path)
 
 @pytest.mark.deep
 def test_verifications_look_ahead_within_the_limit_and_the_outcome_is_the_same(repo: Path) -> None:
-    """Real boxes, three at once: of five, the second and the fifth break what the others made."""
+    """Real sandboxes, three at once: of five, the second and the fifth break what the others made."""
     names = ["good-1", "bad-1", "good-2", "good-3", "bad-2"]
     steps = "steps:\n" + "".join(f'  - {{name: {name}, command: "echo x > {name}"}}\n' for name in names)
     runtime = "max_concurrent_workers: 3, merge: {strategy: auto, verify: '! ls bad-*'}"

@@ -1,4 +1,4 @@
-"""A run whose Shoal was killed or stopped is resumed: what had ended is kept, and only the rest starts again."""
+"""A killed or stopped run is resumed: finished work is kept, and only the rest starts again."""
 
 import itertools
 import json

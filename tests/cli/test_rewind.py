@@ -1,4 +1,4 @@
-"""`shoal rewind`: a session starts again from one of its checkpoints, and what depends on it is done again."""
+"""`shoal rewind`: a session starts again from one of its checkpoints, and its dependants run again."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The rounds of a loop after they are over: what is told of them, and what of them is merged."""
+"""The rounds of a loop afterwards: how they are reported, and what of them is merged."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`shoal run`, from words to exit code."""
+"""`shoal run`, from arguments to exit code."""
 
 import json
 import os
@@ -215,7 +215,7 @@ def test_no_repository_is_exit_2(shoal: Shoal, tmp_path: Path) -> None:
 
 
 def test_a_wall_that_cannot_be_had_is_exit_5(shoal: Shoal, tmp_path: Path) -> None:
-    """Without `bwrap` on PATH there is no bubblewrap wall, and no other is taken in its place."""
+    """Without `bwrap` on PATH there is no bubblewrap sandbox, and no other replaces it."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").symlink_to("/usr/bin/git")
 

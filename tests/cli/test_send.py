@@ -1,4 +1,4 @@
-"""`shoal send`: an agent that works gets messages once and in order, after the turn that it is at."""
+"""`shoal send`: a running agent gets messages once and in order, after its current turn."""
 
 import json
 import subprocess

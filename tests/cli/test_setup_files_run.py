@@ -1,4 +1,4 @@
-"""Set-up that a repository brings in other tools' files, and `.worktreeinclude`, from the command line."""
+"""A repository's own set-up in other tools' files, and `.worktreeinclude`, from the command line."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Set-up from the command line, where a repository or a checkout is not as it should be."""
+"""Set-up from the command line in broken repositories and checkouts."""
 
 from pathlib import Path
 

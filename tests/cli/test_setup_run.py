@@ -1,4 +1,4 @@
-"""Set-up of workspaces, from the command line: run once, shared, never taken for an agent's work."""
+"""Set-up of workspaces, from the command line: run once, shared, and never counted as an agent's work."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import SHOAL, Shoal, environment
 from tests.conftest import git
 
-# What set-up wrote tells how often it was run: nothing outside of the wall can be counted on.
+# Files of set-up show how often it ran: nothing outside the sandbox is reliable.
 STAMP = "od -An -N8 -tx8 /dev/urandom > stamp"
 COPY = "cat stamp > got"
 Step = dict[str, Any]

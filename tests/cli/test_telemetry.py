@@ -1,4 +1,4 @@
-"""Telemetry: what a receiver of OTLP over HTTP on loopback gets from a real run, and what it does not."""
+"""Telemetry: what an OTLP receiver on loopback gets from a real run, and what it does not."""
 
 import gzip
 import json

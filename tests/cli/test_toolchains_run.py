@@ -1,4 +1,4 @@
-"""`runtime.toolchains` from the command line: programs of the host's that every agent may run, and none may change."""
+"""`runtime.toolchains` from the command line: host programs that every agent may run, and none may change."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What agents spend on models, added up: every attempt, round, review and judgement once."""
+"""The model usage of agents, added up: every attempt, round, review and judgement once."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`shoal validate`: every problem with its place."""
+"""`shoal validate`: every problem with its position."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A verification has the set-up that the agents had: in a run that merges by itself, and in `shoal merge` later."""
+"""A verification gets the set-up of the agents: in a run that merges automatically, and in `shoal merge` later."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What plain words mean to a command: the same whether we read them, or typer does."""
+"""Commands get the same arguments, whether we parse them or typer does."""
 
 import functools
 import inspect

@@ -1,6 +1,6 @@
-"""The command without the imports that each start costs: forked from a process that has them already.
+"""The command without the imports of each start: forked from a process that has them already.
 
-What it gets is all that a started program gets: words, a folder, an environment, streams and a process of its own.
+It gets everything that a started program gets: arguments, a folder, an environment, streams and its own process.
 """
 
 import multiprocessing
@@ -46,7 +46,7 @@ def ran(words: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: flo
 
 
 def become(words: list[str], cwd: str, env: dict[str, str], streams: list[str]) -> None:
-    """Be the program: nothing is left of the process that this one was forked from but the modules it has imported."""
+    """Become the program: nothing remains of the forked process except the imported modules."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for fd, stream in enumerate(streams, start=1):
         os.dup2(os.open(stream, os.O_WRONLY | os.O_APPEND), fd)

@@ -1,4 +1,4 @@
-"""Every attack is run behind the full wall in `make test`, and behind the fallback in `make test-deep`."""
+"""Every attack runs in bubblewrap in `make test`, and in Landlock in `make test-deep`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +12,11 @@ WALLS = ["bubblewrap", pytest.param("landlock", marks=pytest.mark.deep)]
 
 @pytest.fixture(params=WALLS)
 def wall(request: pytest.FixtureRequest) -> str:
-    """The wall that is up."""
+    """The sandbox under attack."""
     return str(request.param)
 
 
 @pytest.fixture
 def scene(repo: Path, wall: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    """A repository, an attacker's target, and the oracle."""
+    """A repository, an attacker's target, and the checks."""
     yield from made(repo, wall, tmp_path, monkeypatch)

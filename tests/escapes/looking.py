@@ -1,4 +1,4 @@
-"""An agent that looks: Python run inside the box, and what it found, as values."""
+"""An agent that inspects: runs Python in the sandbox, and returns what it found."""
 
 import json
 import shlex
@@ -40,7 +40,7 @@ def connect(family, address, kind=socket.SOCK_STREAM):
 
 
 def looking(script: str, **given: object) -> str:
-    """Spell a Python script, to be run by the agent with what it is *given*, as the agent's shell command."""
+    """Write a Python script, run by the agent with *given* values, as a shell command."""
     return f"python3 - {shlex.quote(json.dumps(given))} <<'SHOAL_LOOKS'\n{PRELUDE}\n{script}\nSHOAL_LOOKS\n"
 
 

@@ -1,7 +1,7 @@
-"""Poison: all that makes git run programs of others, written by a script that works in a box and outside of one.
+"""Poison: everything that makes git run programs of others, written by a script that works inside and outside a sandbox.
 
-Each program says by which door it came in, so that a test outside can show that the door is real; inside, where it may
-not run at all, it also kills the git that called it: a seal that ran any of it would not come to its end.
+Each program records which way it was started, so that a test outside can show that the way is real. Inside, where it
+may not run at all, it also kills the git that called it: a seal that ran any of it would never finish.
 """
 
 import subprocess
@@ -72,7 +72,7 @@ CONFIG = """
 
 
 def poisoned(canary: Path, *, kills: bool = True) -> str:
-    """Give a script that poisons the gitdir of the folder it runs in; it leaves git there unusable."""
+    """Return a script that poisons the gitdir of its folder; git is unusable there afterwards."""
     end = "kill -9 $PPID" if kills else "true"
     return rf"""
     G=$(git rev-parse --absolute-git-dir); mkdir -p "$G/evil-hooks" "$G/hooks" "$G/info"
@@ -99,7 +99,7 @@ DOORS |= {"hook-pre-commit", "hook-post-index-change", "hook-reference-transacti
 
 
 def tried_outside(folder: Path) -> set[str]:
-    """Poison a scratch repository and use git in it as a careless tool would; tell which programs ran."""
+    """Poison a scratch repository and use git in it like a careless tool; return which programs ran."""
     repo, canary = make_repo(folder / "scratch"), folder / "fired"
     base = git(repo, "rev-parse", "HEAD")
     git(repo, "config", "user.name", "Ada")
@@ -123,5 +123,5 @@ def tried_outside(folder: Path) -> set[str]:
 
 
 def careless(repo: Path, *words: str) -> None:
-    """Run git with whatever is configured there."""
+    """Run git with everything that is configured there."""
     subprocess.run(["git", *words], cwd=repo, capture_output=True, check=False, timeout=60)

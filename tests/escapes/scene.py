@@ -1,7 +1,7 @@
-"""The scene of an attack: a repository worth stealing, an agent that attacks, one beside it that only works.
+"""The scene of an attack: a repository worth stealing, an attacking agent, and one beside it that only works.
 
-Every attack is run by the agent itself, behind the wall; what is asserted is looked at on the host, after the run and
-after what a person does next (`diff`, `open`, `clean`).
+The agent itself runs every attack, in the sandbox; the host checks the result after the run and after a person's
+next commands (`diff`, `open`, `clean`).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ GOOD = "sleep 0.1; echo good > good.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """What came of an attack."""
+    """The result of an attack."""
 
     report: RunReport
     result: WorkerResult
@@ -34,7 +34,7 @@ class Attack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Where the attack happens; *canary* is a file that only code outside of every box could make."""
+    """Where the attack happens; only code outside every sandbox could create the file *canary*."""
 
     repo: Path
     wall: str
@@ -45,11 +45,11 @@ class Scene:
 
     @property
     def is_walled(self) -> bool:
-        """Say whether the full wall is up, not the fallback."""
+        """Return whether it is the full sandbox, not the fallback."""
         return self.wall == "bubblewrap"
 
     async def attacked(self, script: str, *, strategy: str = "auto", **task: object) -> Attack:
-        """Run *script* as an agent, beside a good one, and hold the oracle that is the same for all attacks."""
+        """Run *script* as an agent, beside a good one, and make the checks that are the same for all attacks."""
         steps = (step("attack", script, **task), step("good", GOOD))  # type: ignore[arg-type]
         report = await ran(self.repo, *steps, strategy=strategy, sandbox=self.wall)
         attack, good = (one.worker_results[0] for one in report.steps)
@@ -59,18 +59,18 @@ class Scene:
         return Attack(report=report, result=attack, good=good)
 
     def assert_held(self, report: RunReport) -> None:
-        """Nothing of the user's changed, nothing ran outside, and no secret of the host is in the report."""
+        """Nothing of the user changed, nothing ran outside, and no secret of the host is in the report."""
         assert not self.canary.exists(), "code of the agent's ran outside of its box"
         assert fingerprint(self.repo) == self.before, "the user's repository changed"
         assert self.secret not in repr(report), "a secret of the host came out"
         assert (self.home / ".ssh/id_rsa").read_text() == self.secret
 
     def shoal(self, *words: str) -> Said:
-        """Run the command as the person would, in the repository."""
+        """Run the command like the user, in the repository."""
         return shoal_in(self.repo)(*words)
 
     async def looked_after(self, attack: Attack) -> None:
-        """Do what a person does next: look at the difference, open the branch, clean up; and hold the oracle again."""
+        """Do what a person does next: view the diff, open the branch, clean up; and check again."""
         place = self.repo.parent / f"opened-{secrets.token_hex(2)}"
         opening = [("open", "attack", "--path", str(place))] if attack.result.branch else []
         for words in (("diff", "attack"), ("status", "--json"), ("logs", "attack"), *opening, ("clean", "--force")):

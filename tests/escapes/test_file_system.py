@@ -23,7 +23,7 @@ NOT_MADE = {"bubblewrap": {"ENOENT", "EROFS"}, "landlock": {"EACCES"}}
 
 
 def strategies(scene: Scene, strategy: str) -> str:
-    """Behind the fallback an overlay is mounted by the host, which only root may."""
+    """In the fallback sandbox, the host mounts an overlay, which only root may."""
     return strategy if scene.is_walled else "auto"
 
 
@@ -248,14 +248,14 @@ async def test_a_socket_in_the_tree_is_not_taken_in(scene: Scene) -> None:
     attack = await scene.attacked(script)
 
     assert shown(scene.repo, attack.result, "w") == "w"
-    # Behind the fallback no socket can be made without a network.
+    # In the fallback sandbox, no socket can be created without a network.
     assert found(attack.result)["bound"] == ("done" if scene.is_walled else "EACCES")
     assert attack.result.unkept == (("listens",) if scene.is_walled else ())
     assert_nothing_left(scene.repo)
 
 
 def test_the_attacks_on_files_work_where_there_is_no_wall(scene: Scene, tmp_path: Path) -> None:
-    """The same attacks, outside: reading a key, linking an object, leaving a pipe that holds a reader up."""
+    """The same attacks, outside: reading a key, linking an object, leaving a pipe that blocks a reader."""
     assert (scene.home / ".ssh/id_rsa").read_text() == scene.secret
     (tmp_path / "link").symlink_to(scene.home / ".ssh/id_rsa")
     assert (tmp_path / "link").read_text() == scene.secret

@@ -1,4 +1,4 @@
-"""Hogs: agents that take all they can get of memory, processes, disk, log and time, and odd ways to end."""
+"""Hogs: agents that use all the memory, processes, disk, log and time they can, and odd ways to end."""
 
 import asyncio
 import os
@@ -67,7 +67,7 @@ LEAN = ResourceLimits(memory_mb=64, disk_mb=6, time_seconds=40, pids=64, cpu_per
 async def hogged(
     scene: Scene, hogs: dict[str, str], limits: ResourceLimits
 ) -> tuple[RunReport, dict[str, WorkerResult]]:
-    """Run every hog at once, beside a good agent, and hold the oracle."""
+    """Run every hog at once, beside a good agent, and make the checks."""
     steps = [step(name, f"echo w > w; {script}", limits=limits) for name, script in hogs.items()]
 
     report = await ran(scene.repo, *steps, step("good", GOOD), sandbox=scene.wall)
@@ -80,11 +80,11 @@ async def hogged(
 
 
 async def test_memory_is_memory_wherever_it_is_put(scene: Scene) -> None:
-    """B8.60. Polling sees what processes map, and docs/limits.md says what it does not see."""
+    """B8.60. Polling sees mapped memory; docs/limits.md says what it does not see."""
     # a memfd is an open file without a name; all pipes of one user have 64 MB together, and others hold some of it
     report, results = await hogged(scene, MEMORY, replace(LEAN, disk_mb=5120, memory_mb=32))
 
-    # where no wall gives them a private one, they may not be written
+    # without private ones from a sandbox, they may not be writable
     shut = {} if scene.is_walled else {"tmp": None, "shm": None}
     seen = set(MEMORY) if is_kernels(report) else SEEN_BY_POLLING
     for name, result in results.items():
@@ -125,7 +125,7 @@ CROWD = {"crowd": "for n in $(seq 100); do sleep 60 & done; wait"}
 
 
 async def test_a_bomb_is_named_and_leaves_the_others_alone(scene: Scene) -> None:
-    """B8.59. Where nothing but our eyes counts processes, a crowd of them stands for the bomb."""
+    """B8.59. Where processes are only counted by polling, a crowd of them stands for the bomb."""
     is_root = os.geteuid() == 0  # who has a control group
 
     report, results = await hogged(scene, BOMBS if is_root else CROWD, replace(LEAN, memory_mb=512))
@@ -211,7 +211,7 @@ async def test_who_says_little_or_nothing_ends_by_its_time(scene: Scene) -> None
 
 @pytest.mark.deep
 async def test_every_way_to_end_is_recorded_as_it_was(scene: Scene) -> None:
-    """B8.66. Behind the full wall a signal is told as 128 and its number, as by any shell."""
+    """B8.66. In the full sandbox a signal is reported as 128 plus its number, as by any shell."""
     codes = {f"code-{code}": code for code in (0, 1, 2, 126, 137, 143, 255)}
     signals = {f"signal-{number}": number for number in (1, 2, 3, 6, 9, 11, 13, 15, 24)}
     steps: list[Step] = [step(name, f"echo w > w; exit {code}") for name, code in codes.items()]
@@ -247,7 +247,7 @@ def database_bytes(scene: Scene, result: WorkerResult) -> int:
 if os.geteuid() == 0:  # only root can make the disk that is to be filled
 
     async def test_the_last_of_a_disk_is_left_free(tmp_path: Path) -> None:
-        """B8.61: the floor binds whatever the agent's own limit; a small disk's floor is a twentieth of it."""
+        """B8.61: the reserve applies whatever the agent's own limit; on a small disk it is a twentieth."""
         disk = tmp_path / "disk"
         disk.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", disk], check=True)

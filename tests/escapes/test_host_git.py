@@ -1,4 +1,4 @@
-"""What an agent does to git, so that the host's git does something for it: catalogue B1."""
+"""What an agent does to git so that the host's git does something for it: catalogue B1."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 
 @pytest.fixture(params=["overlay", "worktree"])
 def strategy(request: pytest.FixtureRequest, wall: str) -> str:
-    """The workspace; behind the fallback an overlay is only root's, so that the host's own choice is taken."""
+    """The workspace; in the fallback sandbox an overlay needs root, so the host's own choice is used."""
     return "auto" if (request.param, wall) == ("overlay", "landlock") else str(request.param)
 
 
@@ -91,7 +91,7 @@ async def test_the_users_gitdir_takes_nothing(scene: Scene, strategy: str) -> No
 
 
 def files_of(gitdir: Path) -> dict[str, str]:
-    """Each file of a gitdir but objects, our own refs and the line that hides our folder from the user's status."""
+    """Each file of a gitdir except objects, our own refs, and the line that hides our folder from the user's status."""
     ours = re.compile(r"objects/../|objects/pack/|(logs/)?refs/(shoal|heads/agent)\b|info/exclude$")
     files = {str(path.relative_to(gitdir)): path for path in gitdir.rglob("*") if path.is_file()}
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if not ours.match(name)}

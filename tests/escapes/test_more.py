@@ -1,4 +1,4 @@
-"""Attacks by what was there before: hostile repositories and folders, and what an agent leaves to Shoal itself."""
+"""Attacks by what existed before: hostile repositories and folders, and what an agent leaves for Shoal itself."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Names, references and documents that mean harm: refused before anything starts, or taken as plain words."""
+"""Malicious names, references and documents: refused before anything starts, or taken literally."""
 
 import json
 import os
@@ -23,7 +23,7 @@ TEMPLATES = "{{ ''.__class__.__mro__ }} {0.__globals__} {% raw %} %(x)s %s $(id)
 
 
 def refused(repo: Path, *words: str) -> Said:
-    """Run `shoal run` with *words*, which must end with 2, soon, and with nothing made or changed."""
+    """Run `shoal run` with *words*, which must exit with 2, quickly, and with nothing created or changed."""
     before, began = fingerprint(repo), time.monotonic()
 
     said = shoal_in(repo)("run", *words)

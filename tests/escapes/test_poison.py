@@ -1,4 +1,4 @@
-"""Files that an agent writes now so that something of the person's runs them later: catalogue B2."""
+"""Files that an agent writes so that something of the user runs them later: catalogue B2."""
 
 import asyncio
 import json

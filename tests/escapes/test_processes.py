@@ -1,4 +1,4 @@
-"""Attacks with processes, signals and terminals: who outlives the box, who reaches out of it."""
+"""Attacks with processes, signals and terminals: processes that outlive the sandbox or reach out of it."""
 
 import asyncio
 import contextlib
@@ -27,12 +27,12 @@ LONG = "sleep 600"
 
 
 def mark() -> str:
-    """Make a word by which the processes of one test are known."""
+    """Return a word that identifies the processes of one test."""
     return f"survivor-{secrets.token_hex(6)}"
 
 
 def survivors(word: str) -> list[int]:
-    """Find the processes of the whole host that carry the word in their arguments."""
+    """Find the processes on the whole host with the word in their arguments."""
     found_ = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -70,7 +70,7 @@ async def counted(word: str, is_enough: Callable[[int], bool]) -> bool:
 
 
 async def gone(word: str) -> bool:
-    """Wait until nobody is left."""
+    """Wait until none is left."""
     return await counted(word, lambda number: number == 0)
 
 
@@ -83,7 +83,7 @@ def ended(word: str) -> None:
 
 
 async def test_whoever_leaves_its_parent_is_gone_with_the_box(scene: Scene) -> None:
-    """B4.36: a daemon by nohup, by a double fork, by disown."""
+    """B4.36: a daemon with nohup, with a double fork, with disown."""
     word = mark()
 
     attack = await scene.attacked(f"{daemons(word)}\necho w > w")
@@ -93,7 +93,7 @@ async def test_whoever_leaves_its_parent_is_gone_with_the_box(scene: Scene) -> N
 
 
 async def test_the_daemons_do_outlive_their_parent_where_there_is_no_wall() -> None:
-    """The same script outside, as a control: three of three are left, and are ended here."""
+    """The same script outside, as a control: three of three survive, and are ended here."""
     word = mark()
     subprocess.run(["sh", "-c", daemons(word)], check=True, stdout=subprocess.DEVNULL)
 
@@ -106,7 +106,7 @@ async def test_the_daemons_do_outlive_their_parent_where_there_is_no_wall() -> N
 
 
 async def test_a_killed_bubblewrap_or_launcher_leaves_nobody(scene: Scene) -> None:
-    """B4.37: the outermost process of the box is killed while the agent and its daemons run."""
+    """B4.37: the outermost process of the sandbox is killed while the agent and its daemons run."""
     word, pids = mark(), dict[str, int]()
 
     def listen(recorded: Recorded) -> None:
@@ -129,7 +129,7 @@ async def test_a_killed_bubblewrap_or_launcher_leaves_nobody(scene: Scene) -> No
 
 
 def test_a_killed_shoal_leaves_nobody(scene: Scene) -> None:
-    """B4.37: `shoal run` itself gets KILL; nobody who worked for it is there five seconds later."""
+    """B4.37: `shoal run` itself is killed; five seconds later, no process of it is left."""
     word = mark()
     agents = evil(scene, f"echo half > half\n{daemons(word)}\necho ready\n{LONG}\n")
     words = ["run", str(agents), "--events", "--sandbox", scene.wall]
@@ -185,7 +185,7 @@ if given["is_walled"]:
 
 
 async def test_no_signal_and_no_trace_reaches_another(scene: Scene) -> None:
-    """B4.38, B4.39: nobody outside is killed, stopped, traced or read; whoever kills all kills only its own."""
+    """B4.38, B4.39: nothing outside is killed, stopped, traced or read; killing everything kills only the agent's own."""
     script = looking(SIGNALS, pid=os.getpid(), group=os.getpgrp(), is_walled=scene.is_walled, address=id(None))
 
     attack = await scene.attacked(f"trap '' TERM; {script}")

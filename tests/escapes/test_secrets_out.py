@@ -1,4 +1,4 @@
-"""Secrets on their way out: through the environment, the project's files, rules that can be gone round, and the log."""
+"""Secrets on their way out: through the environment, the project's files, rules that can be evaded, and the log."""
 
 import asyncio
 import base64
@@ -89,7 +89,7 @@ WAYS = {
 
 
 async def test_a_way_round_a_rule_ends_at_the_wall(scene: Scene) -> None:
-    """B6.54: rules on commands are advice. The same ways do work where the agent may write."""
+    """B6.54: rules about commands are advice. The same evasions work where the agent may write."""
     outside = (f"touch {scene.canary}", f"cat {scene.home}/.ssh/id_rsa")
     tries = [way.replace("{}", word) for name, way in WAYS.items() for word in (f"touch mine-{name}", *outside)]
 

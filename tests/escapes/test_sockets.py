@@ -1,4 +1,4 @@
-"""Attacks through sockets and the network: what listens on the host, and what could carry a secret away."""
+"""Attacks through sockets and the network: listeners on the host, and ways to carry a secret out."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from shoal.model.policy import Network
 from tests.escapes.looking import found, looking
 from tests.escapes.scene import Scene
 
-# Never anything but loopback: to "connect" a datagram socket elsewhere sends nothing, but tells whether there is a way.
+# Only loopback: "connecting" a datagram socket elsewhere sends nothing, but shows whether there is a route.
 ELSEWHERE = ("169.254.169.254", "192.0.2.1", "198.51.100.7", "10.0.0.1")
 STANDARD = (
     *("/run/docker.sock", "/var/run/docker.sock", "/run/dbus/system_bus_socket", "/run/nscd/socket"),
@@ -25,7 +25,7 @@ STANDARD = (
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Everything that listens on the host for this test, by where."""
+    """All listeners on the host for this test, by address."""
 
     pathnames: tuple[str, ...]
     abstract: tuple[str, ...]
@@ -33,7 +33,7 @@ class Listeners:
     sockets: tuple[socket.socket, ...]
 
     def heard(self) -> list[str]:
-        """Name those at whose door somebody was, or who got a packet."""
+        """Return those that were connected to, or got a packet."""
         return [str(one.getsockname()) for one in self.sockets if _has_guest(one)]
 
 
@@ -51,7 +51,7 @@ def _has_guest(one: socket.socket) -> bool:
 
 @pytest.fixture
 def listeners(scene: Scene, tmp_path: Path) -> Iterator[Listeners]:
-    """Sockets of the user's agents, of X11 and the bus, a dashboard, a DNS server: all on this machine only."""
+    """Sockets of the user's agents, of X11 and the bus, a dashboard, a DNS server, all on this machine."""
     word = secrets.token_hex(4)
     pathnames = (scene.home / "S.gpg-agent", tmp_path / "agent.sock", Path(f"/var/tmp/shoal-{word}"))
     abstract = (f"/tmp/.X11-unix/X-{word}", f"/tmp/dbus-{word}")
@@ -110,7 +110,7 @@ async def test_no_socket_of_the_hosts_is_reached(scene: Scene, listeners: Listen
     elif network is Network.NONE:
         assert {*facts["pathnames"].values(), *facts["abstract"].values(), *facts["standard"].values()} == {"EACCES"}
         assert heard == []
-    else:  # a gap, and a named one
+    else:  # a known gap
         assert set(facts["abstract"].values()) == {"EPERM"}
         assert set(facts["pathnames"].values()) == {"done"}
         assert any("the host's sockets (docker, ssh-agent) can be reached" in note for note in attack.report.notes)

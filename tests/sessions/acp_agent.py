@@ -1,6 +1,6 @@
-"""An agent of the Agent Client Protocol whose turn is a small script: run inside the wall, it imports nothing of ours.
+"""An agent of the Agent Client Protocol whose turn is a small script; it runs in the sandbox and imports nothing of ours.
 
-Its arguments are a scenario; what it does is written in its own functions, and no SDK stands between them and the pipe.
+Its argument is a scenario; its own functions write to the pipe, without any SDK.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a hostile agent leaves for Shoal's own git: small to write, dear to look at."""
+"""What a hostile agent leaves for Shoal's own git: quick to write, expensive to read."""
 
 OBJECTS = """
 import hashlib, os, struct, subprocess, zlib

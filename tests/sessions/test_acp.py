@@ -1,4 +1,4 @@
-"""Agents of the Agent Client Protocol: real processes behind the real wall, spoken with from outside of it."""
+"""Agents of the Agent Client Protocol: real processes in the real sandbox, with their client outside."""
 
 import asyncio
 import importlib
@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).with_name("acp_agent.py").read_text()
 
 
 class Told:
-    """What a run told, and a way to wait for it."""
+    """Events of a run, and a way to wait for one."""
 
     def __init__(self) -> None:
         self.events: list[object] = []

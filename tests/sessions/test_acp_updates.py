@@ -1,4 +1,4 @@
-"""What agents tell of their work is read by key, whatever it is; tool calls are asked about by all of their names."""
+"""Agents' reports are read by key, whatever they contain; rules see tool calls under all of their names."""
 
 from collections.abc import Mapping
 from pathlib import Path

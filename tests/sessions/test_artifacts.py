@@ -1,4 +1,4 @@
-"""Artifacts brought out of an ended agent's workspace: the declared bytes, or a sentence, whatever it left there."""
+"""Artifacts of an ended agent's workspace: the declared bytes, or an error, whatever is there."""
 
 import contextlib
 import os

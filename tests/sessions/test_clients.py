@@ -1,4 +1,4 @@
-"""What a hostile client says: forged numbers, names and floods end its own session at most."""
+"""A hostile client's output: forged numbers, names and floods end at most its own session."""
 
 import asyncio
 import json
@@ -146,7 +146,7 @@ async def test_denials_do_not_flood_the_audit_log() -> None:
 
 
 class Box:
-    """Who never reads."""
+    """A process that never reads."""
 
     async def write(self, message: bytes) -> None:
         await asyncio.Event().wait()

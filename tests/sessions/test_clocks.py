@@ -1,4 +1,4 @@
-"""Looks at sessions slow down with their number and their cost, and never stop."""
+"""Polls of sessions slow down with their number and their cost, and never stop."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""The device nodes that root's sandboxes are shown: nobody's, whole, and made again where somebody changed them."""
+"""The device nodes in root's sandboxes: nobody's, complete, and recreated if somebody changed them."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""`disk: exact`: the kernel refuses the first byte too much, the breach is named, and no disk is left behind."""
+"""`disk: exact`: the kernel refuses the first excess byte, the breach is named, and no disk is left behind."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What runs code later is held from merging, however it comes in; what people merge every day is not."""
+"""What runs code later is held from merging, in whatever form; what people merge every day is not."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Faults after which nothing is lost, and after which the others go on."""
+"""Faults that lose nothing, and that do not affect others."""
 
 import asyncio
 import contextlib

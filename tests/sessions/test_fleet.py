@@ -1,4 +1,4 @@
-"""Many agents at once: hundreds held cost the coordinator little, and dozens of writers do not meet.
+"""Many agents at once: hundreds of idle ones cost the coordinator little, and dozens of writers do not interfere.
 
 The claims themselves, with a thousand and with a hundred, are measured by `make bench`. Here as many are held as come
 up in some time, and every bound is for each of them: how quick the machine is decides nothing.

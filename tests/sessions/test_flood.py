@@ -1,4 +1,4 @@
-"""Floods of output: the coordinator stays small, and who works beside them hardly feels them."""
+"""Floods of output: the coordinator stays small, and agents beside them are hardly slowed down."""
 
 import json
 import subprocess

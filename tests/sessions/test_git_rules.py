@@ -1,4 +1,4 @@
-"""Attributes and ignore rules that an agent wrote: none of them keeps other work from its branch in silence."""
+"""Attributes and ignore rules that an agent wrote: none of them silently keeps other work off its branch."""
 
 import subprocess
 from pathlib import Path

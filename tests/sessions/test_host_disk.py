@@ -1,4 +1,4 @@
-"""The last of the host's disk stays free, and nobody hides what it has written."""
+"""The host's reserve of disk space stays free, and nobody can hide what it has written."""
 
 import contextlib
 import os

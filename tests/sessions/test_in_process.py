@@ -1,4 +1,4 @@
-"""In-process agents as members of runs: the model is asked by this process, its tools work behind the wall."""
+"""In-process agents in runs: this process asks the model, and its tools work in the sandbox."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""A branch that has a secret in it is named and held; its bytes are never changed."""
+"""A branch that contains a secret is reported and held; its bytes are never changed."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Limits bind: who passes one ends alone, and the limit is named."""
+"""Limits are enforced: an agent that exceeds one ends alone, and the limit is named."""
 
 import asyncio
 import contextlib

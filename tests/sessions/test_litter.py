@@ -1,4 +1,4 @@
-"""What a client leaves in a workspace for itself is no work; what somebody tracks under such a name is."""
+"""A client's own files in a workspace are not work; tracked files under such names are."""
 
 from dataclasses import replace
 from pathlib import Path

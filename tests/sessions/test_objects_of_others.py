@@ -1,4 +1,4 @@
-"""What of the repository's objects an agent can read: those that its base reaches, and nothing of anybody else."""
+"""Which of the repository's objects an agent can read: those that its base reaches, and no others."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What an agent says, kept within bounds, and floods of it held back."""
+"""An agent's output is kept within limits, and floods are throttled."""
 
 import itertools
 import json
@@ -62,7 +62,7 @@ def test_a_chunk_of_lines_is_one_event() -> None:
 
 
 def test_the_log_is_bounded_by_what_it_takes_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sign that is spelled with six bytes counts for six, an event for its row, and every byte is kept or counted."""
+    """A character that is encoded with six bytes counts as six, an event as its row, and every byte is kept or counted."""
     monkeypatch.setattr(kept, "LOG_BYTES", 10_000)
     chunks = [b"\x01\n", b"\xff" * 100 + b"\n"] * 100
 

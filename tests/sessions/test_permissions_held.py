@@ -1,4 +1,4 @@
-"""Permissions are held by the wall: what may not be written stays, what may be read is read."""
+"""The sandbox enforces permissions: read-only files stay unchanged, readable ones can be read."""
 
 from pathlib import Path
 

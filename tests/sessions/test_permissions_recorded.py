@@ -1,4 +1,4 @@
-"""Permissions are frozen at the start, told to the agent and to people, and written down."""
+"""Permissions are frozen at the start, told to the agent and to people, and recorded."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Permissions are checked before anything starts: what cannot be held is refused, and nothing is left."""
+"""Permissions are checked before anything starts: what cannot be enforced is refused, and nothing is left."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Permissions and secrets of a session that a program holds: narrowed, masked, refused and written down."""
+"""Permissions and secrets of a session that a program holds: narrowed, masked, refused and recorded."""
 
 from pathlib import Path
 

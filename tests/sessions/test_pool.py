@@ -1,4 +1,4 @@
-"""Large worktrees are recycled: the next agent finds the base, to the last byte and mode, and nothing else."""
+"""Large worktrees are recycled: the next agent finds exactly the base, to the last byte and mode."""
 
 from pathlib import Path
 

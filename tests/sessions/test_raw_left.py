@@ -1,4 +1,4 @@
-"""What stays of an agent on disk gives nobody another's rights."""
+"""Files that an agent leaves on disk give nobody another's rights."""
 
 import os
 import stat

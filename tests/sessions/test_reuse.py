@@ -1,4 +1,4 @@
-"""A private folder that serves again: only where nobody changed anything, and without a trace of who had it before."""
+"""A session directory is reused only if nothing was changed, and without a trace of its last session."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ async def in_turn(repo: Path, script: str, wall: str) -> list[str]:
     return [done.worker_results[0].output for done in report.steps]
 
 
-# Without a wall only root can mount an overlay; a worktree is never lent on.
+# Without a sandbox only root can mount an overlay; a worktree is never reused this way.
 WALLS = ("none", "bubblewrap") if os.geteuid() == 0 else ("bubblewrap",)
 
 

@@ -1,4 +1,4 @@
-"""What a session leaves behind and who is left of it never reach the next one, whatever is handed on."""
+"""Files and processes of a session never reach the next one, whatever is reused."""
 
 import asyncio
 import os
@@ -55,7 +55,7 @@ async def _cleaned(repo: Path) -> None:
 
 
 def linger(prompt: str, workspace: Path) -> None:
-    """Leave somebody who writes later: a function runs outside of the wall."""
+    """Leave a process that writes later: a function runs outside the sandbox."""
     if prompt == "leave":
         subprocess.run("(sleep 0.3; echo x > late) > /dev/null 2>&1 &", shell=True, cwd=workspace, check=True)
     else:

@@ -1,4 +1,4 @@
-"""The gate of a box: what is said behind a wall is heard whole and in order, whichever pipe is read first."""
+"""The check of a sandbox: all output arrives in order, whichever pipe is read first."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ TOKEN = "5e11"
 
 
 class Heard:
-    """A sink behind a gate."""
+    """A sink behind a check."""
 
     def __init__(self) -> None:
         self.chunks: list[tuple[Stream, bytes]] = []
@@ -134,7 +134,7 @@ async def test_who_hangs_at_its_start_keeps_nobody_waiting(monkeypatch: pytest.M
 
 
 async def test_more_agents_run_at_once_than_may_start_at_once(repo: Path) -> None:
-    """A turn ends when the wall stands: else these, of which each runs until all do, would never end."""
+    """A turn ends when the sandbox is up; otherwise these agents, each of which waits for all others, would never end."""
     up: set[str] = set()
     stop = asyncio.Event()
 
@@ -150,7 +150,7 @@ async def test_more_agents_run_at_once_than_may_start_at_once(repo: Path) -> Non
     assert len(up) == AT_ONCE + 2
 
 
-if os.geteuid() == 0:  # for others the work of a worktree is sealed by a box, which waits for a turn, too
+if os.geteuid() == 0:  # for others, a sandbox seals the work of a worktree, and waits for a turn, too
 
     async def test_who_waits_for_a_turn_has_made_nothing_yet(repo: Path, tmp_path: Path) -> None:
         """What those before it leave untouched can serve it then: hundreds that wait need a few folders, not hundreds."""

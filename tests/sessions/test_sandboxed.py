@@ -1,4 +1,4 @@
-"""What an agent can reach from inside, tried by the agent itself, under each wall and in each strategy."""
+"""What an agent can reach from inside, tried by the agent itself, in each sandbox and with each strategy."""
 
 import asyncio
 import os

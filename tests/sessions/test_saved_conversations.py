@@ -1,4 +1,4 @@
-"""What an interrupted client wrote down of its conversation is kept as plain files, and nothing else with it."""
+"""An interrupted client's conversation files are saved as regular files, and nothing else with them."""
 
 import os
 from pathlib import Path

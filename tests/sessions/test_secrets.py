@@ -1,4 +1,4 @@
-"""Secrets enter only by name, and leave in no face of a run."""
+"""Secrets enter only by name, and appear in no output of a run."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One agent, sealed: from a task to a branch, whatever the agent leaves behind."""
+"""One agent, from a task to a branch, whatever the agent leaves behind."""
 
 import asyncio
 from pathlib import Path

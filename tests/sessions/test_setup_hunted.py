@@ -1,4 +1,4 @@
-"""What hostile set-ups tried: to lead the host out of the wall, and to be there for others than their own agent."""
+"""What hostile set-ups tried: to lead the host out of the sandbox, and to affect other agents."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What set-up left, in the words that git reads; and set-up in sessions that a program holds."""
+"""What set-up changed, in git's formats; and set-up in sessions that a program holds."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Set-up on the work of agents has no more rights than they have, and the user's files are named by the user alone."""
+"""Set-up on agents' work has no more rights than they have, and only the user names files of the checkout."""
 
 from dataclasses import replace
 from pathlib import Path
