@@ -17,7 +17,7 @@ SRC = TESTS.parent / "src" / "shoal"
 LOW = "errors model"
 MIDDLE = f"{LOW} proc patterns pipeline adapters sandboxes git store"
 UPPER = f"{MIDDLE} agent workspaces limits gateway"
-EVERYTHING = f"{UPPER} sessions contracts executors steps merge runs doctor dashboard"
+EVERYTHING = f"{UPPER} sessions contracts executors steps merge runs doctor dashboard mcp"
 MAY_IMPORT = {
     "errors": "",
     "model": "errors",
@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "runs": f"{UPPER} sessions contracts steps merge",
     "doctor": f"{UPPER} sessions runs",
     "dashboard": f"{LOW} proc store",
+    "mcp": f"{LOW} proc",
     "testing": f"{LOW} pipeline adapters",
     "cli": EVERYTHING,
     "__init__": EVERYTHING,
@@ -77,6 +78,7 @@ ONE_DOOR = {
     "acp": "sessions/acp/turn.py",
     "stamina": "patterns/retry.py",
     "starlette": "dashboard",
+    "mcp": "mcp",
 }
 
 # Run by path, most of them inside a sandbox, and never imported.
@@ -89,7 +91,7 @@ PROGRAMS = {
     "doctor/attack.py",
 }
 
-HEAVY = "acp asyncio ctypes opentelemetry pydantic pydantic_ai rich ruamel sqlite3 subprocess textual typer"
+HEAVY = "acp asyncio ctypes mcp opentelemetry pydantic pydantic_ai rich ruamel sqlite3 subprocess textual typer"
 NOT_ROOMS = {"contract", "acceptance", "escapes", "clients", "faults"}
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

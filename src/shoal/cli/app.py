@@ -41,6 +41,7 @@ COMMANDS = (
     "schema",
     "serve",
     "top",
+    "mcp",
     "agents",
     "doctor",
     "completion",

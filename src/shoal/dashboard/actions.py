@@ -1,43 +1,12 @@
 """What a person does on the page: each action is the command that one would type, run for them."""
 
-import json
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 from shoal.errors import BadInput
-from shoal.model.command import Command
-from shoal.proc import run
 
-PROGRAM = (sys.executable, "-P", "-m", "shoal")  # `-P`: a folder `shoal` of the repository is not taken for ours
-ACTION_SECONDS = 600.0
-MAX_OUTPUT_BYTES = 16 * 2**20
 MAX_WORD_CHARS = 20_000
 
 Fields = Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a command came to: its exit code, its document or text, and what it said on stderr."""
-
-    code: int
-    output: bytes
-    error: str
-    is_cut: bool = False
-
-    @property
-    def document(self) -> object:
-        """Give the document that it printed; `None` where it printed none."""
-        try:
-            return json.loads(self.output)
-        except ValueError:
-            return None
-
-    def as_fields(self) -> dict[str, object]:
-        """Return what the page is told."""
-        return {"code": self.code, "document": self.document, "error": self.error}
 
 
 def word(fields: Fields, name: str) -> str:
@@ -149,14 +118,3 @@ def command_words(fields: Fields) -> list[str]:
     if name not in ACTIONS:
         raise BadInput(f"no action named {name[:40]!r}; known: {', '.join(ACTIONS)}")
     return ACTIONS[name](fields)
-
-
-async def run_command(folder: Path, arguments: list[str], environ: Mapping[str, str]) -> Outcome:
-    """Run `shoal` with *arguments* in the repository at *folder*."""
-    command = Command(argv=(*PROGRAM, *arguments), cwd=folder, env={**environ, "NO_COLOR": "1"})
-    try:
-        done = await run(command, timeout=ACTION_SECONDS, limit=MAX_OUTPUT_BYTES)
-    except TimeoutError:
-        return Outcome(3, b"", f"`shoal {arguments[0]}` took longer than {ACTION_SECONDS:g} s and was ended")
-    code = done.exit.code if done.exit.code is not None else 128 + (done.exit.signal or 0)
-    return Outcome(code, done.stdout, done.stderr.decode(errors="replace"), is_cut=done.dropped > 0)

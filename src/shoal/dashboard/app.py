@@ -20,11 +20,12 @@ from starlette.staticfiles import StaticFiles
 
 from shoal import __version__
 from shoal.dashboard.access import NOT_WHOLE, Access, PageGuard, is_ours
-from shoal.dashboard.actions import Outcome, command_words, run_command
+from shoal.dashboard.actions import command_words
 from shoal.dashboard.documents import error_document, event_document, lane_document, samples_document
 from shoal.dashboard.feed import ChangeFeed, SiteFeed
 from shoal.errors import BadInput, ShoalError
 from shoal.model.events import Recorded
+from shoal.proc.own_command import Outcome, run_own
 from shoal.store.documents import run_document
 from shoal.store.fold import report
 from shoal.store.paths import StatePaths
@@ -223,7 +224,7 @@ class _Pages:
     async def _run(self, site: SiteFeed, words: list[str]) -> Outcome:
         """Run a command; one that is under way when the server ends is ended, too."""
         async with self._turns, asyncio.TaskGroup() as group:
-            command = group.create_task(run_command(site.folder, words, self._environ))
+            command = group.create_task(run_own(site.folder, words, self._environ))
             closing = group.create_task(self._feed.wait_closed())
             await asyncio.wait((command, closing), return_when=asyncio.FIRST_COMPLETED)
             command.cancel()

@@ -33,9 +33,9 @@ from shoal.cli.live.top_rows import (
 from shoal.cli.logs import log_line
 from shoal.cli.output import escape
 from shoal.cli.render.patch import split_patch
-from shoal.dashboard.actions import Outcome, run_command
 from shoal.dashboard.feed import SiteFeed
 from shoal.errors import ShoalError
+from shoal.proc.own_command import Outcome, run_own
 from shoal.store.reader import read_session
 
 REFRESH_SECONDS = 1.0
@@ -351,6 +351,6 @@ class TopApp(App[None]):
 
     async def _run(self, words: list[str]) -> Outcome:
         try:
-            return await run_command(self._folder, words, os.environ)
+            return await run_own(self._folder, words, os.environ)
         except (ShoalError, OSError) as error:
             return Outcome(1, b"", str(error))
