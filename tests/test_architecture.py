@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "doctor": f"{UPPER} sessions runs",
     "dashboard": f"{LOW} proc store",
     "mcp": f"{LOW} proc",
-    "testing": f"{LOW} pipeline adapters",
+    "testing": f"{UPPER} sessions contracts steps merge runs",
     "cli": EVERYTHING,
     "__init__": EVERYTHING,
     "__main__": "cli",

@@ -48,7 +48,7 @@ def test_the_same_requests_get_the_same_answers_whatever_their_order(tmp_path: P
         *([b"hitwo"], [b"hione"], [b"hitwo"])
     ]
     assert isinstance(found[3], Divergence)
-    assert found[3].text == f"{KEY}, request 4: it was an end and is now POST {TARGET}"
+    assert found[3].text == f"the replay diverged: {KEY}, request 4: it was an end and is now POST {TARGET}"
     assert replayer.unasked == 0
 
 

@@ -34,6 +34,7 @@ COMMANDS = (
     "resume",
     "retry",
     "rewind",
+    "replay",
     "clean",
     "export",
     "import",

@@ -153,7 +153,9 @@ async def _open_telemetry(telemetry: Telemetry | None, environ: Mapping[str, str
     yield lambda recorded: None
 
 
-def make_request(plan: Plan, folder: Path, base: str | None = None, *, approve_all: bool = False) -> RunRequest:
+def make_request(
+    plan: Plan, folder: Path, base: str | None = None, *, approve_all: bool = False, is_recorded: bool = False
+) -> RunRequest:
     """Make the request to run *plan* on *folder* with its own settings."""
     return RunRequest(
         folder=folder,
@@ -167,6 +169,7 @@ def make_request(plan: Plan, folder: Path, base: str | None = None, *, approve_a
         checkpoint_seconds=plan.checkpoint_seconds,
         fleet=plan.fleet_limits,
         approve_all=approve_all,
+        is_recorded=is_recorded,
         on_gather=lambda commits: output.print_err(messages.gathering(commits)),
         on_blocked=lambda reason: output.print_err(messages.wait_line(reason)),
     )

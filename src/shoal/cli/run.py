@@ -90,6 +90,7 @@ MaxSpent = Annotated[
     str | None,
     typer.Option("--budget", metavar="USD", help="What all agents together may spend on models, in dollars."),
 ]
+Record = Annotated[bool, typer.Option("--record", help="Record what agents and their models say, for `shoal replay`.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve every gate.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Print the plan without running it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and progress on stderr.")]
@@ -134,6 +135,7 @@ def command(
     allow_host: option.AllowHost = None,
     inputs: option.Input = None,
     budget: option.MaxSpent = None,
+    record: option.Record = False,
     yes: option.Yes = False,
     dry_run: option.Dry = False,
     json: option.Json = False,
@@ -157,13 +159,16 @@ def command(
     work = RequestedWork(repo, target, task or (), tasks, *chosen, program, pattern, inputs or (), pipeline)
     how = (at_once, sandbox, isolation, timeout, network, retries)
     overrides = RunOverrides(*how, notify, notify_command, budget, allow_host)
-    until = None if deadline is None else duration("--deadline", deadline)
-    plan = make_plan(work, overrides, os.environ)
     if dry_run:
-        return _show_plan(plan, repo, json=json)
+        return _show_plan(make_plan(work, overrides, os.environ), repo, json=json)
+    plan = make_plan(work, overrides, os.environ)
     face = choose_display(plan, json=json and not detach, events=events, is_live=not (no_live or detach))
-    run = (plan, make_request(plan, repo, base, approve_all=yes), face, until)
+    run = (plan, make_request(plan, repo, base, approve_all=yes, is_recorded=record), face, _until(deadline))
     return asyncio.run(follow_apart(*run, report_start) if detach or detach_on_hangup else follow_run(*run))
+
+
+def _until(deadline: str | None) -> float | None:
+    return None if deadline is None else duration("--deadline", deadline)
 
 
 def assert_one_output(*, json: bool, events: bool, detach: bool, dry_run: bool = False) -> None:

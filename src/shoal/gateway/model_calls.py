@@ -16,6 +16,7 @@ from shoal.gateway.client_connection import ClientConnection, RequestHead, Reque
 from shoal.gateway.governor import Asker, Governor
 from shoal.gateway.meters import TokenUsage
 from shoal.gateway.providers import Headers, Provider, Route
+from shoal.gateway.recording import Divergence, Recorder, Replayer
 from shoal.gateway.upstream import UpstreamAnswer, UpstreamFailed, UpstreamPool
 from shoal.model.budget import Spending
 from shoal.model.gateway import SessionOrder, Upstream
@@ -128,10 +129,13 @@ class CallInProgress:
     client: ClientConnection
     exchange: Exchange
     tell: Tell
+    tape: Recorder | Replayer | None = None
     _told_at: float = 0.0
 
     async def run(self) -> bool:
         """Ask until there is an answer, and say whether the client's connection may be used again."""
+        if isinstance(self.tape, Replayer):
+            return await self._replay(self.tape)
         if not self.call.route.is_answer:  # a count or a list is not what accounts are limited by
             async with self._ask() as answer:
                 return await self._pass_on(answer)
@@ -169,19 +173,45 @@ class CallInProgress:
 
     async def _copy(self, answer: UpstreamAnswer) -> None:
         """Pass the body on, part by part, and count what it says of usage."""
-        meter, is_whole = self.call.provider.meter(), False
+        meter, is_whole, tape = self.call.provider.meter(), False, None
+        if isinstance(self.tape, Recorder):
+            tape = self.tape.begin(self.call.route.method, self.call.route.target, self.body)
         try:
             async for chunk in answer.chunks():
                 if self.exchange.first_at is None:
                     self.exchange.first_at = time.monotonic()
                 meter.feed(chunk)
-                await self.client.send(self._without_key(chunk))
+                chunk = self._without_key(chunk)
+                if tape is not None:
+                    tape.feed(chunk)
+                await self.client.send(chunk)
             is_whole = True
         finally:
+            if tape is not None:
+                tape.end(answer.status, _headers_of(answer), is_whole=is_whole)
             self.exchange.usage = meter.usage
             if answer.status == 200 and self.call.route.is_answer and (self.exchange.usage is None or not is_whole):
                 # Who hangs up before the count comes has been answered all the same.
                 self.exchange.usage = meter.estimate(len(self.body), self.exchange.model)
+
+    async def _replay(self, tape: Replayer) -> bool:
+        """Answer from what was recorded; no server is asked."""
+        route = self.call.route
+        found = tape.answer(route.method, route.target, self.body, is_answer=route.is_answer)
+        if isinstance(found, Divergence):
+            self.tell({"event": "divergence", "session": self.order.session, "why": found.text})
+            raise RequestRefused(400, found.text)
+        self.exchange.status = found.status
+        headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in found.headers.items()]
+        meter = self.call.provider.meter()
+        await self.client.begin(found.status, headers)
+        for chunk in found.chunks:
+            meter.feed(chunk)
+            await self.client.send(chunk)
+        self.exchange.usage = meter.usage
+        if not found.is_whole:
+            raise UpstreamFailed("the recorded answer breaks off here")
+        return await self.client.finish()
 
     def _without_key(self, chunk: bytes) -> bytes:
         """Take the key out of an answer: an error message may repeat it."""
@@ -209,13 +239,17 @@ async def _read_refusal(answer: UpstreamAnswer) -> _Refusal:
     body = bytearray()
     async for chunk in answer.chunks():
         body += chunk[: LONGEST_REFUSAL - len(body)]
-    headers = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
+    headers = _headers_of(answer)
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
         document = {}
     known = document if isinstance(document, dict) else {}
     return _Refusal(bytes(body), read_retry_after(headers, known, utc_now()), is_for_good(headers, known))
+
+
+def _headers_of(answer: UpstreamAnswer) -> dict[str, str]:
+    return {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
 
 
 def _headers_back(answer: UpstreamAnswer) -> Headers:

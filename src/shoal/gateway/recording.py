@@ -13,11 +13,14 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from shoal.errors import BadInput
+from shoal.model.gateway import Recording
 from shoal.model.masking import Mask, MaskStream
 
 MOST_BYTES = 512 * 2**20
 """What one session may record; what comes after that is not recorded, and a replay says so."""
 MOST_SHOWN = 160
+DIVERGED = "the replay diverged"
+"""How the error of a session begins whose replay diverged."""
 KEPT_HEADERS = ("content-type", "retry-after", "x-should-retry")
 PASSING = (
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE), "<uuid>"),
@@ -26,6 +29,7 @@ PASSING = (
     (re.compile(r"\b\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d (?:\w{3,4} )?\d{4}(?: [+-]\d{4})?"), "<date>"),
     (re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|s|secs?|seconds|min|minutes)\b"), "<duration>"),
     (re.compile(r"\b[0-9a-f]{40}(?:[0-9a-f]{24})?\b"), "<hash>"),
+    (re.compile(r"\bagent/[a-z0-9-]+/[0-9a-f]{6}\b"), "<branch>"),
     (re.compile(r"x-anthropic-billing-header: [^\n]*"), "<billing>"),
 )
 """What differs between two runs of the same pipeline and means nothing."""
@@ -183,7 +187,7 @@ class Divergence:
     @property
     def text(self) -> str:
         """One sentence for a person."""
-        return f"{self.key}, request {self.turn}: {self.field} was {self.recorded} and is now {self.now}"
+        return f"{DIVERGED}: {self.key}, request {self.turn}: {self.field} was {self.recorded} and is now {self.now}"
 
 
 class Replayer:
@@ -226,6 +230,13 @@ class Replayer:
         nearest = min(alike, key=lambda exchange: _distance(exchange.request, request))
         where, recorded, now = next(find_differences(nearest.request, request), ("it", "the same", "the same"))
         return Divergence(key=self._key, turn=nearest.turn, field=where, recorded=recorded, now=now)
+
+
+def open_recording(recording: Recording) -> Recorder | Replayer:
+    """Record a session, or answer it from what was recorded."""
+    normalizer = Normalizer(recording.literals, Mask.of(recording.secrets))
+    kind = Replayer if recording.is_replay else Recorder
+    return kind(Path(recording.folder), recording.key, normalizer)
 
 
 def recording_file(folder: Path, key: str) -> Path:

@@ -18,6 +18,7 @@ from shoal.gateway.client_connection import (
 )
 from shoal.gateway.model_calls import CallInProgress, CheckedCall, Exchange, ModelCalls, Tell
 from shoal.gateway.providers import PROVIDERS, Provider
+from shoal.gateway.recording import open_recording
 from shoal.gateway.upstream import UpstreamFailed
 from shoal.model.budget import ScopedBudget
 from shoal.model.gateway import SessionOrder, Upstream
@@ -54,6 +55,7 @@ class SessionServer:
     def __init__(self, order: SessionOrder, calls: ModelCalls, tell: Tell) -> None:
         self._order = order
         self._calls = calls
+        self._tape = None if order.recording is None else open_recording(order.recording)
         for budget in order.budgets:
             calls.book.add(ScopedBudget.of(budget))
         self._tell = tell
@@ -146,6 +148,7 @@ class SessionServer:
             client=client,
             exchange=exchange,
             tell=self._tell,
+            tape=self._tape,
         )
         try:
             async with asyncio.TaskGroup() as group:

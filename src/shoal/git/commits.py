@@ -64,8 +64,8 @@ def _body(commit: Commit, who: Identity) -> bytes:
 
 def _stamp(who: Identity) -> bytes:
     """Format name and time as git does, without characters that would end a name."""
-    now = time.time()
-    minutes = (time.localtime(now).tm_gmtoff or 0) // 60
+    now = time.time() if who.date is None else who.date
+    minutes = 0 if who.date is not None else (time.localtime(now).tm_gmtoff or 0) // 60
     zone = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}{abs(minutes) % 60:02d}"
     return f"{_name(who.name)} <{_name(who.email)}> {int(now)} {zone}".encode(errors="surrogateescape")
 

@@ -52,6 +52,21 @@ class GatewayAccess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """Where the exchanges of sessions with their models are recorded, or answered from.
+
+    *key* names the session in every run of the same plan; *literals* are texts of this run alone, with what stands for
+    them, and *secrets* are values by their names.
+    """
+
+    folder: str
+    is_replay: bool = False
+    key: str = ""
+    literals: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOrder:
     """What the gateway is to let one session do; *hosts* are rules, and *grants* name tools of providers."""
 
@@ -66,13 +81,15 @@ class SessionOrder:
     """What its spending counts towards: the run, its step, its persona, itself."""
     budgets: tuple[Mapping[str, Any], ...] = ()
     """Those of the scopes that have a budget, as JSON, with what was spent so far."""
+    recording: Recording | None = None
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
         """Read an order from its fields, as a process of ours sent them."""
         upstreams = tuple(Upstream(**upstream) for upstream in fields["upstreams"])
         lists = {name: tuple(fields[name]) for name in ("hosts", "grants", "scopes", "budgets")}
-        return cls(**{**fields, **lists, "upstreams": upstreams})
+        recording = None if fields["recording"] is None else Recording(**fields["recording"])
+        return cls(**{**fields, **lists, "upstreams": upstreams, "recording": recording})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,14 @@ class Identity:
 
     name: str
     email: str
+    date: int | None = None
+    """The date of every commit, in a run that is recorded or replayed; `None` is the time at which it is made."""
+
+    @property
+    def dates(self) -> dict[str, str]:
+        """Variables that give git the date, where there is one."""
+        names = ("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE")
+        return {} if self.date is None else dict.fromkeys(names, f"@{self.date} +0000")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

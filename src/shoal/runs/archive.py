@@ -108,7 +108,7 @@ async def _existing_refs(repository: Repository, names: list[str]) -> dict[str, 
 def _result_files(paths: StatePaths, run: RunState) -> Iterator[Path]:
     """List the files that sessions and steps left; links do not count."""
     names = [session for step in run.steps.values() for session in step.sessions]
-    folders = [*names, *(f"{run.run}-{step}" for step in run.steps)]
+    folders = [*names, *(f"{run.run}-{step}" for step in run.steps), paths.recording(run.run).name]
     for folder in (paths.results / component(name) for name in folders):
         if folder.is_dir() and not folder.is_symlink():
             yield from (path for path in sorted(folder.iterdir()) if path.is_file() and not path.is_symlink())
@@ -210,7 +210,7 @@ def _check(manifest: dict[str, Any], aside: Path, paths: StatePaths) -> _Content
     if unknown := set(refs) - allowed:
         raise BadInput(f"the archive is damaged: no session has {min(unknown)!r}")
     steps = {event.step for event in events if isinstance(event, StepEnded)}
-    folders = {"", *sessions, *(f"{run}-{step}" for step in steps)}
+    folders = {"", *sessions, *(f"{run}-{step}" for step in steps), paths.recording(run).name}
     files = {number: (str(where), component(str(name))) for number, (where, name) in enumerate(manifest["files"])}
     for number, (where, name) in files.items():
         is_patch = name.removesuffix(".patch") in sessions and name.endswith(".patch")

@@ -10,22 +10,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.adapters.client import this_host
+from shoal.adapters.kind import Adapter
 from shoal.errors import BadInput, Broken, Unavailable
 from shoal.gateway.gateway import open_gateway
 from shoal.git.refs import pin, refuse_blocked_names, unpin
 from shoal.git.repository import inspect, resolve
+from shoal.git.run import git_text
 from shoal.git.snapshot import snapshot
 from shoal.limits.choose import choose
 from shoal.limits.guard import open_guard
 from shoal.limits.kind import Enforcer
 from shoal.model.budget import ScopedBudget, Spending
 from shoal.model.events import SessionEnded
+from shoal.model.gateway import Recording
 from shoal.model.plan import Plan
 from shoal.model.repository import Repository
 from shoal.runs.preflight import (
     adapters_for,
     assert_holdable,
     assert_installed,
+    assert_recordable,
     assert_rooted,
     equip_steps,
     mask_of,
@@ -86,6 +90,8 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
         context = replace(context, gateway=gateway, upstreams=plan.upstreams)
         if request.on_event is not None:
             context.ledger.subscribe(request.on_event)
+        if request.is_recorded or request.replay is not None:
+            context = await _with_recording(context, request, plan, adapters)
         if plan.budget is not None:
             context.budgets.add(ScopedBudget(scope="run", limit=plan.budget))
         if request.is_reopened:
@@ -100,6 +106,22 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
         settled = replace(settled, notes=(*settled.notes, *rebuilt, *recovery.notes))
         recovery = replace(recovery, rebuilt=tuple(rebuilt))
         yield OpenRun(context=context, plan=settled, equipment=equipment, recovery=recovery)
+
+
+async def _with_recording(
+    context: RunContext, request: RunRequest, plan: Plan, adapters: Mapping[str, Adapter]
+) -> RunContext:
+    """Record the run, or answer it from a recording; every client has to be on the gateway, which does that."""
+    folder = context.paths.recording(request.replay or context.run)
+    if request.replay is not None and not folder.is_dir():
+        raise BadInput(f"{request.replay} was not recorded; record a run with `shoal run --record`")
+    assert_recordable(plan, adapters)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    recording = Recording(folder=str(folder), is_replay=request.replay is not None)
+    date = await git_text(context.repository.git, "show", "-s", "--format=%ct", context.base.commit)
+    # With the same dates, a replay's commits have the same names, which agents see in their history.
+    identity = replace(context.repository.identity, date=int(date))
+    return replace(context, recording=recording, repository=replace(context.repository, identity=identity))
 
 
 def _count_spent(context: RunContext, plan: Plan) -> None:

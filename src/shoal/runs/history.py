@@ -61,7 +61,7 @@ def _is_beyond(place: int, limit: HistoryLimit) -> bool:
 def _owner(paths: StatePaths, record: Path, claims: Mapping[Path, Claim], runs: Iterable[str]) -> str | None:
     """Give the run that *record* is of; what a whole step left is named after its run."""
     claim = claims.get(paths.session_dir(record.stem if record.suffix in (".db", ".patch") else record.name))
-    return claim.run if claim else next((run for run in runs if record.name.startswith(f"{run}-")), None)
+    return claim.run if claim else next((run for run in runs if record.name.startswith((f"{run}-", f"{run}."))), None)
 
 
 def _is_over(paths: StatePaths, run: str, gone: Container[Path]) -> bool:
@@ -145,7 +145,8 @@ async def _filter_needed(
     busy = {path.stem for path in list_locks(paths)}
     ended = [finding for finding in noted if not belongs_to(paths.session_dir(finding.path.stem), claims, busy)]
     # The artifacts of a whole step are named after its run.
-    ended = [finding for finding in ended if not any(finding.path.name.startswith(f"{run}-") for run in busy)]
+    names = tuple(f"{run}{mark}" for run in busy for mark in "-.")
+    ended = [finding for finding in ended if not finding.path.name.startswith(names)]
     return [
         finding
         for finding in ended

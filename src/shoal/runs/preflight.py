@@ -261,6 +261,16 @@ def assert_budgets(plan: Plan, adapters: Mapping[str, Adapter]) -> None:
             raise Unavailable(whose, why, remedy)
 
 
+def assert_recordable(plan: Plan, adapters: Mapping[str, Adapter]) -> None:
+    """Refuse to record or replay an agent that asks its model past the gateway."""
+    for step in plan.working:
+        adapter = adapters[step.name]
+        is_counted = NETWORKS[network_of(step.task, adapter)].has_listener
+        if step.task.agent.mind is not None or (adapter.client is not None and not is_counted):
+            why = f"the step {step.name} asks its model without the gateway, which records"
+            raise Unavailable("a recording", why, "give that agent `network: gateway`")
+
+
 def budget_notes(plan: Plan) -> tuple[str, ...]:
     """Say what all agents together may spend, and by which prices that is counted."""
     if plan.budget is None and not any(step.task.budgets for step in plan.working):

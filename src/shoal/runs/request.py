@@ -57,6 +57,10 @@ class RunRequest:
     """Whether to try again to import work that could not be kept, however often that failed before."""
     resume: Resume | None = None
     """How *run* is resumed, and which results are kept."""
+    is_recorded: bool = False
+    """Whether what agents and their models say to each other is recorded."""
+    replay: str | None = None
+    """The recorded run whose models' answers this one gets."""
     base: str | None = None
     strategy: str = "auto"
     sandbox: str = "bubblewrap"

@@ -41,8 +41,8 @@ class Ending(Enum):
     DONE = "done"
     """It reported its own end, did not exit, and was ended."""
     STALL = "stall"
-    BUDGET = "budget"
-    """A budget is reached: it was refused its next request to a model."""
+    REFUSED = "refused"
+    """It was refused its next request to a model: its budget is reached, or a replay diverged."""
     NO_GATEWAY = "no gateway"
     """The process that asked its model has ended."""
 
@@ -238,8 +238,9 @@ async def run_process(session: Session, talk: InteractiveReader | None = None) -
             nothing = AgentEnd(ending=Ending.LIMIT, exit=Exit(code=None, signal=None), log=session.log)
             return replace(nothing, limit=BUDGET, failure=model.why_stopped)
         ended = await _run_with_model(session, talk, model)
-    if model.why_stopped is not None and (ended.failure or ended.ending in (Ending.BUDGET, Ending.STALL)):
-        ended = replace(ended, ending=Ending.LIMIT, limit=BUDGET, failure=model.why_stopped)
+    if model.why_stopped is not None and (ended.failure or ended.ending in (Ending.REFUSED, Ending.STALL)):
+        ended = replace(ended, failure=model.why_stopped)
+        ended = replace(ended, ending=Ending.LIMIT, limit=BUDGET) if model.is_over_budget else ended
     usage, notes = model.merge_usage(ended.usage)
     return replace(ended, usage=usage, notes=(*ended.notes, *notes), is_metered=model.answers > 0)
 
@@ -275,7 +276,7 @@ async def _run_with_model(session: Session, talk: InteractiveReader | None, mode
             ) as sandboxed:
                 endings = _list_endings(worker, output, group, bounds.clock, is_talk=talk is not None) if output else {}
                 if model.lost is not None:
-                    endings |= {Ending.NO_GATEWAY: model.lost.wait(), Ending.BUDGET: model.over_budget.wait()}
+                    endings |= {Ending.NO_GATEWAY: model.lost.wait(), Ending.REFUSED: model.refused.wait()}
                 watch = talk.watch if talk else watch_process
                 with session.control.hold_group(group):
                     seen = await watch(sandboxed, bounds, worker.seconds, session.stop, context.grace, endings)

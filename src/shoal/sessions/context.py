@@ -12,7 +12,7 @@ from shoal.git.closure import OnGather
 from shoal.limits.guard import Guard
 from shoal.limits.kind import Enforcer
 from shoal.model.executable_files import ExecutableRules
-from shoal.model.gateway import Upstream
+from shoal.model.gateway import Recording, Upstream
 from shoal.model.limits import WORK_BOUNDS, WorkBounds
 from shoal.model.masking import Mask
 from shoal.model.policy import Bind, Layers, Network, Policy
@@ -76,6 +76,8 @@ class RunContext:
     on_gather: OnGather | None = field(default=None, repr=False)
     gateway: Gateway | None = field(default=None, repr=False)
     """The way of agents on `network: gateway` to their models; its processes run once an agent needs them."""
+    recording: Recording | None = None
+    """Where what agents ask their models is recorded, or answered from; `None` in most runs."""
     budgets: BudgetBook = field(default_factory=BudgetBook, repr=False)
     """What may be spent on models, and what was."""
     upstreams: tuple[Upstream, ...] = field(default=(), repr=False)

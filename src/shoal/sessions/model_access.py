@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from shoal.gateway.upstreams import WITHHELD, find_upstreams
 from shoal.model.activity import Act, Activity
 from shoal.model.budget import ScopedBudget, Spending
 from shoal.model.events import PermissionDecided
-from shoal.model.gateway import GatewayAccess, ModelAnswered, SessionOrder, Upstream
+from shoal.model.gateway import GatewayAccess, ModelAnswered, Recording, SessionOrder, Upstream
 from shoal.model.policy import NETWORKS, Network, Policy
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import sum_usage
@@ -31,6 +32,7 @@ from shoal.sessions.worker import Session
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 TOLD_AGAIN_SECONDS = 5.0
 """After which the gateway has told again that it holds a request back."""
+NOT_PLAIN = re.compile(r"[^A-Za-z0-9]")
 NOTICEABLE = 0.02
 """By how much a client's own count may differ from the one on the wire before that is noted."""
 
@@ -122,9 +124,11 @@ class ModelAccess:
     answers: int = 0
     usage: dict[str, float] = field(default_factory=dict)
     unpriced: frozenset[str] = frozenset()
-    over_budget: asyncio.Event = field(default_factory=asyncio.Event)
+    refused: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the gateway refused a request for good."""
     why_stopped: str | None = None
-    """Which budget is reached, once it refused a request."""
+    """Which budget is reached, or where a replay diverged."""
+    is_over_budget: bool = True
     log: ActivityLog | None = None
     """Where it is shown that the agent waits for its model, which is no stall."""
 
@@ -162,9 +166,10 @@ class ModelAccess:
         if message["event"] == "waiting" and self.log is not None:
             why = f"waiting for the rate limit of {message['upstream']}"
             self.log.act(Activity(act=Act.RETRY, text=why, seconds=message["seconds"] + TOLD_AGAIN_SECONDS))
-        if message["event"] == "budget":
-            self.why_stopped = message["why"]
-            self.over_budget.set()
+        if message["event"] in ("budget", "divergence"):
+            self.is_over_budget = message["event"] == "budget"
+            self.why_stopped = self.why_stopped or self.session.context.mask.text(message["why"])
+            self.refused.set()
         if message["event"] == "exchange":
             if message["spent"] is not None:
                 spent = Spending.of(message["spent"])
@@ -258,6 +263,23 @@ def _session_budgets(session: Session) -> list[ScopedBudget]:
     return book.budgets(scopes)
 
 
+def _session_recording(session: Session) -> Recording | None:
+    """Say where the session is recorded, by a name that it has in every run of the same plan."""
+    context, worker = session.context, session.worker
+    if context.recording is None:
+        return None
+    home = str(context.repository.home)
+    literals = {
+        NOT_PLAIN.sub("-", home): "<repository>",  # as clients name folders of their own after it
+        home: "<repository>",
+        context.run: "<run>",
+        session.id: "<session>",
+        worker.branch: "<branch>",
+    }
+    secrets = {name: value for values in worker.task.secret_values for name, value in values.items()}
+    return replace(context.recording, key=worker.key, literals=literals, secrets=secrets)
+
+
 @contextlib.asynccontextmanager
 async def open_model(session: Session, network: Network) -> AsyncIterator[ModelAccess]:
     """Let the programs of a session ask its models, if it is on the gateway."""
@@ -277,6 +299,7 @@ async def open_model(session: Session, network: Network) -> AsyncIterator[ModelA
         scopes=spending_scopes(session),
         budgets=tuple(budget.document() for budget in budgets),
         grants=worker.task.permitted.provider_tools or (),
+        recording=_session_recording(session),
     )
     if (reached := context.budgets.find_reached(order.scopes)) is not None:
         model.why_stopped = reached.why_stopped

@@ -255,6 +255,7 @@ def agent_command(
     )
     env = {
         **NETWORKS[policy.network].env,
+        **context.repository.identity.dates,
         **environment(session, tuple(dict.fromkeys((*tools.path, *workspace.search)))),
         **invocation.env,
         **client_variables(worker.task, worker.adapter, context.environ),

@@ -133,6 +133,7 @@ def _command(
         "GIT_AUTHOR_EMAIL": who.email,
         "GIT_COMMITTER_NAME": who.name,
         "GIT_COMMITTER_EMAIL": who.email,
+        **who.dates,
         "WS": str(workspace.path),
         "CHANGES": str(workspace.changes),
         "BASE": context.base.commit,

@@ -216,7 +216,7 @@ async def import_work(session: Session) -> KeptWork:
     workspace.keep = True
     client = worker.adapter.client
     request = SealRequest(
-        message=worker.message(context.mask.text),
+        message=worker.message(context.mask.text, is_repeatable=context.recording is not None),
         has_history=session.has_history(),
         scratch_files=client.scratch_files if client else (),
     )

@@ -125,10 +125,19 @@ class WorkerSpec:
         """Its limits."""
         return self.task.limits or ResourceLimits.default()
 
-    def message(self, masked: Callable[[str], str]) -> str:
-        """Return the message of the sealing commit; masked before it is cut, or half of a secret could remain."""
+    def message(self, masked: Callable[[str], str], *, is_repeatable: bool = False) -> str:
+        """Return the message of the sealing commit; masked before it is cut, or half of a secret could remain.
+
+        One that *is_repeatable* is the same in a replay: it names the worker instead of the session.
+        """
         subject = " ".join(masked(self.task.title or self.task.prompt).split())[:72]
-        return f"{self.step}: {subject or 'work of an agent'}\n\nShoal-Session: {self.session}\n"
+        name = f"Shoal-Worker: {self.key}" if is_repeatable else f"Shoal-Session: {self.session}"
+        return f"{self.step}: {subject or 'work of an agent'}\n\n{name}\n"
+
+    @property
+    def key(self) -> str:
+        """Name it as in every run of the same plan: step, worker, visit and attempt."""
+        return f"{self.step}/worker_{self.index}/{self.visit}.{self.attempt}"
 
     @property
     def seconds(self) -> float | None:

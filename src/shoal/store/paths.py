@@ -82,6 +82,10 @@ class StatePaths:
         """The folder of runs' results: artifacts and patches."""
         return self.root / "results"
 
+    def recording(self, run: str) -> Path:
+        """Return the folder of what the agents of *run* and their models said to each other."""
+        return self.results / component(f"{run}.recording")
+
     @functools.cached_property
     def runs(self) -> Path:
         """The folder of the runs' locks and output."""
