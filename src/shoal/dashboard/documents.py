@@ -48,7 +48,7 @@ def run_card(site: str, run: RunState, progress: RunProgress | None = None) -> D
         "prompt": next((worker.prompt for worker in workers if worker.prompt), "")[:MAX_PROMPT_CHARS],
         "column": column(run, summary),
         "gates": [_gate(step) for step in run.waiting],
-        "overlaps": len(run.overlaps),
+        "overlaps": sum(overlap.step is None for overlap in run.overlaps),  # the others are alternatives
         "merged": None if run.merge is None else run.merge.commit,
         "deliveries": {into: delivery.status.value for into, delivery in run.deliveries.items()},
     }

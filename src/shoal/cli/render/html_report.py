@@ -2,14 +2,15 @@
 
 import html
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal import __version__
 from shoal.cli.output import escape
-from shoal.cli.render.columns import count, seconds, tone
-from shoal.cli.render.overlaps import verdict
-from shoal.cli.render.patch import split_patch
+from shoal.cli.render.columns import count, seconds, some, tone
+from shoal.cli.render.overlaps import find_shared_files
+from shoal.cli.render.patch import PatchLine, split_patch
 from shoal.cli.render.report import remarks, setting_lines, step_remarks, summary
 from shoal.cli.render.resource_plots import cpu_text, disk_text, memory_text, plot_svg
 from shoal.cli.render.timeline import LEGEND, MAX_LANES, timeline_svg
@@ -18,7 +19,8 @@ from shoal.store.reader import SampleAt
 from shoal.store.timeline import Lane, Point, cpu_points, disk_points, memory_points
 
 MAX_AGENTS = 1000
-MAX_OVERLAPS = 100
+MAX_FILES = 100
+MAX_NAMES = 8
 MAX_REASON_CHARS = 4000
 MAX_LINE_CHARS = 1000
 
@@ -38,10 +40,15 @@ td.number,th,td[class],tfoot td{white-space:nowrap}
 pre{background:var(--soft);padding:.7rem;margin:.3rem 0;overflow-x:auto;white-space:pre;border-radius:4px}
 pre.wrap{white-space:pre-wrap}summary{cursor:pointer;padding:.2rem 0}ul{margin:.3rem 0;padding-left:1.2rem}
 .dim{color:var(--dim)}.good{color:var(--good)}.bad{color:var(--bad)}.warn{color:var(--warn)}.mark{color:var(--mark)}
-.bold{font-weight:600}svg{width:100%;min-width:40rem;height:auto;font:11px system-ui,sans-serif}
+.bold{font-weight:600}td:first-child{min-width:14rem}
+svg.bar{min-width:0;margin-top:.7rem}svg .good{fill:var(--good)}svg .rest{fill:var(--idle)}
+pre .good,pre .bad{display:inline-block;min-width:100%}
+pre .good{background:color-mix(in srgb,var(--good) 13%,transparent)}
+pre .bad{background:color-mix(in srgb,var(--bad) 12%,transparent)}
+svg{width:100%;min-width:40rem;height:auto;font:11px system-ui,sans-serif}
 svg text{fill:var(--fg)}svg .axis{fill:var(--dim)}svg .grid{stroke:var(--line)}
 .queue{fill:var(--line)}.setup{fill:var(--idle)}.run{fill:var(--mark);opacity:.75}.wait{fill:var(--warn)}
-.seal,.check{fill:var(--good);opacity:.6}.call{fill:var(--fg)}svg .bad{fill:var(--bad)}
+.seal,.check{fill:var(--good);opacity:.6}.call{fill:var(--fg);opacity:.45}svg .bad{fill:var(--bad)}
 svg.plot{display:block;width:220px;min-width:0;height:40px}
 svg.plot polyline{fill:none;stroke:var(--mark);stroke-width:1.5}svg.plot polygon{fill:var(--mark);opacity:.15}
 .key{display:inline-block;margin-right:1rem}.key svg{width:10px;min-width:0;height:10px;margin-right:.3rem}
@@ -88,19 +95,31 @@ def safe(text: str) -> str:
     return html.escape(escape(text, keep="\n\t"))
 
 
-def _plain(text: str, _colour: str) -> str:
-    return text
-
-
 def _head(content: PageContent) -> Iterator[str]:
     report = content.report
     yield f"{HEAD}\n<title>{safe(report.run)} · {report.status.value}</title>\n<style>{STYLE}</style></head><body>"
     status = f'<span class="{tone(report.status)}">{report.status.value}</span>'
     yield f"<header><h1>{safe(report.run)} {status}</h1>"
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(content.started_at))
-    yield f'<p>{safe(summary(report))} <span class="dim">· started {when}</span></p></header><main>'
+    yield f'<p>{safe(summary(report))} <span class="dim">· started {when}</span></p>'
+    yield from _shares(report)
+    yield "</header><main>"
     if report.error is not None:
         yield f'<pre class="wrap bad">{safe(report.error[:MAX_REASON_CHARS])}</pre>'
+
+
+def _shares(report: RunReport) -> Iterator[str]:
+    """Draw how many agents succeeded, failed and did neither, as parts of a bar."""
+    tones = Counter(tone(worker.status) for step in report.steps for worker in step.worker_results)
+    good, bad = tones["good"], tones["bad"]
+    left = 0.0
+    yield '<svg class="bar" viewBox="0 0 1000 6">'
+    for kind, number in (("good", good), ("bad", bad), ("rest", tones.total() - good - bad)):
+        width = 1000 * number / max(1, tones.total())
+        if number:
+            yield f'<rect class="{kind}" x="{left:.1f}" y="0" width="{max(1.0, width - 2):.1f}" height="6"/>'
+        left += width
+    yield "</svg>"
 
 
 def _agents(report: RunReport) -> Iterator[str]:
@@ -202,14 +221,21 @@ def _steps(report: RunReport) -> Iterator[str]:
 
 
 def _overlaps(report: RunReport) -> Iterator[str]:
-    pairs = [overlap for overlap in report.overlaps if overlap.step is None]  # the others are alternatives
-    if not pairs:
+    shared = find_shared_files(
+        [overlap for overlap in report.overlaps if overlap.step is None]
+    )  # the others: alternatives
+    if not shared:
         return
-    yield f"<h2>Overlaps</h2><p>{count(len(pairs), 'pair')} of sessions changed the same files.</p>"
-    shown = pairs[:MAX_OVERLAPS]
-    yield _list(f"{overlap.one} and {overlap.other}: {verdict(overlap, _plain)}" for overlap in shown)
-    if len(pairs) > MAX_OVERLAPS:
-        yield f"<p>… and {len(pairs) - MAX_OVERLAPS} more</p>"
+    yield f"<h2>Overlaps</h2><p>{count(len(shared), 'file')} changed by more than one agent.</p>"
+    yield '<div class="wide"><table><thead><tr><th>file</th><th></th><th class="number">agents</th><th>who</th></tr>'
+    yield "</thead><tbody>"
+    for file in shared[:MAX_FILES]:
+        verdict = '<td class="bad">conflict</td>' if file.is_in_conflict else '<td class="dim">merges by itself</td>'
+        yield f'<tr><td class="mono">{safe(file.path)}</td>{verdict}{_cell(str(len(file.sessions)))}'
+        yield f"<td>{safe(some(file.sessions, MAX_NAMES))}</td></tr>"
+    yield "</tbody></table></div>"
+    if len(shared) > MAX_FILES:
+        yield f"<p>… and {count(len(shared) - MAX_FILES, 'more file')}</p>"
 
 
 def _notes(report: RunReport) -> Iterator[str]:
@@ -227,17 +253,23 @@ def _diffs(diffs: Mapping[str, AgentDiff]) -> Iterator[str]:
         if diff.omission:
             yield f'<p>{name}: <span class="dim">{safe(diff.omission)}</span></p>'
             continue
-        yield f"<details><summary>{name}</summary><pre>{_patch(diff.patch)}</pre>"
+        lines = list(split_patch(diff.patch))
+        yield f"<details><summary>{name} {_size(lines)}</summary><pre>{_patch(lines)}</pre>"
         cut = f"The rest is not shown; `shoal diff {session}` prints it."
         yield f"<p>{safe(cut)}</p></details>" if diff.is_cut else "</details>"
 
 
-def _patch(patch: bytes) -> str:
-    lines = (
-        (line.colour, safe(line.text[:MAX_LINE_CHARS] + ("…" if len(line.text) > MAX_LINE_CHARS else "")))
-        for line in split_patch(patch)
+def _size(lines: Sequence[PatchLine]) -> str:
+    added, removed = (sum(line.colour == colour for line in lines) for colour in ("good", "bad"))
+    return f'<span class="good">+{added:,}</span> <span class="bad">−{removed:,}</span>'
+
+
+def _patch(lines: Sequence[PatchLine]) -> str:
+    return "\n".join(
+        f'<span class="{line.colour}">{shown}</span>' if line.colour else shown
+        for line in lines
+        for shown in (safe(line.text[:MAX_LINE_CHARS] + ("…" if len(line.text) > MAX_LINE_CHARS else "")),)
     )
-    return "\n".join(f'<span class="{colour}">{text}</span>' if colour else text for colour, text in lines)
 
 
 def _foot() -> str:

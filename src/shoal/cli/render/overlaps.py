@@ -1,6 +1,7 @@
 """Sessions that changed the same files: a line for each pair during a run, a table at its end."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from shoal.cli.output import Paint, escape
 from shoal.cli.render.columns import columns, count, heading, join_cells, some
@@ -74,8 +75,17 @@ def overlap_lines(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
     yield from _file_lines([overlap for overlap in overlaps if overlap.step is None], paint)
 
 
-def _file_lines(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
-    """Yield a line for each file: who changed it, and whether their changes conflict."""
+@dataclass(frozen=True, slots=True)
+class SharedFile:
+    """A file that more than one session changed."""
+
+    path: str
+    sessions: tuple[str, ...]
+    is_in_conflict: bool
+
+
+def find_shared_files(overlaps: Sequence[Overlap]) -> list[SharedFile]:
+    """List the files that several sessions changed, those in conflict first."""
     sessions: dict[str, dict[str, None]] = {}
     conflicts: set[str] = set()
     for overlap in overlaps:
@@ -83,17 +93,23 @@ def _file_lines(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
         conflicts.update(clashing)
         for path in (*overlap.paths, *clashing):
             sessions.setdefault(path, {}).update({overlap.one: None, overlap.other: None})
-    if not sessions:
+    found = [SharedFile(path, tuple(names), path in conflicts) for path, names in sessions.items()]
+    return sorted(found, key=lambda file: (not file.is_in_conflict, file.path))
+
+
+def _file_lines(overlaps: Sequence[Overlap], paint: Paint) -> Iterator[str]:
+    """Yield a line for each file: who changed it, and whether their changes conflict."""
+    shared = find_shared_files(overlaps)
+    if not shared:
         return
-    files = count(len(sessions), "file")
-    clash = f", {count(len(conflicts), 'conflict')}" if conflicts else ", no conflict"
-    yield f"{paint('overlap:', 'warn')} {files} changed by more than one agent{clash} {LEGEND}"
-    ordered = sorted(sessions, key=lambda path: (path not in conflicts, path))
-    for path in ordered[:MAX_FILES]:
-        mark = paint("x", "bad") if path in conflicts else paint("~", "warn")
-        yield f"{INDENT}{mark} {escape(path)}: {some(list(sessions[path]), MAX_NAMES)}"
-    if len(ordered) > MAX_FILES:
-        yield f"{INDENT}… and {count(len(ordered) - MAX_FILES, 'more file')}"
+    conflicts = sum(file.is_in_conflict for file in shared)
+    clash = f", {count(conflicts, 'conflict')}" if conflicts else ", no conflict"
+    yield f"{paint('overlap:', 'warn')} {count(len(shared), 'file')} changed by more than one agent{clash} {LEGEND}"
+    for file in shared[:MAX_FILES]:
+        mark = paint("x", "bad") if file.is_in_conflict else paint("~", "warn")
+        yield f"{INDENT}{mark} {escape(file.path)}: {some(list(file.sessions), MAX_NAMES)}"
+    if len(shared) > MAX_FILES:
+        yield f"{INDENT}… and {count(len(shared) - MAX_FILES, 'more file')}"
 
 
 def _siblings(step: str, overlaps: Sequence[Overlap]) -> str:

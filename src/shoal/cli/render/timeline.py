@@ -56,17 +56,20 @@ def _place(at: float, axis: tuple[float, float]) -> float:
 
 def _bar(span: Span, status: str, top: int, axis: tuple[float, float]) -> str:
     left, right = _place(span.start, axis), _place(span.end, axis)
+    top, height = (top + 9, 2) if span.kind == "queue" else (top + 4, 12)
     label = f"{dict(LEGEND)[span.kind]}, {seconds(max(0.0, span.end - span.start))}"
     title = html.escape(f"{label}; {status}" if status else label)
     return (
-        f'<rect class="{span.kind}" x="{left:.1f}" y="{top + 4}" width="{max(right - left, 0.5):.1f}" height="12">'
+        f'<rect class="{span.kind}" x="{left:.1f}" y="{top}" width="{max(right - left, 0.5):.1f}" height="{height}">'
         f"<title>{title}</title></rect>"
     )
 
 
 def _mark(tick: Tick, top: int, axis: tuple[float, float]) -> str:
-    x = _place(tick.at, axis)
-    title = html.escape(escape(flat(tick.text)[:TEXT_CHARS]))
-    return (
-        f'<rect class="{tick.kind}" x="{x - 1:.1f}" y="{top + 2}" width="2" height="16"><title>{title}</title></rect>'
-    )
+    x, title = _place(tick.at, axis), html.escape(escape(flat(tick.text)[:TEXT_CHARS]))
+    if tick.kind == "bad":
+        place = f'x="{x - 1:.1f}" y="{top + 2}" width="2" height="16"'
+    else:
+        width = max(1.0, _place(tick.at + tick.took, axis) - x - 0.5)
+        place = f'x="{x:.1f}" y="{top + 7}" width="{width:.1f}" height="6"'
+    return f'<rect class="{tick.kind}" {place}><title>{title}</title></rect>'

@@ -22,7 +22,7 @@ export function Agents({place, run, sessions, now, go, link}) {
     } else return false;
     return true;
   });
-  const overlapping = new Set(run.overlap_pairs.flatMap((pair) => pair.sessions));
+  const overlapping = new Set(run.overlap_pairs.filter((pair) => !pair.step).flatMap((pair) => pair.sessions));
   const gap = (rows) => rows > 0 && html`<tr aria-hidden="true" style=${{height: `${rows * high}px`}}></tr>`;
   if (!every.length) return html`<p class="box dim">${run.ended ? "No agent was started." : "No agent has started yet."}</p>`;
   return html`<div class="tools" role="group" aria-label="Which agents">${GROUPS.map(([name, isIn]) => {

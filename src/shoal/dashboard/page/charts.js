@@ -61,7 +61,7 @@ export function Matrix({place, run, sessions, link}) {
   const order = sessions.map((row) => row.session).filter((name) => found.has(name));
   const names = order.length <= MOST ? order : order.sort((a, b) => found.get(b) - found.get(a)).slice(0, MOST);
   const known = new Map(pairs.flatMap((pair) => [[pair.sessions.join("\n"), pair], [pair.sessions.slice().reverse().join("\n"), pair]]));
-  return html`<div class="box"><p class="dim">How many files each two agents both changed. <span class="bad">Red</span>: the changes conflict. Choose a number to compare the two.</p>
+  return html`<div class="box"><p class="dim">How many files each two agents both changed. <span class="bad">Red</span>: the changes conflict. Grey: workers of one step, which did the same task. Choose a number to compare the two.</p>
     ${names.length < order.length && html`<p class="warn">Shown are the ${MOST} agents with the most overlaps, of ${order.length}.</p>`}
     <div class="scroll" tabindex="0" role="region" aria-label="Overlaps"><table class="matrix"><thead><tr><td></td>
       ${names.map((name, index) => html`<th scope="col" title=${clean(name)}>${index + 1}</th>`)}</tr></thead><tbody>
@@ -74,7 +74,7 @@ export function Matrix({place, run, sessions, link}) {
 function Cell({place, link, name, other, pair}) {
   if (!pair) return html`<td class=${name === other ? "same" : ""}></td>`;
   const label = `${clean(name)} and ${clean(other)}: ${pair.files} ${pair.files === 1 ? "file" : "files"}${pair.conflicts.length ? ", in conflict" : ""}`;
-  return html`<td class=${pair.conflicts.length ? "bad" : "warn"}><a aria-label=${label} title=${clean(pair.paths.join("\n"))} ...${link({...place, session: name, view: "diff", other})}>${pair.files}</a></td>`;
+  return html`<td class=${pair.step ? "peer" : pair.conflicts.length ? "bad" : "warn"}><a aria-label=${label} title=${clean(pair.paths.join("\n"))} ...${link({...place, session: name, view: "diff", other})}>${pair.files}</a></td>`;
 }
 
 function byFile(pairs) {
