@@ -1,4 +1,4 @@
-"""What all tests share: coroutine tests run on a fresh loop, and scratch repositories are real ones."""
+"""Shared by all tests: coroutine tests run on a fresh loop, and scratch repositories are real ones."""
 
 import asyncio
 import atexit
@@ -22,24 +22,24 @@ BEFORE = pytest.StashKey[set[Path]]()
 DEEP_SECONDS = 400
 TEMPLATES: list[Path] = []
 
-# A program that is started a thousand times should not be compiled a thousand times.
+# Compile once a program that is started a thousand times.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# The list of a user's repositories is not that of the tests'.
+# The tests' list of the user's repositories is not the real one.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="shoal-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
-# Under nohup, or in the background of a shell, these are ignored, and would be by all that the tests start.
+# Under nohup, or in the background of a shell, these are ignored, and would be in everything that the tests start.
 for number in (signal.SIGHUP, signal.SIGQUIT):
     signal.signal(number, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What is imported stays, so nobody need look through it for garbage: neither now nor, once it is set aside, later.
+# Imported modules stay, so the garbage collector need not scan them, now or later.
 gc.disable()
 
 
-# How long an example takes says more about the machine than about us.
-# Half of the usual examples: each run draws others, and eight minutes are for all.
+# The time of an example says more about the machine than about us.
+# Half of the usual examples: each run draws others, and all tests share eight minutes.
 settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
 
@@ -52,13 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Set what was imported aside, and collect the garbage of the tests alone."""
+    """Freeze what was imported, so that only the tests' garbage is collected."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Remember what lies outside."""
+    """Remember what exists outside."""
     session.config.stash[BEFORE] = outside.planted()
 
 
@@ -78,7 +78,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have a place for repositories to copy."""
+    """Hold a folder with repositories to copy."""
     TEMPLATES.append(tmp_path_factory.mktemp("templates"))
     yield
     TEMPLATES.clear()
@@ -96,7 +96,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def git(repo: Path, *args: str, **env: str) -> str:
-    """Run git as the user would, with a fixed identity, and return what it says."""
+    """Run git like the user, with a fixed identity, and return its output."""
     identity = {
         "GIT_AUTHOR_NAME": "Ada",
         "GIT_AUTHOR_EMAIL": "ada@example.org",
@@ -114,7 +114,7 @@ def git(repo: Path, *args: str, **env: str) -> str:
 
 
 def make_repo(path: Path, files: int = 5, **init: str) -> Path:
-    """Make a repository with so many small files and one commit on `main`."""
+    """Make a repository of many small files with one commit on `main`."""
     template = TEMPLATES[0] / "-".join(["repo", str(files), *init.values()])
     if not template.exists():
         _made(template, files, *init.values())

@@ -1,4 +1,4 @@
-"""What the tests of clients share: a task, a place, and lines as a client or a liar could write them."""
+"""Shared by the tests of clients: a task, paths, and lines as a client or a liar could print them."""
 
 import json
 from collections.abc import Iterable

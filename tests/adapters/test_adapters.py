@@ -1,4 +1,4 @@
-"""Kinds of agent: what command a task becomes, and what the scripted agent does when it is run."""
+"""Kinds of agent: the command for a task, and what the scripted agent does."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def task(**spec: str | tuple[str, ...]) -> ResolvedTask:
 
 
 def ran(actions: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the actions, written as YAML, as the engine would, only without a wall."""
+    """Run the actions, written as YAML, like a session, but without a sandbox."""
     made = adapter("scripted", this_host()).invocation(task(script=script(actions, "s.yaml")), NOWHERE)
     return subprocess.run(made.argv, cwd=cwd, input=made.stdin.decode(), capture_output=True, text=True, check=False)
 

@@ -1,4 +1,4 @@
-"""aider: the command that a task becomes, and what is read from lines that it really said."""
+"""aider: the command for a task, and the parsing of recorded lines."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a task becomes to Claude Code, Codex and goose: arguments, settings and rules of their own."""
+"""The commands for Claude Code, Codex and goose: arguments, settings and rules."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""Copilot CLI: the command that a task becomes, and what is read from lines that it really said."""
+"""Copilot CLI: the command for a task, and the parsing of recorded lines."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Gemini CLI: the command that a task becomes, and what is read from lines that it really said."""
+"""Gemini CLI: the command for a task, and the parsing of recorded lines."""
 
 import json
 import re

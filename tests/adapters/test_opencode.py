@@ -1,4 +1,4 @@
-"""opencode: the command that a task becomes, and what is read from lines that it really said."""
+"""opencode: the command for a task, and the parsing of recorded lines."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The scripted agent keeps to the tool rules that it is given, as the model reads them."""
+"""The scripted agent obeys its tool rules, as the model reads them."""
 
 import json
 import runpy

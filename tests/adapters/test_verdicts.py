@@ -1,4 +1,4 @@
-"""What readers make of what clients said in real runs, whatever their exit codes were."""
+"""What readers conclude from recorded client output, whatever the exit code."""
 
 import json
 from collections.abc import Callable

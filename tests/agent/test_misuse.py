@@ -1,4 +1,4 @@
-"""What a program gets wrong is told in a sentence, at once, and what was cut off is asked for again."""
+"""Mistakes of a program are reported in a sentence at once, and an interrupted turn can be repeated."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Several prompts at once: forks, the window, outcomes, and what is given back to the base."""
+"""Several prompts at once: forks, the window, outcomes, and what the base gets back."""
 
 import asyncio
 import contextlib

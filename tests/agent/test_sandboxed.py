@@ -1,4 +1,4 @@
-"""The sandboxed tools, against a real session behind the real wall."""
+"""The sandboxed tools, in a real session in the real sandbox."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

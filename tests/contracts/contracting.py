@@ -1,4 +1,4 @@
-"""Committed work laid on a bench, as a session does it, and contracts held against it for real."""
+"""Committed work on a bench, as in a session, and contracts checked against it for real."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Contracts on files: what has to be there, what has to be changed, and tests that may not be taken away."""
+"""Contracts about files: files that must exist, files that must change, and tests that may not be deleted."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Contracts on JSON: it fits its schema or is not met, whatever the agent wrote, and nothing is fetched."""
+"""Contracts about JSON: it matches its schema or not, whatever the agent wrote, and nothing is fetched."""
 
 from dataclasses import replace
 from pathlib import Path

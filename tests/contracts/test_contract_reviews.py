@@ -1,4 +1,4 @@
-"""Contracts that another agent judges: it sees the work, and only a clear pass is one."""
+"""Contracts judged by another agent: it sees the work, and only a clear pass counts."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What agents wrote, read for contracts: verdicts, paths and test files that do their worst."""
+"""Agents' text, parsed for contracts: hostile verdicts, paths and test files."""
 
 import asyncio
 import json

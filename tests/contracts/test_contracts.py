@@ -1,4 +1,4 @@
-"""Contracts held against committed work: commands in real boxes that do their worst, and all are asked."""
+"""Contracts checked against committed work: hostile commands in real sandboxes, and all contracts are checked."""
 
 import asyncio
 import os

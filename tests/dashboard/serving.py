@@ -1,4 +1,4 @@
-"""`shoal serve` as a process of its own, and what asks it: plain HTTP, with nothing that a browser adds."""
+"""`shoal serve` as a process of its own, and plain HTTP requests to it, without what a browser adds."""
 
 import contextlib
 import http.client

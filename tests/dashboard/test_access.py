@@ -1,4 +1,4 @@
-"""Who may use the dashboard: nobody without its link, no other page, and nobody by another name."""
+"""Who may use the dashboard: nobody without its link, no other page, and only by the right host name."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The page of a run with 200 agents and 100,000 events: there at once, small, and no burden on the run."""
+"""The page of a run with 200 agents and 100,000 events: fast, small, and no burden on the run."""
 
 import subprocess
 import sys

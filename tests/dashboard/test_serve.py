@@ -1,4 +1,4 @@
-"""What the page is sent while a run goes on, and what its buttons do."""
+"""What the page receives during a run, and what its buttons do."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The doctor's attacks must be able to succeed: behind no wall, and behind walls with one hole each."""
+"""The doctor's attacks must be able to succeed: without a sandbox, and in sandboxes with one hole each."""
 
 import contextlib
 import os
@@ -63,7 +63,7 @@ def finding(findings: tuple[Finding, ...], name: str) -> Finding:
 
 @dataclass(frozen=True)
 class Weakened:
-    """A real wall, with a policy that somebody got wrong."""
+    """A real sandbox with a wrong policy."""
 
     wall: Sandbox
     weaker: Callable[[Policy], Policy]
@@ -82,7 +82,7 @@ class Weakened:
 
 @dataclass(frozen=True)
 class Shell:
-    """A wall that only says that it stands, with the host's environment and nobody who ends what is left."""
+    """A sandbox that only claims to work, with the host's environment, and that ends no survivors."""
 
     env: bool = False
     name: str = "shell"
@@ -124,7 +124,7 @@ async def test_the_fallback_has_only_the_gaps_it_is_known_for(repo: Path, tmp_pa
 
 
 async def test_without_a_wall_every_escape_succeeds_but_that_of_survivors(repo: Path, tmp_path: Path) -> None:
-    """So each of them can fail; what is left running is ended without any wall, too."""
+    """So each of them can fail; what is left running is ended even without a sandbox."""
     async with on(repo, "none") as context:
         found = await try_escapes(context, tmp_path / "b", needed=True)
 
@@ -201,7 +201,7 @@ async def test_a_wall_that_does_not_come_up_holds_nothing(repo: Path, tmp_path: 
 
 
 async def test_a_wall_that_cannot_be_had_says_what_to_install(repo: Path, tmp_path: Path) -> None:
-    refused = Unavailable("the bubblewrap wall", "there is no `bwrap` on PATH", "install it")
+    refused = Unavailable("the bubblewrap sandbox", "there is no `bwrap` on PATH", "install it")
 
     async with on(repo, "none") as context:
         tried = await check_sandbox(context, "bubblewrap", refused, tmp_path / "b", needed=True)

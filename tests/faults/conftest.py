@@ -1,4 +1,4 @@
-"""Runs that nobody killed, to which the tests of this folder compare others."""
+"""Undisturbed runs, to which the tests of this folder compare killed ones."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.faults.scene import Outcome, make_scene
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """A run that nobody killed: what it came to, how often each agent started, and the points that it passed."""
+    """A run that nobody killed: its outcome, how often each agent started, and the points that it passed."""
 
     outcome: Outcome
     starts: Counter[str]

@@ -30,7 +30,7 @@ HELD = (
     "refs/shoal/salvage/",
     "refs/shoal/import/",
 )
-"""What of ours below `refs/shoal` may stay when no run lives."""
+"""What may stay below `refs/shoal` when no run lives."""
 EMPTY = ("workspaces", "boxes", "runs", "trash", "requests")
 SESSION_KINDS = (
     "AgentStarted",

@@ -1,4 +1,4 @@
-"""Crash points: every durable effect of a command passes some, and a command can be made to die at any of them.
+"""Crash points: every durable effect of a command passes some, and a command can be killed at any of them.
 
 The product knows nothing of this. In a process that is forked for one command, the interpreter reports each change to
 the file system and each start of a process, and the doors of the ledger, of git and of mounts are wrapped. So an effect
@@ -60,7 +60,7 @@ GIT_READS = {
 
 @dataclass(frozen=True)
 class Kill:
-    """Where to die: at the *number*-th passing of the point *name*, or of any point if it has no name."""
+    """Where to die: at the *number*-th time the point *name* is passed, or any point if it has no name."""
 
     name: str | None
     number: int
@@ -68,7 +68,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Launch:
-    """One command in a repository, what it may die of, and where it writes what it passed and what it said."""
+    """One command in a repository, where it dies, and where it writes the points it passed and its output."""
 
     words: tuple[str, ...]
     repo: Path

@@ -1,4 +1,4 @@
-"""Runs that are killed and resumed: a pipeline, what its agents left outside, and what the run came to."""
+"""Runs that are killed and resumed: a pipeline, what its agents left outside, and the outcome."""
 
 import json
 from collections import Counter
@@ -30,7 +30,7 @@ VARIANTS = {
     "worktree": f"{RUNTIME}, isolation_strategy: worktree, setup: ['mkdir -p deps && echo done > deps/ready']",
     "directory": f"{RUNTIME}, isolation_strategy: directory",
 }
-"""Runs of three tasks whose agents have other sandboxes and workspaces."""
+"""Runs of three tasks whose agents have different sandboxes and workspaces."""
 
 TWELVE_TASKS = """\
 steps:
@@ -66,7 +66,7 @@ E = TypeVar("E", bound=Event)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to, without what may differ between two runs of the same plan."""
+    """The outcome of a run, without what may differ between two runs of the same plan."""
 
     code: int
     statuses: Mapping[str, str]

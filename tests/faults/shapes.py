@@ -1,4 +1,4 @@
-"""Runs of twenty tasks in every shape that a run can have."""
+"""Runs of twenty tasks in every shape of a run."""
 
 import json
 from collections.abc import Mapping

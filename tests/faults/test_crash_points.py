@@ -119,7 +119,7 @@ AFTERWARDS = (("merge", "--undo", "--yes"), ("clean",))
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("words", AFTERWARDS, ids=lambda words: str(words[0]))
 def test_every_point_of_undo_and_clean(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """Whoever is killed while undoing or cleaning says the same again, and comes to the same."""
+    """An undo or clean that was killed prints the same when repeated, and has the same outcome."""
     first = make_scene(tmp_path / "first", FOUR_TASKS)
     assert first.start(*first.words) == 0
     assert first.start(*words) == 0, first.said()

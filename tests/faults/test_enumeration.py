@@ -1,4 +1,4 @@
-"""Each durable effect of the source is passed by the scenarios that are killed, or listed here with a reason."""
+"""Each durable effect of the source is passed by a scenario that is killed, or listed here with a reason."""
 
 import ast
 import os

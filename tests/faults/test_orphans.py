@@ -1,4 +1,4 @@
-"""What a kill leaves behind is gone ten seconds after the next start, and a reboot is a kill that leaves only files."""
+"""What a kill leaves is gone ten seconds after the next start, and a reboot is a kill that leaves only files."""
 
 import contextlib
 import os

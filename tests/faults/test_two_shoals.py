@@ -1,4 +1,4 @@
-"""Two Shoals on one repository: a run has one owner, who is named to the other, and two runs do not hinder each other."""
+"""Two Shoals on one repository: a run has one owner, whom the other names, and two runs do not interfere."""
 
 import os
 import platform

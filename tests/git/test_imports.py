@@ -1,4 +1,4 @@
-"""A pack from a box is taken whole or not at all."""
+"""A pack from a sandbox is imported completely or not at all."""
 
 import asyncio
 import os

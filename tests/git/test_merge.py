@@ -1,4 +1,4 @@
-"""Merging beside the checkout: both sides or the files in conflict, and nobody's programs."""
+"""Merging outside the checkout: both sides or the conflicting files, and no programs."""
 
 import os
 import subprocess

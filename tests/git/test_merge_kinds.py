@@ -1,4 +1,4 @@
-"""Each conflict is told as what it is, with its files; and disjoint edits give one tree in any order."""
+"""Each conflict is reported with its kind and files; disjoint edits give one tree in any order."""
 
 import asyncio
 import os

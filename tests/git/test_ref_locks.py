@@ -1,4 +1,4 @@
-"""Locks on refs that another git holds are waited for, and never removed."""
+"""Refs locked by another git are waited for, and the locks never removed."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What kinds of repository are worked on, and what is said of the others."""
+"""Which kinds of repository are supported, and the errors for others."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the tests of limits share: the enforcers that can be had, a kernel made of plain files, and hogs."""
+"""Shared by the tests of limits: the available enforcers, a kernel made of plain files, and hogs."""
 
 import asyncio
 import contextlib

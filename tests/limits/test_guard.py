@@ -1,4 +1,4 @@
-"""The guard's own program: whom it ends when the process that it watches is gone, and whom it spares."""
+"""The guard's own program: what it ends when the watched process is gone, and what it leaves alone."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Real hogs: they are held, the breach has its name, nobody else is touched, and nothing is left."""
+"""Real hogs: the limits hold, the breach is named, nobody else is touched, and nothing is left."""
 
 import asyncio
 import ctypes

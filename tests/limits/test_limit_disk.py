@@ -1,4 +1,4 @@
-"""Disk use: counted as the disk has it, whatever an agent does to the tree."""
+"""Disk use: counted as the disk counts it, whatever an agent does to the tree."""
 
 import contextlib
 import os

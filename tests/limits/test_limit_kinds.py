@@ -1,4 +1,4 @@
-"""What every kind of enforcement promises, and how each of them spells it."""
+"""What every kind of enforcement promises, and how each implements it."""
 
 import os
 from dataclasses import replace

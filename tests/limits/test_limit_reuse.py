@@ -1,4 +1,4 @@
-"""A control group that nobody is in any more serves the next agent, and shows it nothing of the last one."""
+"""An empty control group is reused for the next agent, and shows it nothing of the last one."""
 
 import os
 import signal

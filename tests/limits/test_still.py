@@ -1,4 +1,4 @@
-"""Processes made to stand still: all of them, for as long as they are counted, and none that had stopped before."""
+"""Stopped processes: all of them, while they are counted, and none that was stopped before."""
 
 import asyncio
 import os

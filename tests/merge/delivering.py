@@ -1,4 +1,4 @@
-"""A branch of the user's that work is delivered to: where it is, how that ended, and a commit of their own."""
+"""A branch of the user that work is delivered to: its commit, the result, and a commit of the user."""
 
 from pathlib import Path
 

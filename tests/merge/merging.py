@@ -1,4 +1,4 @@
-"""Acting as sessions that have ended: each has a commit of its own, and a merge is done on them for real."""
+"""Commits that stand for finished sessions, and real merges of them."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ Files = Mapping[str, str | None]
 
 
 def side(repo: Path, files: Files, start: str = "main") -> str:
-    """Commit *files* (`None` deletes one) on *start*, beside the checkout, as an import from a box would."""
+    """Commit *files* (`None` deletes one) on *start*, outside the checkout, like an import from a sandbox."""
     index = {"GIT_INDEX_FILE": str(repo / ".git/side")}
     git(repo, "read-tree", start, **index)
     for name, content in files.items():

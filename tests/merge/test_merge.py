@@ -1,4 +1,4 @@
-"""Sessions come together beside the checkout, by every strategy; what conflicts is named and stops nobody."""
+"""Sessions are merged outside the checkout, by every strategy; conflicts are reported and stop nothing."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A branch of the user's moves with its working tree, or nothing is touched."""
+"""A branch of the user moves with its working tree, or nothing is touched."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Whatever the user or the machine does in the middle of a merge: no work is lost, and the same command goes on."""
+"""Whatever happens in the middle of a merge, no work is lost, and the same command continues."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Whatever agents committed and the user configured: a merge, a delivery and an undo start nobody's programs."""
+"""Whatever agents committed and the user configured: merging, delivering and undoing start no programs."""
 
 import subprocess
 from collections.abc import Callable

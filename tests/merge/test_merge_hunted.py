@@ -1,4 +1,4 @@
-"""What a hostile agent or an unlucky user could once do to a merge: each of these was found by trying it."""
+"""What a hostile agent or an unlucky user could once do to a merge; each was found by trying."""
 
 import tempfile
 import time
@@ -24,7 +24,7 @@ def status_of(done: MergeReport) -> DeliveryStatus:
 
 
 def standing_run(repo: Path) -> RunReport:
-    """A run in which `s1` stands on `s0`, which is kept back."""
+    """A run in which `s1` builds on `s0`, which is held."""
     flagged = side(repo, {".envrc": "evil\n"})
     return report(
         repo, [worker(0, flagged, executable=[".envrc"]), worker(1, side(repo, {"b": "1\n"}, flagged)), worker(2, None)]

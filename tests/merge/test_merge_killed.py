@@ -1,4 +1,4 @@
-"""A delivery that was cut off: the same command finishes it, and nothing of a person's is taken for its own."""
+"""An interrupted delivery: the same command finishes it, and never mistakes a person's changes for its own."""
 
 import asyncio
 import os

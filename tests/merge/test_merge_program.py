@@ -1,4 +1,4 @@
-"""A program merges by the names of seed 002, while its run is open and afterwards."""
+"""A program merges with the names of seed 002, during its run and afterwards."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The merge queue against the plain one: merge one, verify, keep it or put it aside."""
+"""The merge queue against a simple one: merge one, verify, keep it or leave it out."""
 
 import asyncio
 import contextlib
@@ -92,7 +92,7 @@ def members(tree: str) -> frozenset[int]:
 
 
 def plain_queue(count: int, is_good: Answer, clashes: Pairs) -> tuple[Chain, list[tuple[str, str]]]:
-    """Merge one, verify, keep it or put it aside: the chain, and who was refused with what log."""
+    """Merge one, verify, keep it or leave it out: the chain, and who was refused with what log."""
     chain = START
     refused: list[tuple[str, str]] = []
     for number in range(count):

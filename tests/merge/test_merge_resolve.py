@@ -1,4 +1,4 @@
-"""Conflicts resolved by rule: real merges beside the checkout, real agents in real boxes."""
+"""Conflicts resolved by rule: real merges outside the checkout, real agents in real sandboxes."""
 
 import asyncio
 import contextlib

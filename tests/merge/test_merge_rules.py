@@ -1,4 +1,4 @@
-"""Conflicts settled by rule in every form of integration, verified within a width, and kept when branches move."""
+"""Conflicts resolved by rule with every strategy, verified within a width, and kept when branches move."""
 
 import asyncio
 import math

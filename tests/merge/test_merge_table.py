@@ -1,4 +1,4 @@
-"""The table of conflicts: whole sessions that end in each kind, told as what it is, with its files and its partner."""
+"""The table of conflicts: sessions that end in each kind, reported with kind, files and partner."""
 
 import asyncio
 from collections.abc import Callable

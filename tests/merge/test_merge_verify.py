@@ -1,4 +1,4 @@
-"""Verification of merged work: a real command in a real box, on a commit that no ref holds."""
+"""Verification of merged work: a real command in a real sandbox, on a commit that no ref holds."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Artifacts as values: what is a right one, how those of several workers become one, what a step is given."""
+"""Artifacts as values: valid ones, combining those of several workers, and choosing inputs."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Files that run code on a person's machine are known by their names, however these are disguised."""
+"""Files that run code on a person's machine are recognised by name, however these are disguised."""
 
 import time
 import unicodedata

@@ -1,4 +1,4 @@
-"""Limits say what they are, and refuse what cannot be meant."""
+"""Limits describe themselves, and refuse invalid values."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Of files that everybody changes only the parts count that run code without being asked."""
+"""Of files that everybody changes, only the parts count that run code without being asked."""
 
 import json
 import time

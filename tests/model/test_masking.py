@@ -1,4 +1,4 @@
-"""No known secret comes out, however it is spelt and wherever the stream is cut."""
+"""No known secret gets through, however it is encoded and wherever the stream is split."""
 
 import base64
 import json

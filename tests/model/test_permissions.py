@@ -1,4 +1,4 @@
-"""Permissions are frozen at the start, deny first, follow links, and leave a trail."""
+"""Permissions are frozen at the start, deny first, follow links, and leave an audit trail."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A value that is put into a command stays a value, however a shell is told to read its script."""
+"""A value in a command stays a value, however a shell is told to read its script."""
 
 import subprocess
 

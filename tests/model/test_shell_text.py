@@ -1,4 +1,4 @@
-"""A value stays a value wherever a place of a shell's text is accepted: real shells say so."""
+"""A value stays a value wherever a placeholder in a shell command is accepted, as real shells confirm."""
 
 import os
 import subprocess

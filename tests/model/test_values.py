@@ -1,4 +1,4 @@
-"""The nouns say what they promise."""
+"""The values of the model keep their promises."""
 
 import os
 from pathlib import Path

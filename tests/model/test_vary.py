@@ -1,4 +1,4 @@
-"""Differences between workers are dealt out in turn."""
+"""Variations are assigned to workers in turn."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,1 +1,1 @@
-"""Tests of the room `patterns`."""
+"""Tests of the package `patterns`."""

@@ -1,4 +1,4 @@
-"""Calls to coordinate: they count themselves, and go on when they are told to."""
+"""Calls to coordinate: they count themselves, and continue when told."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What is particular to single patterns."""
+"""What is specific to single patterns."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What holds for each pattern alike: how it ends, and that nothing goes on after it."""
+"""What holds for each pattern: how it ends, and that nothing continues afterwards."""
 
 import asyncio
 import traceback

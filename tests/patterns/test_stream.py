@@ -1,4 +1,4 @@
-"""Streams: lazy, bounded, in order where asked, and over when they are left."""
+"""Streams: lazy, bounded, ordered on request, and ended when they are left."""
 
 import asyncio
 import gc

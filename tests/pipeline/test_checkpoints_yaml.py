@@ -1,4 +1,4 @@
-"""The key `runtime.checkpoints`: what it means, and every mistake at its place."""
+"""The key `runtime.checkpoints`: what it means, and every mistake at its position."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Text to tree: what is read, and what is refused and where."""
+"""Text to tree: what is parsed, what is refused, and where."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`contract:` in a document: every mistake at its place, and what is left is a value."""
+"""`contract:` in a document: every mistake at its position; the rest becomes a value."""
 
 import json
 import subprocess

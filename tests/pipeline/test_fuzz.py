@@ -1,4 +1,4 @@
-"""Whatever the text, only errors of ours come out of the reader, each at its place, and soon."""
+"""Whatever the text, the reader raises only our errors, each with its position, and quickly."""
 
 import contextlib
 import json

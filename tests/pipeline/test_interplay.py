@@ -1,4 +1,4 @@
-"""What keys mean together is either sensible or refused at its place, with the way out."""
+"""Combinations of keys either make sense or are refused at their position, with a way out."""
 
 import pytest
 

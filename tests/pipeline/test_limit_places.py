@@ -1,4 +1,4 @@
-"""A wrong limit is told at the very key or value that is wrong, and all that is wrong with a mapping at once."""
+"""A wrong limit is reported at its key or value, and all mistakes of a mapping at once."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The project's own file: found from any folder of its repository, and never beyond that."""
+"""The project's own file: found from any folder of its repository, and never outside."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`permissions:` in a document: every mistake at its place, the nearest wins, and no deny is undone."""
+"""`permissions:` in a document: every mistake at its position, precedence, and no deny is undone."""
 
 import pytest
 

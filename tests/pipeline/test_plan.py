@@ -1,4 +1,4 @@
-"""Document to plan: the seeds' shapes, nearest wins, the clamp, the hint, and variables of the host."""
+"""Document to plan: the seeds' shapes, precedence, clamping, hints, and host variables."""
 
 import pytest
 

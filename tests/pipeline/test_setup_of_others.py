@@ -1,4 +1,4 @@
-"""Set-up as other tools' files describe it."""
+"""Set-up in other tools' files."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Places in shell texts are checked before an agent costs money, and told at their line and column."""
+"""Placeholders in shell commands are checked before an agent costs money, with line and column."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Templates: what data comes to, which names are used, and that nothing but data can be reached."""
+"""Templates: results, used names, and that only data can be reached."""
 
 import contextlib
 import json

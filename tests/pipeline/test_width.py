@@ -1,4 +1,4 @@
-"""The bound of agents at once is the true one, and never too small."""
+"""The bound of agents at once is exact, and never too small."""
 
 import itertools
 import time

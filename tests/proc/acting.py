@@ -1,4 +1,4 @@
-"""Processes to start in tests, and what listens to them."""
+"""Processes to start in tests, and sinks for their output."""
 
 import asyncio
 import contextlib

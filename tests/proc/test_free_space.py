@@ -1,4 +1,4 @@
-"""The last of a disk: said when it is reached, and work of ours ends before it is taken."""
+"""The reserve of a disk: reported when it is reached, and our own work ends before it is used."""
 
 import asyncio
 import os

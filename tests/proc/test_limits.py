@@ -1,4 +1,4 @@
-"""A process of ours that takes more than it may ends; nobody else does."""
+"""A process of ours that exceeds its limits ends; no other does."""
 
 import signal
 import sys

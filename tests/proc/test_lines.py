@@ -1,4 +1,4 @@
-"""Bytes become lines, whatever their borders; a budget counts what is too much."""
+"""Bytes become lines, however they are split; a budget counts the excess."""
 
 import itertools
 import time

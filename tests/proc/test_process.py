@@ -1,4 +1,4 @@
-"""A process that runs: what it reports, and every way in which it ends, with nothing left of it."""
+"""A running process: its reports, and every way in which it ends, with nothing left of it."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A run to the end: its outcome, its output up to a limit, its time."""
+"""A command run until it ends: its outcome, its output up to a limit, its time."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A start: what the child is given, and what is told when it cannot be."""
+"""Starting a child: what it gets, and the error if it cannot start."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a process says, read as it comes: a flood leaves the loop quick and the memory small."""
+"""A process's output, read as it comes: a flood leaves the loop responsive and the memory small."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Who starts boxes in these tests, and behind which wall."""
+"""Users who start sandboxes in these tests, and the sandboxes."""
 
 from collections.abc import Iterator
 
@@ -17,17 +17,17 @@ def who(request: pytest.FixtureRequest) -> Iterator[Person]:
 
 @pytest.fixture(scope="module")
 def bubblewrap(who: Person) -> Sandbox:
-    """The wall of namespaces."""
+    """The sandbox with namespaces."""
     return wall("bubblewrap", who)
 
 
 @pytest.fixture(scope="module")
 def landlock(who: Person) -> Sandbox:
-    """The wall without namespaces."""
+    """The sandbox without namespaces."""
     return wall("landlock", who)
 
 
 @pytest.fixture(scope="module")
 def no_wall(who: Person) -> Sandbox:
-    """No wall."""
+    """No sandbox."""
     return wall("none", who)

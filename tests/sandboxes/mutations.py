@@ -1,4 +1,4 @@
-"""Every flag of the wall of namespaces, taken out or weakened, and what shows it."""
+"""Every flag of bubblewrap, removed or weakened, and what detects it."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -57,7 +57,7 @@ def without_option(option: str) -> Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """A flag made weaker, and what shows it: *probe*'s answer changes, or the box says *refusal* and starts nothing.
+    """A weakened flag, and what detects it: *probe*'s answer changes, or the sandbox prints *refusal* and starts nothing.
 
     *drops* are flags that mean nothing without it, *before* counts the parts before it that belong to it, and *beneath*
     says to empty the seccomp filter first, on both sides, because it would hold alone.
@@ -144,7 +144,7 @@ if os.geteuid() == 0:
 
 
 def lowered(stage: Stage, mutation: Mutation) -> list[Part]:
-    """Give the whole argv, in parts, with an empty filter where the mutation is to be seen beneath it."""
+    """Return the whole argv, in parts, with an empty filter if that would hide the mutation."""
     empty = filtered(ALLOW_ALL)
     return [
         new
@@ -154,7 +154,7 @@ def lowered(stage: Stage, mutation: Mutation) -> list[Part]:
 
 
 def mutated(stage: Stage, mutation: Mutation) -> Iterator[list[Part]]:
-    """Give the argv, in parts, once for each place where the flag stands, or once for all of them."""
+    """Return the argv, in parts, once for each position of the flag, or once for all of them."""
     parts = lowered(stage, mutation)
     places = [at for at, part in enumerate(parts) if stage.role(part) == mutation.flag]
     assert places, f"{mutation.flag} is nowhere in the real argv"

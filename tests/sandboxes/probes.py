@@ -1,4 +1,4 @@
-"""What is asked inside of a box of namespaces, and what the probes of a whole wall answer."""
+"""Probes inside a bubblewrap sandbox, and their answers in an intact one."""
 
 import json
 
@@ -85,7 +85,7 @@ print(json.dumps({
 
 
 def expected(policy: Policy, given: dict[str, object], env: dict[str, str], links: object) -> dict[str, object]:
-    """Say what the probes of a whole wall answer."""
+    """Return the probes' answers in an intact sandbox."""
     is_open = policy.network is Network.HOST
 
     def each(key: str, answer: object) -> dict[str, object]:
@@ -116,7 +116,7 @@ def expected(policy: Policy, given: dict[str, object], env: dict[str, str], link
 
 
 def answers(done: Ran) -> dict[str, object]:
-    """Read what the probes found; a box that did not start has no answers."""
+    """Read the probes' answers; a sandbox that did not start has none."""
     if not done.out:
         return {}
     found: dict[str, object] = json.loads(done.out)

@@ -1,4 +1,4 @@
-"""Running wrapped commands in tests, as root and as an ordinary user, without `shoal.proc`."""
+"""Run wrapped commands in tests, as root and as an ordinary user, without `shoal.proc`."""
 
 import json
 import os
@@ -25,14 +25,14 @@ PYTHON = Path("/usr/bin/python3")
 ORDINARY_UID = 12345
 TOKEN = "5e11"
 WHO = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
-# For long lists of boxes: all of it as who runs the tests, as somebody else among the long sweeps.
+# For long lists of sandboxes: all of it as the user of the tests, as another user only in the long sweeps.
 FIRST = (WHO[0], *(pytest.param(name, marks=pytest.mark.deep) for name in WHO[1:]))
 SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who starts boxes: with a folder of their own and the words that make a command theirs."""
+    """A user who starts sandboxes, with a folder of their own and a command prefix that switches to them."""
 
     name: str
     uid: int
@@ -40,7 +40,7 @@ class Person:
     prefix: tuple[str, ...]
 
     def made(self, name: str, text: str | None = None) -> Path:
-        """Make a folder, or a file with *text*, that is theirs."""
+        """Create a folder, or a file with *text*, owned by them."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(exist_ok=True) if text is None else path.write_text(text)
@@ -77,7 +77,7 @@ class Ran:
 
     @property
     def said(self) -> str:
-        """What came on stderr after the wall's own line, which must be the first."""
+        """What came on stderr after the sandbox's own line, which must be the first."""
         first = ready_line(TOKEN).decode()
         assert self.err.startswith(first), self
         return self.err.removeprefix(first)
@@ -133,7 +133,7 @@ def ran(command: Command, who: Person) -> Ran:
 
 
 def host(who: Person) -> SandboxHost:
-    """Look at the host as *who*, and run all trials."""
+    """Inspect the host as *who*, and run all trials."""
     found = inspect_host(SEARCH, device_nodes())
     if who.uid != os.geteuid():
         # Ours may lie in a folder that is closed to others, and what is done for root is not needed.
@@ -147,12 +147,12 @@ def host(who: Person) -> SandboxHost:
 
 
 def wall(name: str, who: Person) -> Sandbox:
-    """Give a wall as *who* has it."""
+    """Return a sandbox as *who* has it."""
     return find(name, host(who))
 
 
 def boxed(sandbox: Sandbox, who: Person, argv: tuple[str, ...], policy: Policy | None = None, **env: str) -> Ran:
-    """Run *argv* behind a wall, in the person's folder `work`."""
+    """Run *argv* in a sandbox, in the person's folder `work`."""
     work = who.made("work")
     policy = policy or Policy()
     policy = replace(policy, token=TOKEN, write=(work, *policy.write))
@@ -161,7 +161,7 @@ def boxed(sandbox: Sandbox, who: Person, argv: tuple[str, ...], policy: Policy |
 
 
 def python(script: str, *arguments: object) -> tuple[str, ...]:
-    """Spell a Python script as a command."""
+    """Write a Python script as a command."""
     return (str(PYTHON), "-I", "-c", script, *map(str, arguments))
 
 

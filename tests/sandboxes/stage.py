@@ -1,4 +1,4 @@
-"""A box as an engine would make it, its argv in parts, and something of the host's wherever a broken wall would show."""
+"""A sandbox like a session's, its argv in parts, and something of the host wherever a broken sandbox would show it."""
 
 import json
 import os
@@ -30,7 +30,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A box as an engine would make it, and what its probes are asked and should answer."""
+    """A sandbox like a session's, with the questions for its probes and the expected answers."""
 
     who: Person
     sandbox: Bubblewrap
@@ -39,7 +39,7 @@ class Stage:
     expected: Mapping[str, object]
 
     def parts(self) -> list[Part]:
-        """Take the real argv apart: what comes before bubblewrap, its options, and the rest."""
+        """Split the real argv: what comes before bubblewrap, its options, and the rest."""
         argv = self.sandbox.wrap(self.command, self.policy).argv
         at, end = argv.index(str(self.sandbox.bwrap)), argv.index("--", argv.index(str(self.sandbox.bwrap)))
         parts: list[Part] = [*_prefix(argv[:at]), argv[at : at + 1]]
@@ -51,7 +51,7 @@ class Stage:
         return [*parts, argv[end:]]
 
     def role(self, part: Part) -> str:
-        """Name a part by its option and by what its target is for: what the mutation list goes by."""
+        """Name a part by its option and the purpose of its target, as the list of mutations does."""
         option, target = str(part[0]), Path(str(part[-1]))
         covers = [cover.target for cover in self.policy.covers]
         match option:
@@ -71,14 +71,14 @@ class Stage:
         return option
 
     def outcome(self, parts: list[Part]) -> Ran:
-        """Run the box that *parts* make, with a variable in bubblewrap's own environment that no box may see."""
+        """Run the sandbox of *parts*, with a variable in bubblewrap's own environment that must not be visible inside."""
         argv = tuple(word for part in spelled(parts) for word in part)
         wrapped = self.sandbox.wrap(self.command, self.policy)
         return ran(replace(wrapped, argv=argv, env={**wrapped.env, "OUTSIDE": "seen"}), self.who)
 
 
 def _prefix(argv: Part) -> list[Part]:
-    """Take apart what comes before bubblewrap: the launcher's scope, the shell that mounts layers."""
+    """Split what comes before bubblewrap: the launcher's scope, the shell that mounts layers."""
     parts: list[Part] = []
     if argv and Path(str(argv[0])).name == "prlimit":  # `test_kernel_calls` shows what it holds
         argv = argv[1 + len(MAX_USER_SHARE) :]
@@ -89,7 +89,7 @@ def _prefix(argv: Part) -> list[Part]:
 
 
 def is_program(part: Part) -> bool:
-    """Say whether a part is not an option of the wall's: bubblewrap itself, and what runs inside."""
+    """Return whether a part is not one of our options: bubblewrap itself, and what runs inside."""
     return part[0] == "--" or not (str(part[0]).startswith("--") or part[0] in ("scope", "layers"))
 
 
@@ -100,7 +100,7 @@ def spelled(parts: list[Part]) -> list[Part]:
 
 @contextmanager
 def things_of_the_host() -> Iterator[dict[str, object]]:
-    """Have something of the host's in every place that a broken wall would show."""
+    """Put something of the host in every place that a broken sandbox would show."""
     with ExitStack() as stack:
         ours, theirs = os.openpty()
         stack.callback(os.close, ours)
@@ -130,7 +130,7 @@ def _file(path: Path) -> Iterator[None]:
 
 
 def policy_of(who: Person) -> Policy:
-    """Make what an engine names: objects to borrow, tools, a workspace with its pointer, folders of its own."""
+    """Make the policy of a session: objects to borrow, tools, a workspace with its pointer, private folders."""
     top = who.folder
     who.made("repo/.git/HEAD", "ref: refs/heads/main\n")
     read = (who.made("repo/.git/objects"), who.made("tools"))

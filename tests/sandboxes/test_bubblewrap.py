@@ -1,4 +1,4 @@
-"""The wall of namespaces, tried from inside, as root and as an ordinary user."""
+"""The bubblewrap sandbox, tested from inside, as root and as an ordinary user."""
 
 import json
 import os
@@ -80,7 +80,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def seen(who: Person, bubblewrap: Sandbox) -> dict[str, object]:
-    """What a script inside the box found out."""
+    """What a script found inside the sandbox."""
     return facts(boxed(bubblewrap, who, python(LOOK, os.getpid()), SECRET="s3cr3t", LD_LIBRARY_PATH="/nowhere"))
 
 
@@ -308,7 +308,7 @@ def test_ordinary_programs_work(who: Person, bubblewrap: Sandbox, program: str) 
 
 
 def broken(who: Person, sandbox: Bubblewrap, cut: tuple[str, ...], paste: tuple[str, ...] = ()) -> Ran:
-    """Run a box with flags taken out, or others in their place."""
+    """Run a sandbox with flags removed, or others in their place."""
     command = Command(argv=("echo", "reached"), cwd=Path("/"), env={"PATH": SEARCH})
     argv = sandbox.wrap(command, Policy(token=TOKEN)).argv
     at = next(index for index in range(len(argv)) if argv[index : index + len(cut)] == cut)

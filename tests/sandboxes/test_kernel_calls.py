@@ -1,4 +1,4 @@
-"""System calls that reach past a sandbox through what its kernel shares: refused by the filter, and by it alone."""
+"""System calls that reach outside a sandbox through its shared kernel: refused by the filter, and only by it."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The wall without namespaces, tried from inside."""
+"""The Landlock sandbox, tested from inside."""
 
 import os
 import socket

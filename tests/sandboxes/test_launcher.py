@@ -1,4 +1,4 @@
-"""The launcher as a supervisor: exact verdicts, exact environment, and nobody left behind."""
+"""The launcher as a supervisor: exact verdicts, exact environment, and no process left behind."""
 
 import json
 import os
@@ -34,7 +34,7 @@ os.wait()
 
 @pytest.fixture(params=["landlock", "none"])
 def sandbox(request: pytest.FixtureRequest, landlock: Sandbox, no_wall: Sandbox) -> Sandbox:
-    """Both walls that the launcher holds up."""
+    """Both sandboxes that use the launcher."""
     return landlock if request.param == "landlock" else no_wall
 
 

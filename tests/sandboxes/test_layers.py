@@ -1,4 +1,4 @@
-"""Overlays that are mounted in the box's own namespace, because the host may not mount them."""
+"""Overlays that are mounted in the sandbox's own namespace, because the host may not mount them."""
 
 import os
 from dataclasses import replace

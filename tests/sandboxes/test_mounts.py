@@ -1,4 +1,4 @@
-"""What a box shows: the order of mounts, what is refused, and that hidden paths are not there."""
+"""What a sandbox shows: the order of mounts, refused paths, and that hidden paths do not exist."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def view(
 
 
 def own(shown: View) -> tuple[Argument, ...]:
-    """Leave out what every box has."""
+    """Leave out what every sandbox shows."""
     common = len(View(Policy(), ROOT).argv) - 6
     return shown.argv[common:]
 
@@ -187,7 +187,7 @@ def test_hidden_paths_do_not_exist_inside(who: Person, bubblewrap: Sandbox) -> N
 
 
 def test_a_broken_hiding_is_found(who: Person, bubblewrap: Sandbox) -> None:
-    """Bound on purpose behind the policy's back: by a mount over the box's own, after everything else."""
+    """Bound on purpose, bypassing the policy: by a mount over the sandbox's own, after everything else."""
     home = who.made("broken/.ssh/key", "secret").parent.parent
     tools = who.made("broken/tools")
     for hidden in (home / ".ssh/key", home):

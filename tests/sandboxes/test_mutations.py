@@ -1,4 +1,4 @@
-"""Every flag of the wall of namespaces, taken out or weakened: a named probe inside turns red, or no box starts.
+"""Every flag of bubblewrap, removed or weakened: a named probe inside fails, or no sandbox starts.
 
 The list is whole by construction: a flag in the real argv that no mutation names fails a test of its own.
 """
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("who", FIRST, indirect=True, scope="module"
 
 @pytest.fixture(scope="module")
 def stages(who: Person, bubblewrap: Bubblewrap) -> Iterator[dict[str, Stage]]:
-    """Boxes as an engine makes them: shut, with the host's network, over layers, and for the seal."""
+    """Sandboxes like those of sessions: without network, with the host's network, over layers, and for the seal."""
     with ExitStack() as stack:
         asked = stack.enter_context(things_of_the_host())
         policy = policy_of(who)

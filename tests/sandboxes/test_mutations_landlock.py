@@ -1,4 +1,4 @@
-"""The wall without namespaces, weakened one right, scope and system call at a time: a named probe turns red."""
+"""The Landlock sandbox, weakened by one right, scope and system call at a time: a named probe fails."""
 
 import ctypes
 import json
@@ -84,14 +84,14 @@ LOOKS_AT_NETWORK = 'if order.network == b"none" and libc.socket(2, 1, 0) >= 0:'
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Somebody behind Landlock, with something of theirs outside of it."""
+    """A person in Landlock, with files of theirs outside."""
 
     who: Person
     landlock: Landlock
     given: dict[str, object]
 
     def answers(self, network: Network, *edits: tuple[str, str], program: bytes | None = None) -> Ran:
-        """Run the probes behind the launcher as it reads after *edits*."""
+        """Run the probes with the launcher as changed by *edits*."""
         outside, work = self.who.made("outside"), self.who.made("inside")
         for name, text in {"key": "secret", "long": "secret", "file": ""}.items():
             self.who.made(f"outside/{name}", text)
@@ -123,7 +123,7 @@ def _gone(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def scene(who: Person, landlock: Landlock) -> Iterator[Scene]:
-    """Things of the host that a broken wall would let be reached."""
+    """Things of the host that a broken sandbox would reach."""
     name = f"shoal-landlock-{os.getpid()}-{who.name}"
     with (
         socket.create_server(("127.0.0.1", 0), backlog=99) as server,
@@ -139,7 +139,7 @@ def scene(who: Person, landlock: Landlock) -> Iterator[Scene]:
 
 
 def whole(network: Network) -> dict[str, str]:
-    """Say what the probes answer when the wall is whole."""
+    """Return the probes' answers in an intact sandbox."""
     is_open = network is Network.HOST
     return {
         **dict.fromkeys(set(RIGHTS) - HELD_TWICE, "EACCES"),

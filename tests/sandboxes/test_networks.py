@@ -1,4 +1,4 @@
-"""What every network promises behind every sandbox that confines; a new network has to pass unchanged."""
+"""What every network promises in every sandbox that confines; a new network must pass unchanged."""
 
 import socket
 

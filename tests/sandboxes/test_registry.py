@@ -1,4 +1,4 @@
-"""Which sandbox a name stands for, and what the error says where it is not available."""
+"""Which sandbox a name means, and the error if it is not available."""
 
 from dataclasses import replace
 

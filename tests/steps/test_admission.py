@@ -1,4 +1,4 @@
-"""An agent starts only where the machine can carry it."""
+"""An agent starts only if the machine has room for it."""
 
 import contextlib
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Work that waits for other work, for any graph of it; and in a run, one slow step that holds up nobody else."""
+"""Work with dependencies, for any graph; and in a run, a slow step delays no unrelated one."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A gate waits for a person, records the answer before anybody acts on it, and loses or doubles none."""
+"""A gate waits for a person, records the answer before anything acts on it, and neither loses nor repeats one."""
 
 import asyncio
 import contextlib

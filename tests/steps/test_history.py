@@ -1,4 +1,4 @@
-"""A resumed run knows what ended before, and nothing else."""
+"""A resumed run knows what had ended before, and nothing else."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Pipelines under attack from the command line: statuses that must not be green, results of others, and secrets."""
+"""Pipelines under attack from the command line: statuses that must not be green, others' results, and secrets."""
 
 import json
 import os
@@ -294,7 +294,7 @@ steps:
     assert {one["step"]: one["status"] for one in report["steps"]} == {"a": "succeeded", "b": "failed", "c": "failed"}
 
 
-if os.geteuid() == 0:  # for nobody else there is an overlay without a wall, and in a worktree the branch is there first
+if os.geteuid() == 0:  # others have no overlay without a sandbox, and in a worktree the branch exists already
 
     def test_a_branch_that_comes_to_stand_in_the_way_is_named(repo: Path) -> None:
         report = run(repo, "steps: [{name: a, command: 'echo a > a; git -C $SHOAL_ROOT_PATH branch agent main'}]")

@@ -1,4 +1,4 @@
-"""Events survive being written, and logs of other versions being read."""
+"""Events survive writing, and logs of other versions can be read."""
 
 import json
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""State is what the events add up to, in whatever order and however often they come."""
+"""State is the fold of the events, in whatever order and however often they come."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What was merged, delivered and seen to overlap is part of a run's state, and survives being written down."""
+"""Merges, deliveries and overlaps are part of a run's state, and survive writing."""
 
 from shoal.model.events import Event, OverlapSeen, Recorded, RunEnded, RunStarted
 from shoal.model.merge import (

@@ -1,4 +1,4 @@
-"""The ledger under kill -9, a full disk, damage, and company."""
+"""The ledger under kill -9, a full disk, damage, and concurrent writers."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A plan survives being written down: what is resumed is what was started, without the values of secrets."""
+"""A plan survives writing: what is resumed is what was started, without the values of secrets."""
 
 from dataclasses import replace
 from pathlib import Path

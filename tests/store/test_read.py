@@ -1,4 +1,4 @@
-"""Readers see what is there and leave no trace."""
+"""Readers see everything and leave no trace."""
 
 import signal
 import subprocess

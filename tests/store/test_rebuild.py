@@ -1,4 +1,4 @@
-"""A ledger that is lost or damaged is rebuilt from what the world still knows, and that is said."""
+"""A ledger that is lost or damaged is rebuilt from what can still be found, and that is reported."""
 
 import contextlib
 import random

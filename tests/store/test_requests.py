@@ -1,4 +1,4 @@
-"""What is asked of a run arrives whole, in order and once, whoever crashes when; all else in its folder is named."""
+"""Requests to a run arrive complete, in order and once, whoever crashes when; other files in the folder are reported."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Everything lies below `.shoal`, for this user only."""
+"""Everything is below `.shoal`, for this user only."""
 
 import stat
 from pathlib import Path

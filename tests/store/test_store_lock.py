@@ -1,4 +1,4 @@
-"""Locks exclude other processes, and are given back when their holder dies."""
+"""Locks exclude other processes, and are released when their holder dies."""
 
 import asyncio
 import contextlib

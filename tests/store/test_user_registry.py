@@ -1,4 +1,4 @@
-"""The list of a user's repositories: pointers that are believed only as far as what they point to is there."""
+"""The list of a user's repositories: pointers are used only if their target exists."""
 
 import os
 from collections.abc import Mapping

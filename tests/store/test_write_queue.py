@@ -1,4 +1,4 @@
-"""The queue in front of the writer's thread."""
+"""The queue to the writer's thread."""
 
 import time
 

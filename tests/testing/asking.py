@@ -1,4 +1,4 @@
-"""Requests as a client would make them, in OpenAI's chat format."""
+"""Requests like a client's, in OpenAI's chat format."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The exported contract of adapters: ours keep it, another package's does, and one that does not is caught."""
+"""The exported contract of adapters: ours pass, another package's passes, and a broken one fails."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Scripts that come in the prompt."""
+"""Scripts in the prompt."""
 
 import json
 import subprocess

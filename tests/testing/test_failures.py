@@ -1,4 +1,4 @@
-"""What goes wrong on purpose is real on the socket."""
+"""Simulated failures are real on the socket."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What the server was asked and what it reported, as tests read it."""
+"""The server's record of requests and answers, as tests read it."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where in a script a conversation stands."""
+"""The position of a conversation in a script."""
 
 import asyncio
 

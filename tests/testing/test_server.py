@@ -1,4 +1,4 @@
-"""The server itself: where it serves, for how long, and what it makes of strange clients."""
+"""The server itself: where and how long it serves, and how it treats strange clients."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Each wire format, spoken with the provider's own library, and Gemini's by hand."""
+"""Each wire format, with the provider's own library; Gemini's by hand."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A base over another base: the same files as a whole checkout, for the price of what differs."""
+"""A base on top of another: the same files as a whole checkout, at the cost of the difference."""
 
 import os
 import stat
@@ -84,7 +84,7 @@ async def test_a_second_look_finds_the_layer_made(repo: Path, tmp_path: Path) ->
 
 
 async def test_an_agent_on_such_a_base_sees_a_clean_checkout_and_its_work_is_kept(repo: Path) -> None:
-    """For any user: an ordinary one's layers are mounted in the box."""
+    """For any user: an ordinary user's layers are mounted in the sandbox."""
     second = prepared(repo)
     script = "git status --porcelain; git diff --stat HEAD; ls; cat was_file/y; echo w > w; rm new.txt"
     report = await ran(repo, replace(step("work", script), base=second))

@@ -1,4 +1,4 @@
-"""Which kind of workspace a name stands for, and what the error says where it is not available."""
+"""Which kind of workspace a name means, and the error if it is not available."""
 
 import os
 from pathlib import Path

@@ -96,7 +96,7 @@ if os.geteuid() == 0:  # for nobody else there is such a case
     async def test_many_overlays_are_not_mounted_on_the_host_but_in_their_boxes(
         repo: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What the box changes is marked as root's own mounts do, so that a seal and a sweep see it alike."""
+        """Changes in the sandbox are marked like those of root's own mounts, so that a seal and a sweep see the same."""
         monkeypatch.setattr(overlay, "MAX_ON_HOST", 1)
         sandbox = await probe_sandbox("bubblewrap", os.environ)
         kind = Overlay(by_host=True, may_hide=True)
@@ -125,7 +125,7 @@ if os.geteuid() == 0:  # for nobody else there is such a case
 
 
 async def in_box(sandbox: Sandbox, folder: Path, script: str, policy: Policy) -> str:
-    """Run a script behind the wall, and give what it says."""
+    """Run a script in the sandbox, and return its output."""
     said: list[bytes] = []
     command = Command(argv=("/bin/sh", "-c", script), cwd=folder, env={"PATH": "/usr/bin:/bin"})
     named = replace(policy, token="5e12", uid=os.getuid(), gid=os.getgid())
@@ -138,7 +138,7 @@ async def test_an_overlay_costs_only_what_is_changed(repo: Path) -> None:
     by_host = os.geteuid() == 0
     async with ordered(repo) as order, Overlay(by_host=by_host).open(order) as workspace:
         assert is_empty(workspace.changes)
-        if not by_host:  # then the layers are mounted in the box, where tests/sessions look at them
+        if not by_host:  # then the layers are mounted in the sandbox, where tests/sessions check them
             assert workspace.layers is not None
             return
         (workspace.path / "d0/f1.txt").write_text("x")

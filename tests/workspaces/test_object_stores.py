@@ -1,4 +1,4 @@
-"""The objects that sandboxes of a base may read: all that it reaches, nothing else, gathered once and grown."""
+"""The objects that sandboxes of a base may read: all that it reaches, nothing else, collected once and extended."""
 
 import asyncio
 import fcntl

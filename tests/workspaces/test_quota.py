@@ -1,4 +1,4 @@
-"""A disk of its own: full at exactly its size, there again after a kill, and gone without a trace."""
+"""A disk of its own: full at exactly its size, available after a kill, and gone without a trace."""
 
 import asyncio
 import errno

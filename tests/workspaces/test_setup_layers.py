@@ -1,4 +1,4 @@
-"""Layers of set-up: made once, held while in use, whole or absent; and files copied through no link."""
+"""Layers of set-up: made once, held while in use, complete or absent; and files copied without following links."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Spares: kept while their run lives, removed by whoever finds them after it, and never taken from under anybody."""
+"""Spares: kept while their run lives, removed by anyone afterwards, and never while in use."""
 
 from pathlib import Path
 
