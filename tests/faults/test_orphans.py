@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from shoal.limits.cgroups import is_orphan
 from shoal.limits.kind import kill_each
 from shoal.model.status import Status
 from shoal.store.killed_runs import read_state
@@ -60,9 +59,10 @@ def end_all(tmp_path: Path) -> Iterator[None]:
         unmount(place)
 
 
-def groups() -> list[Path]:
-    """List the control groups of dead coordinators."""
-    return [path for path in Path("/sys/fs/cgroup").rglob("shoal-*") if is_orphan(path.name)]
+def groups(fleet: str) -> list[Path]:
+    """List the control groups whose names have *fleet*; others come and go meanwhile."""
+    walk = os.walk("/sys/fs/cgroup")
+    return [Path(top, name) for top, names, _ in walk for name in names if name.startswith("shoal-") and fleet in name]
 
 
 def kill_all_that_watch(process: BaseProcess) -> None:
@@ -78,13 +78,13 @@ def kill_all_that_watch(process: BaseProcess) -> None:
 def test_agents_mounts_groups_and_workspaces_are_gone_ten_seconds_after_the_next_start(tmp_path: Path) -> None:
     scene = make_scene(tmp_path / "scene", LINGER)
     before = Untouched.of(scene.repo)
-    earlier = set(groups())
     launch = scene.launch(*scene.words)
     process = launch.start()
+    fleet = f"-{process.pid}-"
     wait_for(lambda: len(find_lingering(scene)) == LINGERING)
     kill_all_that_watch(process)
     scene.note_end(launch, -9)
-    left = (find_lingering(scene), mounts_below(scene.repo), set(groups()) - earlier)
+    left = (find_lingering(scene), mounts_below(scene.repo), groups(fleet))
 
     began = time.monotonic()
     assert scene.start("clean") == 0, scene.said()
@@ -93,7 +93,7 @@ def test_agents_mounts_groups_and_workspaces_are_gone_ten_seconds_after_the_next
     assert [bool(found) for found in left] == [True, IS_ROOT, IS_ROOT], left
     assert took < RECONCILE_SECONDS
     assert (dict(processes_of(scene.repo)), mounts_below(scene.repo)) == ({}, set())
-    assert set(groups()) - earlier == set()
+    assert groups(fleet) == []
     assert list((scene.repo / ".shoal/boxes").iterdir()) == []
     (scene.outside / "go").touch()
     assert scene.settle() == 0, scene.said()
@@ -112,7 +112,7 @@ def in_boot(boot: str, tmp: Path, *words: str | Path) -> list[str | Path]:
 
 def remove_groups(boot: str) -> bool:
     """Remove the control groups of a boot that is over, as the kernel would; its last processes may still be dying."""
-    left = list(Path("/sys/fs/cgroup").rglob(f"shoal-{boot}-*"))
+    left = groups(f"-{boot}-")
     for group in left:
         with contextlib.suppress(OSError):
             for place in (*(entry for entry in group.iterdir() if entry.is_dir()), group):
