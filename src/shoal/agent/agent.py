@@ -30,7 +30,7 @@ class Agent:
     """One conversation with *model*, which is a pydantic-ai model or the name of one.
 
     An agent answers one prompt at a time; for several at once, `fork` it or use `run_parallel_prompts`. When a turn
-    fails, what was done stays in its history, and `continue_turn` goes on from there.
+    fails, what was done stays in its history, and `continue_turn` continues from there.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class Agent:
         self._history = list(history)
         self._subscriptions = list(subscriptions)
         self._usage = RunUsage()
-        self._carried = RunUsage()  # what others have spent of the budget that it shares
+        self._carried = RunUsage()  # what others have spent of the shared budget
         self._is_priced = True
         self._turn: AgentTurn | None = None
         self._fanouts: set[ParallelPrompts] = set()
 
     async def prompt(self, text: str, *, timeout: float | None = None) -> Reply:
-        """Say *text* to the model, run the tools it asks for, and give its answer."""
+        """Send *text* to the model, run the tools that it calls, and return its answer."""
         async with self._turning(as_text(text), timeout) as turn:
             return turn.reply(await turn.answer(text, str))
 
     async def continue_turn(self, *, timeout: float | None = None) -> Reply:
-        """Go on from the conversation as it is, without saying more: after a failure, or after `append_message`.
+        """Continue the conversation as it is: after a failure, or after `append_message`.
 
-        An answer that was cut off is asked for again.
+        A truncated answer is requested again.
         """
         self._assert_idle()
         self._history = drop_unfinished(self._history)
@@ -88,18 +88,18 @@ class Agent:
             return turn.reply(await turn.answer(None, str))
 
     async def prompt_json(self, text: str, type: type[T], *, timeout: float | None = None) -> T:
-        """Say *text* to the model and give its answer as a checked value of *type*."""
+        """Send *text* to the model and return its answer as a validated value of *type*."""
         async with self._turning(as_text(text), timeout) as turn:
             return await turn.answer(text, type)
 
     async def stream(self, text: str, *, timeout: float | None = None) -> AsyncGenerator[str, None]:
-        """Say *text* to the model and give its words as they come; leaving the loop early cancels the turn."""
+        """Send *text* to the model and yield its answer as it comes; leaving the loop early cancels the turn."""
         async with self._turning(as_text(text), timeout) as turn, contextlib.aclosing(turn.pieces(text)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def __aenter__(self) -> "Agent":
-        """Keep the model's connections until the block is left; without one, the program's end closes them."""
+        """Keep the model's connections until the block exits; without one, they are closed when the program ends."""
         await self.setup.model.__aenter__()
         return self
 
@@ -110,13 +110,13 @@ class Agent:
         await self.setup.model.__aexit__(kind, error, trace)
 
     def cancel(self) -> None:
-        """End what runs, with `AgentCancelled`: its turn, and the prompts of its `run_parallel_prompts`."""
+        """Cancel its turn, and the prompts of its `run_parallel_prompts`, with `AgentCancelled`."""
         for running in (self._turn, *self._fanouts):
             if running is not None:
                 running.cancel()
 
     def fork(self) -> "Agent":
-        """Make an agent that goes on alone from here: same model, tools, limits and subscribers, own conversation."""
+        """Return an agent that continues alone from here: same model, tools, limits and subscribers, own conversation."""
         return self._fork(self.setup)
 
     async def run_parallel_prompts(
@@ -127,10 +127,10 @@ class Agent:
         timeout: float | None = None,
         workspace: OpenWorkspace | None = None,
     ) -> list[Outcome]:
-        """Answer each prompt on a fork, so many at once, and give `Ok` or `Err` for each, in the order of *prompts*.
+        """Answer each prompt on a fork, several at once, and return `Ok` or `Err` for each, in the order of *prompts*.
 
-        A failure stays with its prompt. This conversation does not change; what the forks use is added to its usage.
-        With *workspace*, each fork works in one of its own, by the tools `read`, `write`, `edit`, `list`, `search`
+        A failure affects only its prompt. This conversation does not change; the forks' usage is added to its own. With
+        *workspace*, each fork works in a workspace of its own, with the tools `read`, `write`, `edit`, `list`, `search`
         and `shell` in its sandbox.
         """
         outcomes = self.stream_parallel_prompts(prompts, max_parallel_runs, timeout=timeout, workspace=workspace)
@@ -144,7 +144,7 @@ class Agent:
         timeout: float | None = None,
         workspace: OpenWorkspace | None = None,
     ) -> AsyncGenerator[Outcome, None]:
-        """Return the outcomes of `run_parallel_prompts` as they come; each says its index.
+        """Yield the outcomes of `run_parallel_prompts` as they come, each with its index.
 
         *prompts* are taken only as there is room, and the next one starts when an outcome is taken.
         """
@@ -160,7 +160,7 @@ class Agent:
 
     @property
     def messages(self) -> list[ModelMessage]:
-        """Copy the conversation."""
+        """Return a copy of the conversation."""
         return copy.deepcopy(self._history)
 
     def append_message(self, message: ModelMessage) -> None:
@@ -168,17 +168,17 @@ class Agent:
         self.replace_messages([*self._history, message])
 
     def replace_messages(self, messages: Iterable[ModelMessage]) -> None:
-        """Make *messages* the whole conversation."""
+        """Replace the conversation by *messages*."""
         self._assert_idle()
         self._history = copy.deepcopy(list(messages))
 
     def tool(self, function: Function) -> Function:
-        """Register *function* as a tool, as a decorator; its docstring tells the model what it does."""
+        """Register *function* as a tool, as a decorator; its docstring describes it to the model."""
         self.add_tool(function)
         return function
 
     def add_tool(self, tool: AgentTool) -> None:
-        """Register a function or a pydantic-ai `Tool`, for this agent and for what is forked from it later."""
+        """Register a function or a pydantic-ai `Tool`, for this agent and its later forks."""
         self.setup = self.setup.with_tools([tool])
 
     @property
@@ -192,9 +192,9 @@ class Agent:
         return self.setup.name
 
     def subscribe(self, handler: Handler) -> Callable[[], None]:
-        """Call *handler* with every event of this agent and its later forks; call what is returned to stop that.
+        """Call *handler* with every event of this agent and its later forks; the returned function stops that.
 
-        A handler may be a coroutine function. It runs on the loop beside the turn, so a plain one must not block.
+        A handler may be a coroutine function. It runs on the loop beside the turn, so a plain function must not block.
         """
         if not callable(handler):
             raise BadInput(f"{handler!r:.60} is not a handler; give a function that takes an event")
@@ -214,7 +214,7 @@ class Agent:
 
     @property
     def usage(self) -> RunUsage:
-        """Copy what it has used so far, with that of the forks of `run_parallel_prompts`."""
+        """Return a copy of the usage so far, including the forks of `run_parallel_prompts`."""
         return copy.copy(self._usage)
 
     @property

@@ -12,7 +12,7 @@ SAID_CHARACTERS = 4_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEvent:
-    """The base of all events: which turn it is of, of which agent, and which agent that was forked from."""
+    """The base of all events: the turn, its agent, and the agent that it was forked from."""
 
     run_id: str
     agent_id: str
@@ -21,7 +21,7 @@ class AgentEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStarted(AgentEvent):
-    """A turn began; *prompt* is `None` where it goes on without one."""
+    """A turn began; *prompt* is `None` if it continues without one."""
 
     prompt: str | None
 
@@ -45,7 +45,7 @@ class ModelReplied(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCalled(AgentEvent):
-    """The model asked for a tool, and it runs."""
+    """The model called a tool, which runs."""
 
     tool: str
     call_id: str
@@ -54,7 +54,7 @@ class ToolCalled(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolReturned(AgentEvent):
-    """A tool ended; *error* is what went wrong."""
+    """A tool ended; *error* says what went wrong."""
 
     tool: str
     call_id: str
@@ -64,7 +64,7 @@ class ToolReturned(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded(AgentEvent):
-    """A turn ended; *error* is the sentence of why it could not be finished."""
+    """A turn ended; *error* says why it could not finish."""
 
     error: str | None = None
 
@@ -84,14 +84,14 @@ def event_text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The model's answer, and what it took to come to it."""
+    """The model's answer, and its usage."""
 
     text: str
     run_id: str
     agent_id: str
     usage: RunUsage = field(repr=False)
     cost: Decimal | None
-    """In US dollars; `None` where a price is not known."""
+    """In US dollars; `None` if a price is unknown."""
     _messages: tuple[ModelMessage, ...] = field(repr=False)
 
     def __str__(self) -> str:

@@ -16,10 +16,10 @@ WHOLE = ("turns", "tokens")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLimits:
-    """What an agent may spend; `None` means no bound.
+    """What an agent may spend; `None` means no limit.
 
-    *turns* (requests to the model) and *seconds* are for each prompt, *tokens* and *dollars* for the agent's whole
-    life. The forks of `run_parallel_prompts` spend from the budget of the agent they were forked from.
+    *turns* (requests to the model) and *seconds* apply to each prompt, *tokens* and *dollars* to the agent's whole
+    life. The forks of `run_parallel_prompts` spend from the budget of their base.
     """
 
     turns: int | None = 50
@@ -36,7 +36,7 @@ class AgentLimits:
                 raise BadInput(f"the limit `{field.name}` is {bound}; give {what} over 0, or None for no bound")
 
     def allowance(self, spent: RunUsage) -> UsageLimits:
-        """Say it in pydantic-ai's words, for a turn that starts with *spent*."""
+        """Return it as pydantic-ai's limits, for a turn that starts with *spent*."""
         return UsageLimits(
             request_limit=None if self.turns is None else spent.requests + self.turns,
             total_tokens_limit=self.tokens,
@@ -50,11 +50,11 @@ class AgentLimits:
             raise Unavailable("a limit in dollars", why, "limit tokens instead, or name a model with a known price")
 
     def first_spent(self, usage: RunUsage) -> AgentError | None:
-        """Name the first budget that *usage* has used up, if any."""
+        """Name the first exhausted budget of *usage*, if any."""
         return next(self._list_spent(usage), None)
 
     def first_passed(self, usage: RunUsage) -> AgentError:
-        """Name the bound that ended a turn with *usage*."""
+        """Name the limit that ended a turn with *usage*."""
         return self.first_spent(usage) or MaxTurns(self.turns or 0)
 
     def _list_spent(self, usage: RunUsage) -> Iterator[AgentError]:
@@ -69,7 +69,7 @@ class AgentLimits:
 
 
 def as_seconds(timeout: float | None) -> float | None:
-    """Refuse a time that is no time."""
+    """Return the seconds, or refuse an invalid time."""
     if timeout is not None and (not isinstance(timeout, int | float) or not 0 < timeout < math.inf):
         raise BadInput(f"the timeout is {timeout!r:.40}; give seconds over 0, or None for no bound")
     return timeout

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One of several prompts, with what is different for it."""
+    """One of several prompts, with its own settings."""
 
     text: str
     _: KW_ONLY
@@ -51,7 +51,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the prompt with *index* came to; its *fork* can be asked more, its *workspace* is closed already."""
+    """The result of the prompt with *index*; its *fork* can be prompted again, its *workspace* is closed already."""
 
     index: int
     reply: Reply
@@ -79,7 +79,7 @@ Prompts = Iterable[str | Prompt] | AsyncIterable[str | Prompt]
 
 
 class ParallelPrompts:
-    """Prompts that are answered by forks of *base*."""
+    """Prompts that forks of *base* answer."""
 
     def __init__(self, base: "Agent", *, timeout: float | None, workspace: OpenWorkspace | None) -> None:
         self._base = base
@@ -89,14 +89,14 @@ class ParallelPrompts:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """End all that run, and start no more."""
+        """Cancel all that run, and start no more."""
         self._is_cancelled = True
         for fork in tuple(self._live):
             fork.cancel()
 
     async def outcomes(self, prompts: Prompts, width: int) -> AsyncGenerator[Outcome, None]:
         """Yield outcomes in the order of completion; take *prompts* as slots become free."""
-        # Only workspaces weigh on this host: those share the limit of the process, talk with a model does not.
+        # Only workspaces burden this host: they share the limit of the process, requests to a model do not.
         limiter = None if self._workspace else Limiter(width)
         settled = stream(self._to_answer, _number_prompts(prompts), limit=width, limiter=limiter)
         async with contextlib.aclosing(settled) as outcomes:

@@ -47,7 +47,7 @@ class HasPermissions(Protocol):
 
 @runtime_checkable
 class HasWorkspace(Protocol):
-    """What gives a workspace: a session that was opened by a plain `with`."""
+    """Provides a workspace: a session that was opened with a plain `with`."""
 
     def as_workspace(self) -> Workspace:
         """Return the workspace that tools use."""
@@ -55,14 +55,14 @@ class HasWorkspace(Protocol):
 
 
 class OpenWorkspace(Protocol):
-    """Opens one workspace for each prompt: `lambda index: IsolatedAgentSession(f"prompt-{index}", ".")` does."""
+    """Opens a workspace for each prompt, for example `lambda index: IsolatedAgentSession(f"prompt-{index}", ".")`."""
 
     def __call__(self, index: int, /) -> AbstractAsyncContextManager[Workspace]:
-        """Open the workspace of the prompt with *index*; it is closed when that prompt is done."""
+        """Open the workspace of the prompt with *index*; it is closed after that prompt."""
         ...
 
 
-READ_BYTES = 40_000  # below the 64 KiB of a command's output that a session keeps
+READ_BYTES = 40_000  # below the 64 KiB of output that a session keeps for a command
 SHELL_CHARACTERS = 30_000
 SEARCH_LINES = 200
 LIST_ENTRIES = 500
@@ -72,10 +72,10 @@ LEAST_SECONDS = 0.1
 MOST_LINES = 10**9
 WORD_BYTES = 100_000  # an argument may not be longer than 128 KiB
 
-# What coding clients call the same tools: a rule may be written either way.
+# The names of the same tools in coding clients: a rule may use either.
 CLIENT_NAMES = {"read": "Read", "write": "Write", "edit": "Edit", "list": "LS", "search": "Grep", "shell": "Bash"}
 
-# Programs of POSIX, run by /bin/sh in the sandbox; what they say on stderr, the model reads.
+# POSIX programs, run by /bin/sh in the sandbox; the model reads their stderr.
 READ = """
 [ -e "$1" ] || { echo "there is no file $1" >&2; exit 3; }
 [ -f "$1" ] || { echo "$1 is not a file" >&2; exit 3; }
@@ -108,7 +108,7 @@ case $? in
 *) exit 3 ;;
 esac
 """
-# Files are read whole, for a text may span lines: \\001 ends a record. No text ends with that, or holds a NUL.
+# Files are read whole, because a text may span lines; \\001 ends a record. No text ends with that, or contains a NUL.
 AWK = r"""
 function whole(file,   record, text, many) {
     while ((getline record < file) > 0) text = many++ ? text "\001" record : record
@@ -128,9 +128,9 @@ BEGIN {
 
 
 def sandboxed_tools(workspace: Workspace | HasWorkspace) -> list[Tool[None]]:
-    """Return the tools `read`, `write`, `edit`, `list`, `search` and `shell`, all of which work inside *workspace*.
+    """Return the tools `read`, `write`, `edit`, `list`, `search` and `shell`, all of which work in *workspace*.
 
-    A session that plain code holds open by `with` will do too, in whichever loop the agent is asked.
+    It may be a session that synchronous code holds open with `with`, whatever loop the agent runs in.
     """
     workspace = workspace.as_workspace() if isinstance(workspace, HasWorkspace) else workspace
     hands = _WorkspaceTools(workspace)
@@ -143,14 +143,14 @@ def sandboxed_tools(workspace: Workspace | HasWorkspace) -> list[Tool[None]]:
         "search": hands.search,
         "shell": hands.shell,
     }
-    # one after the other: two writes of one answer to one file have an order
+    # sequentially: two writes of one answer to the same file must stay in order
     return [Tool(_check_rules(name, function, rules), name=name, sequential=True) for name, function in named.items()]
 
 
 def _check_rules(
     name: str, function: Callable[..., Awaitable[str]], rules: PermissionManager | None
 ) -> Callable[..., Any]:
-    """Ask the session's rules before each call, where it has any for tools."""
+    """Ask the session's rules before each call, if it has rules for tools."""
     if rules is None or (rules.permissions.allowed_tools is None and not rules.permissions.deny):
         return function
     subject = TOOLS[name][0]
@@ -227,7 +227,7 @@ class _WorkspaceTools:
         return done
 
     async def _run(self, *words: str, timeout: float, stdin: bytes | None = None) -> CommandOutcome:
-        """Run a shell in the workspace; report an impossible command line to the model as its mistake."""
+        """Run a shell in the workspace; report an impossible command line to the model as its own mistake."""
         if any("\0" in word or not _is_text(word) for word in words):
             raise ToolFailed("the input contains a NUL byte or an incomplete character; remove it")
         if any(len(word.encode()) > WORD_BYTES for word in words):

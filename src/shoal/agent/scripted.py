@@ -34,23 +34,23 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """A step of the script that comes after so many seconds."""
+    """A step of the script after a delay."""
 
     seconds: float
     step: "Step"
 
 
 Step = str | Call | After | Exception | Sequence[Call]
-"""What the model does with one request: say a text, ask for tools, wait first, or raise."""
+"""What the model does for one request: return a text, call tools, wait first, or raise."""
 
 Script = Sequence[Step] | Callable[[str, int], Step | Awaitable[Step]]
 
 
 class ScriptedModel(FunctionModel):
-    """Answers by a list of steps, or by a function of the prompt and of how often the model answered it already.
+    """Answers from a list of steps, or with a function of the prompt and of the number of its answers so far.
 
-    Where it stands in a list follows from the conversation alone (one step for each answer in it), so any number of
-    forks may share one model. Tokens are estimated; a name with a known price makes a cost.
+    Its position in a list follows from the conversation alone (one step for each answer in it), so any number of forks
+    may share one model. Tokens are estimated; a name with a known price yields a cost.
     """
 
     def __init__(self, script: Script, *, delay: float = 0.0, name: str = "scripted") -> None:

@@ -1,4 +1,4 @@
-"""How an agent is set up: a frozen value that its forks share, and the pydantic-ai agent made from it."""
+"""An agent's settings: a frozen value that its forks share, and the pydantic-ai agent made from it."""
 
 import asyncio
 import dis
@@ -35,7 +35,7 @@ AgentTool = Tool[None] | Callable[..., Any]
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSetup:
-    """What makes an agent, apart from its conversation; a change makes a new value."""
+    """Everything about an agent except its conversation; a change makes a new value."""
 
     model: Model
     system_prompt: str | None = None
@@ -56,7 +56,7 @@ class AgentSetup:
 
     @functools.cached_property
     def core(self) -> pydantic_ai.Agent[None, str]:
-        """The pydantic-ai agent, which holds no conversation and so may serve all forks at once."""
+        """The pydantic-ai agent, which holds no conversation, so all forks can share it."""
         return pydantic_ai.Agent(
             self.model,
             deps_type=type(None),
@@ -69,7 +69,7 @@ class AgentSetup:
 
 
 def as_model(model: Model | str) -> Model:
-    """Find the model by its name, or return it as it is."""
+    """Find the model by name, or return it as it is."""
     if not isinstance(model, Model | str):
         raise BadInput(f"{model!r:.60} is not a model; give a pydantic-ai model or its name")
     try:
@@ -91,14 +91,14 @@ def as_tool(tool: AgentTool) -> Tool[None]:
 
 
 def as_text(text: object) -> str:
-    """Refuse a prompt that is no text."""
+    """Return a prompt, or refuse one that is not a text."""
     if not isinstance(text, str):
         raise BadInput(f"a prompt is a text, not {text!r:.60}")
     return text
 
 
 class _NamesFailures(WrapperToolset[None]):
-    """Names the tool in an error that a tool raised and that is not meant for the model."""
+    """Names the tool in an error that it raised and that is not meant for the model."""
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[None], tool: ToolsetTool[None]
@@ -108,14 +108,14 @@ class _NamesFailures(WrapperToolset[None]):
         except FOR_THE_MODEL:
             raise
         except BaseException as error:
-            # Caught in the task of the tool: a `SystemExit` that leaves a task ends the loop, and with it every run.
+            # Caught in the task of the tool: a `SystemExit` that leaves a task ends the loop, and every run with it.
             if not is_own(error):
                 raise
             raise ToolFailed(name, f"{type(error).__name__}: {error}") from error
 
 
 def is_own(error: BaseException) -> bool:
-    """Return whether the code that ran raised *error* by itself, so that it ends that code only."""
+    """Return whether the code itself raised *error*, so that it ends only that code."""
     match error:
         case asyncio.CancelledError():
             return False
@@ -125,7 +125,7 @@ def is_own(error: BaseException) -> bool:
 
 
 def _is_raised(trace: TracebackType | None) -> bool:
-    """Return whether a `raise` began it: what Python itself throws in begins at some other instruction."""
+    """Return whether a `raise` statement raised it: Python's own interruptions begin at other instructions."""
     frames = list(_frames(trace))
     if not frames:
         return False
@@ -135,7 +135,7 @@ def _is_raised(trace: TracebackType | None) -> bool:
 
 
 def _is_of_a_signal(trace: TracebackType | None) -> bool:
-    """Return whether a signal handler raised it: then it is for the whole program."""
+    """Return whether a signal handler raised it: then it concerns the whole program."""
     handlers = set(_handlers())
     return any(frame.tb_frame.f_code in handlers for frame in _frames(trace))
 

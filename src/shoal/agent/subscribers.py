@@ -1,4 +1,4 @@
-"""Deliver events to subscribers, so that a slow or failing one does no harm."""
+"""Deliver events to subscribers, such that a slow or failing one does no harm."""
 
 import asyncio
 import contextlib
@@ -16,11 +16,11 @@ from shoal.agent.events import AgentEvent, ModelReplied, ToolCalled, ToolReturne
 Handler = Callable[[AgentEvent], Awaitable[object] | object]
 
 QUEUE_EVENTS = 1_000
-GRACE_SECONDS = 0.25  # what a turn waits at its end for subscribers that are behind
+GRACE_SECONDS = 0.25  # how long the end of a turn waits for slow subscribers
 
 
 class Subscription:
-    """One subscriber, with what it missed and how often it failed."""
+    """A subscriber, with the number of missed events and of its errors."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -29,7 +29,7 @@ class Subscription:
         self.errors = 0
 
     def cancel(self) -> None:
-        """Hand it nothing any more, in no fork."""
+        """Send it nothing more, in any fork."""
         self.is_active = False
 
     async def take(self, event: AgentEvent) -> None:
@@ -66,7 +66,7 @@ class EventDelivery:
 
     @contextlib.asynccontextmanager
     async def delivering(self) -> AsyncIterator[None]:
-        """Deliver while the block runs; at its end, subscribers that are behind get a moment and are then cut."""
+        """Deliver while the block runs; at its end, slow subscribers get a moment and are then cut off."""
         if not self._queues:
             yield
             return
@@ -76,7 +76,7 @@ class EventDelivery:
         try:
             yield
         finally:
-            # Left by hand, for an abandoned stream closes its generator with an error that no group may see.
+            # Exited by hand: an abandoned stream closes its generator with an error that no group may see.
             try:
                 await self._wait_for(tasks)
             finally:
@@ -114,12 +114,12 @@ class _SubscriberQueue:
                 await self._subscription.take(event)
                 is_delivered = True
         finally:
-            # cut off: what it was busy with, and what still waits behind that (without the end mark)
+            # cut off: its current event, and those that wait behind it (without the end mark)
             self._subscription.dropped += (not is_delivered) + max(0, self._queue.qsize() - 1)
 
 
 class EventCapability(AbstractCapability[None]):
-    """Makes events that say which turn of which agent they are of."""
+    """Makes events with the turn and the agent that they belong to."""
 
     def __init__(self, post: EventDelivery, *, run_id: str, agent_id: str, parent_id: str | None) -> None:
         self._post = post

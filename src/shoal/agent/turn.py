@@ -94,7 +94,7 @@ T = TypeVar("T")
 
 
 class AgentTurn:
-    """One run of the model; *spent* is what its budget has lost before."""
+    """One run of the model; *spent* is what was used of its budget before."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class AgentTurn:
         return (self.usage.cost or Decimal(0)) if self.is_priced else None
 
     def reply(self, text: str) -> Reply:
-        """Make the reply of a turn that ended well."""
+        """Make the reply of a successful turn."""
         telling = self._telling
         return Reply(
             text=text,
@@ -147,7 +147,7 @@ class AgentTurn:
 
     @contextlib.asynccontextmanager
     async def publish_events(self, text: str | None, post: EventDelivery) -> AsyncIterator[None]:
-        """Publish the start and the end of the turn, and turn every error into one of ours."""
+        """Publish the start and the end of the turn, and translate every error into one of ours."""
         async with post.delivering():
             self._telling.say(TurnStarted, prompt=text)
             try:
@@ -164,10 +164,10 @@ class AgentTurn:
             self._telling.say(TurnEnded)
 
     async def answer(self, text: str | None, kind: OutputSpec[T]) -> T:
-        """Run it to its end and give what the model came to."""
+        """Run it until it ends, and return the model's answer."""
         self._assert_affordable()
         run = None
-        wanted: Any = None if kind is str else kind  # text is what the agent gives anyhow: no schema is made for it
+        wanted: Any = None if kind is str else kind  # text is the default: it needs no schema
         try:
             async with self._setup.core.iter(text, output_type=wanted, **self._terms()) as run:
                 node = run.next_node
@@ -182,7 +182,7 @@ class AgentTurn:
         return output
 
     async def pieces(self, text: str) -> AsyncGenerator[str, None]:
-        """Run it to its end and give the text as it comes."""
+        """Run it until it ends, and yield the text as it comes."""
         self._assert_affordable()
         events = None
         try:
@@ -197,7 +197,7 @@ class AgentTurn:
                     self.messages = events.all_messages()
 
     def _terms(self) -> dict[str, Any]:
-        """How a run of ours goes, whichever way it is driven."""
+        """Return the arguments of a run, however it is driven."""
         return {
             "run_id": self._telling.run_id,
             "message_history": self._history,

@@ -1,12 +1,12 @@
-"""The contract of adapters as tests, for the authors of other ones: subclass `AdapterContract` and let pytest run it.
+"""The contract of adapters as tests, for authors of adapters: subclass `AdapterContract` and let pytest run it.
 
     from shoal.testing.adapter import AdapterContract
 
     class TestMine(AdapterContract):
         adapter = Mine()
-        ending = ['{"type": "done"}']   # lines with which your client says that it has done its work
+        ending = ['{"type": "done"}']   # lines with which your client reports that it is done
 
-An adapter is pure: it runs nothing, reads nothing and remembers nothing. What a client says is never trusted.
+An adapter is pure: it runs nothing, reads nothing and remembers nothing. A client's output is never trusted.
 """
 
 import json
@@ -28,7 +28,7 @@ PLACE = SessionPaths(
 )
 PROMPT = "Write the word ärger into a file.\nThen stop."
 PERSONA = "You are a careful implementer.\n\nYou may spawn up to 3 concurrent sub-agents or workers for this step."
-LONGEST_WORD = 128 * 1024  # what Linux takes as one argument
+LONGEST_WORD = 128 * 1024  # the longest argument on Linux
 LONG = "x" * (LONGEST_WORD * 2)
 NAMES_OF_COST = {"input_tokens", "output_tokens", "cost_usd"}
 HOSTILE = (
@@ -53,18 +53,18 @@ EFFECTS = ("subprocess.", "os.system", "os.exec", "os.posix_spawn", "socket.", "
 
 
 class AdapterContract:
-    """What must hold of every adapter; each test is one sentence of the contract."""
+    """What must hold for every adapter; each test is one sentence of the contract."""
 
     adapter: ClassVar[Adapter]
     ending: ClassVar[Sequence[str]] = ()
-    """Lines with which the client says that it has done its work; without them that is not tested."""
+    """Lines with which the client reports that it is done; without them, that is not tested."""
     spec: ClassVar[AgentSpec] = AgentSpec(name="x", adapter="x")
-    """The agent as a document would describe it; one that needs a command or a script says so here."""
+    """The agent as a document describes it; if it needs a command or a script, add it here."""
     takes_system_prompt: ClassVar[bool] = True
     takes_model: ClassVar[bool] = True
 
     def test_it_has_a_name(self) -> None:
-        """A document asks for it by that."""
+        """A document uses it."""
         assert self.adapter.name.isidentifier() or self.adapter.name.replace("-", "_").isidentifier()
 
     def test_its_client_can_be_installed_and_logged_in_to(self) -> None:
@@ -76,7 +76,7 @@ class AdapterContract:
             assert client.login or not client.needs_login
 
     def test_the_same_task_gives_the_same_command(self) -> None:
-        """It remembers nothing, and takes nothing from chance or the clock."""
+        """It remembers nothing, and does not depend on chance or the clock."""
         assert self._make_invocation() == self._make_invocation()
 
     def test_it_touches_nothing(self) -> None:
@@ -87,7 +87,7 @@ class AdapterContract:
         assert effects == []
 
     def test_the_prompt_reaches_the_client(self) -> None:
-        """It is in stdin, in an argument, in a file of its home, or in the prompt's own file that is named."""
+        """It is in stdin, in an argument, in a file of its home, or in the named file of the prompt."""
         made = self._make_invocation()
         assert _reaches(made, PROMPT, PLACE.prompt_file)
 
@@ -101,7 +101,7 @@ class AdapterContract:
         assert all(len(value.encode()) < LONGEST_WORD for value in made.env.values())
 
     def test_the_system_prompt_reaches_the_client(self) -> None:
-        """The persona and the hint of how many helpers it may start are in it."""
+        """It contains the persona, and the hint about how many helpers it may start."""
         if self.takes_system_prompt:
             assert _reaches(self._make_invocation(), PERSONA, PLACE.system_prompt_file)
 
@@ -120,19 +120,19 @@ class AdapterContract:
             assert ".." not in path.parts
 
     def test_no_line_breaks_the_reader(self) -> None:
-        """An agent can write what it likes."""
+        """An agent can write anything."""
         if (reader := self.adapter.reader()) is not None:
             for line in HOSTILE:
                 assert all(isinstance(activity, Activity) for activity in reader.read(line))
             _assert_sane(reader)
 
     def test_each_session_has_its_own_reader(self) -> None:
-        """What one client said is nothing to another."""
+        """One client's output does not affect another."""
         first, second = self.adapter.reader(), self.adapter.reader()
         assert first is None or first is not second
 
     def test_silence_is_no_success(self) -> None:
-        """An exit code alone is never believed."""
+        """An exit code alone is never trusted."""
         if (reader := self.adapter.reader()) is not None:
             assert reader.verdict(0, "")
             assert reader.verdict(1, "boom")
@@ -156,7 +156,7 @@ class AdapterContract:
 
 
 def _reaches(made: Invocation, text: str, file: Path) -> bool:
-    """Return whether *text* is handed over in any way, or the *file* that holds it is named."""
+    """Return whether *text* is passed in any way, or the *file* that contains it is named."""
     words = [*made.argv, *made.env.values()]
     contents = [made.stdin, *made.home.values()]
     is_told = any(text in word for word in words) or any(text.encode() in content for content in contents)
@@ -185,7 +185,7 @@ _hooked: list[bool] = []
 
 @contextmanager
 def _watched() -> Iterator[list[str]]:
-    """Note what touches the world; a hook of the interpreter's stays for ever, so there is only one."""
+    """Record what touches the outside; an audit hook can never be removed, so there is only one."""
     if not _hooked:
         sys.addaudithook(_audit)
         _hooked.append(True)

@@ -20,14 +20,14 @@ from shoal.store.paths import StatePaths
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A replay that has ended: its report, and how its results compare with the recorded ones."""
+    """A finished replay: its report, and how its results compare with the recorded ones."""
 
     report: RunReport
     comparison: ReplayComparison
 
     @property
     def is_same(self) -> bool:
-        """Say whether every agent asked and left what it had asked and left before."""
+        """Return whether every agent asked and left the same as before."""
         return not self.comparison.differences and not self.comparison.divergences
 
 

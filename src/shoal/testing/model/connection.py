@@ -1,4 +1,4 @@
-"""One client's connection: HTTP as far as a model needs it."""
+"""A client's connection: as much of HTTP as a model needs."""
 
 import asyncio
 import http
@@ -20,7 +20,7 @@ NO_HEADERS: Mapping[str, str] = {}
 
 
 class BadRequest(Exception):
-    """What came is not HTTP that we read; the connection is of no more use."""
+    """The input is not HTTP that we support; the connection cannot be used any more."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -91,7 +91,7 @@ class Connection:
         await self._writer.drain()
 
     async def pause(self, seconds: float | None) -> None:
-        """Wait, for ever if it is `None`; a client that goes, or a server that closes, ends it."""
+        """Wait, forever if it is `None`; the client leaving or the server closing ends the wait."""
         try:
             async with asyncio.timeout(seconds):
                 await self._reader.read(1)
@@ -161,7 +161,7 @@ CHARACTERS_OF_A_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class TurnPlayer:
-    """A request that is being answered; *answered* gets the answer's report before its end is sent."""
+    """Plays a turn for a request; *answered* receives the answer's report before its end is sent."""
 
     request: Request
     wire: WireFormat
@@ -169,7 +169,7 @@ class TurnPlayer:
     answered: Callable[[Request, Usage], None]
 
     async def perform(self, turn: Turn, between: float = 0) -> bool:
-        """Do *turn*; tell whether the connection may go on after it."""
+        """Perform *turn*; return whether the connection may continue."""
         match turn:
             case Say() | Use() | tuple():
                 await self._answer(answer(turn, self.request), between)

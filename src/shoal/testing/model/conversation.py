@@ -1,4 +1,4 @@
-"""A conversation as the model sees it, whatever wire it came over, and the answer that goes back."""
+"""A conversation as the model sees it, in whatever wire format, and the model's answer."""
 
 import hashlib
 import itertools
@@ -29,7 +29,7 @@ def whole(part: object) -> str:
 
 
 Body = dict[str, Any]
-"""JSON as it is on the wire: these are parsers, and what clients send has no type."""
+"""JSON of the wire: these are parsers, and clients' input has no type."""
 
 Role = Literal["user", "assistant", "result"]
 Tools = Mapping[str, Body | None]
@@ -43,7 +43,7 @@ class Message:
     role: Role
     text: str
     answer: str = ""
-    """The name of the answer that it is a piece of, where the client kept it."""
+    """The id of the answer that it is part of, if the client kept it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +68,18 @@ class Conversation:
 
     @property
     def position(self) -> int:
-        """How many answers it holds already: a retry has the same position, whatever its number."""
+        """How many answers it contains: a retry has the same position, whatever its number."""
         return answers(self.messages)
 
     @property
     def fingerprint(self) -> str:
-        """A name for this conversation at this position, the same when a client tries again."""
+        """An id for this conversation at this position, the same when a client retries."""
         parts = [_lasting(self.system), *(message.text for message in self.messages), str(len(self.tools))]
         return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
 
 
 def answers(messages: tuple[Message, ...]) -> int:
-    """Count the model's answers: one in several pieces is one, also where each call stands before its own result."""
+    """Count the model's answers: one in several pieces counts once, even if each call is followed by its own result."""
     count, known = 0, {""}
     for before, message in itertools.pairwise((Message("user", ""), *messages)):
         is_piece = before.role == "assistant" or message.answer in known - {""}
@@ -89,7 +89,7 @@ def answers(messages: tuple[Message, ...]) -> int:
 
 
 def _lasting(system: str) -> str:
-    """Leave out the line in which one client counts its requests."""
+    """Leave out the line in which a client counts its requests."""
     return "\n".join(line for line in system.splitlines() if not line.startswith("x-anthropic-billing-header"))
 
 
@@ -109,7 +109,7 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAnswer:
-    """What the model says and which tools it asks for."""
+    """The model's text and tool calls."""
 
     model: str
     text: str

@@ -1,7 +1,7 @@
-"""Scripts that come in the prompt: `[[s:SCENARIO key=value …]]`, so that any number of clients share one server.
+"""Scripts in the prompt: `[[s:SCENARIO key=value …]]`, so that any number of clients share one server.
 
-A value is written as in a URL (`cmd=echo%20hi`). `say`, `ms` (between chunks), `in` and `out` (tokens) go with all
-scenarios; `cwd`, `file`, `content`, `cmd`, `old` and `new` say what the tools are called with.
+A value is written as in a URL (`cmd=echo%20hi`). `say`, `ms` (between chunks), `in` and `out` (tokens) apply to all
+scenarios; `cwd`, `file`, `content`, `cmd`, `old` and `new` are arguments of the tools.
 """
 
 import json
@@ -22,14 +22,14 @@ Keys = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """A scenario by its name, what it was given, and how many answers came after it."""
+    """A scenario by name, its arguments, and the number of answers after it."""
 
     scenario: str
     keys: Keys
     position: int
 
     def turns(self) -> tuple[Turn, ...]:
-        """Return the script that it stands for; a scenario that is not known or not right is refused with 400."""
+        """Return the script of the scenario; an unknown or invalid one is refused with 400."""
         try:
             return tuple(_with_pace(turn, self.keys) for turn in self._plain())
         except (ValueError, KeyError, TypeError) as error:
@@ -62,7 +62,7 @@ def _keys(written: str) -> Keys:
 
 
 def _with_pace(turn: Turn, keys: Keys) -> Turn:
-    """Return *turn* the pace and the usage that go with any scenario."""
+    """Return *turn* with the pace and the usage that any scenario accepts."""
     if not isinstance(turn, Say | Use):
         return turn
     if "in" in keys or "out" in keys:

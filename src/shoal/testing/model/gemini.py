@@ -18,7 +18,7 @@ STATUSES = {
 }
 MODEL = re.compile(r"/models/([^/:]+):")
 
-# What one client's side requests want to know: a router and a check of whose turn it is.
+# Side requests of one client: a router, and a check of whose turn it is.
 SIDE = {"reasoning": "none", "next_speaker": "user", "model_choice": "flash", "complexity_score": 1}
 
 
@@ -51,7 +51,7 @@ def _messages(content: Body) -> Iterator[Message]:
 
 
 def _lower(schema: Any) -> Any:  # noqa: ANN401
-    """Write the names of types small, as JSON Schema does and Gemini does not."""
+    """Write type names in lower case, as JSON Schema does and Gemini does not."""
     match schema:
         case dict():
             return {

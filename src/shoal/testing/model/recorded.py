@@ -1,4 +1,4 @@
-"""What the server was asked, kept within bounds."""
+"""A bounded record of the server's requests and answers."""
 
 import json
 import re
@@ -66,14 +66,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A request that got a whole answer, and the tokens that the answer reported."""
+    """A request with a complete answer, and the tokens that the answer reported."""
 
     request: Request
     usage: Usage
 
 
 class RequestLog:
-    """The newest requests and answers: so many, and of so many bytes."""
+    """The newest requests and answers, limited in number and bytes."""
 
     def __init__(self, most_requests: int = MOST_REQUESTS, most_bytes: int = MOST_BYTES) -> None:
         self._most_requests = most_requests

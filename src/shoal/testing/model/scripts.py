@@ -1,4 +1,4 @@
-"""A script, and where in it a conversation stands."""
+"""A script, and the position of a conversation in it."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -19,21 +19,21 @@ from shoal.testing.model.recorded import Request
 from shoal.testing.model.turns import Cut, Delay, Fail, Garble, Hang, Say, Turn, Usage, Use, is_spoken, uses_a_tool
 
 Script = Sequence[Turn] | Callable[[Request], Turn | None]
-"""Turns in their order, or a function that is asked for each; `None` leaves it to the directive in the prompt."""
+"""A list of turns, or a function called for each; `None` leaves it to the directive in the prompt."""
 
 PLAIN = Say("ok")
 MOST_REMEMBERED = 10_000
 
 
 class Player:
-    """Finds the turn for a request: by the answers that its conversation holds, never by the number of requests."""
+    """Finds the turn for a request, by the answers in its conversation, never by the number of requests."""
 
     def __init__(self, script: Script | None) -> None:
         self._script = script
         self._attempts: OrderedDict[str, int] = OrderedDict()
 
     def turn(self, request: Request) -> Turn:
-        """Return what the model does now; a client without tools (for a title, say) is never told to use one."""
+        """Return what the model does now; a client without tools (for a title, say) never gets a tool call."""
         turn = self._next_scripted(request)
         if request.tools or not uses_a_tool(turn):
             return turn
@@ -65,7 +65,7 @@ class Player:
         return turn or before[-1]
 
     def _attempt(self, fingerprint: str) -> int:
-        """Count the tries of one request, of so many requests at most."""
+        """Count the attempts of one request; only a limited number of requests is remembered."""
         attempt = self._attempts.pop(fingerprint, 0)
         self._attempts[fingerprint] = attempt + 1
         if len(self._attempts) > MOST_REMEMBERED:
@@ -97,7 +97,7 @@ Seconds = Annotated[float, Field(ge=0, le=24 * 3600, allow_inf_nan=False)]
 
 
 def script_of(path: Path) -> tuple[Turn, ...]:
-    """Read a file of turns; raise `BadInput` with the place of what is wrong."""
+    """Read a file of turns; raise `BadInput` with the position of a mistake."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:

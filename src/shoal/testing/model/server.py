@@ -1,4 +1,4 @@
-"""The server: a model on loopback that does what a script says, for as long as a block runs."""
+"""The server: a model on loopback that follows a script while a block runs."""
 
 import asyncio
 import concurrent.futures
@@ -78,7 +78,7 @@ def _assert_tools(conversation: Conversation) -> None:
 class ModelServer:
     """A scripted model behind four wire formats; `async with` on your loop, or `with` on a thread of its own.
 
-    Without a script, what it does is read from the prompt: `[[s:both]]`. Only loopback is served.
+    Without a script, the prompt says what to do: `[[s:both]]`. It serves only on loopback.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ModelServer:
 
     @property
     def systems(self) -> list[str]:
-        """The system prompts that it was given, each once."""
+        """The distinct system prompts that it received."""
         return list(dict.fromkeys(request.system for request in self.requests))
 
     @property
@@ -135,7 +135,7 @@ class ModelServer:
         return self.requests
 
     def wait(self, count: int = 1, timeout: float = 30) -> list[Request]:
-        """Wait until it was asked *count* times, from outside of its thread."""
+        """Wait until it was asked *count* times, from another thread."""
         return asyncio.run_coroutine_threadsafe(self.received(count), self._loop).result(timeout)
 
     async def __aenter__(self) -> Self:
@@ -156,7 +156,7 @@ class ModelServer:
         await self._server.wait_closed()
 
     def __enter__(self) -> Self:
-        # The border: a program without a loop gets one on a thread that ends with the block.
+        # A program without a loop gets one on a thread that ends with the block.
         started: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._alone(started)), name="model-server")
         self._thread.start()
@@ -195,7 +195,7 @@ class ModelServer:
             self._connections.pop(connection)
 
     async def _next(self, connection: Connection) -> bool:
-        """Answer one request; tell whether there may be another."""
+        """Answer one request; return whether there may be another."""
         try:
             received = await connection.receive()
         except BadRequest as error:

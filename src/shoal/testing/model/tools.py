@@ -1,4 +1,4 @@
-"""Which of the client's tools a turn means, and the arguments that the tool's own schema wants."""
+"""Find the client's tool for a turn, and the arguments that the tool's schema requires."""
 
 import shlex
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ KINDS = {
     "edit": "Edit edit apply_patch replace str_replace str_replace_editor edit_file replace_in_file editor "
     "developer__text_editor text_editor",
 }
-"""The names that clients have for a tool of each kind, the likeliest first."""
+"""The names of clients' tools of each kind, the most likely first."""
 
 WORDS = {
     "path": "path file_path filepath absolute_path absolutepath target_file filename file",
@@ -41,7 +41,7 @@ DEFAULTS = {
 
 
 def call(use: Use, tools: Tools) -> ModelCall:
-    """Make the call that *use* means to a client that has *tools*."""
+    """Make the call for *use* to a client that has *tools*."""
     if use.tool not in KINDS or isinstance(use.arguments, str):
         return ModelCall(use.tool, use.arguments, is_custom=tools.get(use.tool, {}) is None)
     given = {**DEFAULTS, **use.arguments, **_rename_arguments(use)}
@@ -55,7 +55,7 @@ def call(use: Use, tools: Tools) -> ModelCall:
 
 
 def _rename_arguments(use: Use) -> dict[str, object]:
-    """Take what was given by another word for it, like `cmd` for the command."""
+    """Accept synonyms of arguments, like `cmd` for the command."""
     assert not isinstance(use.arguments, str)  # noqa: S101 - told apart before
     given = {name.lower(): value for name, value in use.arguments.items()}
     known = {meaning: [word for word in WORDS[meaning].split() if word in given] for meaning in MEANT[use.tool]}
@@ -73,7 +73,7 @@ def _fit_call(kind: str, name: str, schema: Body | None, given: Mapping[str, obj
 
 
 def _arguments(kind: str, schema: Body, given: Mapping[str, object]) -> Arguments:
-    """Return each property that we know what it means, and each that is required."""
+    """Return each property whose meaning we know, and each required one."""
     required = _as_list(schema.get("required"))
     found: dict[str, object] = {}
     for name, shape in (schema.get("properties") or {}).items():
@@ -108,7 +108,7 @@ def _as_list(value: object) -> list[object]:
 
 
 def _by_shell(kind: str, given: Mapping[str, object]) -> str:
-    """Say in shell what a client without such a tool can do no other way."""
+    """Write as a shell command what a client without such a tool can do in no other way."""
     path, content, old, new = (shlex.quote(str(given[word])) for word in ("path", "content", "old", "new"))
     if kind == "write":
         return f"printf %s {content} > {path}"

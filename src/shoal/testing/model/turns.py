@@ -1,4 +1,4 @@
-"""The turns that a script is made of: what the model does when it is asked."""
+"""The turns of a script: what the model does for a request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,9 +29,9 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Ask for a tool: one of the client's, by its name, or a kind (`write`, `shell`, `read`, `edit`) whatever its name.
+    """Call a tool: one of the client's by name, or a kind (`write`, `shell`, `read`, `edit`) whatever its name.
 
-    A kind takes `path`, `content`, `command`, `old` and `new`, and they are given the names that the tool's schema has.
+    A kind takes `path`, `content`, `command`, `old` and `new`, under the names in the tool's schema.
     """
 
     tool: str
@@ -42,9 +42,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Refuse with a status, *times* over; as the last turn of a script it refuses for ever.
+    """Refuse with a status, *times* over; as the last turn of a script, forever.
 
-    One that *is_streamed* comes after a good status, as an event of the stream: one client retries only that 429.
+    With *is_streamed*, it follows a good status as an event of the stream: one client retries only that kind of 429.
     """
 
     status: int = 500
@@ -90,14 +90,14 @@ Turn = Spoken | Fail | Hang | Cut | Garble | Delay
 
 
 def is_spoken(turn: Turn) -> bool:
-    """Return whether the conversation is one answer longer after *turn*."""
+    """Return whether the conversation has one more answer after *turn*."""
     if isinstance(turn, Delay):
         return is_spoken(turn.then)
     return isinstance(turn, Say | Use | tuple)
 
 
 def uses_a_tool(turn: Turn) -> bool:
-    """Return whether *turn* is of use only to a client that has tools."""
+    """Return whether *turn* only makes sense for a client with tools."""
     match turn:
         case Use():
             return True
