@@ -9,7 +9,7 @@ from shoal.errors import Unavailable
 
 
 def command(repo: Repo = HERE) -> int:
-    """Serve runs, logs, diffs and merges as tools for your own agent client (MCP, on stdin and stdout).
+    """Serve runs, logs, diffs and merges to your own agent client.
 
     For example: `claude mcp add shoal -- shoal mcp`, or `codex mcp add shoal -- shoal mcp`. The client ends it.
     """

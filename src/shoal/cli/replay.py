@@ -27,7 +27,7 @@ With = Annotated[
 def command(
     run: Run = None, file: With = None, json: Json = False, events: EventLines = False, repo: Repo = HERE
 ) -> int:
-    """Run a recorded run again: no key, no network, the same answers.
+    """Run a recorded run again, without a key or a network.
 
     It starts from the same commit, and exits with 1 if an agent asks or leaves something else than before.
     """

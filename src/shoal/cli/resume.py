@@ -138,7 +138,7 @@ def rewind_command(
     report_start: ReportStart = None,
     repo: Repo = HERE,
 ) -> int:
-    """Start a session again from one of its checkpoints, and what depends on it.
+    """Restart a session, and what depends on it, from a checkpoint.
 
     Its run must have ended. The branch of the first attempt stays.
     """

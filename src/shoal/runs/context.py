@@ -36,7 +36,7 @@ from shoal.runs.preflight import (
     with_commits,
 )
 from shoal.runs.recovery import Recovery, reconcile, reconcile_run
-from shoal.runs.request import RunRequest
+from shoal.runs.request import RunRequest, assert_unowned
 from shoal.runs.unfinished import has_unfinished
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, probe_sandbox
@@ -47,7 +47,7 @@ from shoal.steps.workers import WorkerSettings
 from shoal.store.database import release_if_full
 from shoal.store.known_repositories import register
 from shoal.store.ledger import Ledger, open_ledger
-from shoal.store.lock import hold_lock, is_locked, read_holder
+from shoal.store.lock import hold_lock
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, store_at
 from shoal.store.rebuild import OnRebuilt
@@ -267,13 +267,6 @@ async def _hold_run(paths: StatePaths, run: str, ledger: Ledger) -> AsyncIterato
         finally:
             if not has_unfinished(paths, run):
                 held.remove()
-
-
-def assert_unowned(paths: StatePaths, run: str) -> None:
-    """Refuse a run that another process goes on with, and name that process."""
-    lock = paths.run_lock(run)
-    if is_locked(lock):
-        raise BadInput(f"{run} is still running ({read_holder(lock)}); `shoal stop {run}` stops it")
 
 
 @contextlib.asynccontextmanager

@@ -14,6 +14,8 @@ from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
 from shoal.model.plan import CHECKPOINT_SECONDS
 from shoal.model.task import AgentLike
 from shoal.store.ledger import Listener
+from shoal.store.lock import is_locked, read_holder
+from shoal.store.paths import StatePaths
 from shoal.store.writer import OnBlocked
 
 
@@ -152,3 +154,10 @@ class Settings:
 
 def _limits(given: ResourceLimits | Mapping[str, object] | None) -> ResourceLimits | None:
     return ResourceLimits.of(given) if isinstance(given, Mapping) else given
+
+
+def assert_unowned(paths: StatePaths, run: str) -> None:
+    """Refuse a run that another process goes on with, and name that process."""
+    lock = paths.run_lock(run)
+    if is_locked(lock):
+        raise BadInput(f"{run} is still running ({read_holder(lock)}); `shoal stop {run}` stops it")

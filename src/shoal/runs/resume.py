@@ -15,8 +15,7 @@ from shoal.model.gate import GateVerdict
 from shoal.model.plan import PipelineGroup, Plan, Stage, walk_stages
 from shoal.model.repository import Repository
 from shoal.model.status import Status
-from shoal.runs.context import assert_unowned
-from shoal.runs.request import Resume, RunRequest
+from shoal.runs.request import Resume, RunRequest, assert_unowned
 from shoal.sessions.checkpoints import Checkpoint, list_checkpoints
 from shoal.sessions.context import RunContext
 from shoal.steps.history import FINISHED, History, read_history
