@@ -116,7 +116,7 @@ class Agent:
                 running.cancel()
 
     def fork(self) -> "Agent":
-        """Return an agent that continues alone from here: same model, tools, limits and subscribers, own conversation."""
+        """Return an agent that continues alone from here: same model, tools, limits and subscribers, own messages."""
         return self._fork(self.setup)
 
     async def run_parallel_prompts(
