@@ -356,12 +356,12 @@ async def test_curl_works_through_it_and_is_told_what_to_add(tmp_path: Path) -> 
         async with await asyncio.start_server(served.serve, "127.0.0.1", 0) as server:
             proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             good = await curl(tmp_path, proxy, f"https://127.0.0.1:{port}/")
-            bad = await curl(tmp_path, proxy, "https://pypi.org/simple/")
+            bad = await curl(tmp_path, proxy, "https://elsewhere.example/")
 
     assert good == (0, b"x" * 300_000, b"")
     assert bad[0] == 56
     assert b"403" in bad[2]
-    assert [denial.rule for denial in denials] == ["pypi.org:443"]
+    assert [denial.rule for denial in denials] == ["elsewhere.example:443"]
 
 
 async def curl(folder: Path, proxy: str, url: str) -> tuple[int | None, bytes, bytes]:

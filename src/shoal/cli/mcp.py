@@ -11,7 +11,8 @@ from shoal.errors import Unavailable
 def command(repo: Repo = HERE) -> int:
     """Serve runs, logs, diffs and merges to your own agent client.
 
-    For example: `claude mcp add shoal -- shoal mcp`, or `codex mcp add shoal -- shoal mcp`. The client ends it.
+    It speaks MCP on stdin and stdout. For example: `claude mcp add shoal -- shoal mcp`, or `codex mcp add shoal --
+    shoal mcp`. The client ends it.
     """
     try:
         from shoal.mcp.server import make_server
