@@ -41,6 +41,7 @@ _CLAIM = (
 _OWNER = "SELECT epoch, pid, host FROM owners WHERE run = ?"
 
 
+_CLOSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _PROBE_BYTES = 2**16
 Seed = Callable[[Path | None], Iterable[EventRow]]
@@ -124,6 +125,8 @@ class Database:
         except sqlite3.Error as error:
             if why := _passing_reason(self._path, error):
                 raise Blocked(why) from error
+            if primary_code(error) in _CLOSED:
+                raise Broken(f"{self._path} cannot be written: {error}; make it writable, then run again") from error
             raise
         except OSError as error:
             if error.errno in _PASSING:

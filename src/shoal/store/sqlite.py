@@ -11,12 +11,14 @@ from urllib.parse import quote
 from shoal.errors import Broken
 from shoal.model.events import Recorded, RunPlanned
 from shoal.store.codec import UnknownEvent, decode
-from shoal.store.database import BUSY_SECONDS, DAMAGE, LEDGER, SESSION, Database, check_version, primary_code
+from shoal.store.database import DAMAGE, LEDGER, SESSION, Database, check_version, primary_code
 from shoal.store.kind import LASTING, RunSize
 from shoal.store.paths import StatePaths
 from shoal.store.rebuild import OnRebuilt, rebuild
 
 PAGE_ROWS = 1000
+READ_SECONDS = 120.0
+"""How long a reading waits for a program that has the ledger to itself; our own writers keep nobody from reading."""
 _Row = tuple[int, float, str, str]
 _Only = Mapping[str, str | None]
 """Columns and their required values; `None` means any."""
@@ -181,7 +183,7 @@ def _has_log(path: Path) -> bool:
 
 def _try_connect(path: Path, mode: str) -> sqlite3.Connection:
     uri = f"file:{quote(os.fsencode(path))}?{mode}"
-    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    connection = sqlite3.connect(uri, uri=True, timeout=READ_SECONDS, isolation_level=None)
     try:
         connection.text_factory = _decode_text
         connection.execute("PRAGMA query_only = 1")
