@@ -26,7 +26,7 @@ def write_gitdir(
     """
     # As few entries as git accepts: each takes time to create and remove, and refs in one file are refs too.
     place = os.fspath(target)
-    os.makedirs(place)  # noqa: PTH103
+    os.mkdir(place)  # noqa: PTH102 - and no folder above it: a repository that was renamed must not come back empty
     for folder in ("objects", "objects/info", "refs"):
         os.mkdir(f"{place}/{folder}")  # noqa: PTH102 - half the time of Path.mkdir, here and below
     chain = "".join(f"{quote_path(path)}\n" for path in lenders)

@@ -35,7 +35,7 @@ from shoal.workspaces import base_checkouts, object_stores
 from shoal.workspaces.kind import Workspace
 from shoal.workspaces.mount import list_mounts, mount_overlay, unmount
 from shoal.workspaces.overlay import sealing
-from shoal.workspaces.quota import open_disk_again
+from shoal.workspaces.quota import IMAGE, open_disk_again
 from shoal.workspaces.remove import clear_privileges, remove_all
 from shoal.workspaces.worktree import admin_of, forget_worktree
 
@@ -188,8 +188,17 @@ async def _try_session(context: RunContext, unfinished: Unfinished) -> Recovery:
         why = result.error or "some of its files cannot be kept"
     with contextlib.suppress(OSError):
         (session_dir / RETRIES).write_text(str(_retries(context, session) + 1))
-    failure = RecoveryFailure(run=context.run, session=session.session, why=why, raw=str(session_dir))
+    files = session_dir
+    with contextlib.suppress(Broken):
+        files = _find_files(session, session_dir, _find_workspace(context, session))
+    failure = RecoveryFailure(run=context.run, session=session.session, why=why, raw=str(files))
     return Recovery(failures=(failure,))
+
+
+def _find_files(session: SessionState, session_dir: Path, path: Path) -> Path:
+    """Say where the files of a session are: in its workspace, unless that shows layers or a disk of *session_dir*."""
+    is_inside = session.strategy == "overlay" or (session_dir / IMAGE).exists() or not path.exists()
+    return session_dir if is_inside else path
 
 
 async def _reconcile_session(context: RunContext, step: str, session: SessionState) -> WorkerResult:
@@ -205,7 +214,9 @@ async def _reconcile_session(context: RunContext, step: str, session: SessionSta
     work = await _salvage(context, session, session_dir, path, folder)
     for place in list_mounts(session_dir):
         unmount(place)
-    result = work.on(replace(_result(session, work, heard), workspace=str(path)), session_dir)
+    result = work.on(
+        replace(_result(session, work, heard), workspace=str(path)), _find_files(session, session_dir, path)
+    )
     if work.must_stay:
         await clear_privileges(session_dir, path)
     else:

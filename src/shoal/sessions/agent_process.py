@@ -141,6 +141,9 @@ async def _end(
     grace: float,
     sign: Ending | None,
 ) -> WatchResult:
+    if not (stopped.done() or sign or (over is not None and over.done())):
+        # After a suspend, the time may be over of an agent that ended long before, and whose end is heard only now.
+        await asyncio.wait((done,), timeout=SETTLE_SECONDS)
     if done.done():
         return WatchResult(Ending.BY_ITSELF, await done)
     done.cancel()  # an agent that was ended before its sandbox was up does not mean a broken sandbox
@@ -151,6 +154,7 @@ async def _end(
     return WatchResult(ending, await sandboxed.end(grace))
 
 
+SETTLE_SECONDS = 0.1
 BUSY = 0.1
 """A share of one processor."""
 MOVING_BYTES = 100_000.0

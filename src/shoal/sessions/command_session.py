@@ -123,7 +123,7 @@ class OpenSession:
             resources=self.resources,
             duration_seconds=round(time.monotonic() - self._began, 3),
         )
-        result = await add_patch(context, work, work.on(result, session.directory.path))
+        result = await add_patch(context, work, work.on(result, session.raw_files))
         result = database.add_to(result)
         self.result = mask_result(result, context.mask)
         ended = describe_end(context, worker, self.result)

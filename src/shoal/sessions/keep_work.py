@@ -95,8 +95,8 @@ class KeptWork:
         where = "the raw files have everything, the branch the rest" if self.commit else "its raw files stay"
         return f"{count} too large for a branch (over {MAX_BLOB_BYTES // 2**20} MiB): {names}; {where}"
 
-    def on(self, result: WorkerResult, session_dir: Path) -> WorkerResult:
-        """Add to *result* where the work is; its raw files are in *session_dir* if they could not be imported."""
+    def on(self, result: WorkerResult, files: Path) -> WorkerResult:
+        """Add to *result* where the work is; its raw files are in *files* if they could not be imported."""
         if self is NOTHING:
             return result
         return replace(
@@ -112,7 +112,7 @@ class KeptWork:
             instructions=self.flags.instructions,
             notes=(*result.notes, *self.notes),
             secrets=self.secrets,
-            raw=str(session_dir) if self.must_stay else None,
+            raw=str(files) if self.must_stay else None,
         )
 
 

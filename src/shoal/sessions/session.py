@@ -111,7 +111,7 @@ async def _work(session: Session) -> WorkerResult:
         workspace.keep = False  # the agent never ran
         raise
     except FAULTS as error:
-        return _describe_failure(worker, error, raw=session.directory.path)
+        return _describe_failure(worker, error, raw=session.raw_files)
     finally:
         close_inbox(session.context, session.id, session.control)
     collected = await collect_artifacts(
@@ -121,7 +121,7 @@ async def _work(session: Session) -> WorkerResult:
     try:
         work = await add_continued(session.context, worker, await import_work(session))
     except FAULTS as error:
-        return _describe_failure(worker, error, raw=session.directory.path)
+        return _describe_failure(worker, error, raw=session.raw_files)
     result = await _with_artifacts(session, _result(session, ended, work), collected, work)
     return await check_contracts(session, database.add_to(result), collected.produced, runner_for)
 
@@ -252,8 +252,9 @@ async def _keep_patiently(session: Session, request: SealRequest) -> KeptWork:
                 if not work.is_disk_full:
                     return work
                 why = work.failure or ""
-            is_full = failure is None or getattr(failure, "errno", None) in NO_SPACE
-            can_wait = time.monotonic() < end if is_full else bool(pauses)
+            # also for a repository that was renamed, until it is back
+            can_pass = failure is None or getattr(failure, "errno", None) in NO_SPACE or _is_gone(session)
+            can_wait = time.monotonic() < end if can_pass else bool(pauses) and session.directory.path.exists()
             if not can_wait or session.stop.is_set():
                 if failure is not None:
                     raise failure
@@ -261,17 +262,25 @@ async def _keep_patiently(session: Session, request: SealRequest) -> KeptWork:
             is_waiting = True
             reason = f"the work of {session.id} cannot be kept yet: {why}"
             context.ledger.post(Waiting(run=context.run, reason=context.mask.text(reason)))
-            await _pause(session, None if is_full else pauses.pop(0))
+            await _pause(session, None if can_pass else pauses.pop(0))
     finally:
         if is_waiting:
             context.ledger.post(Waiting(run=context.run, reason=""))
 
 
+def _is_gone(session: Session) -> bool:
+    return not session.context.repository.git.exists()
+
+
 async def _pause(session: Session, seconds: float | None) -> None:
-    """Wait that long, or without *seconds* until there is room on the disk; a stop ends it."""
+    """Wait that long, or without *seconds* until its repository is there and has room; a stop ends it."""
+
+    def is_hindered() -> bool:
+        return seconds is not None or _is_gone(session) or free_floor(session.context.paths.root) is not None
+
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds or MOST_WAIT_SECONDS):
-            while not session.stop.is_set() and (seconds is not None or free_floor(session.context.paths.root)):
+            while not session.stop.is_set() and is_hindered():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(session.stop.wait(), LOOK_SECONDS)
 
@@ -291,7 +300,7 @@ def _result(session: Session, ended: AgentEnd, work: KeptWork) -> WorkerResult:
         error=error,
         notes=ended.notes,
     )
-    return work.on(result, session.directory.path)
+    return work.on(result, session.raw_files)
 
 
 def _verdict(worker: WorkerSpec, ended: AgentEnd, work: KeptWork) -> tuple[Status, str | None]:

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from shoal.adapters.kind import Adapter, Conversational, SessionPaths
 from shoal.model.agent import ACP
@@ -170,6 +171,12 @@ class Session:
     def id(self) -> str:
         """The session's id, which is also the name of its directory."""
         return self.worker.session
+
+    @property
+    def raw_files(self) -> Path:
+        """Where its files are if they cannot be kept."""
+        is_apart = not self.workspace.is_overlay and not self.worker.limits.is_exact
+        return self.workspace.path if is_apart else self.directory.path
 
     @property
     def paths(self) -> SessionPaths:
