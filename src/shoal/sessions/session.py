@@ -37,7 +37,7 @@ from shoal.sessions.setup.prepare import setup_record
 from shoal.sessions.worker import Session, WorkerSpec
 
 PROMPT_CHARS = 200
-RETRY_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
+RETRY_PAUSES, FULL_PAUSE = (0.5, 1.0, 2.0, 5.0, 10.0), 2.0
 MOST_WAIT_SECONDS = 3600.0
 LOOK_SECONDS = 0.5
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -262,7 +262,7 @@ async def _keep_patiently(session: Session, request: SealRequest) -> KeptWork:
             is_waiting = True
             reason = f"the work of {session.id} cannot be kept yet: {why}"
             context.ledger.post(Waiting(run=context.run, reason=context.mask.text(reason)))
-            await _pause(session, None if can_pass else pauses.pop(0))
+            await _pause(session, FULL_PAUSE if can_pass else pauses.pop(0), can_pass=can_pass)
     finally:
         if is_waiting:
             context.ledger.post(Waiting(run=context.run, reason=""))
@@ -272,17 +272,17 @@ def _is_gone(session: Session) -> bool:
     return not session.context.repository.git.exists()
 
 
-async def _pause(session: Session, seconds: float | None) -> None:
-    """Wait that long, or without *seconds* until its repository is there and has room; a stop ends it."""
-
-    def is_hindered() -> bool:
-        return seconds is not None or _is_gone(session) or free_floor(session.context.paths.root) is not None
-
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds or MOST_WAIT_SECONDS):
-            while not session.stop.is_set() and is_hindered():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(session.stop.wait(), LOOK_SECONDS)
+async def _pause(session: Session, seconds: float, *, can_pass: bool) -> None:
+    """Wait that long, and if it *can_pass* until the repository is there and has room; a stop ends it."""
+    now = time.monotonic()
+    until, end = now + seconds, now + MOST_WAIT_SECONDS
+    while not session.stop.is_set() and now < end:
+        is_hindered = can_pass and (_is_gone(session) or free_floor(session.context.paths.root) is not None)
+        if now >= until and not is_hindered:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(session.stop.wait(), LOOK_SECONDS)
+        now = time.monotonic()
 
 
 def _result(session: Session, ended: AgentEnd, work: KeptWork) -> WorkerResult:

@@ -318,7 +318,8 @@ class RequestDoor:
                 return
             mail = read_posted(self._paths, self._run)
         except FileNotFoundError:
-            self.open()
+            with contextlib.suppress(Broken):  # the repository was renamed; its ledger says so, and waits
+                self.open()
             return
         except OSError:
             return
