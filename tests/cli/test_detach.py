@@ -213,7 +213,7 @@ def test_wait_says_that_a_run_was_killed(shoal: Shoal, door: Path) -> None:
     os.close(watched)
     said = shoal("wait")
 
-    assert (said.code, f"{known['run']} was killed; `shoal clean` brings in" in said.err) == (1, True)
+    assert (said.code, f"{known['run']} was killed; `shoal clean` recovers" in said.err) == (1, True)
     assert shoal("clean").code == 0
     assert shoal("wait", known["run"]).code == 1, "also when its work was brought in"
 

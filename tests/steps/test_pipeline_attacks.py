@@ -301,7 +301,7 @@ if os.geteuid() == 0:  # others have no overlay without a sandbox, and in a work
 
         (worker,) = step(report, "a")["worker_results"]
         assert (worker["status"], worker["branch"]) == ("failed", None)
-        assert "cannot be made: " in worker["error"]
+        assert "cannot be created: " in worker["error"]
         assert "'refs/heads/agent' exists" in worker["error"]
         assert list(Path(worker["raw"]).rglob("a"))
 
