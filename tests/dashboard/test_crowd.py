@@ -1,5 +1,6 @@
 """The page of a run with 200 agents and 100,000 events: fast, small, and no burden on the run."""
 
+import os
 import subprocess
 import sys
 import time
@@ -61,12 +62,22 @@ def measure_page(page: Page) -> Mapping[str, float]:
 
 
 def time_interactive(page: Page, dashboard: Dashboard) -> float:
-    """Open the run's page and search in it."""
-    start = time.monotonic()
+    """Open the run's page and search in it; the time is that of processors, as others may use this machine."""
+    before = processor_seconds(page, dashboard)
     page.goto(f"http://127.0.0.1:{dashboard.port}/run/repo/{RUN}")
     page.get_by_label("Find agents").fill(SESSIONS[-1])
     expect(page.locator("tr.row")).to_have_count(1)
-    return time.monotonic() - start
+    return processor_seconds(page, dashboard) - before
+
+
+def processor_seconds(page: Page, dashboard: Dashboard) -> float:
+    """Add up what the server and all processes of the browser have used."""
+    assert page.context.browser is not None
+    session = page.context.browser.new_browser_cdp_session()
+    browser = sum(process["cpuTime"] for process in session.send("SystemInfo.getProcessInfo")["processInfo"])
+    session.detach()
+    fields = Path(f"/proc/{dashboard.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return float(browser) + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_crowd_is_followed_at_little_cost(crowd: Crowd, repo: Path, browser: Browser) -> None:
@@ -83,6 +94,8 @@ def test_a_crowd_is_followed_at_little_cost(crowd: Crowd, repo: Path, browser: B
         row = page.locator("tr.row").last
         before = row.inner_text()
         expect(row).not_to_have_text(before)
+        page.goto(f"http://127.0.0.1:{dashboard.port}/run/repo/{RUN}/{SESSIONS[-1]}")
+        expect(page.locator("tr.chosen")).to_be_in_viewport()
         megabytes = measure_page(page)["JSHeapUsedSize"] / 2**20
         page.close()
 

@@ -136,7 +136,7 @@ class PageGuard:
         if scope["type"] != "http":  # there are no web sockets here
             await send({"type": "websocket.close", "code": 1008})
             return
-        sender = _with_headers(send)
+        sender = _with_headers(send, is_static=scope["path"].startswith("/static/"))
         refusal = self._refuse(Headers(scope=scope), scope["method"])
         if refusal is not None:
             await refusal(scope, receive, sender)
@@ -206,12 +206,14 @@ def local_hosts(names: Iterable[str], port: int) -> frozenset[str]:
     return frozenset(f"{name}:{port}" for name in names) | frozenset(names if port == 80 else ())
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(send: Send, *, is_static: bool) -> Send:
     async def sender(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in SECURITY_HEADERS.items():
                 headers[name] = value
+            if is_static:  # kept, but asked for each time: it changes with the version
+                headers["cache-control"] = "no-cache"
         await send(message)
 
     return sender

@@ -22,6 +22,10 @@ export function Agents({place, run, sessions, now, go, link}) {
     } else return false;
     return true;
   });
+  useEffect(() => {  // the chosen one may be among those that are not drawn
+    const at = shown.findIndex((row) => row.session === place.session), top = (body.current?.getBoundingClientRect().top ?? 0) + at * high;
+    if (at >= 0 && (top < 2 * high || top > innerHeight - high)) scrollBy({top: top - innerHeight / 3});
+  }, [place.session]);
   const overlapping = new Set(run.overlap_pairs.filter((pair) => !pair.step).flatMap((pair) => pair.sessions));
   const gap = (rows) => rows > 0 && html`<tr aria-hidden="true" style=${{height: `${rows * high}px`}}></tr>`;
   if (!every.length) return html`<p class="box dim">${run.ended ? "No agent was started." : "No agent has started yet."}</p>`;
@@ -38,10 +42,8 @@ export function Agents({place, run, sessions, now, go, link}) {
 
 function Row({row, place, now, go, link, isOverlapping}) {
   const isChosen = row.session === place.session;
-  const box = useRef(null);
-  useEffect(() => { if (isChosen) box.current?.scrollIntoView({block: "nearest"}); }, [isChosen]);
   const said = clean(row.ended ? row.error ?? "" : row.last), memory = row.ended ? row.resources.memory_peak_mb : row.sample?.memory_mb;
-  return html`<tr ref=${box} class=${`row${isChosen ? " chosen" : ""}`} onClick=${(event) => { if (!event.target.closest("a")) go({...place, session: row.session}); }}>
+  return html`<tr class=${`row${isChosen ? " chosen" : ""}`} onClick=${(event) => { if (!event.target.closest("a")) go({...place, session: row.session}); }}>
     <td class="c-agent"><div><a class="name" ...${link({...place, session: row.session})}>${clean(row.session)}</a>${row.attempt > 1 && html` <span class="tag">attempt ${row.attempt}</span>`}
         ${row.executable.length > 0 && html` <span class="tag bad" title="It changes files that can run code on your machine">⚠ runs code</span>`}</div>
       <div class="dim" title=${clean(row.prompt)}>${clean(row.prompt)}</div></td>
