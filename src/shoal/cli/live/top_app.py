@@ -15,6 +15,7 @@ from textual import on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Label, RichLog
 
@@ -139,6 +140,8 @@ class TopApp(App[None]):
                 await asyncio.to_thread(self._runs.poll)
                 self._refresh_tables()
                 self._extend_log()
+            except NoMatches:  # the screen was taken down meanwhile
+                return
             except (ShoalError, OSError) as error:
                 self._complain(str(error))
             await asyncio.sleep(REFRESH_SECONDS)
