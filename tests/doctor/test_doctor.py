@@ -14,6 +14,7 @@ from shoal.doctor.escapes import (
     BROKEN,
     ESCAPES,
     KNOWN_GAP,
+    check_gateway,
     check_host_network,
     check_sandbox,
     find_sandbox,
@@ -216,6 +217,13 @@ async def test_the_hosts_network_reaches_listeners_and_no_abstract_sockets(repo:
 
     assert finding(found, "host").held is True
     assert finding(found, "abstract").held is (ABSTRACT not in context.sandbox.gaps), found
+
+
+async def test_the_gateway_listens_and_leads_nowhere_else(repo: Path, tmp_path: Path) -> None:
+    async with on(repo) as context:
+        found = await check_gateway(context, tmp_path / "b")
+
+    assert finding(found, "gateway").held is True, found
 
 
 async def test_each_limit_is_breached_alone_and_named(repo: Path) -> None:

@@ -131,6 +131,30 @@ def connect_tcp(plan: Plan, said: list[str]) -> str:
     return ""
 
 
+def ask_gateway(plan: Plan, said: list[str]) -> str:
+    """Make the gateway, which listens in the sandbox, reach the host's loopback."""
+    place = f"127.0.0.1:{plan['port']}"
+    lines = (
+        f"CONNECT {place} HTTP/1.1\r\nHost: {place}",
+        f"CONNECT localhost:{plan['port']} HTTP/1.1\r\nHost: localhost",
+        f"CONNECT [::ffff:127.0.0.1]:{plan['port']} HTTP/1.1\r\nHost: x",
+        f"GET http://{place}/ HTTP/1.1\r\nHost: {place}",
+        f"POST /bait/../../ HTTP/1.1\r\nHost: {place}\r\nContent-Length: 0",
+        f"POST /bait/v1/messages HTTP/1.1\r\nHost: {place}\r\nx-api-key: guess\r\nContent-Length: 2\r\n\r\n{{}}",
+    )
+
+    def ask(port: int, words: str) -> None:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as gateway:
+            gateway.sendall(f"{words}\r\n\r\n".encode())
+            answer = gateway.recv(4096).decode(errors="replace").split("\r\n")[0]
+        said.append(answer)
+
+    for port in plan["gateway"]:
+        for words in lines:
+            attempt(said, lambda port=port, words=words: ask(port, words))  # type: ignore[misc]
+    return ""
+
+
 def connect_path(plan: Plan, said: list[str]) -> str:
     """Reach a host socket by its path, like those of docker or ssh-agent."""
     attempt(said, lambda: connect(plan["socket"]))
@@ -281,6 +305,7 @@ TRIES: dict[str, Callable[[Plan, list[str]], str]] = {
     "namespace": make_user_namespace,
     "mount": mount,
     "tcp": connect_tcp,
+    "gateway": ask_gateway,
     "socket": connect_path,
     "abstract": connect_abstract,
     "privileges": gain_privileges,

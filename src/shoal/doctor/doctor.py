@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.doctor.escapes import check_host_network, check_sandbox, find_sandbox
+from shoal.doctor.escapes import check_gateway, check_host_network, check_sandbox, find_sandbox
 from shoal.doctor.host import clients, room, surroundings
 from shoal.doctor.limit_breaches import breach_limits
 from shoal.doctor.targets import README, scratch_folder
@@ -72,6 +72,7 @@ async def _on(context: RunContext, sandboxes: Sandboxes, scratch: Path, note: Te
             stood += [name] if tried.stood else []
         if stood:
             note(await check_host_network(context, scratch / "bait-network"))
+            note(await check_gateway(context, scratch / "bait-gateway"))
         note((_overlay(context),))
         limits = await breaches
         note(limits)

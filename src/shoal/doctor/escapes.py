@@ -21,6 +21,7 @@ from shoal.proc.output import HeadBuffer
 from shoal.sandboxes.kind import SHARED_KERNEL, Sandbox
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, probe_sandbox
+from shoal.sessions.model_access import open_model
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import agent_command
 from shoal.sessions.sandboxed import open_sandboxed
@@ -158,10 +159,11 @@ async def run_attacker(
 
 async def _run_attack(context: RunContext, worker: WorkerSpec, said: "_AttackOutput") -> str | None:
     """Run the attacker to its end and import its work; return why that failed, or `None`."""
-    async with open_session(context, worker) as session:
-        command, policy = agent_command(session)
+    network = worker.task.network or Network.NONE
+    async with open_session(context, worker) as session, open_model(session, network) as model:
+        command, policy = agent_command(session, model=model)
         said.given = command.env
-        async with open_sandboxed(context.sandbox, command, policy, sink=said.feed) as sandboxed:
+        async with open_sandboxed(context.sandbox, command, policy, sink=said.feed, listen=model.listen) as sandboxed:
             await sandboxed.wait()
         try:
             return (await import_work(session)).failure
@@ -300,6 +302,30 @@ async def check_host_network(context: RunContext, folder: Path) -> tuple[Finding
             tried="reach an abstract socket with it",
             said="refused" if shut else outcome.seen.get("abstract", outcome.trouble),
             remedy="" if shut else NO_SCOPE,
+        ),
+    )
+
+
+async def check_gateway(context: RunContext, folder: Path) -> tuple[Finding, ...]:
+    """Try `network: gateway`: Shoal must listen there, and let nothing through to the host's own addresses."""
+    if not context.sandbox.can_listen:
+        return ()
+    async with open_targets(folder, context.repository.git, context.environ) as bait:
+        tried = ("gateway", "tcp", "abstract", "environment")
+        outcome = await run_attacker(context, bait, tried, Network.GATEWAY)
+    answered = outcome.reports.get("gateway")
+    listens = answered is not None and "HTTP/1.1" in answered.said
+    leak = next((f"{key}: {outcome.seen[key]}" for key in tried if key in outcome.seen), None)
+    held = listens and leak is None
+    said = "refused" if held else leak or (outcome.trouble if answered is None else "nobody listens in the sandbox")
+    return (
+        Finding(
+            area=NETWORK,
+            name="gateway",
+            held=held,
+            tried="get past the gateway to 127.0.0.1",
+            said=said,
+            remedy="" if held else "do not use `network: gateway` on this host, and report it",
         ),
     )
 

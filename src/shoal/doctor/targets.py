@@ -15,6 +15,7 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.errors import Broken
+from shoal.gateway.gateway import CONNECT_PORT, PORT
 from shoal.limits.cgroups import Fleet, is_left_on_disk
 from shoal.limits.kind import kill_each
 from shoal.model.command import Command
@@ -86,6 +87,7 @@ class AttackTargets:
             "write": [str(path) for path in (*self.canaries, self.git.parent / README)],
             "decoy": self.decoy,
             "coordinator": os.getpid(),
+            "gateway": [PORT, CONNECT_PORT],
             "port": self.ears["tcp"][0].socket.getsockname()[1],
             "udp_port": self.ears["tcp"][1].socket.getsockname()[1],
             "socket": self.ears["socket"][0].socket.getsockname(),
