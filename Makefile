@@ -68,6 +68,7 @@ bench: setup
 	.venv/bin/python scripts/bench_fleet.py
 	.venv/bin/python scripts/bench_history.py
 	.venv/bin/python scripts/bench_agent.py
+	.venv/bin/python scripts/bench_gateway.py
 	.venv/bin/python -m scripts.bench_dag
 	.venv/bin/python -m scripts.bench_merge
 

@@ -55,5 +55,8 @@ async def _serve_connection(end: socket.socket, serve: ServeConnection, room: as
         await serve(reader, writer)
     except OSError:
         end.close()
+    except Exception as error:  # what an agent sends ends its own connection, and never the gateway of all others
+        end.close()
+        asyncio.get_running_loop().call_exception_handler({"message": "a connection failed", "exception": error})
     finally:
         room.release()

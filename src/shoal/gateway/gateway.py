@@ -126,8 +126,11 @@ class GatewaySession:
     async def listen(self, namespace: Namespace) -> None:
         """Listen in a sandbox, whose command has not begun; one that has died already is left to who started it."""
         if (network := namespace.open_network()) is not None:
-            listeners = await self._gateway.make_listeners(network)
-            self._child.control.send({"do": "open", "order": dataclasses.asdict(self.order)}, listeners)
+            self.serve(await self._gateway.make_listeners(network))
+
+    def serve(self, listeners: Sequence[int]) -> None:
+        """Serve the model and the proxy on two listening sockets, which the gateway takes over."""
+        self._child.control.send({"do": "open", "order": dataclasses.asdict(self.order)}, listeners)
 
 
 class Gateway:

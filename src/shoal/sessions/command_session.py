@@ -20,8 +20,9 @@ from shoal.sessions.agent_process import Ending, watch_process
 from shoal.sessions.artifacts import keep_database
 from shoal.sessions.context import RunContext
 from shoal.sessions.keep_work import add_patch
+from shoal.sessions.model_access import ModelAccess, open_model
 from shoal.sessions.open_session import open_session
-from shoal.sessions.policy import agent_command, note_decision, session_bounds
+from shoal.sessions.policy import agent_command, network_of, note_decision, session_bounds
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.sessions.session import describe_end, describe_start, import_work, mask_result
 from shoal.sessions.worker import Session, WorkerSpec
@@ -73,8 +74,16 @@ class OpenSession:
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
         if not argv:
             raise BadInput("the command is empty; give a program")
-        session, context = self._session.with_new_log(), self._session.context
-        sandboxed_command, policy = agent_command(session, argv)
+        session = self._session.with_new_log()
+        network = network_of(session.worker.task, session.worker.adapter)
+        async with open_model(session, network, key=secrets.token_hex(4)) as model:
+            return await self._run_with_model(session, model, argv, timeout, stdin)
+
+    async def _run_with_model(
+        self, session: Session, model: ModelAccess, argv: tuple[str, ...], timeout: float | None, stdin: bytes | None
+    ) -> CommandResult:
+        context = session.context
+        sandboxed_command, policy = agent_command(session, argv, model=model)
         name = f"{session.id}-{secrets.token_hex(2)}"
         with context.enforcer.group(name, self.limits) as group, session.control.meter.hold(group):
             bounds = session_bounds(session, group)
@@ -86,6 +95,7 @@ class OpenSession:
                 join=group.wrap,
                 gone=group.end_rest,
                 guard=context.guard,
+                listen=model.listen,
             ) as process:
                 seconds = _least(timeout, self.limits.time_seconds)
                 seen = await watch_process(process, bounds, seconds, asyncio.Event(), context.grace)

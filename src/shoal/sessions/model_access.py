@@ -281,8 +281,11 @@ def _session_recording(session: Session) -> Recording | None:
 
 
 @contextlib.asynccontextmanager
-async def open_model(session: Session, network: Network) -> AsyncIterator[ModelAccess]:
-    """Let the programs of a session ask its models, if it is on the gateway."""
+async def open_model(session: Session, network: Network, *, key: str = "") -> AsyncIterator[ModelAccess]:
+    """Let the programs of a session ask its models, if it is on the gateway.
+
+    *key* tells several of them apart that run in one session at a time.
+    """
     context, worker = session.context, session.worker
     model = ModelAccess(session, network)
     if not NETWORKS[network].has_listener or context.gateway is None:
@@ -291,7 +294,7 @@ async def open_model(session: Session, network: Network) -> AsyncIterator[ModelA
     budgets = _session_budgets(session)
     upstreams = session_upstreams(context.upstreams, worker.task, worker.adapter.client, context.environ)
     order = SessionOrder(
-        session=session.id,
+        session=f"{session.id}-{key}" if key else session.id,
         run=context.run,
         step=worker.step,
         upstreams=upstreams,
