@@ -8,12 +8,14 @@ import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 
+from shoal.adapters.client import this_host
+from shoal.adapters.registry import adapter_of
 from shoal.errors import FAULTS, ExitCode, ShoalError, first_error
 from shoal.git.repository import dirt
 from shoal.model.events import Event, Recorded, RunEnded, RunStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.plan import Approval, Plan, Stage, Step, walk_stages
-from shoal.model.policy import NETWORKS
+from shoal.model.policy import NETWORKS, Network
 from shoal.model.results import RunBroken, RunReport, StepResult, exit_code
 from shoal.model.status import Rule, Status, run_status, step_status
 from shoal.proc.spawn import raise_file_limit
@@ -28,7 +30,7 @@ from shoal.runs.resume import make_plan_event, record_resumed
 from shoal.sandboxes.registry import confines
 from shoal.sessions.context import RunContext
 from shoal.sessions.limit_watch import describe_limits
-from shoal.sessions.policy import outside_notes
+from shoal.sessions.policy import network_of, outside_notes
 from shoal.sessions.session import name_short_secrets
 from shoal.sessions.setup.project import setup_notes
 from shoal.steps.admission import Admission, admitting
@@ -68,6 +70,7 @@ async def record_start(
             *setup_notes(context, plan),
             *dirty,
             *_gaps(context, plan),
+            *_networks(plan),
             *_other_sandboxes(context, plan),
             *outside_notes(plan),
             *name_short_secrets(context.mask),
@@ -113,6 +116,23 @@ def _other_sandboxes(context: RunContext, plan: Plan) -> tuple[str, ...]:
     names = (context.sandbox.name, *(step.sandbox for step in other if step.sandbox))
     if has_gates and not all(map(confines, names)):
         notes.append("an agent without a sandbox can answer gates itself")
+    return tuple(notes)
+
+
+def _networks(plan: Plan) -> tuple[str, ...]:
+    """Say what agents on the gateway can reach, and which are on the host's network instead."""
+    found: dict[Network, list[str]] = {}
+    for step in plan.working:
+        adapter = adapter_of(step.task.agent, this_host())
+        if adapter.client is not None or step.task.permitted.hosts:
+            found.setdefault(network_of(step.task, adapter), []).append(step.name)
+    hosts = dict.fromkeys(host for step in plan.working for host in step.task.permitted.hosts or ())
+    reach = f"their models and {', '.join(hosts)}" if hosts else "their models and no other host"
+    notes = []
+    if Network.GATEWAY in found:
+        notes.append(f"network gateway: agents reach {reach}, by a process of Shoal that has the keys")
+    if Network.HOST in found:
+        notes.append(f"network host: the agents of {', '.join(found[Network.HOST])} reach every host, with your login")
     return tuple(notes)
 
 
