@@ -24,13 +24,13 @@ WORK = quote("test -e half.txt && exit; echo half > half.txt; echo $$ > pid; tai
 TASK = f"Dig the well. [[s:both file=well.txt content=deep%0A cmd={WORK} in=100 out=20]]"
 
 
-def cut_off(here: Scene, with_signal: int = signal.SIGKILL) -> None:
+def cut_off(here: Scene, with_signal: int = signal.SIGKILL, *, model_seconds: float = 60) -> None:
     """Run the task, and send a signal to the coordinator when the client has used one tool and is using the next."""
     here.write([{"name": "w", "prompt": TASK}])
     with subprocess.Popen(
         [str(SHOAL), "run", "shoal.yaml", "--json"], cwd=here.repo, env=here.environ(), stdout=subprocess.PIPE
     ) as running:
-        here.model.wait(2, timeout=60)
+        here.model.wait(2, timeout=model_seconds)
         while not any((here.repo / ".shoal").rglob("pid")):  # the test's own time ends a wait for nothing
             time.sleep(0.05)
         while "I will write it." not in here.logs():
@@ -39,10 +39,10 @@ def cut_off(here: Scene, with_signal: int = signal.SIGKILL) -> None:
         running.communicate(timeout=60)
 
 
-def resumed(here: Scene, *words: str) -> dict[str, Any]:
+def resumed(here: Scene, *words: str, seconds: float = 90) -> dict[str, Any]:
     """Resume the run, and give its report."""
     command = [str(SHOAL), "resume", "--json", *words]
-    done = subprocess.run(command, cwd=here.repo, env=here.environ(), capture_output=True, text=True, timeout=90)
+    done = subprocess.run(command, cwd=here.repo, env=here.environ(), capture_output=True, text=True, timeout=seconds)
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     return report

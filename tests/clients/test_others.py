@@ -8,6 +8,7 @@ import pytest
 
 from tests.clients.conftest import MakeScene
 from tests.clients.real import Real, Scene, workers
+from tests.clients.test_continued import cut_off, resumed
 from tests.conftest import git
 
 PERSONA, HINT = "You are the tester of wells.", "You may spawn up to 3 concurrent sub-agents or workers for this step."
@@ -161,3 +162,20 @@ def test_a_tool_that_is_denied_is_not_used(scene: MakeScene, real: Other) -> Non
 
     assert worker["status"] == "no_changes", worker
     assert "rm" in here.model.requests[-1].results[-1]
+
+
+def test_an_opencode_that_was_killed_goes_on_in_its_conversation(scene: MakeScene) -> None:
+    here = prepared(scene(OPENCODE), OPENCODE)
+    cut_off(here, model_seconds=SLOW)
+    asked = len(here.model.requests)
+
+    worker = workers(resumed(here, seconds=SLOW))["w"]
+
+    assert worker["status"] == "succeeded", worker
+    assert any(note.startswith("continued its own conversation") for note in worker["notes"]), worker["notes"]
+    seen = here.model.requests[asked].conversation.messages
+    assert any("Dig the well." in message.text for message in seen if message.role == "user"), seen
+    assert any("I will write it." in message.text for message in seen if message.role == "assistant"), seen
+    assert git(here.repo, "show", f"{worker['branch']}:well.txt") == "deep"
+    assert git(here.repo, "show", f"{worker['branch']}:half.txt") == "half"
+    assert here.left() == []
