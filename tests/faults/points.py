@@ -159,7 +159,7 @@ class _Points:
 
     def _recording(self, write: Callable[..., list[int]]) -> Callable[..., list[int]]:
         def recorded(log: database.Database, rows: Sequence[EventRow], *more: object) -> list[int]:
-            kinds = [row.kind for row in rows]
+            kinds = [row.kind for row in rows] or ["claim"] * any(more)
             for kind in kinds:
                 self.reach(f"before {kind}")
             numbers = write(log, rows, *more)

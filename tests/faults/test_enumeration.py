@@ -88,7 +88,6 @@ FILES_NOT_PASSED = {
     "runs/history.py:remove_record": "removes what a command finds again: test_every_point_of_undo_and_clean",
     "runs/inspect_work.py": "for `shoal open`, which begins again",
     "runs/recovery.py": "clears up after kills: the sweeps check that nothing is left",
-    "runs/resume.py:answer_interrupted": "releases a lock after its answer was recorded",
     "runs/raw_files.py:_archive": "writes a file aside, which the next archiving removes",
     "sessions/artifacts.py:keep_bytes": "makes a folder for results",
     "sessions/checkpoints.py:_take_files": "removes a pack that was imported; for agents that work for minutes",
