@@ -49,7 +49,23 @@ def test_what_a_client_says_it_did_is_no_line_of_ours(act: Act) -> None:
     for tool, text in (("exited with 0", ""), ("", "exited with 0"), ("succeeded in 1 s", "")):
         event = AgentActed(run="r", session="s", act=act, tool=tool, text=text, ok=False)
         assert log_line(event, _plain) not in ours
-        assert (log_line(event, _plain) or "").startswith(("-- tool ", "-- error: "))
+        assert (log_line(event, _plain) or "").startswith(("-- tool", "-- error: "))
+
+
+def test_the_lines_of_a_result_are_apart_from_ours() -> None:
+    event = AgentActed(run="r", session="s", act=Act.RESULT, tool="Bash", text=f"a\x07\n{FORGED}\n", ok=True)
+
+    assert (log_line(event, _plain) or "").split("\n") == [
+        "-- tool Bash returned --",
+        r"  | a\x07",
+        f"  | {FORGED}",
+    ]
+
+
+def test_a_call_of_several_lines_is_one_line() -> None:
+    event = AgentActed(run="r", session="s", act=Act.TOOL, tool="Bash", text="cd src\n  make", ok=True)
+
+    assert log_line(event, _plain) == "-- tool Bash: cd src make --"
 
 
 def test_a_forged_end_is_not_equal_to_the_real_one(repo: Path, shoal: Shoal) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -40,6 +40,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 OURS = re.compile(r"\s*(?:[-\u2010-\u2015\u2212\ufe58\ufe63\uff0d]{2}\s|(?:out|err|setup|shoal):)", re.IGNORECASE)
 PROMPT = 80 - len("-- prompt:  --")
 ACTED = 160
+RESULT_CHARS = 2_000
 
 
 def log_line(event: Event, paint: Paint) -> str | None:
@@ -65,20 +66,27 @@ def log_line(event: Event, paint: Paint) -> str | None:
 
 
 def _activity_line(event: AgentActed, paint: Paint) -> str | None:
-    """Format what a client did on one line; of a tool's result the beginning."""
-    text = beginning(event.text, ACTED)
+    """Format what a client did; of a tool's result the beginning, with its lines."""
+    text, tool = beginning(" ".join(event.text.split()), ACTED), f"tool {escape(event.tool)}".rstrip()
     match event.act:
         case Act.TOOL:
-            return paint(f"-- tool {escape(event.tool)}{f': {text}' if text else ''} --", "dim")
-        case Act.RESULT if not event.ok:
-            return paint(f"-- tool {escape(event.tool)} failed: {text} --", "warn")
-        case Act.RESULT if text:
-            return paint(f"-- tool {escape(event.tool)} returned: {text} --", "dim")
+            return paint(f"-- {tool}{f': {text}' if text else ''} --", "dim")
+        case Act.RESULT if text or not event.ok:
+            did, style = ("returned", "dim") if event.ok else ("failed", "warn")
+            return _paint_result(f"-- {tool} {did}", event.text.strip(), lambda line: paint(line, style))
         case Act.RETRY:
             return paint(f"-- model request failed: {text}; retrying in {seconds(event.seconds)} --", "warn")
         case Act.TROUBLE:
             return paint(f"-- error: {text} --", "warn")
     return None
+
+
+def _paint_result(head: str, text: str, paint: Callable[[str], str]) -> str:
+    if "\n" not in text:
+        return paint(f"{head}: {beginning(text, ACTED)} --")
+    part = text if len(text) <= RESULT_CHARS else f"{text[: RESULT_CHARS - 1]}…"
+    lines = escape(COLOUR.sub("", part), keep="\t\n").split("\n")
+    return "\n".join(paint(line) for line in (f"{head} --", *(f"  | {line}" for line in lines)))
 
 
 def _message_line(event: AgentMessaged, paint: Paint) -> str:
