@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import Broken
-from shoal.gateway.account import AccountState
+from shoal.gateway.account import FIRST_LIMIT, AccountState
 from shoal.store.lock import hold_lock
 
 LOCK_SECONDS = 2.0
@@ -118,6 +118,13 @@ class Governor:
                 self._first_of(run).next.set()
 
     @property
+    def is_calm(self) -> bool:
+        """Say whether the account was far from its limit when it was last looked at."""
+        state = self._state
+        is_free = not state.is_probing and not state.refusals and state.limit >= FIRST_LIMIT
+        return is_free and state.under_way < state.limit / 2
+
+    @property
     def now(self) -> float:
         """The time by the governor's clock."""
         return self._clock()
@@ -163,6 +170,8 @@ class RequestSlot:
 
     async def answer(self) -> None:
         """Note that the provider took the request."""
+        if self._governor.is_calm:  # nothing would change, and the client waits for its first token
+            return
         async with self._governor.change() as state:
             state.note_answer(self._governor.now, self._began)
 
