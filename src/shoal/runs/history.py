@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -193,4 +194,5 @@ def list_locks(paths: StatePaths) -> list[Path]:
 
 def list_children(folder: Path) -> list[Path]:
     """List what is in *folder*, if it is there."""
-    return sorted(folder.iterdir()) if folder.is_dir() else []
+    # by name: to compare paths takes longer than to look at the files, and of logs there may be thousands
+    return [folder / name for name in sorted(os.listdir(folder))] if folder.is_dir() else []
