@@ -176,7 +176,7 @@ async def test_more_names_than_can_be_looked_at_are_refused_and_stay(
     result = await worked(repo, "i=0; while [ $i -lt 50 ]; do echo $i > file-$i; i=$((i+1)); done")
 
     assert result.status is Status.FAILED
-    assert "changes too many files to check" in (result.error or "")
+    assert "changes more files than can be looked at" in (result.error or "")
     assert result.raw is not None
     assert git(repo, "for-each-ref", "refs/heads/agent") == ""
 
