@@ -37,7 +37,6 @@ class Real:
     model: str
     keys: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    prices: bool = True
 
     @property
     def document(self) -> dict[str, object]:
@@ -59,7 +58,7 @@ class Real:
 
 
 CLAUDE = Real("claude", "claude-sonnet-4-5", ("ANTHROPIC_API_KEY",), {"CLAUDE_CODE_MAX_RETRIES": "2"})
-CODEX = Real("codex", "gpt-5", ("CODEX_API_KEY",), prices=False)
+CODEX = Real("codex", "gpt-5", ("CODEX_API_KEY",))
 GOOSE = Real("goose", "gpt-4o", ("OPENAI_API_KEY",), {"GOOSE_PROVIDER_SKIP_BACKOFF": "true"})
 EVERY = (CLAUDE, CODEX, GOOSE)
 

@@ -36,10 +36,10 @@ def test_five_work_at_once_on_five_branches_and_are_told_who_they_are(scene: Mak
         assert worker["output"] == "I will write it.\nI will run it.\nDone.\n"
         assert worker["usage"]["input_tokens"] == 3 * (100 + n)
         assert worker["usage"]["output_tokens"] == 3 * (20 + n)
-        assert ("cost_usd" in worker["usage"]) == real.prices
+        assert worker["usage"]["cost_usd"] > 0
     spent = report["usage"]
     assert (spent["input_tokens"], spent["output_tokens"]) == (here.model.usage.input, here.model.usage.output)
-    assert (spent["cost_usd"] > 0) == real.prices
+    assert spent["cost_usd"] > 0
     assert all("You are the tester of wells." in one and HINT in one for one in here.model.systems)
     assert {request.model for request in here.model.requests} == {real.model}
     assert here.left() == []
