@@ -101,4 +101,5 @@ def test_the_file_says_which_lists_nobody_gave() -> None:
         "writable": ["."],
         "env": None,
         "hosts": None,
+        "provider_tools": None,
     }

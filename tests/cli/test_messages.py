@@ -53,9 +53,9 @@ def test_next_offers_no_merge_of_work_that_is_held_or_delivered(repo: Path, shoa
     assert "0 of 1 session merged" in held.out
     assert "nothing to deliver into main" in held.out
     assert "delivered into main" in delivered.out
-    for said in (held, delivered):
-        assert "\nnext:" not in said.out
-        assert "git merge" not in said.out
+    assert "\nnext:\n  shoal diff a-" in held.out
+    assert "\nnext:" not in delivered.out
+    assert "git merge" not in held.out + delivered.out
 
 
 def test_several_agents_do_a_task_each(repo: Path, shoal: Shoal) -> None:

@@ -44,7 +44,7 @@ async def test_dirty_checkout(repo: Path) -> None:
 
     report = await ran(repo, step("work", "cat README.md; ls"))
 
-    assert "2 uncommitted changes are not in the start commit: agents do not see them" in report.notes
+    assert "2 uncommitted changes are not in the base: agents do not see them" in report.notes
     assert report.steps[0].worker_results[0].output.startswith("scratch\n")
     assert "untracked" not in report.steps[0].worker_results[0].output
     assert fingerprint(repo) == before

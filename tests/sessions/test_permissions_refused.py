@@ -26,8 +26,8 @@ async def refused(repo: Path, permissions: Permissions, *, sandbox: str = "bubbl
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("missing", "is not in the start commit"),
-        ("uncommitted", "is not in the start commit"),
+        ("missing", "is not in the base"),
+        ("uncommitted", "is not in the base"),
         ("README.md/x", "'README.md' is not a folder"),
         ("link", "'link' is a link"),
         ("link/f0.txt", "'link' is a link"),
@@ -121,4 +121,4 @@ def test_the_command_refuses_with_the_right_exit_code(repo: Path) -> None:
 
     assert (outside.code, missing.code, hosts.code) == (2, 2, 5)
     assert "shoal.yaml:2:66: permissions: writable '/srv' lies outside" in outside.err
-    assert "step a: permissions: writable 'gone' is not in the start commit" in missing.err
+    assert "step a: permissions: writable 'gone' is not in the base" in missing.err

@@ -83,7 +83,7 @@ def test_a_held_session_refuses_what_it_cannot_hold(repo: Path, monkeypatch: pyt
     with pytest.raises(BadInput, match="did you mean 'deny'"):
         IsolatedAgentSession("a", repo, permissions={"denny": []})
     with (
-        pytest.raises(BadInput, match="is not in the start commit"),
+        pytest.raises(BadInput, match="is not in the base"),
         IsolatedAgentSession("a", repo, permissions=Permissions(writable=("gone",))),
     ):
         pass

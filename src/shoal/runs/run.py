@@ -92,12 +92,8 @@ async def _dirty(context: RunContext) -> tuple[str, ...]:
     except TimeoutError:
         return ("could not check for uncommitted changes: `git status` takes too long here",)
     if uncommitted == 1:
-        return ("1 uncommitted change is not in the start commit: agents do not see it",)
-    return (
-        (f"{uncommitted} uncommitted changes are not in the start commit: agents do not see them",)
-        if uncommitted
-        else ()
-    )
+        return ("1 uncommitted change is not in the base: agents do not see it",)
+    return (f"{uncommitted} uncommitted changes are not in the base: agents do not see them",) if uncommitted else ()
 
 
 def _limits(context: RunContext, plan: Plan, otherwise: ResourceLimits | None) -> str:

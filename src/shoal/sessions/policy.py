@@ -195,7 +195,7 @@ def _assert_real(trees: tuple[Path, ...], part: Path) -> None:
     for path in (*reversed(part.parents[:-1]), part):
         mode = next((mode for tree in trees if (mode := _mode(tree / path))), 0)
         if not mode or stat.S_ISCHR(mode):  # a layer's mark for a deleted file
-            what = f"permissions: writable {str(part)!r} is not in the start commit"
+            what = f"permissions: writable {str(part)!r} is not in the base"
             raise BadInput(f"{what}; commit it first, or name another")
         if not stat.S_ISDIR(mode) and (path != part or not stat.S_ISREG(mode)):
             why = f"{str(path)!r} is a link" if stat.S_ISLNK(mode) else f"{str(path)!r} is not a folder"
