@@ -65,3 +65,13 @@ def test_a_login_file_is_a_login(shoal: Shoal, bin_: Path) -> None:
     (bin_.parent / ".claude" / ".credentials.json").write_text("{}")
 
     assert listed(shoal, bin_, "--quick")["claude"]["login"] == "~/.claude/.credentials.json"
+
+
+def test_a_client_with_only_a_login_says_how_to_run_it(shoal: Shoal, bin_: Path) -> None:
+    put(bin_, "claude", "echo 2.1.325")
+    (bin_.parent / ".claude").mkdir()
+    (bin_.parent / ".claude" / ".credentials.json").write_text("{}")
+
+    said = shoal("agents", "--quick", PATH=f"{bin_}:/usr/bin:/bin", HOME=str(bin_.parent), ANTHROPIC_API_KEY="")
+
+    assert "a login without an API key: run it with `--network host`" in said.out

@@ -88,7 +88,7 @@ def test_a_login_file_is_for_the_hosts_network_and_lies_in_the_private_home(
     path = program(tmp_path / "bin", name, f'1000.1.0\'; [ "$1" = --version ] || cat "$HOME/{files[name]}"; : \'')
 
     refused = asked(repo, name, path)
-    assert_refused(repo, refused, files[name], "no key", "write `network: host`")
+    assert_refused(repo, refused, files[name], "only a login", "use `--network host`")
     said = asked(repo, name, path, "--network", "host")
 
     assert said.code == 1, said.err  # the program is no agent, but it was let in

@@ -220,7 +220,7 @@ class Codex:
         spec, rules = task.agent, tool_rules(task)
         if place.gateway is not None and any(word.startswith("model_provider") for word in spec.args):
             what = "a `model_provider` in the `args` of codex on `network: gateway`"
-            remedy = "name the model in `gateway: {upstreams: {openai: {url: …}}}`, or write `network: host`"
+            remedy = "name the model in `gateway: {upstreams: {openai: {url: …}}}`, or use `network: host`"
             raise Unavailable(what, "its address cannot be reached from the sandbox", remedy)
         argv = [*(spec.command or (CLIENT.program,)), "exec", "--json", "--sandbox", "danger-full-access"]
         argv += ["--skip-git-repo-check", *(("--model", spec.model) if spec.model else ()), *spec.args]

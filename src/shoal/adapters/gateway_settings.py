@@ -58,7 +58,7 @@ def assert_provider(client: str, model: str | None, access: GatewayAccess | None
     provider, slash, _ = (model or "").partition("/")
     name = {"google": "gemini"}.get(provider, provider)
     if access is not None and slash and name not in access.formats:
-        remedy = f"add `gateway: {{upstreams: {{{name}: {{url: …, format: openai}}}}}}`, or write `network: host`"
+        remedy = f"add `gateway: {{upstreams: {{{name}: {{url: …, format: openai}}}}}}`, or use `network: host`"
         raise Unavailable(f"the provider {name!r} for {client} on `network: gateway`", "no model has that name", remedy)
 
 

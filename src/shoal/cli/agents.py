@@ -27,7 +27,7 @@ def agent_lines(found: Sequence[ClientStatus], sandbox: str | None, paint: Paint
     for status, row in zip(found, rows, strict=True):
         row[1] = paint(row[1], "good" if status.is_ready else "dim")
         yield join_cells(row)
-        if why := remedy(status):
+        if why := remedy(status) or _network_hint(status):
             yield paint(f"    {why}", "dim" if status.found.path is None else "warn")
     yield ""
     yield "other agents: use `adapter: acp` or `adapter: command`; `shoal init` writes an example"
@@ -67,6 +67,14 @@ def remedy(status: ClientStatus) -> str:
     if found.login is None and client.needs_login:
         return f"no login: {client.login}"
     return ""
+
+
+def _network_hint(status: ClientStatus) -> str:
+    """Say what a client that has a login and no key needs: on the gateway, a login is of no use."""
+    login, client = status.found.login, status.client
+    if login is None or login.startswith("$") or not (client.needs_login and client.upstreams):
+        return ""
+    return "a login without an API key: run it with `--network host`, or set a key (docs/gateway.md)"
 
 
 BUBBLEWRAP = "bubblewrap"

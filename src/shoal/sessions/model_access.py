@@ -31,7 +31,7 @@ from shoal.sessions.worker import Session
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 TOLD_AGAIN_SECONDS = 5.0
-"""After which the gateway has told again that it holds a request back."""
+"""The gateway reports again within this time that it holds a request back."""
 NOT_PLAIN = re.compile(r"[^A-Za-z0-9]")
 NOTICEABLE = 0.02
 """By how much a client's own count may differ from the one on the wire before that is noted."""
@@ -51,12 +51,13 @@ def session_upstreams(
 def assert_upstreams(
     declared: Sequence[Upstream], task: ResolvedTask, adapter: Adapter, environ: Mapping[str, str]
 ) -> None:
-    """Refuse a client whose model the gateway cannot ask, with what to write instead."""
+    """Refuse a client whose model the gateway cannot ask, and say what to do instead."""
     client = adapter.client
     if client is None or not client.upstreams:
         return
     what = f"`network: gateway` for the agent client {adapter.name}"
-    instead = f"write `network: host` for it, which gives it {'your login and ' if client.logins else ''}every host"
+    given = "your login and your network" if client.logins else "your network"
+    instead = f"use `--network host` (in a file: `network: host`), which gives it {given}"
     variables = _variables(task, environ)
     for name, usable in client.elsewhere.items():
         if variables.get(name) and variables[name] not in usable:
@@ -65,15 +66,15 @@ def assert_upstreams(
     if any(upstream.name in client.upstreams for upstream in upstreams):
         formats = {upstream.name: upstream.format for upstream in upstreams}
         access = GatewayAccess(url="http://127.0.0.1", token="", formats=formats)
-        adapter.invocation(task, replace(NOWHERE, gateway=access))  # what it cannot be led to is refused there
+        adapter.invocation(task, replace(NOWHERE, gateway=access))  # refuses settings that bypass the gateway
         return
     login = next((f"~/{file.relative_to(environ['HOME'])}" for file in login_files(adapter, environ)), None)
     if login is None and client.needs_login and client.upstreams != ("copilot",):
-        remedy = f"{client.login}; a login without a key needs `network: host`, too"
+        remedy = f"{client.login}; a login without a key also needs `--network host`"
         raise Unavailable(f"the agent client {adapter.name}", "it is not logged in on this host", remedy)
     key = KEYS.get(client.upstreams[0], f"{client.upstreams[0].upper()}_API_KEY")
-    why = f"it has a login ({login}), and no key" if login else "there is no key for its model"
-    raise Unavailable(what, f"{why}: the gateway needs one", f"set {key}, or {instead}")
+    found = f"it has only a login ({login})" if login else "there is none for its model"
+    raise Unavailable(what, f"the gateway needs a key, and {found}", f"set {key}, or {instead}")
 
 
 KEYS = {"copilot": "COPILOT_PROVIDER_BASE_URL and COPILOT_PROVIDER_API_KEY"}
@@ -83,7 +84,7 @@ def assert_can_listen(sandbox: Sandbox, network: Network) -> None:
     """Refuse the gateway in a sandbox that has no network of its own to listen in."""
     if NETWORKS[network].has_listener and not sandbox.can_listen:
         why = f"the sandbox {sandbox.name} has no network of its own, in which Shoal could listen"
-        remedy = "use the bubblewrap sandbox; or write `network: host`, with which nothing holds it to any host"
+        remedy = "use the bubblewrap sandbox; or `network: host`, which lets agents reach every host"
         raise Unavailable("`network: gateway`", why, remedy)
 
 
@@ -99,8 +100,8 @@ async def assert_listener(context: RunContext) -> None:
         ) as sandboxed:
             await sandboxed.wait()
     except (Broken, SandboxBroken, TimeoutError) as error:
-        remedy = "run `shoal doctor`; or write `network: host`, with which nothing holds agents to any host"
-        raise Unavailable("`network: gateway`", str(error) or "nobody could listen in time", remedy) from None
+        remedy = "run `shoal doctor`; or use `network: host`, which lets agents reach every host"
+        raise Unavailable("`network: gateway`", str(error) or "Shoal could not listen in time", remedy) from None
 
 
 def _variables(task: ResolvedTask, environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -134,7 +135,7 @@ class ModelAccess:
 
     @property
     def access(self) -> GatewayAccess | None:
-        """What the process is given of it."""
+        """What the process needs to use the gateway."""
         return None if self.gateway is None else self.gateway.access
 
     @property
@@ -183,7 +184,7 @@ class ModelAccess:
             self.session.context.ledger.note(_describe_denial(self.session, message))
 
     def merge_usage(self, client_usage: Mapping[str, float]) -> tuple[Mapping[str, float], tuple[str, ...]]:
-        """Return the usage that counts, the one on the wire, and what a person should know of the client's own."""
+        """Return the usage that counts, the one on the wire, and notes on where the client's own count differs."""
         if self.gateway is None or not self.answers:
             return client_usage, ()
         names = sorted(self.session.context.mask.text(ascii(name)[1:-1]) for name in self.unpriced)
