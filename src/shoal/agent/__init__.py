@@ -1,4 +1,9 @@
-"""The in-process agent, on pydantic-ai: prompt, fork, run_parallel_prompts, tools, events."""
+"""The in-process agent, on pydantic-ai: prompt, fork, run_parallel_prompts, tools, events.
+
+Start at `agent.py`, the `Agent` that users create; `turn.py` runs one turn of it, `parallel.py` many agents at once.
+`sandboxed.py` makes its tools for a sandbox, and `events.py` lists what subscribers get. `scripted.py` is a model for
+tests.
+"""
 
 from shoal.errors import Unavailable
 

@@ -20,7 +20,7 @@ from shoal.errors import BadInput
 from shoal.model.results import WorkerResult
 from shoal.runs.clean import Cleaning, CleanRequest, clean, find_leftovers, find_merged_branches
 from shoal.runs.history import find_records
-from shoal.runs.leftovers import Leftover, LeftoverKind, command_to_unpack, find_target
+from shoal.runs.removable import Leftover, LeftoverKind, command_to_unpack, find_target
 from shoal.store.documents import text, worker_document
 
 BROKEN = 3

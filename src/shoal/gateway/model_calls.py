@@ -17,7 +17,7 @@ from shoal.gateway.governor import Asker, Governor
 from shoal.gateway.meters import TokenUsage
 from shoal.gateway.providers import Headers, Provider, Route
 from shoal.gateway.recording import Divergence, Recorder, Replayer
-from shoal.gateway.upstream import UpstreamAnswer, UpstreamFailed, UpstreamPool
+from shoal.gateway.upstream_connection import UpstreamAnswer, UpstreamFailed, UpstreamPool
 from shoal.model.budget import Spending
 from shoal.model.gateway import SessionOrder, Upstream
 from shoal.store.known_repositories import find_user_folder

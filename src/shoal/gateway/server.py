@@ -19,7 +19,7 @@ from shoal.gateway.client_connection import (
 from shoal.gateway.model_calls import CallInProgress, CheckedCall, Exchange, ModelCalls, Tell
 from shoal.gateway.providers import PROVIDERS, Provider
 from shoal.gateway.recording import open_recording
-from shoal.gateway.upstream import UpstreamFailed
+from shoal.gateway.upstream_connection import UpstreamFailed
 from shoal.model.budget import ScopedBudget
 from shoal.model.gateway import SessionOrder, Upstream
 

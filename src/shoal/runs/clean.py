@@ -26,7 +26,7 @@ from shoal.runs.history import (
     list_locks,
     remove_record,
 )
-from shoal.runs.leftovers import (
+from shoal.runs.removable import (
     Leftover,
     LeftoverKind,
     Salvaged,

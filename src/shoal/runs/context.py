@@ -25,6 +25,7 @@ from shoal.model.events import SessionEnded
 from shoal.model.gateway import Recording
 from shoal.model.plan import Plan
 from shoal.model.repository import Repository
+from shoal.runs.killed_sessions import has_unfinished
 from shoal.runs.preflight import (
     adapters_for,
     assert_holdable,
@@ -37,7 +38,6 @@ from shoal.runs.preflight import (
 )
 from shoal.runs.recovery import Recovery, reconcile, reconcile_run
 from shoal.runs.request import RunRequest, assert_unowned
-from shoal.runs.unfinished import has_unfinished
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, probe_sandbox
 from shoal.sessions.session_dir import User

@@ -14,7 +14,7 @@ from shoal.model.plan import HistoryLimit
 from shoal.model.repository import Repository
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.runs.leftovers import Leftover, LeftoverKind
+from shoal.runs.removable import Leftover, LeftoverKind
 from shoal.store.fold import fold
 from shoal.store.kind import RunSize
 from shoal.store.lock import hold_lock

@@ -13,8 +13,8 @@ from shoal.adapters.client import AdapterHost
 from shoal.adapters.kind import NOWHERE, Adapter
 from shoal.adapters.registry import adapter_of
 from shoal.errors import BadInput, Unavailable
+from shoal.gateway.find_upstreams import find_upstreams
 from shoal.gateway.prices import table_date
-from shoal.gateway.upstreams import find_upstreams
 from shoal.git.refs import refuse_blocked_steps
 from shoal.git.repository import resolve
 from shoal.git.snapshot import is_hidden

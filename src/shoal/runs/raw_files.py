@@ -16,7 +16,7 @@ from shoal.model.events import SessionEnded
 from shoal.model.repository import Repository
 from shoal.proc import Stream
 from shoal.proc.free_space import above_floor
-from shoal.runs.leftovers import ARCHIVE, Salvaged, command_to_unpack
+from shoal.runs.removable import ARCHIVE, Salvaged, command_to_unpack
 from shoal.sessions.context import RunContext
 from shoal.sessions.sandboxed import git_environment, open_sandboxed
 from shoal.store.fold import fold

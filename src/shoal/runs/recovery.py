@@ -15,7 +15,7 @@ from shoal.model.events import ClientHeard, Imported, RunEnded, SessionEnded
 from shoal.model.policy import Layers
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.runs.unfinished import Unfinished, end_survivors, has_unfinished, list_unfinished, sweep_trials
+from shoal.runs.killed_sessions import Unfinished, end_survivors, has_unfinished, list_unfinished, sweep_trials
 from shoal.sessions.checkpoints import drop_old_checkpoints, is_restored, restore_checkpoint
 from shoal.sessions.context import RunContext
 from shoal.sessions.executable_config import flag_changes

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import BadInput
+from shoal.gateway.find_upstreams import USUAL
 from shoal.gateway.recording import DIVERGED
-from shoal.gateway.upstreams import USUAL
 from shoal.git.run import git_text
 from shoal.model.plan import Plan
 from shoal.model.repository import Repository

@@ -13,9 +13,9 @@ from shoal.adapters.gateway_settings import UsesGateway, usual_settings
 from shoal.adapters.kind import NOWHERE, Adapter
 from shoal.errors import Broken, SandboxBroken, Unavailable
 from shoal.gateway.control_socket import Message
+from shoal.gateway.find_upstreams import WITHHELD, find_upstreams
 from shoal.gateway.gateway import GatewaySession
 from shoal.gateway.prices import table_date
-from shoal.gateway.upstreams import WITHHELD, find_upstreams
 from shoal.model.activity import Act, Activity
 from shoal.model.budget import ScopedBudget, Spending
 from shoal.model.events import PermissionDecided

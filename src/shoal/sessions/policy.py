@@ -13,8 +13,8 @@ from pathlib import Path
 
 from shoal.adapters.kind import Adapter
 from shoal.errors import BadInput, Unavailable
+from shoal.gateway.find_upstreams import WITHHELD
 from shoal.gateway.hosts import HostRule
-from shoal.gateway.upstreams import WITHHELD
 from shoal.limits.disk import ENTRY_BYTES, FILE_BYTES
 from shoal.limits.kind import LimitGroup
 from shoal.model.command import Command, OpenInput

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shoal.errors import SetupFailed, Unavailable
-from shoal.gateway.upstreams import WITHHELD
+from shoal.gateway.find_upstreams import WITHHELD
 from shoal.model.command import Command
 from shoal.model.events import AgentActed, Output
 from shoal.model.policy import NETWORKS, Network, Policy

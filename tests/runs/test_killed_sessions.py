@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shoal.limits.kind import kill_each
-from shoal.runs.unfinished import find_sandboxes
+from shoal.runs.killed_sessions import find_sandboxes
 from tests.acting import assert_nothing_left, ran, step
 from tests.conftest import git
 from tests.limits.limit_runs import until
