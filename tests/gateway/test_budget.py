@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shoal.errors import BadInput
 from shoal.gateway.budget import BudgetBook
 from shoal.gateway.meters import TokenUsage
-from shoal.model.budget import ScopedBudget, Spending, SpendingLimit, add_spending, show_usd
+from shoal.model.budget import ScopedBudget, Spending, SpendingLimit, show_usd
 
 TODAY = date(2026, 11, 19)
 SONNET = "claude-sonnet-4-5"
@@ -70,7 +70,7 @@ def test_sums_are_exact_whatever_the_order(parts: list[tuple[int, int]]) -> None
     costs = [book.spend(("run",), "anthropic", usage(*part), TODAY) for part in parts]
     (budget,) = book.budgets(("run",))
 
-    assert budget.spent == add_spending(reversed(costs))
+    assert budget.spent == sum(reversed(costs), Spending())
     assert Spending.of(budget.spent.document()) == budget.spent
 
 

@@ -57,11 +57,6 @@ class Change:
     mode: str
     old_mode: str
 
-    @property
-    def is_deleted(self) -> bool:
-        """Return whether a regular file was deleted."""
-        return self.old_mode in PLAIN and self.mode not in PLAIN
-
 
 class Workbench(Protocol):
     """Read access to one worker's work; nothing here changes it."""

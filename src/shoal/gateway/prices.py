@@ -21,7 +21,6 @@ FALLBACKS: Mapping[str, Sequence[str]] = {
     "cache_write_1h": ("cache_write", "input"),
 }
 """What is charged where a provider has no price of its own for it."""
-DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 Json = Mapping[str, Any]
 

@@ -5,9 +5,6 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-GRANTS = ("code_execution", "files", "mcp", "other", "stored_prompts", "url_media", "web_fetch", "web_search")
-"""What may be granted; `other` stands for every tool of a provider that has no name of its own here."""
-
 MOST_DEPTH = 100
 
 Tool = tuple[str, str]

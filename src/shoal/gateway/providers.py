@@ -73,9 +73,6 @@ class Provider:
     format: str
     url: str
     """Where it is, unless a user says something else."""
-    key_variables: tuple[str, ...]
-    """The host's variables that usually hold the key."""
-    url_variables: tuple[str, ...]
     routes: tuple[RoutePattern, ...]
     key_header: bytes
     read: Reader
@@ -194,8 +191,6 @@ def _gemini_error(status: int, message: str) -> Mapping[str, Any]:
 ANTHROPIC = Provider(
     format="anthropic",
     url="https://api.anthropic.com",
-    key_variables=("ANTHROPIC_API_KEY",),
-    url_variables=("ANTHROPIC_BASE_URL",),
     routes=(
         RoutePattern("POST", "/v1/messages", is_answer=True, query=("beta",)),
         RoutePattern("POST", "/v1/messages/count_tokens", query=("beta",)),
@@ -210,8 +205,6 @@ ANTHROPIC = Provider(
 OPENAI = Provider(
     format="openai",
     url="https://api.openai.com/v1",
-    key_variables=("OPENAI_API_KEY",),
-    url_variables=("OPENAI_BASE_URL",),
     routes=(
         RoutePattern("POST", "/v1/chat/completions", is_answer=True, query=("api-version",)),
         RoutePattern("POST", "/v1/responses", is_answer=True, query=("api-version",)),
@@ -228,8 +221,6 @@ OPENAI = Provider(
 GEMINI = Provider(
     format="gemini",
     url="https://generativelanguage.googleapis.com",
-    key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-    url_variables=("GOOGLE_GEMINI_BASE_URL",),
     routes=(
         RoutePattern(
             "POST", r"/v1(?:beta)?/models/[\w.-]+:(?:g|streamG)enerateContent", is_answer=True, query=("alt",)

@@ -52,7 +52,7 @@ async def inspect(path: Path, environ: Mapping[str, str]) -> Repository:
         promisor=_promisor(settings),
         settings={key: settings[key] for key in CHECKOUT_SETTINGS if key in settings},
         identity=_identity(settings, environ),
-        branch=await _branch(top, common),
+        branch=await _branch(top),
     )
 
 
@@ -208,7 +208,7 @@ def _identity(settings: Mapping[str, str], environ: Mapping[str, str]) -> Identi
     return Identity(name=name, email=email) if name and email else NO_ONE
 
 
-async def _branch(top: Path, common: Path) -> str | None:
+async def _branch(top: Path) -> str | None:
     gitdir = await own_gitdir(top)
     done = await git(gitdir, "symbolic-ref", "--quiet", "HEAD", accept=(0, 1, 128))
     return done.stdout.decode(errors="surrogateescape").strip().removeprefix("refs/heads/") or None

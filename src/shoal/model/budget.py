@@ -1,6 +1,6 @@
 """What may be spent on models, and what was."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Self
@@ -136,14 +136,6 @@ class ScopedBudget:
         if self.limit.find_reached(self.spent) is None:
             return None
         return f"{self.title} is reached: {self.limit.describe(self.spent)}"
-
-
-def add_spending(parts: Iterable[Spending]) -> Spending:
-    """Add up, exactly."""
-    total = Spending()
-    for part in parts:
-        total += part
-    return total
 
 
 def show_usd(amount: Decimal) -> str:

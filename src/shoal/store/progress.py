@@ -219,11 +219,6 @@ class RunProgress:
         return list(self._workers.values())
 
     @property
-    def open_sessions(self) -> list[str]:
-        """List the sessions that have not ended."""
-        return [agent.session for agent in self._sessions.values() if not agent.is_ended]
-
-    @property
     def usage(self) -> dict[str, float]:
         """Add up the usage of all sessions, including earlier attempts."""
         return sum_usage(agent.usage for agent in self._sessions.values())

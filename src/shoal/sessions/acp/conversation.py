@@ -124,13 +124,13 @@ class AcpConversation:
         seconds: float | None,
         stop: asyncio.Event,
         grace: float,
-        signs: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
+        endings: Mapping[Ending, Awaitable[object]] = MappingProxyType({}),
     ) -> WatchResult:
         """Talk to the agent in *sandboxed* until the first reason to end it; on stop, ask it to end its turn first."""
         cuts = {Ending.STOP: self._end_turn_on(Ending.STOP, stop.wait, grace)}
         if seconds is not None:
             cuts[Ending.TIME] = self._end_turn_on(Ending.TIME, partial(bounds.clock.sleep, seconds), grace)
-        every = {**cuts, **signs, Ending.DONE: self._wait_for_exit()}
+        every = {**cuts, **endings, Ending.DONE: self._wait_for_exit()}
         try:
             async with asyncio.TaskGroup() as group:
                 spoken = group.create_task(self._speak(sandboxed))
@@ -215,9 +215,9 @@ class AcpConversation:
             self._note(decision)
         return decision
 
-    def _accept_message(self, wire: AcpWire, message: dict[str, object], signs: int) -> None:
+    def _accept_message(self, wire: AcpWire, message: dict[str, object], chars: int) -> None:
         try:
-            wire.accept(message, signs)
+            wire.accept(message, chars)
         except AnswersUnread:
             self._fail("it keeps sending requests without reading the answers")
 

@@ -29,11 +29,11 @@ class AcpWire:
         self._waiting = self._chars = 0
         self._is_ended = False
 
-    def accept(self, message: dict[str, Any], signs: int) -> None:
+    def accept(self, message: dict[str, Any], chars: int) -> None:
         """Take a request of the agent, or its answer to one of ours; raises `AnswersUnread`."""
         if "method" in message:
-            self._unanswered.setdefault(message["id"], []).append(signs)
-            self._count(1, signs)
+            self._unanswered.setdefault(message["id"], []).append(chars)
+            self._count(1, chars)
         if self._waiting > MOST_UNANSWERED or self._chars > MAX_UNANSWERED_CHARS:
             raise AnswersUnread
         self._inbox.append(message)
@@ -71,9 +71,9 @@ class AcpWire:
             if not waiting:
                 del self._unanswered[name]
 
-    def _count(self, questions: int, signs: int) -> None:
+    def _count(self, questions: int, chars: int) -> None:
         self._waiting += questions
-        self._chars += signs
+        self._chars += chars
 
 
 def is_update(message: Message) -> bool:
