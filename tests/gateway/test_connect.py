@@ -285,6 +285,12 @@ def test_a_hello_over_several_records_is_read(cuts: set[int]) -> None:
     assert client_hello.read(records[:-1]) is None
 
 
+def test_a_hello_in_a_thousand_records_is_none() -> None:
+    records = b"".join(b"\x16\x03\x01\x00\x01" + bytes([byte]) for byte in b"\x01\x00\xff\xff" + bytes(1000))
+
+    assert client_hello.read(records) == client_hello.BROKEN
+
+
 async def test_a_server_that_speaks_first_is_heard() -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-server\r\n")

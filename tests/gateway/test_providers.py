@@ -180,6 +180,7 @@ BAD: list[tuple[Provider, dict[str, Any], str]] = [
     (ANTHROPIC, messages({"type": "tool_result", "tool_use_id": "1", "content": [URL_IMAGE]}), "url_media"),
     (ANTHROPIC, messages({"type": "document", "source": {"type": "content", "content": [URL_IMAGE]}}), "url_media"),
     (ANTHROPIC, messages({"type": "document", "source": {"type": "file", "file_id": "f"}}), "files"),
+    (ANTHROPIC, messages({"type": "image", "source": {"type": "bucket", "uri": "gs://evil"}}), "other"),
     (ANTHROPIC, messages({"type": "container_upload", "file_id": "f"}), "code_execution"),
     (OPENAI, {"tools": [{"type": "web_search"}]}, "web_search"),
     (OPENAI, {"tools": [{"type": "web_search_preview_2025_03_11"}]}, "web_search"),
@@ -193,6 +194,12 @@ BAD: list[tuple[Provider, dict[str, Any], str]] = [
     (OPENAI, {"web_search_options": {}}, "web_search"),
     (OPENAI, {"model": "gpt-4o-search-preview"}, "web_search"),
     (OPENAI, {"model": "x/y:online"}, "web_search"),
+    (OPENAI, {"model": "x/y", "models": ["x/z:online"]}, "web_search"),
+    (OPENAI, {"model": "groq/compound-mini"}, "web_search"),
+    (OPENAI, {"model": "perplexity/sonar"}, "web_search"),
+    (OPENAI, {"search_parameters": {"mode": "on"}}, "web_search"),
+    (OPENAI, {"enable_search": True}, "web_search"),
+    (OPENAI, {"api_base": "https://evil.test"}, "other"),
     (OPENAI, {"plugins": [{"id": "web"}]}, "other"),
     (OPENAI, {"prompt": {"id": "pmpt_1"}}, "stored_prompts"),
     (OPENAI, {"conversation": "conv_1"}, "stored_prompts"),
@@ -204,6 +211,8 @@ BAD: list[tuple[Provider, dict[str, Any], str]] = [
     ),
     (OPENAI, {"input": [{"content": [{"type": "input_image", "image_url": "https://evil.test"}]}]}, "url_media"),
     (OPENAI, {"input": [{"content": [{"type": "input_file", "file_url": "https://evil.test"}]}]}, "url_media"),
+    (OPENAI, {"messages": [{"content": [{"type": "d", "document_url": "https://evil.test"}]}]}, "url_media"),
+    (OPENAI, {"messages": [{"content": [{"type": "a", "audio_url": {"url": "https://evil.test"}}]}]}, "url_media"),
     (OPENAI, {"input": [{"content": [{"type": "input_file", "file_id": "f"}]}]}, "files"),
     (GEMINI, {"tools": [{"googleSearch": {}}]}, "web_search"),
     (GEMINI, {"tools": [{"google_search_retrieval": {}}]}, "web_search"),
@@ -212,6 +221,9 @@ BAD: list[tuple[Provider, dict[str, Any], str]] = [
     (GEMINI, {"tools": [{"googleMaps": {}}]}, "other"),
     (GEMINI, {"cached_content": "cachedContents/1"}, "stored_prompts"),
     (GEMINI, {"contents": [{"parts": [{"file_data": {"file_uri": "https://evil.test"}}]}]}, "url_media"),
+    (GEMINI, {"content": {"parts": [{"file_data": {"file_uri": "https://evil.test"}}]}}, "url_media"),
+    (GEMINI, {"requests": [{"content": {"parts": [{"fileData": {"fileUri": "https://evil.test"}}]}}]}, "url_media"),
+    (GEMINI, {"generateContentRequest": {"contents": [{"parts": [{"fileData": {"fileUri": "x"}}]}]}}, "url_media"),
 ]
 
 
@@ -241,8 +253,9 @@ def test_what_the_provider_would_do_itself_needs_a_grant(provider: Provider, bod
         b'{"tools": [], "Tools": [{"type": "web_search"}]}',
         b'{"messages": ' + b"[" * 500 + b"]" * 500 + b"}",
         b'{"messages": ' + b"[" * 200_000,
+        b'{"messages": [' + b"0," * 1_000_000 + b"0]}",
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_a_body_that_can_be_read_in_two_ways_is_refused(body: bytes) -> None:
     assert all(provider.refusal(body, ()) for provider in PROVIDERS.values())

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 from shoal.gateway.arrivals import MOST_CONNECTIONS, serve_listener
+from shoal.gateway.client_connection import HEAD
 from shoal.gateway.model_calls import ModelCalls
+from shoal.gateway.providers import ANTHROPIC
 from shoal.gateway.server import SessionServer
 from shoal.model.gateway import SessionOrder, Upstream
 
@@ -227,6 +230,45 @@ async def test_a_flood_of_connections_waits_and_others_are_served(tmp_path: Path
 
     assert status_of(answer) == 200
     assert MOST_CONNECTIONS < 1000
+
+
+async def test_who_only_counts_tokens_cannot_have_the_provider_fetch_a_url_either(tmp_path: Path) -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "https://evil.test/?secret"}}
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": [image]}]}).encode()
+    async with serving(tmp_path) as here:
+        answer = await here.send(here.request(target="/anthropic/v1/messages/count_tokens", body=body))
+
+    assert status_of(answer) == 403, answer
+    assert here.upstream == []
+
+
+async def test_a_body_in_tiny_pieces_is_refused_before_it_takes_long(tmp_path: Path) -> None:
+    async with serving(tmp_path) as here:
+        head = here.request("Transfer-Encoding: chunked", body=b"").replace(b"Content-Length: 0\r\n", b"")
+        answer = await here.send(head + b"1\r\n \r\n" * 1100 + b"0\r\n\r\n")
+
+    assert status_of(answer) == 400, answer
+
+
+def test_a_head_of_spaces_is_refused_at_once() -> None:
+    head = b"GET / HTTP/1.1\r\na:" + b" " * 60_000 + b"\x01\r\n\r\n"  # took some seconds, for all sessions
+    began = time.process_time()
+
+    assert not HEAD.fullmatch(head)
+    assert time.process_time() - began < 1
+
+
+async def test_a_large_body_is_checked_while_others_are_served(tmp_path: Path) -> None:
+    async with serving(tmp_path) as here:
+        body = BODY[:-1] + b', "metadata": [' + b"{}," * 400_000 + b"{}]}"
+        began = time.thread_time()
+        assert ANTHROPIC.refusal(body, ()) is None
+        checked = time.thread_time()
+        answer = await here.send(here.request(body=body))
+        served = time.thread_time()
+
+    assert status_of(answer) == 200, answer
+    assert served - checked < (checked - began) / 2, "it was checked on the event loop"
 
 
 async def test_a_client_that_leaves_ends_its_exchange(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ SEND_SECONDS = 300.0
 """How long a client may read nothing of its answer."""
 BODY_BYTES = 32 * 2**20
 CHUNK_BYTES = 64 * 1024
+PIECES, PIECE_BYTES = 1000, 64
+"""After so many pieces, those of a chunked body have this many bytes on average: each one costs time."""
 # Whole lines, of printable characters: no folded line, no bare line end, no NUL, no space before a colon.
-HEAD = re.compile(
-    rb"[A-Z]{3,10} /[!-~]* HTTP/1\.[01]\r\n(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[ \t]*[\t -~\x80-\xff]*\r\n)*\r\n"
-)
+HEAD = re.compile(rb"[A-Z]{3,10} /[!-~]* HTTP/1\.[01]\r\n(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n)*\r\n")
 
 
 class RequestRefused(Exception):
@@ -88,8 +88,7 @@ class ClientConnection:
 
     async def read_body(self) -> bytes:
         """Read the whole body, which is bounded."""
-        parts: list[bytes] = []
-        size = 0
+        body, pieces = bytearray(), 0
         if self._state.they_are_waiting_for_100_continue:
             self._writer.write(self._state.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
         while True:
@@ -98,12 +97,14 @@ class ClientConnection:
                     async with asyncio.timeout(BODY_SECONDS):
                         self._state.receive_data(await self._reader.read(CHUNK_BYTES))
                 case h11.Data(data=data):
-                    size += len(data)
-                    parts.append(bytes(data))
-                    if size > BODY_BYTES:
+                    body += data
+                    pieces += 1
+                    if pieces > PIECES and len(body) < pieces * PIECE_BYTES:
+                        raise RequestRefused(400, "the body of a request comes in pieces that are too small")
+                    if len(body) > BODY_BYTES:
                         raise RequestRefused(413, f"the body of a request may have {BODY_BYTES} bytes")
                 case h11.EndOfMessage():
-                    return b"".join(parts)
+                    return bytes(body)
                 case _:
                     raise ClientGone
 

@@ -7,6 +7,8 @@ CLIENT_HELLO = 1
 SERVER_NAME = 0
 MOST_RECORD = 2**14
 MOST_HELLO = 2**16
+MOST_RECORDS = 32
+"""For one hello: each is read again whenever more has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,8 @@ def read(start: bytes) -> Hello | None:
     message = bytearray()
     records = _Fields(start)
     try:
-        while True:
-            kind, _, content = records.number(1), records.take(2), records.block(2)
+        for _ in range(MOST_RECORDS):
+            kind, _version, content = records.number(1), records.take(2), records.block(2)
             message += content
             if kind != HANDSHAKE or not content or len(content) > MOST_RECORD or message[0] != CLIENT_HELLO:
                 return BROKEN
@@ -70,6 +72,7 @@ def read(start: bytes) -> Hello | None:
                 return _read_message(bytes(message[4 : 4 + length]), length)
     except _Incomplete:
         return BROKEN if len(start) > 2 * MOST_HELLO else None
+    return BROKEN
 
 
 def _read_message(content: bytes, length: int) -> Hello:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 MOST_DEPTH = 100
+MOST_VALUES = 1_000_000
 
 Tool = tuple[str, str]
 """What was asked for, in the provider's words, and the grant that would allow it."""
@@ -29,12 +30,20 @@ STEMS = {
     "codeexecution": "code_execution",
     "filesearch": "files",
 }
-SEARCHING_MODELS = re.compile(r"search-(preview|api)|deep-research|:online$", re.IGNORECASE)
+SEARCHING_MODELS = re.compile(
+    r"search-(preview|api)|deep-research|:online$|(^|/)compound(-|$)|(^|/)sonar(-|$)", re.IGNORECASE
+)
 """Models that search the web unasked."""
+SEARCHING_KEYS = re.compile(r"search")
+"""Members by which providers are made to search: `web_search_options`, `search_parameters`, `enable_search`."""
+REDIRECTING_KEYS = re.compile(r"^(api_base|base_url|api_key)$")
+"""Members by which some servers are made to ask another one."""
 
 
 def find_refusal(tools_of: Callable[[Mapping[str, Any]], Items], body: bytes, grants: Collection[str]) -> str | None:
     """Say why a request must not pass, or `None`; what cannot be read for sure does not pass."""
+    if sum(map(body.count, (b",", b"{", b"["))) > MOST_VALUES:  # also in texts: it takes no time to find out
+        return f"the request may have {MOST_VALUES:,} values and commas"
     try:
         document = json.loads(body, object_pairs_hook=_read_pairs, parse_constant=_refuse_constant)
         _assert_shallow(document)
@@ -68,19 +77,22 @@ def anthropic_tools(body: Mapping[str, Any]) -> Items:
         source = block.get("source")
         if block.get("type") == "container_upload":
             yield "container_upload", "code_execution"
-        elif isinstance(source, dict) and source.get("type") == "url":
-            yield "a URL as the source of media", "url_media"
-        elif isinstance(source, dict) and source.get("type") == "file":
-            yield "a stored file", "files"
+        elif isinstance(source, dict) and source.get("type") not in ("base64", "text", "content"):
+            kind = source.get("type")
+            yield f"a source of the type {kind}", {"url": "url_media", "file": "files"}.get(str(kind), "other")
 
 
 def openai_tools(body: Mapping[str, Any]) -> Items:
     """List what a request for a completion or a response asks the provider to do."""
     yield from _openai_listed(body.get("tools"))
-    if SEARCHING_MODELS.search(str(body.get("model"))):
-        yield f"the model {body.get('model')}", "web_search"
-    if body.get("web_search_options") is not None:
-        yield "web_search_options", "web_search"
+    for model in (body.get("model"), *_list(body.get("models"))):
+        if SEARCHING_MODELS.search(str(model)):
+            yield f"the model {model}", "web_search"
+    for key, value in body.items():
+        if SEARCHING_KEYS.search(key) and value is not None and value is not False:
+            yield key, "web_search"
+        elif REDIRECTING_KEYS.search(key) and value is not None:
+            yield key, "other"
     for plugin in _list(body.get("plugins")):
         yield f"the plugin {plugin.get('id') if isinstance(plugin, dict) else plugin}", "other"
     for key in ("prompt", "conversation"):
@@ -104,8 +116,9 @@ def _openai_listed(tools: object) -> Items:
 
 
 def _openai_media(part: Mapping[str, Any]) -> Items:
-    for key in ("image_url", "video_url", "file_url"):
-        given = part.get(key)
+    for key, given in part.items():
+        if not key.lower().endswith("_url"):  # `image_url`, `file_url`, `document_url`, `audio_url`
+            continue
         url = given.get("url") if isinstance(given, dict) else given
         if url is not None and not (isinstance(url, str) and url.startswith("data:")):
             yield f"a URL as {key}", "url_media"
@@ -127,7 +140,10 @@ def gemini_tools(body: Mapping[str, Any]) -> Items:
                 yield f"the tool {key}", _grant_for(_spell(key))
     if given.get("cachedcontent"):
         yield "cachedContent", "stored_prompts"
-    for part in _mappings([given.get("contents"), given.get("systeminstruction")], skip=("args", "response")):
+    for inner in (*_list(given.get("generatecontentrequest")), *_list(given.get("requests"))):
+        yield from gemini_tools(_mapping(inner))
+    asked = [given.get(key) for key in ("contents", "content", "systeminstruction")]
+    for part in _mappings(asked, skip=("args", "response")):
         if any(_spell(key) == "filedata" for key in part):
             yield "a file by its URI", "url_media"
 

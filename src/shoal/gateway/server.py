@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hmac
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 import h11
 
@@ -24,6 +24,8 @@ from shoal.model.budget import ScopedBudget
 from shoal.model.gateway import SessionOrder, Upstream
 
 REQUESTS_EACH_SECOND = 50.0
+SMALL_BODY = 128 * 1024
+"""What is checked at once; parsing a larger one takes longer than others should wait."""
 MOST_BODY_BYTES = 4 * BODY_BYTES
 """Of all requests of a session that are under way."""
 
@@ -61,6 +63,7 @@ class SessionServer:
         self._tell = tell
         self._upstreams = {upstream.name: upstream for upstream in order.upstreams}
         self._bodies = ByteRoom(MOST_BODY_BYTES)
+        self._checking = asyncio.Lock()
         self._requests = ArrivalRate(REQUESTS_EACH_SECOND)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,12 +123,10 @@ class SessionServer:
         async with self._bodies.hold(size):
             body = await client.read_body()
             exchange = Exchange(upstream=call.upstream.name, path=call.route.path)
+            if call.route.method == "POST":  # who only counts tokens could have the provider fetch a URL, too
+                exchange.model, body = await self._check_body(call, body)
             if call.route.is_answer:
-                if why := call.provider.refusal(body, self._order.grants):
-                    raise RequestRefused(403, why)
-                exchange.model = call.provider.find_model(call.route, body)
                 self._calls.assert_budget(self._order, call, exchange.model, self._tell)
-                body = call.provider.prepare(call.route, body)
             try:
                 return await self._ask(client, call, body, exchange)
             except UpstreamFailed as error:
@@ -137,6 +138,13 @@ class SessionServer:
                 if call.route.is_answer:
                     self._calls.count(self._order, call, exchange)
                     self._tell(exchange.message(self._order.session))
+
+    async def _check_body(self, call: CheckedCall, body: bytes) -> tuple[str, bytes]:
+        """Name the model that a body asks, and return it as it is sent on; a large one does not hold others up."""
+        if len(body) <= SMALL_BODY:
+            return _check(call, body, self._order.grants)
+        async with self._checking:  # a session has one thread at a time
+            return await asyncio.to_thread(_check, call, body, self._order.grants)
 
     async def _ask(self, client: ClientConnection, call: CheckedCall, body: bytes, exchange: Exchange) -> bool:
         """Ask the upstream, and stop when the client has gone."""
@@ -158,6 +166,12 @@ class SessionServer:
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
         return is_reusable
+
+
+def _check(call: CheckedCall, body: bytes, grants: Collection[str]) -> tuple[str, bytes]:
+    if why := call.provider.refusal(body, grants):
+        raise RequestRefused(403, why)
+    return call.provider.find_model(call.route, body), call.provider.prepare(call.route, body)
 
 
 def _error(provider: Provider | None, status: int, message: str) -> bytes:
