@@ -131,7 +131,7 @@ def _replace(path: Path, content: bytes) -> None:
 async def _content(place: RepositoryState, run: RunState) -> PageContent:
     now = time.time()
     current = report(run, now)
-    workers = [worker for step in current.steps for worker in step.worker_results if worker.branch]
+    workers = [worker for worker in current.workers if worker.branch]
     diffs = {session: diff async for session, diff in _diffs(place, run, workers)}
     samples = {
         worker.session: read_samples(place.paths, worker.session, PLOT_POINTS)

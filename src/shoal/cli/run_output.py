@@ -281,7 +281,7 @@ class EventOutput:
 
 async def _find_changed_files(report: RunReport, repository: Repository) -> dict[str, tuple[str, ...]]:
     # a resolver of conflicts changes the same files as the sessions before it
-    workers = [worker for step in report.steps for worker in step.worker_results if worker.purpose is Purpose.WORK]
+    workers = [worker for worker in report.workers if worker.purpose is Purpose.WORK]
     found: dict[str, tuple[str, ...]] = {}
     # Compared with its own base: steps that build on each other do not overlap just because of that.
     for base in dict.fromkeys(worker.base or report.base for worker in workers):

@@ -104,5 +104,5 @@ def _cells(run: RunState, now: float) -> tuple[str, ...]:
 
 def _score(run: RunState) -> tuple[int, int]:
     """Count the agents that succeeded, and all of them."""
-    workers = [worker for step in report(run).steps for worker in step.worker_results]
+    workers = report(run).workers
     return sum(worker.status.is_good for worker in workers), len(workers)

@@ -61,7 +61,7 @@ def status_lines(
     if merging:
         yield from (*merging, "")
     yield from setting_lines(report)
-    if any(_is_left(worker) for step in report.steps for worker in step.worker_results):
+    if any(map(_is_left, report.workers)):
         yield "interrupted: Shoal was killed; `shoal clean` or the next run recovers the work"
     if others:
         more = f"; {older} older" if older else ""
@@ -86,7 +86,7 @@ def _others(runs: Sequence[RunState], paint: Paint) -> Iterator[str]:
 
 def describe_work(paths: StatePaths, report: RunReport) -> dict[str, str]:
     """Describe the last actions of running agents, and what the others used of the machine."""
-    workers = [worker for step in report.steps for worker in step.worker_results]
+    workers = report.workers
     found = {worker.session: f"used: {used}" for worker in workers if (used := resources_text(worker.resources))}
     running = [worker.session for worker in workers if worker.status is Status.RUNNING]
     if not 0 < len(running) <= MOST_LOGS:

@@ -27,7 +27,7 @@ def run_card(site: str, run: RunState, progress: RunProgress | None = None) -> D
     """Describe a run for the board."""
     sessions = [session for step in run.steps.values() for session in step.sessions.values()]
     summary = report(run)
-    workers = [worker for step in summary.steps for worker in step.worker_results]
+    workers = summary.workers
     return {
         "site": site,
         "run": run.run,
@@ -65,7 +65,7 @@ def column(run: RunState, summary: RunReport) -> str:
         return "needs you"
     if run.merge is not None and run.merge.commit and run.merge.results:
         return "merged"
-    has_work = any(worker.commit and worker.status.is_good for step in summary.steps for worker in step.worker_results)
+    has_work = any(worker.commit and worker.status.is_good for worker in summary.workers)
     if has_work:
         return "ready to merge"
     return "done" if run.status.is_good else "failed"

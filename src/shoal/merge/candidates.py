@@ -117,7 +117,7 @@ async def find_workers(repository: Repository, report: RunReport, named: Sequenc
 def _list_workers(report: RunReport, named: Sequence[str]) -> list[WorkerResult]:
     """List the workers in order of their names; of a step with `select`, only the selected one."""
     if named:
-        known = {worker.session: worker for step in report.steps for worker in step.worker_results}
+        known = {worker.session: worker for worker in report.workers}
         return [known[session] for session in dict.fromkeys(named)]
     selected = (worker for step in report.steps for worker in _select_workers(step))
     return [worker for worker in selected if worker.purpose is Purpose.WORK and worker.status.is_ended]

@@ -56,7 +56,7 @@ def wait_for_approval(context: MergeContext, into: str, old: str, new: str, sess
     """Leave *into* unchanged until a person approves, and return the command; *sessions* are those that were named."""
     if old == new:
         return Delivery(into=into, status=DeliveryStatus.UNCHANGED, old=old, new=new)
-    own = {worker.session for step in context.report.steps for worker in step.worker_results}
+    own = {worker.session for worker in context.report.workers}
     named = " ".join(("", *sessions))
     command = f"shoal merge {context.run}{named} --into {shlex.quote(into)} --yes"
     if not own.issuperset(sessions):  # the command takes sessions of one run only

@@ -244,7 +244,7 @@ def _hold_candidates(attempt: _Attempt, queue: _CandidateQueue, chain: Chain) ->
     allowed = attempt.request.allowed
     if allowed == ALL_ALLOWED:
         return chain
-    recorded = (worker for step in attempt.context.report.steps for worker in step.worker_results)
+    recorded = attempt.context.report.workers
     held = [worker for worker in (*attempt.workers, *recorded) if allowed.bars(worker)]
     sources = (candidate.source for candidate in queue.again)
     merged = queue.ancestry.reach((*chain.sources, chain.tip, *sources))

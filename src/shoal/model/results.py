@@ -175,6 +175,11 @@ class RunReport:
     exit_code: int | None = None
     """The exit code of the command that ran it, if it was recorded."""
 
+    @property
+    def workers(self) -> list[WorkerResult]:
+        """Return the results of all workers, in the order of the steps."""
+        return [worker for step in self.steps for worker in step.worker_results]
+
 
 def exit_code(report: RunReport) -> int:
     """Return the exit code of the run: the recorded one, otherwise from its agents and its merge."""

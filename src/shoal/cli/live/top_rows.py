@@ -103,7 +103,7 @@ def waiting_notes(run: RunState) -> Iterator[str]:
 
 def _run_row(run: RunState, progress: RunProgress | None, now: float) -> Row:
     summary = report(run)
-    workers = [worker for step in summary.steps for worker in step.worker_results]
+    workers = summary.workers
     good = sum(worker.status.is_good for worker in workers)
     usage = summary.usage if progress is None or run.status.is_ended else progress.usage
     cells = {

@@ -110,7 +110,7 @@ def _head(content: PageContent) -> Iterator[str]:
 
 def _shares(report: RunReport) -> Iterator[str]:
     """Draw how many agents succeeded, failed and did neither, as parts of a bar."""
-    tones = Counter(tone(worker.status) for step in report.steps for worker in step.worker_results)
+    tones = Counter(tone(worker.status) for worker in report.workers)
     good, bad = tones["good"], tones["bad"]
     left = 0.0
     yield '<svg class="bar" viewBox="0 0 1000 6">'
@@ -176,7 +176,7 @@ def _list(lines: Iterable[str]) -> str:
 def _timeline(content: PageContent) -> Iterator[str]:
     if not content.lanes:
         return
-    statuses = {worker.session: worker.status.value for step in content.report.steps for worker in step.worker_results}
+    statuses = {worker.session: worker.status.value for worker in content.report.workers}
     keys = "".join(
         f'<span class="key"><svg viewBox="0 0 10 10"><rect class="{kind}" width="10" height="10"/></svg>{name}</span>'
         for kind, name in LEGEND
@@ -190,7 +190,7 @@ def _timeline(content: PageContent) -> Iterator[str]:
 
 def _resources(content: PageContent) -> Iterator[str]:
     """Plot the memory, CPU and disk use of sessions that were long enough for samples."""
-    workers = [worker for step in content.report.steps for worker in step.worker_results if worker.resources]
+    workers = [worker for worker in content.report.workers if worker.resources]
     if not workers:
         return
     yield '<h2>Resources</h2><div class="wide"><table><thead><tr><th>session</th><th>memory</th><th>CPU</th>'

@@ -81,7 +81,7 @@ def _head(report: RunReport) -> Iterator[str]:
 
 
 def _table(report: RunReport) -> Iterator[str]:
-    workers = _workers(report)
+    workers = report.workers
     if not workers:
         return
     yield "| session | status | time | files | cost | branch |"
@@ -106,7 +106,7 @@ def _row(worker: WorkerResult) -> str:
 
 
 def _failures(report: RunReport) -> Iterator[str]:
-    failures = [worker for worker in _workers(report) if worker.error and not worker.status.is_good]
+    failures = [worker for worker in report.workers if worker.error and not worker.status.is_good]
     for worker in failures[:MAX_ITEMS]:
         yield from (f"{code(worker.session, NAME_CHARS)} {worker.status.value}:", "", *block(worker.error or ""), "")
     if len(failures) > MAX_ITEMS:
@@ -117,7 +117,7 @@ def _about(report: RunReport) -> Iterator[str]:
     sections = {
         "Steps": (f"{step.step}: {line}" for step in report.steps for line in step_remarks(step)),
         "Agents": (
-            f"{worker.session}: {line}" for worker in _workers(report) for line in remarks(worker, with_usage=False)
+            f"{worker.session}: {line}" for worker in report.workers for line in remarks(worker, with_usage=False)
         ),
         "Overlaps": (
             f"{overlap.one} and {overlap.other}: {verdict(overlap, _plain)}"
@@ -135,7 +135,3 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
     if items:
         yield from (f"**{title}**", "", *(f"- {item}" for item in items[:MAX_ITEMS]))
         yield from (f"- … and {len(items) - MAX_ITEMS} more", "") if len(items) > MAX_ITEMS else ("",)
-
-
-def _workers(report: RunReport) -> list[WorkerResult]:
-    return [worker for step in report.steps for worker in step.worker_results]

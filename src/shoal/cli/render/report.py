@@ -103,7 +103,7 @@ def headline(report: RunReport, paint: Paint) -> str:
 
 def summary(report: RunReport) -> str:
     """Count the agents that succeeded, and add the duration of the run; verifications do not count as agents."""
-    agents = (worker for step in report.steps for worker in step.worker_results if worker.purpose is not Purpose.VERIFY)
+    agents = (worker for worker in report.workers if worker.purpose is not Purpose.VERIFY)
     workers = [worker for worker in agents if worker.status is not Status.SKIPPED]
     good = sum(worker.status.is_good for worker in workers)
     took = f" in {seconds(report.duration_seconds)}" if report.duration_seconds else ""
@@ -130,7 +130,7 @@ def worker_lines(
 
     With *width*, branches are printed below their rows if the table would be wider; *doing* is what agents are doing.
     """
-    workers = _workers(report)
+    workers = report.workers
     if not workers:
         return
     rows = [_row(worker, (changed or {}).get(worker.branch or "", ())) for worker in workers]
@@ -189,10 +189,6 @@ def setting_lines(report: RunReport) -> Iterator[str]:
     if spent := usage_text(report.usage):
         yield f"spent: {spent}"
     yield from (f"note: {flat(note)}" for note in report.notes)
-
-
-def _workers(report: RunReport) -> list[WorkerResult]:
-    return [worker for step in report.steps for worker in step.worker_results]
 
 
 def _row(worker: WorkerResult, paths: Sequence[str]) -> tuple[str, ...]:
@@ -256,7 +252,7 @@ def _score(good: int, total: int, status: Status) -> str:
 
 def _overlap_lines(report: RunReport, changed: Mapping[str, Sequence[str]], paint: Paint) -> Iterator[str]:
     """Describe which files more than one agent changed, or that there are none."""
-    good = [worker for worker in _workers(report) if worker.branch in changed and worker.status.is_good]
+    good = [worker for worker in report.workers if worker.branch in changed and worker.status.is_good]
     if report.overlaps:
         yield ""
         yield from overlap_lines(report.overlaps, paint)
@@ -279,7 +275,7 @@ def _next_command(report: RunReport, closing: Closing) -> str | None:
     """Choose the command that continues the work: review it if that was advised, merge it, or ask why it failed."""
     if report.merge is not None:
         return next_after_merge(report.merge, closing.program)
-    workers = _workers(report)
+    workers = report.workers
     good = _mergeable(report)
     if not good:
         return _look_into(workers, closing.program)
