@@ -14,7 +14,10 @@ import httpx2
 import pytest
 
 from shoal.gateway.arrivals import serve_listener
-from shoal.gateway.model_calls import ModelCalls
+from shoal.gateway.client_connection import RequestHead
+from shoal.gateway.meters import TokenUsage
+from shoal.gateway.model_calls import CheckedCall, Exchange, ModelCalls
+from shoal.gateway.providers import ANTHROPIC, Route
 from shoal.gateway.server import SessionServer
 from shoal.model.budget import ScopedBudget, SpendingLimit
 from shoal.model.gateway import SessionOrder, Upstream
@@ -164,3 +167,33 @@ async def test_who_hangs_up_before_the_count_comes_has_spent_it_all_the_same(tmp
 
     assert gateway.exchanges()[0]["usage"]["is_estimated"]
     assert 0 < budget.spent.tokens < 3000
+
+
+async def test_who_hangs_up_before_an_answer_begins_has_spent_what_was_asked(tmp_path: Path) -> None:
+    async with serving([Delay(60, Say("late"))], tmp_path) as gateway:
+        gateway.calls.book.add(ScopedBudget(scope="run", limit=SpendingLimit(usd=Decimal(5))))
+        async with gateway.client("a", scopes=("run",)) as http:
+            body = {**BODY, "system": "word " * 1000}
+            asked = asyncio.ensure_future(http.post("/v1/messages", json=body))
+            while not gateway.model.requests:
+                await asyncio.sleep(0.01)
+            asked.cancel()
+            await asyncio.wait([asked])
+        while not gateway.exchanges():
+            await asyncio.sleep(0.01)
+        (budget,) = gateway.calls.book.budgets(["run"])
+
+    assert budget.spent.tokens > 1000
+    assert budget.spent.usd > 0
+
+
+def test_an_answer_by_an_unknown_name_costs_what_the_model_that_was_asked_does() -> None:
+    calls, upstream = ModelCalls({}), Upstream(name="anthropic", url="http://x", format="anthropic")
+    order = SessionOrder(session="s", run="r", step="w", upstreams=(upstream,), scopes=("run",))
+    request = RequestHead(method="POST", target="/", headers=[])
+    route = Route(method="POST", path="/v1/messages", query="", is_answer=True)
+    exchange = Exchange(upstream="anthropic", path="/", model=SONNET, usage=TokenUsage(model="mine", output=10**6))
+    calls.count(order, CheckedCall(upstream, ANTHROPIC, route, request), exchange)
+
+    assert exchange.spent is not None
+    assert exchange.spent.usd > 0

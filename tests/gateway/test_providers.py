@@ -110,6 +110,11 @@ def test_the_key_takes_the_place_of_every_credential() -> None:
     assert GEMINI.set_key(sent, "real") == [version, (b"x-goog-api-key", b"real"), plain]
 
 
+@pytest.mark.parametrize("name", [b"x-portkey-custom-host", b"Helicone-Target-Url", b"x-litellm-key", b"X-Base-URL"])
+def test_no_header_leads_the_key_to_another_server(name: bytes) -> None:
+    assert name not in dict(OPENAI.set_key([(name, b"https://evil.test")], "sk-1"))
+
+
 def test_the_token_is_found_wherever_clients_put_it() -> None:
     assert ANTHROPIC.session_token([(b"X-Api-Key", b"t")], "/") == "t"
     assert ANTHROPIC.session_token([(b"authorization", b"bearer t")], "/") == "t"

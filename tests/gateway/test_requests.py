@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import socket
 import time
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shoal.gateway.arrivals import MOST_CONNECTIONS, serve_listener
 from shoal.gateway.client_connection import HEAD
-from shoal.gateway.model_calls import ModelCalls
+from shoal.gateway.model_calls import KeyCover, ModelCalls
 from shoal.gateway.providers import ANTHROPIC
 from shoal.gateway.server import SessionServer
 from shoal.model.gateway import SessionOrder, Upstream
@@ -112,6 +115,24 @@ async def test_an_answer_that_repeats_the_key_comes_back_without_it(tmp_path: Pa
     assert status_of(answer) == 401
     assert b"Incorrect API key: ***" in answer
     assert KEY.encode() not in answer
+
+
+async def test_a_header_that_repeats_the_key_comes_back_without_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, b"{}", f"401 Unauthorized\r\nx-asked-with: {KEY}") as here:
+        answer = await here.send(here.request())
+
+    assert b"x-asked-with: ***" in answer
+    assert KEY.encode() not in answer
+
+
+@given(st.lists(st.sampled_from([b"abac", b"ab", b"a", b"c", b"-"])), st.data())
+def test_a_key_is_covered_however_an_answer_is_split(words: list[bytes], data: st.DataObject) -> None:
+    text = b"".join(words)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)))))
+    cover = KeyCover("abac")
+    pieces = [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]
+
+    assert b"".join([*map(cover.feed, pieces), cover.close()]) == text.replace(b"abac", b"****")
 
 
 async def test_a_redirect_is_not_followed_and_not_passed_back(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def write_state(file: Path, state: AccountState) -> None:
     """
     with contextlib.suppress(OSError):
         text = json.dumps({**state.document(), "boot": _boot()}).encode()
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
         finally:

@@ -1,11 +1,12 @@
 """Asks the servers of models: held to rate limits and budgets, counted, and passed on as the answer comes."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,8 +16,9 @@ from shoal.gateway.budget import BudgetBook
 from shoal.gateway.client_connection import ClientConnection, RequestHead, RequestRefused
 from shoal.gateway.governor import Asker, Governor
 from shoal.gateway.meters import TokenUsage
+from shoal.gateway.prices import find_prices
 from shoal.gateway.providers import Headers, Provider, Route
-from shoal.gateway.recording import Divergence, Recorder, Replayer
+from shoal.gateway.recording import Divergence, ExchangeRecorder, Recorder, Replayer
 from shoal.gateway.upstream_connection import UpstreamAnswer, UpstreamFailed, UpstreamPool
 from shoal.model.budget import Spending
 from shoal.model.gateway import SessionOrder, Upstream
@@ -110,8 +112,11 @@ class ModelCalls:
 
     def count(self, order: SessionOrder, call: CheckedCall, exchange: Exchange) -> None:
         """Count what an answer cost towards the budgets of its session."""
-        if exchange.usage is not None:
-            exchange.spent = self.book.spend(order.scopes, call.upstream.format, exchange.usage, _today())
+        if (usage := exchange.usage) is not None:
+            kind, day = call.upstream.format, _today()
+            if find_prices(kind, usage.model, day) is None and find_prices(kind, exchange.model, day):
+                usage = replace(usage, model=exchange.model)  # a server may name its model as it likes
+            exchange.spent = self.book.spend(order.scopes, kind, usage, day)
 
 
 def _today() -> Any:  # noqa: ANN401
@@ -153,27 +158,35 @@ class CallInProgress:
                 if not refusal.is_for_good:
                     await slot.refuse(refusal.retry_after)
             if refusal.is_for_good or time.monotonic() + (refusal.retry_after or 0) > patient_until:
-                headers = [pair for pair in _headers_back(answer) if pair[0].lower() != b"content-length"]
-                return await self.client.answer(answer.status, headers, self._without_key(refusal.body))
+                headers = [pair for pair in self._headers_back(answer) if pair[0].lower() != b"content-length"]
+                return await self.client.answer(answer.status, headers, self._cover().whole(refusal.body))
             self.exchange.retries += 1
 
-    def _ask(self) -> Any:  # noqa: ANN401
+    @contextlib.asynccontextmanager
+    async def _ask(self) -> AsyncIterator[UpstreamAnswer]:
         call, upstream = self.call, self.call.upstream
         headers = call.provider.set_key(call.request.headers, upstream.key, is_bearer=upstream.is_bearer)
         target = call.provider.upstream_target(urlsplit(upstream.url).path, call.route)
-        return self.calls.pool.ask(upstream.url, (call.route.method, target, headers), self.body)
+        async with contextlib.AsyncExitStack() as stack:
+            asking = self.calls.pool.ask(upstream.url, (call.route.method, target, headers), self.body)
+            try:
+                answer = await stack.enter_async_context(asking)
+            except asyncio.CancelledError:  # who hangs up before the answer begins has asked for it all the same
+                self.exchange.usage = call.provider.meter().estimate(len(self.body), self.exchange.model)
+                raise
+            yield answer
 
     async def _pass_on(self, answer: UpstreamAnswer) -> bool:
         self.exchange.status = answer.status
         if 300 <= answer.status < 400:
             raise UpstreamFailed(f"{self.call.upstream.name} answered with a redirect, which is not followed")
-        await self.client.begin(answer.status, _headers_back(answer))
+        await self.client.begin(answer.status, self._headers_back(answer))
         await self._copy(answer)
         return await self.client.finish()
 
     async def _copy(self, answer: UpstreamAnswer) -> None:
         """Pass the body on, part by part, and count what it says of usage."""
-        meter, is_whole, tape = self.call.provider.meter(), False, None
+        meter, cover, is_whole, tape = self.call.provider.meter(), self._cover(), False, None
         if isinstance(self.tape, Recorder):
             tape = self.tape.begin(self.call.route.method, self.call.route.target, self.body)
         try:
@@ -181,10 +194,8 @@ class CallInProgress:
                 if self.exchange.first_at is None:
                     self.exchange.first_at = time.monotonic()
                 meter.feed(chunk)
-                chunk = self._without_key(chunk)
-                if tape is not None:
-                    tape.feed(chunk)
-                await self.client.send(chunk)
+                await self._send(cover.feed(chunk), tape)
+            await self._send(cover.close(), tape)
             is_whole = True
         finally:
             if tape is not None:
@@ -213,10 +224,18 @@ class CallInProgress:
             raise UpstreamFailed("the recorded answer breaks off here")
         return await self.client.finish()
 
-    def _without_key(self, chunk: bytes) -> bytes:
-        """Take the key out of an answer: an error message may repeat it."""
-        key = self.call.upstream.key.encode()
-        return chunk.replace(key, b"*" * len(key)) if key and key in chunk else chunk
+    async def _send(self, chunk: bytes, tape: ExchangeRecorder | None) -> None:
+        if chunk:
+            if tape is not None:
+                tape.feed(chunk)
+            await self.client.send(chunk)
+
+    def _cover(self) -> "KeyCover":
+        return KeyCover(self.call.upstream.key)
+
+    def _headers_back(self, answer: UpstreamAnswer) -> Headers:
+        cover = self._cover()
+        return [(name, cover.whole(value)) for name, value in answer.headers if name.lower() not in NOT_PASSED_BACK]
 
     def _note_wait(self, seconds: float) -> None:
         """Tell the coordinator that the request is held back, now and then."""
@@ -226,6 +245,29 @@ class CallInProgress:
             upstream = self.call.upstream.name
             waiting = {"event": "waiting", "session": self.order.session, "upstream": upstream}
             self.tell({**waiting, "seconds": round(seconds, 3)})
+
+
+class KeyCover:
+    """Takes the key out of an answer, whose error message may repeat it, also where two chunks share it."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key.encode()
+        self._tips = tuple(self._key[:size] for size in range(len(self._key) - 1, 0, -1))
+        self._held = b""
+
+    def whole(self, text: bytes) -> bytes:
+        """Cover the key in a text that has no continuation; its length stays."""
+        return text.replace(self._key, b"*" * len(self._key)) if self._key else text
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take a chunk, and return what is certain now."""
+        text = self.whole(self._held + chunk)
+        self._held = next((tip for tip in self._tips if text.endswith(tip)), b"") if text.endswith(self._tips) else b""
+        return text[: len(text) - len(self._held)]
+
+    def close(self) -> bytes:
+        """Return what was held back."""
+        return self._held
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +292,3 @@ async def _read_refusal(answer: UpstreamAnswer) -> _Refusal:
 
 def _headers_of(answer: UpstreamAnswer) -> dict[str, str]:
     return {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in answer.headers}
-
-
-def _headers_back(answer: UpstreamAnswer) -> Headers:
-    return [(name, value) for name, value in answer.headers if name.lower() not in NOT_PASSED_BACK]

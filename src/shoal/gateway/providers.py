@@ -33,6 +33,8 @@ HOP_BY_HOP = {
     *("host", "content-length"),
 }
 DROPPED = frozenset(name.encode() for name in CREDENTIALS | UNSAFE | HOP_BY_HOP)
+REDIRECTING = re.compile(rb"^(x-portkey|x-litellm|helicone|cf-aig)-|-(url|host|upstream|endpoint|api-base)$")
+"""Headers by which some servers are told to ask another one, and would take the key there."""
 TOKEN_HEADERS = (b"x-api-key", b"api-key", b"x-goog-api-key")
 
 
@@ -112,7 +114,11 @@ class Provider:
         named = {
             name.strip().lower() for at, value in headers if at.lower() == b"connection" for name in value.split(b",")
         }
-        kept = [(name, value) for name, value in headers if name.lower() not in DROPPED | named]
+        kept = [
+            (name, value)
+            for name, value in headers
+            if name.lower() not in DROPPED | named and not REDIRECTING.search(name.lower())
+        ]
         header = b"authorization" if is_bearer or key.startswith("sk-ant-oat") else self.key_header
         scheme = b"Bearer " if header == b"authorization" else b""
         # What is compressed cannot be counted while it passes.

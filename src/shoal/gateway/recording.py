@@ -18,6 +18,7 @@ from shoal.model.masking import Mask, MaskStream
 
 MOST_BYTES = 512 * 2**20
 """What one session may record; what comes after that is not recorded, and a replay says so."""
+FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 MOST_SHOWN = 160
 DIVERGED = "the replay diverged"
 """How the error of a session begins whose replay diverged."""
@@ -143,7 +144,7 @@ class Recorder:
         if self._bytes > MOST_BYTES:
             return
         member = gzip.compress(line, compresslevel=3)
-        descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._file, FLAGS, 0o600)
         try:
             os.write(descriptor, member)
         finally:
