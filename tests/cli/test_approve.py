@@ -21,7 +21,7 @@ ASKER = """
 import asyncio, json, os, sys
 from pathlib import Path
 from shoal.store.documents import event_line
-from shoal.steps.gate import ask_person, door_of
+from shoal.steps.gate import ask_person, open_request_door
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
@@ -36,7 +36,7 @@ async def asked(name, gates):
         started = RunStarted(run=site.run, name=name, base="b", wall="none", workspace="worktree", owner=os.getpid())
         steps = [StepStarted(run=site.run, step=step, workers=0, on_failure="fail_fast") for step in gates]
         await site.ledger.append(started, *steps)
-        with door_of(site) as door:
+        with open_request_door(site) as door:
             async def one(step, message):
                 answer = await ask_person(Gate(message=message), door, site, step)
                 await site.ledger.append(StepEnded(run=site.run, step=step, status=answer.status))
@@ -213,7 +213,7 @@ def test_a_message_has_an_end(repo: Path, shoal: Shoal) -> None:
     with asking(repo, ship="Ship it?") as (run, _):
         said = shoal("approve", "--message", "x" * 2001)
 
-        assert (said.code, "more than 2000" in said.err) == (2, True)
+        assert (said.code, "at most 2000 are allowed" in said.err) == (2, True)
         assert list((repo / ".shoal/requests" / run).iterdir()) == []
 
 
