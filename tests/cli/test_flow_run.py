@@ -87,7 +87,7 @@ def test_a_command_is_a_step_without_an_agent_and_takes_values_as_data(flow: Ran
     assert flow.worker("words")["output"].rstrip("\n") == HOSTILE
     assert flow.worker("wrong")["exit_code"] == 9
     assert "no such luck" in flow.worker("wrong")["error"]
-    assert "`y` is not there" in flow.worker("held")["error"]
+    assert "`y` is missing" in flow.worker("held")["error"]
 
 
 def test_a_value_that_a_command_has_in_single_quotes_is_filled_in_too(flow: Ran) -> None:

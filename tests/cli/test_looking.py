@@ -82,7 +82,7 @@ def test_names_are_prefixes_that_fit_one(ran: Shoal) -> None:
 
     assert (unknown.code, many.code) == (2, 2)
     assert "zzz" in unknown.err
-    assert "fits 2 sessions" in many.err, "every name begins with nothing"
+    assert "matches 2 sessions" in many.err, "every name begins with nothing"
 
 
 def test_before_any_run_there_is_nothing_to_look_at(shoal: Shoal, repo: Path) -> None:

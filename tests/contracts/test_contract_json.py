@@ -22,7 +22,7 @@ async def test_json_that_fits_its_schema(repo: Path) -> None:
         '`bad.json` does not fit the schema: a/0: "x" is not of type "integer"; Additional properties are not allowed'
         " ('b' was unexpected)"
     )
-    assert no.message.startswith("`not.json` is no JSON: ")
+    assert no.message.startswith("`not.json` is not JSON: ")
     assert none.message == "`none.json` is missing, or is not a regular file"
 
 

@@ -80,4 +80,4 @@ def test_filters_are_whole_programs_and_not_the_same() -> None:
 
     assert all(len(each) % 8 == 0 and each for each in programs)
     assert len(set(programs)) == len(programs)
-    assert "Given()" in repr(Command(argv=(InheritedBytes(programs[0]),), cwd=inspect_host(SEARCH).python))
+    assert "InheritedBytes()" in repr(Command(argv=(InheritedBytes(programs[0]),), cwd=inspect_host(SEARCH).python))

@@ -225,7 +225,7 @@ steps:
     )
     errors = [step(report, name)["worker_results"][0]["error"] for name in ("a", "b")]
     assert "does not fit the schema" in errors[0]
-    assert "changed besides: 000" in errors[1]
+    assert "also changed: 000" in errors[1]
     assert SECRET[:6] not in json.dumps(report)
 
 

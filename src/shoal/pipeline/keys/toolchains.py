@@ -34,7 +34,7 @@ def tool_folders(settling: StepResolver) -> tuple[ToolFolder, ...]:
         path = _resolve_folder(text, settling.environ)
         if why := _refusal(path, settling.environ):
             settling.refuse(where, f"`toolchains`: {show_value(text)} cannot be shown to agents: {why}")
-        settling.notes.append(f"all agents may run what lies in {path}")
+        settling.notes.append(f"all agents may run programs in {path}")
         found.append(ToolFolder(path, str(Problem(document.name, position(document.tree, where), "`toolchains`"))))
     return tuple(found)
 
