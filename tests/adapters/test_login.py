@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.sessions.credentials import is_refreshed, tokens
+from shoal.sessions.credentials import is_refreshed, replace_credentials, tokens
 
 CLAUDE = {"claudeAiOauth": {"accessToken": "a", "refreshToken": "r", "expiresAt": 100, "scopes": ["x"], "plan": "max"}}
 CODEX = {
@@ -73,3 +73,30 @@ def test_no_bytes_are_a_refresh_or_raise(new: bytes) -> None:
 
 def test_tokens_are_found_wherever_they_are() -> None:
     assert tokens(json.dumps(CODEX).encode()) == {"id_token": "i", "access_token": "a", "refresh_token": "r"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "openai-api-key: KEY",
+        "api-key:\n  - gemini=KEY\n  - openrouter=KEY",
+        "api-key: [gemini=KEY, openai=KEY]",
+        'set-env: ["OPENAI_API_KEY=KEY"]',
+        '{"options": {"apiKey": "KEY", "headers": {"Authorization": "Bearer KEY"}}}',
+        '{"headers": {"x-auth": "bearer KEY"}, "passwd": "KEY"}',
+        '{"command": ["serve", "--with", "sk-KEY"]}',
+        "GITHUB_PERSONAL_ACCESS_TOKEN: KEY",
+    ],
+)
+def test_settings_come_along_without_their_keys(line: str) -> None:
+    key = "abcdef0123456789ABCDEF"
+    shown = replace_credentials(line.replace("KEY", key, 9).replace(f"API_{key}", "API_KEY").encode(), "shoal-1")
+
+    assert key.encode() not in shown
+    assert b"shoal-1" in shown
+
+
+def test_other_settings_stay() -> None:
+    text = b"model: openai/gpt-5\nmap-tokens: 1024\nargs: [--root=/home/me/projects/long-name, --level=info]\n"
+
+    assert replace_credentials(text, "t") == text

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.gateway.find_upstreams import without_keys
 from shoal.gateway.providers import ANTHROPIC, GEMINI, OPENAI, PROVIDERS, Provider
+from shoal.model.gateway import Upstream
 from shoal.testing.model import ModelServer
 
 PASS = [
@@ -113,6 +115,13 @@ def test_the_key_takes_the_place_of_every_credential() -> None:
 @pytest.mark.parametrize("name", [b"x-portkey-custom-host", b"Helicone-Target-Url", b"x-litellm-key", b"X-Base-URL"])
 def test_no_header_leads_the_key_to_another_server(name: bytes) -> None:
     assert name not in dict(OPENAI.set_key([(name, b"https://evil.test")], "sk-1"))
+
+
+def test_no_variable_takes_a_key_into_a_sandbox_by_another_name() -> None:
+    keys = [Upstream(name="mine", url="http://x", format="openai", key=key) for key in ("real-key-of-team", "none", "")]
+    env = {"TEAM_KEY": "real-key-of-team", "HEADERS": "x: real-key-of-team", "OPENAI_API_KEY": "a", "LEVEL": "none"}
+
+    assert without_keys(env, keys) == {"LEVEL": "none"}
 
 
 def test_the_token_is_found_wherever_clients_put_it() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from shoal.gateway.providers import PROVIDERS
 from shoal.model.gateway import USUAL_FORMATS, Upstream
+from shoal.model.masking import CERTAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,9 @@ COPILOT = UsualUpstream(
 WITHHELD = frozenset(name for usual in (*USUAL, COPILOT) for name in (*usual.keys, *usual.bearers, *usual.urls))
 """The variables that no sandbox gets on `network: gateway`: it gets an address and a token of ours in their place."""
 
+SHORTEST_KEY = 8
+"""A shorter one is a stand-in, such as `none`, for a server that asks for no key."""
+
 
 def find_upstreams(declared: Sequence[Upstream], variables: Mapping[str, str]) -> tuple[Upstream, ...]:
     """Return all models that *variables* have a key or an address for; what a file has *declared* counts more."""
@@ -91,6 +95,16 @@ def find_upstreams(declared: Sequence[Upstream], variables: Mapping[str, str]) -
     for upstream in declared:
         found[upstream.name] = _complete(upstream, found.get(upstream.name), variables)
     return tuple(found.values())
+
+
+def without_keys(env: Mapping[str, str], upstreams: Sequence[Upstream]) -> dict[str, str]:
+    """Take what the gateway holds out of the variables of a sandbox: by its usual names, and by its value."""
+    keys = [upstream.key for upstream in upstreams if len(upstream.key) >= SHORTEST_KEY]
+    return {
+        name: value
+        for name, value in env.items()
+        if name not in WITHHELD and not any(value == key or (len(key) >= CERTAIN and key in value) for key in keys)
+    }
 
 
 def _complete(declared: Upstream, usual: Upstream | None, variables: Mapping[str, str]) -> Upstream:

@@ -109,10 +109,24 @@ class CopiedLogin:
     at: int
 
 
-CREDENTIAL = re.compile(
-    rb"""(?ix)  ( (?:api[_-]?key|[\w-]*token|secret|password)["']? \s* [:=] \s* ["']? )  ([^\s"',}\]]{4,})"""
+CREDENTIALS = tuple(
+    re.compile(pattern, re.IGNORECASE | re.VERBOSE)
+    for pattern in (
+        rb"""( (?:api[_-]?key|[\w-]*token|secret|passw(?:or)?d|credential|authorization)["']? [ \t]* [:=] \s* ["']?
+              (?:(?:bearer|basic|token)[ ]+)? )  ([^\s"',}\]\[]{4,})""",
+        rb"""(\b(?:bearer|basic)[ ]+)  ([^\s"',}\]]{8,})""",
+        rb"""(?<![\w-])()  ((?:(?:sk|pk|gsk|xai|gh[a-z]|glpat|github_pat|xox[a-z]|hf)[-_]|AIza)[\w-]{16,})""",
+        rb"""(["'\s\[,][\w-]+=)  ([\w-]{16,})  (?=["'\s\],]|$)""",  # aider's `api-key: [gemini=…]`
+    )
 )
-"""A value of a settings file that looks like a credential."""
+"""Values of a settings file that look like credentials, by what stands before them or by how they begin."""
+
+
+def replace_credentials(content: bytes, token: str) -> bytes:
+    """Put *token* in the place of everything in a settings file that looks like a credential."""
+    for pattern in CREDENTIALS:
+        content = pattern.sub(rb"\1" + token.encode(), content)
+    return content
 
 
 def furnish(
@@ -129,8 +143,7 @@ def furnish(
     logins = _logins(adapter, environ)
     if access is not None:
         named = adapter.client.settings_files if adapter.client else ()
-        token = access.token.encode()
-        settings = {name: CREDENTIAL.sub(rb"\1" + token, logins[name]) for name in named if name in logins}
+        settings = {name: replace_credentials(logins[name], access.token) for name in named if name in logins}
         logins, files = {}, {**settings, **files}
     for place, content in {**logins, **files}.items():
         file = home / place

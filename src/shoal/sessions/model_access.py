@@ -13,7 +13,7 @@ from shoal.adapters.gateway_settings import UsesGateway, usual_settings
 from shoal.adapters.kind import NOWHERE, Adapter
 from shoal.errors import Broken, SandboxBroken, Unavailable
 from shoal.gateway.control_socket import Message
-from shoal.gateway.find_upstreams import WITHHELD, find_upstreams
+from shoal.gateway.find_upstreams import find_upstreams, without_keys
 from shoal.gateway.gateway import GatewaySession
 from shoal.gateway.prices import table_date
 from shoal.model.activity import Act, Activity
@@ -150,16 +150,17 @@ class ModelAccess:
 
     def environment(self, env: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
         """Take keys and addresses out of *env*, and name the gateway; *own* are the variables of the invocation."""
-        if self.access is None:
+        if self.gateway is None or self.access is None:
             return dict(env)
         adapter = self.session.worker.adapter
         client = adapter.client
-        withheld = {*WITHHELD, *(client.keys if client else ()), *PROXIES, *map(str.upper, PROXIES)}
+        withheld = {*(client.keys if client else ()), *PROXIES, *map(str.upper, PROXIES)}
         settings = (
             adapter.gateway_settings(self.access) if isinstance(adapter, UsesGateway) else usual_settings(self.access)
         )
         leading = {name: own.get(name, value) for name, value in settings.env.items()}
-        kept = {name: value for name, value in env.items() if name not in withheld}
+        clean = without_keys(env, self.gateway.order.upstreams)
+        kept = {name: value for name, value in clean.items() if name not in withheld}
         return {**kept, **_proxy_variables(self.access), **leading}
 
     def note_message(self, message: Message) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shoal.errors import SetupFailed, Unavailable
-from shoal.gateway.find_upstreams import WITHHELD
+from shoal.gateway.find_upstreams import without_keys
 from shoal.model.command import Command
 from shoal.model.events import AgentActed, Output
 from shoal.model.policy import NETWORKS, Network, Policy
@@ -16,6 +16,7 @@ from shoal.model.setup import OWN_NAMES, ROOT_NAMES, Setup
 from shoal.proc import Exit
 from shoal.sessions.agent_process import Ending, WatchResult, watch_process
 from shoal.sessions.context import RunContext
+from shoal.sessions.model_access import session_upstreams
 from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import environment, identity_covers, network_of, session_bounds, setup_network
 from shoal.sessions.sandboxed import open_sandboxed
@@ -70,7 +71,8 @@ def _setup_command(session: Session, setup: Setup) -> tuple[Command, Policy]:
     network = setup.network or setup_network(worker.task, worker.adapter)
     env = {**NETWORKS[network].env, **environment(session, tools.path), **worker.task.agent.env, **worker.task.env}
     if NETWORKS[network_of(worker.task, worker.adapter)].has_listener:  # what the gateway holds, no sandbox gets
-        env = {name: text for name, text in env.items() if name not in WITHHELD}
+        client = worker.adapter.client
+        env = without_keys(env, session_upstreams(context.upstreams, worker.task, client, context.environ))
     if not setup.is_each:
         env = {name: text for name, text in env.items() if name not in OWN_NAMES}
     policy = context.policy(
