@@ -35,7 +35,12 @@ steps:
 """
 
 
-@pytest.mark.parametrize("offset", [HOUR, -HOUR, 10 * YEAR, -10 * YEAR])
+DEEP = pytest.mark.deep
+
+
+@pytest.mark.parametrize(
+    "offset", [HOUR, -10 * YEAR, pytest.param(-HOUR, marks=DEEP), pytest.param(10 * YEAR, marks=DEEP)]
+)
 def test_a_clock_that_is_set_during_a_run_changes_no_timeout_and_no_order(
     repo: Path, tmp_path: Path, offset: int
 ) -> None:

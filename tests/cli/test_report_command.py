@@ -325,6 +325,6 @@ def test_a_comment_of_many_agents_is_not_too_long_for_its_host() -> None:
     worst = "`|@" * 5000
     report = example(worst)
     (step, _) = report.steps
-    crowd = replace(step, worker_results=tuple(replace(step.worker_results[0], index=index) for index in range(2000)))
+    crowd = replace(step, worker_results=tuple(replace(step.worker_results[0], index=index) for index in range(200)))
 
     assert len(markdown(replace(report, steps=(crowd,) * 3))) < 65_536
