@@ -1,4 +1,4 @@
-"""Who may use the dashboard: one browser that opened the one-time link, by the right name, from our own pages."""
+"""Who may use the dashboard: the browser that opened the one-time link, under the right host name, from our pages."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ LOGIN_PAGE = Path(__file__).parent / "page" / "login.html"
 
 @dataclass(slots=True, kw_only=True)
 class Access:
-    """The names by which the dashboard may be called, and the secrets that open it."""
+    """The host names under which the dashboard may be opened, and the secrets that open it."""
 
     hosts: frozenset[str]
     """What `Host` may say, in lower case, with the port."""
@@ -67,18 +67,18 @@ class Access:
     _tries: int = 0
 
     def make_code(self) -> str:
-        """Make the secret part of a link; links that were made before and not used are void."""
+        """Make the secret part of a link; earlier links that were not used become invalid."""
         self._codes = {secrets.token_urlsafe(24)}
         return next(iter(self._codes))
 
     def use_code(self, code: str) -> bool:
-        """Say whether *code* opens the dashboard, which it does once."""
+        """Return whether *code* opens the dashboard; each code works once."""
         known = {own for own in self._codes if _is_same(own, code)}
         self._codes -= known
         return bool(known)
 
     def use_password(self, password: str) -> bool:
-        """Say whether *password* is right; after too many wrong ones, none is."""
+        """Return whether *password* is right; after too many wrong ones, all are refused."""
         if self.password is None or self._tries >= MAX_PASSWORD_TRIES:
             return False
         is_right = _is_same(self.password, password)
@@ -86,7 +86,7 @@ class Access:
         return is_right
 
     def is_open_to(self, cookies: str) -> bool:
-        """Say whether a request with these *cookies* comes from a browser that was let in."""
+        """Return whether a request with these *cookies* comes from an admitted browser."""
         try:
             morsel = SimpleCookie(cookies).get(self.cookie)
         except CookieError:
@@ -94,7 +94,7 @@ class Access:
         return morsel is not None and _is_same(morsel.value, self._session)
 
     def let_in(self, target: str) -> Response:
-        """Hand the browser its cookie, and send it on.
+        """Give the browser its cookie, and send it on.
 
         Not by a redirect: a link in the page of a web terminal is another site's, and so is where it redirects to, to
         which no browser sends a strict cookie.
@@ -109,7 +109,7 @@ def _is_same(mine: str, given: str) -> bool:
 
 
 def find_owner(client: tuple[str, int] | None, server: tuple[str, int | None] | None) -> int | None:
-    """Find the user of this machine who connected from *client* to *server*; `None` for who is not on this machine."""
+    """Find the user of this machine who connected from *client* to *server*; `None` for a remote user."""
     if client is None or server is None or not client[1] or not server[1]:
         return None
     ends = f":{client[1]:04X}", f":{server[1]:04X}"
@@ -122,7 +122,7 @@ def find_owner(client: tuple[str, int] | None, server: tuple[str, int | None] | 
 
 
 class PageGuard:
-    """Lets a request through to *app*, or refuses it, before anything reads it."""
+    """Passes a request to *app*, or refuses it before anything reads it."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -152,7 +152,7 @@ class PageGuard:
             await self._turn_away(path)(scope, receive, sender)
 
     def _refuse(self, headers: Headers, method: str) -> Response | None:
-        """Refuse what no page of ours sends: a foreign name, a foreign origin, a write without our header."""
+        """Refuse what our pages never send: a foreign host name or origin, or a write without our header."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._access.hosts:
             return PlainTextResponse("unknown Host\n", 421)
@@ -197,12 +197,12 @@ class PageGuard:
 
 
 def is_ours(request: Request) -> bool:
-    """Say whether a write comes from our page: forms and pages elsewhere cannot send this header."""
+    """Return whether a write comes from our page: other pages and forms cannot send this header."""
     return request.headers.get(WRITE_HEADER) == "1"
 
 
 def local_hosts(names: Iterable[str], port: int) -> frozenset[str]:
-    """List what `Host` may say for a dashboard on *port* of these *names*."""
+    """List the allowed values of `Host` for a dashboard on *port* of these *names*."""
     return frozenset(f"{name}:{port}" for name in names) | frozenset(names if port == 80 else ())
 
 
@@ -212,7 +212,7 @@ def _with_headers(send: Send, *, is_static: bool) -> Send:
             headers = MutableHeaders(scope=message)
             for name, value in SECURITY_HEADERS.items():
                 headers[name] = value
-            if is_static:  # kept, but asked for each time: it changes with the version
+            if is_static:  # cached, but revalidated each time: it changes with the version
                 headers["cache-control"] = "no-cache"
         await send(message)
 
@@ -220,13 +220,13 @@ def _with_headers(send: Send, *, is_static: bool) -> Send:
 
 
 def _bound_body(receive: Receive) -> Receive:
-    """Read no more of a body than a request of ours has, and wait no longer for it."""
+    """Limit the size of a request's body, and the time to wait for it."""
     read, is_whole = 0, False
     due = asyncio.get_running_loop().time() + BODY_SECONDS
 
     async def receiver() -> Message:
         nonlocal read, is_whole
-        if is_whole:  # what comes now is the end of the connection
+        if is_whole:  # what follows is the end of the connection
             return await receive()
         try:
             async with asyncio.timeout_at(due):

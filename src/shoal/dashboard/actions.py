@@ -1,4 +1,4 @@
-"""What a person does on the page: each action is the command that one would type, run for them."""
+"""What a person does on the page: each action runs the command that they would type."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,7 +10,7 @@ Fields = Mapping[str, object]
 
 
 def word(fields: Fields, name: str) -> str:
-    """Return a text of a request, or an empty one; raise `BadInput` for what is no text, or too long."""
+    """Return a text of a request, or an empty one; raise `BadInput` if it is not text or is too long."""
     value = fields.get(name, "")
     if not isinstance(value, str) or len(value) > MAX_WORD_CHARS or "\0" in value:
         raise BadInput(f"{name!r} must be a text of at most {MAX_WORD_CHARS} characters")
@@ -26,7 +26,7 @@ def words(fields: Fields, name: str) -> list[str]:
 
 
 def is_set(fields: Fields, name: str) -> bool:
-    """Say whether a request asks for an option."""
+    """Return whether a request asks for an option."""
     return fields.get(name) is True
 
 
@@ -113,7 +113,7 @@ ACTIONS: Mapping[str, Callable[[Fields], list[str]]] = {
 
 
 def command_words(fields: Fields) -> list[str]:
-    """Return the words of the command that a request stands for; raise `BadInput` where it is none."""
+    """Return the words of the command that a request means; raise `BadInput` if it means none."""
     name = word(fields, "action")
     if name not in ACTIONS:
         raise BadInput(f"no action named {name[:40]!r}; known: {', '.join(ACTIONS)}")

@@ -46,7 +46,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(feed: ChangeFeed, access: Access, environ: Mapping[str, str]) -> Starlette:
-    """Make the dashboard of *feed*, open to who has *access*; its commands run with *environ*."""
+    """Make the dashboard of *feed*, guarded by *access*; its commands run with *environ*."""
     pages = _Pages(feed, environ)
 
     @contextlib.asynccontextmanager
@@ -79,7 +79,7 @@ def make_app(feed: ChangeFeed, access: Access, environ: Mapping[str, str]) -> St
 
 
 def _answer(handler: Handler) -> Handler:
-    """Answer with the sentence of an error, where one is raised."""
+    """Answer with the message of an error if one is raised."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -95,7 +95,7 @@ def _answer(handler: Handler) -> Handler:
 
 
 async def _page(request: Request) -> Response:
-    """Serve the page itself at every address that a person may keep."""
+    """Serve the page itself at every address that a person may bookmark."""
     return FileResponse(PAGE / "index.html", media_type="text/html")
 
 
@@ -104,13 +104,13 @@ async def _icon(request: Request) -> Response:
 
 
 class _Pages:
-    """What the page asks for."""
+    """The requests of the page."""
 
     def __init__(self, feed: ChangeFeed, environ: Mapping[str, str]) -> None:
         self._feed = feed
         self._environ = environ
         self._streams = 0
-        self._turns = asyncio.Semaphore(AT_ONCE)  # each is a process with an interpreter of its own
+        self._turns = asyncio.Semaphore(AT_ONCE)  # each starts a process with its own interpreter
 
     async def sites(self, request: Request) -> Response:
         """List the repositories on show."""
@@ -149,16 +149,16 @@ class _Pages:
         return _outcome(await self._run(self._site(request), words))
 
     async def timeline(self, request: Request) -> Response:
-        """Say what some sessions of a run did when."""
+        """Return when some sessions of a run did what."""
         site, run, wanted = self._site(request), request.path_params["run"], _sessions(request)
         found: dict[str, object] = {}
         for session in wanted:
             found |= {name: lane_document(lane) for name, lane in site.lanes(run, {session}).items()}
-            await asyncio.sleep(0)  # others are served in between
+            await asyncio.sleep(0)  # so that other requests are served in between
         return JSONResponse(found)
 
     async def samples(self, request: Request) -> Response:
-        """Say what some sessions of a run used of the machine when."""
+        """Return what some sessions of a run used of the machine over time."""
         site = self._site(request)
         known = {session for step in site.run(request.path_params["run"]).steps.values() for session in step.sessions}
         found: dict[str, object] = {}
@@ -196,7 +196,7 @@ class _Pages:
         return JSONResponse({"about": about.result().as_fields(), "patch": text, "cut": patch.result().is_cut})
 
     async def artifact(self, request: Request) -> Response:
-        """Hand an artifact out as a download, whatever is in it."""
+        """Serve an artifact as a download, whatever it contains."""
         site, session = self._site(request), request.path_params["session"]
         result, name = site.session(session).result, request.path_params["name"]
         if result is None or name not in result.artifacts:
@@ -222,7 +222,7 @@ class _Pages:
         return self._feed.site(request.path_params["site"])
 
     async def _run(self, site: SiteFeed, words: list[str]) -> Outcome:
-        """Run a command; one that is under way when the server ends is ended, too."""
+        """Run a command; if the server ends first, the command is ended too."""
         async with self._turns, asyncio.TaskGroup() as group:
             command = group.create_task(run_own(site.folder, words, self._environ))
             closing = group.create_task(self._feed.wait_closed())
@@ -242,7 +242,7 @@ def _sessions(request: Request) -> list[str]:
 
 
 def _read_log(paths: StatePaths, session: str, after: int) -> Collection[Recorded]:
-    """Read the log of a session after an event, or else its end: the page shows the latest first."""
+    """Read the log of a session after an event, or its end, because the page shows the latest first."""
     events = read_session(paths, session, after)
     return list(islice(events, EVENTS_AT_ONCE)) if after else deque(events, maxlen=EVENTS_AT_ONCE)
 

@@ -1,4 +1,4 @@
-"""What the page is sent: runs as cards, sessions as rows, and the whole of one run; all made from folded events."""
+"""The documents for the page: runs as cards, sessions as rows, and a whole run; all from folded events."""
 
 import json
 import time
@@ -55,7 +55,7 @@ def run_card(site: str, run: RunState, progress: RunProgress | None = None) -> D
 
 
 def column(run: RunState, summary: RunReport) -> str:
-    """Say in which column of the board a run belongs: by what a person has to do next."""
+    """Return the board column of a run, by what a person has to do next."""
     if run.waiting:
         return "needs you"
     if not run.status.is_ended:
@@ -120,7 +120,7 @@ def session_row(step: str, session: SessionState, agent: AgentProgress | None, v
 
 
 def _sample(agent: AgentProgress | None) -> Document:
-    """Give what a session at work used when that was looked at last."""
+    """Return the latest sample of what a running session uses."""
     if agent is None or agent.is_ended or agent.sample is None:
         return {}
     return {
@@ -131,7 +131,7 @@ def _sample(agent: AgentProgress | None) -> Document:
 
 
 def run_page(site: str, run: RunState, plan: Sequence[Document], progress: RunProgress | None = None) -> Document:
-    """Describe the whole of a run but its sessions."""
+    """Describe a whole run except for its sessions."""
     summary = report(run)
     return {
         **run_card(site, run, progress),
@@ -163,7 +163,7 @@ def run_page(site: str, run: RunState, plan: Sequence[Document], progress: RunPr
 
 
 def plan_stages(text: str) -> list[Document]:
-    """List the stages of a recorded plan with what they need; a plan that cannot be read has none."""
+    """List the stages of a recorded plan with their needs; an unreadable plan has none."""
     try:
         plan = json.loads(text)
         return list(_stages(plan.get("steps") or [], ""))
@@ -196,7 +196,7 @@ def event_document(recorded: Recorded) -> Document:
 
 
 def lane_document(lane: Lane) -> Document:
-    """Describe what a session did when: states as start, end and kind; ticks as time, seconds, kind and text."""
+    """Describe when a session did what: states as start, end and kind; ticks as time, seconds, kind and text."""
     return {
         "spans": [[span.start, span.end, span.kind] for span in lane.spans],
         "ticks": [[tick.at, tick.took, tick.kind, tick.text[:MAX_TICK_CHARS]] for tick in lane.ticks],
@@ -204,10 +204,10 @@ def lane_document(lane: Lane) -> Document:
 
 
 def samples_document(samples: Sequence[SampleAt]) -> Document:
-    """Describe what a session used when: memory and disk in MB, CPU in percent of a core."""
+    """Describe what a session used over time: memory and disk in MB, CPU in percent of a core."""
     return {"memory": memory_points(samples), "cpu": cpu_points(samples), "disk": disk_points(samples)}
 
 
 def error_document(error: ShoalError) -> Document:
-    """Describe what was refused."""
+    """Describe an error."""
     return {"error": str(error)}

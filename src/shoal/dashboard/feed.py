@@ -1,4 +1,4 @@
-"""Follow the ledgers of the repositories on show, and hold the documents that the page is sent when they change.
+"""Follow the ledgers of the shown repositories, and hold the documents that pages get when they change.
 
 A page gets documents, not events: whoever was away, or reads slowly, gets the newest of each that changed since, once.
 """
@@ -60,7 +60,7 @@ class DocumentChange:
 
 @dataclass(slots=True)
 class _RunFeed:
-    """One run: its folded events, and how far its agents are while it is alive."""
+    """One run: its folded events, and the progress of its agents while it is alive."""
 
     fold: Fold = field(default_factory=Fold)
     plan: list[Document] | None = None
@@ -78,7 +78,7 @@ class _RunFeed:
 
 
 class SiteFeed:
-    """One repository: reads what is new in its ledger, and in the logs of the agents at work."""
+    """One repository: reads what is new in its ledger and in the logs of running agents."""
 
     def __init__(self, name: str, folder: Path, paths: StatePaths) -> None:
         self.name = name
@@ -96,11 +96,11 @@ class SiteFeed:
 
     @property
     def runs(self) -> list[str]:
-        """Name the runs in the order of their start."""
+        """List the names of the runs in the order of their start."""
         return list(self._runs)
 
     def run(self, name: str) -> RunState:
-        """Return the state of a run; raise `BadInput` where there is none of that name."""
+        """Return the state of a run; raise `BadInput` if there is none of that name."""
         if name not in self._runs:
             self.read_ledger()  # it may have started a moment ago
         feed = self._runs.get(name)
@@ -111,7 +111,7 @@ class SiteFeed:
         return whole.runs[name]
 
     def session(self, name: str) -> SessionState:
-        """Return the state of a session; raise `BadInput` where there is none of that name."""
+        """Return the state of a session; raise `BadInput` if there is none of that name."""
         if name not in self._runs_of:
             self.read_ledger()
         if name in self._runs_of:
@@ -121,7 +121,7 @@ class SiteFeed:
         raise BadInput(f"no session named {name[:80]!r} in {self.name}")
 
     def progress(self, name: str) -> RunProgress | None:
-        """Return how far the agents of a run are; `None` where it was not seen alive."""
+        """Return the progress of a run's agents; `None` if it was not seen alive."""
         feed = self._runs.get(name)
         return None if feed is None else feed.progress
 
@@ -147,7 +147,7 @@ class SiteFeed:
         return session_row(step, session, agent, feed.versions.get(session.session, 0))
 
     def lanes(self, name: str, wanted: Collection[str]) -> dict[str, Lane]:
-        """Say what the *wanted* sessions of a run did when."""
+        """Return when the *wanted* sessions of a run did what."""
         run, feed = self.run(name), self._runs[name]
         found: dict[str, Lane] = {}
         for step, session in _sessions(run):
@@ -175,13 +175,13 @@ class SiteFeed:
         return self.take_changed()
 
     def begin(self) -> None:
-        """Read which runs there are, and follow those at work; what was before is no change."""
+        """Read the existing runs, and follow the live ones; what is there already is no change."""
         self.read_ledger()
         self._follow_changed()
         self.take_changed()
 
     def poll_in_parts(self) -> Iterator[None]:
-        """Read what is new, and yield after each part, so that others can work in between."""
+        """Read what is new, and yield after each part, so that other tasks can run in between."""
         self.read_ledger()
         for name, feed in tuple(self._runs.items()):
             if feed.tail is not None and feed.progress is not None:
@@ -194,7 +194,7 @@ class SiteFeed:
         return changed
 
     def read_ledger(self) -> None:
-        """Read what is new of runs and steps."""
+        """Read new events of runs and steps."""
         if (stamp := _stamp(self.paths)) == self._stamp:
             return
         self._stamp = stamp
@@ -234,7 +234,7 @@ class SiteFeed:
             feed.tail = None
 
     def _find_dead(self) -> None:
-        """Follow the runs that are alive, and mark those that nobody owns any more."""
+        """Follow the live runs, and mark those that no process owns any more."""
         self._follow_changed()
         if time.monotonic() < self._dead_due_at:
             return
@@ -245,7 +245,7 @@ class SiteFeed:
             self._changed.setdefault(name, set()).update(session.session for _, session in _sessions(states[name]))
 
     def _follow_changed(self) -> None:
-        """Follow the logs of those runs that changed and have not ended."""
+        """Follow the logs of the changed runs that have not ended."""
         for name in self._open & self._changed.keys():
             feed = self._runs[name]
             if feed.tail is None:
@@ -259,7 +259,7 @@ def _sessions(run: RunState) -> Iterator[tuple[str, SessionState]]:
 
 
 def _stamp(paths: StatePaths) -> tuple[int, ...]:
-    """Return what changes whenever the ledger does."""
+    """Return a value that changes whenever the ledger does."""
     found: list[int] = []
     for path in (paths.ledger, paths.ledger.with_name(f"{paths.ledger.name}-wal")):
         with contextlib.suppress(OSError):
@@ -269,7 +269,7 @@ def _stamp(paths: StatePaths) -> tuple[int, ...]:
 
 
 class ChangeFeed:
-    """All repositories on show; pages wait here for documents that changed."""
+    """All shown repositories; pages wait here for changed documents."""
 
     def __init__(self, sites: Sequence[SiteFeed]) -> None:
         self.sites = {site.name: site for site in sites}
@@ -293,13 +293,13 @@ class ChangeFeed:
             await self._changed.wait_for(lambda: self._is_closed)
 
     def site(self, name: str) -> SiteFeed:
-        """Find a repository on show."""
+        """Find a shown repository."""
         if name not in self.sites:
             raise BadInput(f"no repository named {name[:80]!r} here")
         return self.sites[name]
 
     def begin(self) -> None:
-        """Read which runs there are; their sessions are sent when they change, or with the page of the run."""
+        """Read the existing runs; their sessions are sent when they change, or with the page of the run."""
         for site in self.sites.values():
             site.begin()
             for run in site.runs:
@@ -316,7 +316,7 @@ class ChangeFeed:
             if self._last > before:
                 async with self._changed:
                     self._changed.notify_all()
-            spent = time.thread_time() - spent  # of a processor, a face takes a fifth at most
+            spent = time.thread_time() - spent  # reading takes at most a fifth of a processor
             await asyncio.sleep(min(max(POLL_SECONDS, 4 * spent), LONGEST_POLL_SECONDS))
 
     def _publish(self, site: SiteFeed) -> None:
@@ -333,10 +333,10 @@ class ChangeFeed:
             return
         self._last = next(self._numbers)
         text = json.dumps({"kind": key[0], "document": document})
-        self._messages[key] = DocumentChange(self._last, document, text)  # the newest stand last
+        self._messages[key] = DocumentChange(self._last, document, text)  # the newest come last
 
     async def listen(self, after: str, run: tuple[str, str] | None) -> AsyncIterator[tuple[str, list[DocumentChange]]]:
-        """Yield what changed since *after*, an id of an earlier message: cards of all runs, and sessions of *run*."""
+        """Yield changes since *after*, the id of an earlier message: cards of all runs, and sessions of *run*."""
         instance, _, number = after.partition(".")
         seen = int(number) if instance == self.instance and number.isdigit() else 0
         while not self._is_closed:

@@ -43,7 +43,7 @@ class Listening:
 
 @contextlib.contextmanager
 def listen_on_port(host: str, port: int, password: str | None) -> Iterator[Listening]:
-    """Listen on *port* of *host*; 0 is any free port."""
+    """Listen on *port* of *host*; 0 takes any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -108,7 +108,7 @@ async def serve(
 
 
 class _Protocol(H11Protocol):
-    """Closes a connection on which no request is under way: who sends none, or sends it very slowly, holds a place."""
+    """Closes a connection without a request under way, so that silent or very slow clients hold no place."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -134,7 +134,7 @@ class _Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call *stop* on Ctrl-C and its like."""
+    """Call *stop* on Ctrl-C and similar signals."""
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, stop)
@@ -147,7 +147,7 @@ def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_enter(act: Callable[[], None]) -> Iterator[None]:
-    """Call *act* for each line that is typed, where there is a terminal."""
+    """Call *act* for each line that is typed, if there is a terminal."""
     if not sys.stdin.isatty():
         yield
         return

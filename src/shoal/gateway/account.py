@@ -1,4 +1,4 @@
-"""What is known of the rate limit of an account, for all sessions and processes that use it; the clock is given."""
+"""The state of an account's rate limit, shared by all sessions and processes; the caller passes the time."""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ Json = Mapping[str, Any]
 
 @dataclass(slots=True)
 class RunShare:
-    """What one run has of an account, in one process."""
+    """One run's share of an account, in one process."""
 
     under_way: int = 0
     served: int = 0
@@ -34,7 +34,7 @@ class RunShare:
     asked_at: float = -math.inf
 
     def waits(self, now: float) -> bool:
-        """Say whether the run waits for a slot."""
+        """Return whether the run waits for a slot."""
         return now - self.asked_at < WAITS_FOR
 
 
@@ -63,7 +63,7 @@ class AccountState:
 
     @property
     def under_way(self) -> int:
-        """How many requests are under way."""
+        """The number of requests under way."""
         return sum(share.under_way for runs in self.shares.values() for share in runs.values())
 
     def ask(self, now: float, process: str, run: str) -> float:
@@ -86,7 +86,7 @@ class AccountState:
         return 0.0
 
     def _is_next(self, now: float, run: str) -> bool:
-        """Say whether no other run that waits has less under way, or was served longer ago."""
+        """Return whether no other waiting run has fewer requests under way or was served longer ago."""
         totals: dict[str, tuple[int, int]] = {}
         waiting = {run}
         for runs in self.shares.values():
@@ -108,7 +108,7 @@ class AccountState:
             share.under_way = max(0, share.under_way - 1)
 
     def note_answer(self, now: float, began: float) -> None:
-        """Count a request that the provider took; *began* is when it was sent."""
+        """Count a request that the provider accepted; *began* is when it was sent."""
         if began >= self.cut_at:
             calm = now - self.cut_at
             growth = 1.0 if calm > LONG_CALM else (1.0 if calm > CALM else 0.25) / self.limit
@@ -116,7 +116,7 @@ class AccountState:
             self.is_probing, self.refusals = False, 0
 
     def note_refusal(self, now: float, began: float, retry_after: float | None) -> None:
-        """Count a request that was refused for its rate; *began* is when it was sent."""
+        """Count a request that was refused by the rate limit; *began* is when it was sent."""
         if began >= self.cut_at:
             self.limit = max(1.0, min(self.limit, float(max(1, self.under_way))) / 2)
             self.cut_at = now
@@ -128,7 +128,7 @@ class AccountState:
         self.is_probing, self.probe_at = True, -math.inf
 
     def keep_only(self, processes: set[str]) -> None:
-        """Give back all slots of processes that have ended, and forget runs that have none and want none."""
+        """Free all slots of processes that have ended, and forget runs that have no slot and wait for none."""
         self.shares = {process: runs for process, runs in self.shares.items() if process in processes}
         for runs in self.shares.values():
             idle = [name for name, share in runs.items() if not share.under_way and share.asked_at == -math.inf]
@@ -173,7 +173,7 @@ class AccountState:
 
 
 def read_retry_after(headers: Mapping[str, str], body: Json, now: datetime) -> float | None:
-    """Return how many seconds a refusal says to wait, in any of the providers' ways; nonsense is `None`."""
+    """Return how many seconds a refusal says to wait, in any provider's format; `None` if it is invalid."""
     found = _seconds(headers.get("retry-after-ms"), 1000) or _seconds(headers.get("retry-after"), 1)
     if found is None and "retry-after" in headers:
         try:
@@ -189,7 +189,7 @@ def utc_now() -> datetime:
 
 
 def is_for_good(headers: Mapping[str, str], body: Json) -> bool:
-    """Say whether a refusal will not pass by waiting: the account has no credit, or the provider says so."""
+    """Return whether waiting is pointless: the account has no credit, or the provider says so."""
     error = body.get("error")
     code = error.get("code") if isinstance(error, dict) else None
     return headers.get("x-should-retry") == "false" or code in ("insufficient_quota", "billing_hard_limit_reached")

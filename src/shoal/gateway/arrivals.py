@@ -1,4 +1,4 @@
-"""Taking connections no faster than one sandbox may make them: a flood waits in the sandbox's own queue."""
+"""Accept connections no faster than one sandbox may open them: a flood waits in the sandbox's own queue."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ ServeConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitab
 
 
 class ArrivalRate:
-    """So many in a second, after a burst; who comes too early waits."""
+    """Limits arrivals to a rate after an initial burst; connections beyond it wait."""
 
     def __init__(self, each_second: float) -> None:
         self._each_second = each_second
@@ -22,7 +22,7 @@ class ArrivalRate:
         self._at = time.monotonic()
 
     async def wait(self) -> None:
-        """Wait until it is time for one more."""
+        """Wait until the next connection may be accepted."""
         now = time.monotonic()
         self._left = min(BURST, self._left + (now - self._at) * self._each_second) - 1
         self._at = now
@@ -31,7 +31,7 @@ class ArrivalRate:
 
 
 async def serve_listener(listener: socket.socket, serve: ServeConnection) -> None:
-    """Serve the connections of *listener*, so many at a time, until cancelled; *serve* closes each."""
+    """Serve the connections of *listener*, a limited number at a time, until cancelled; *serve* closes each."""
     loop = asyncio.get_running_loop()
     rate, room = ArrivalRate(CONNECTIONS_EACH_SECOND), asyncio.Semaphore(MOST_CONNECTIONS)
     listener.setblocking(False)
@@ -42,7 +42,7 @@ async def serve_listener(listener: socket.socket, serve: ServeConnection) -> Non
                 await rate.wait()
                 try:
                     end, _ = await loop.sock_accept(listener)
-                except OSError:  # out of descriptors: others will close theirs
+                except OSError:  # no descriptors left: other connections will close theirs
                     room.release()
                     await asyncio.sleep(0.1)
                 else:
@@ -57,7 +57,7 @@ async def _serve_connection(end: socket.socket, serve: ServeConnection, room: as
         await serve(reader, writer)
     except OSError:
         end.close()
-    except Exception as error:  # what an agent sends ends its own connection, and never the gateway of all others
+    except Exception as error:  # bad input ends the agent's own connection, never the gateway that all agents share
         end.close()
         asyncio.get_running_loop().call_exception_handler({"message": "a connection failed", "exception": error})
     finally:

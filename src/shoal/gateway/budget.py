@@ -9,14 +9,14 @@ from shoal.model.budget import ScopedBudget, Spending, SpendingLimit
 
 
 class BudgetBook:
-    """What was spent by each scope, and what it may spend."""
+    """What each scope has spent, and what it may spend."""
 
     def __init__(self) -> None:
         self._limits: dict[str, SpendingLimit] = {}
         self._spent: dict[str, Spending] = {}
 
     def add(self, budget: ScopedBudget) -> None:
-        """Hold a budget; what was spent of one that is known already stays counted."""
+        """Add a budget; spending that was counted for its scope before still counts."""
         self._limits[budget.scope] = budget.limit
         self._spent.setdefault(budget.scope, budget.spent)
 
@@ -26,7 +26,7 @@ class BudgetBook:
             self._spent[scope] = self._spent.get(scope, Spending()) + spent
 
     def budgets(self, scopes: Sequence[str]) -> list[ScopedBudget]:
-        """Return the budgets of these scopes, as far as there are any."""
+        """Return the budgets of these scopes, if any."""
         return [
             ScopedBudget(scope=scope, limit=self._limits[scope], spent=self._spent.get(scope, Spending()))
             for scope in scopes
@@ -34,11 +34,11 @@ class BudgetBook:
         ]
 
     def find_reached(self, scopes: Sequence[str]) -> ScopedBudget | None:
-        """Return the budget that allows no further request, or `None`."""
+        """Return a budget that is used up, or `None`."""
         return next((budget for budget in self.budgets(scopes) if budget.why_stopped), None)
 
     def refuse_unpriced(self, scopes: Sequence[str], format: str, model: str, day: date) -> str | None:
-        """Say why a model must not be asked under a budget of dollars, or `None`: nobody could count its cost."""
+        """Return why a model is refused under a budget in dollars, because its price is unknown, or `None`."""
         if all(budget.limit.usd is None for budget in self.budgets(scopes)) or find_prices(format, model, day):
             return None
         return (

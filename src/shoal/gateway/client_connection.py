@@ -1,4 +1,4 @@
-"""A connection from a sandbox: requests are read strictly, and nothing that comes is believed."""
+"""A connection from a sandbox: requests are parsed strictly, and nothing in them is trusted."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ HEAD = re.compile(rb"[A-Z]{3,10} /[!-~]* HTTP/1\.[01]\r\n(?:[!#$%&'*+.^_`|~0-9A-
 
 
 class RequestRefused(Exception):
-    """A request gets this answer, and no other server ever sees it."""
+    """A request is answered with this error and never passed on."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -35,12 +35,12 @@ class RequestRefused(Exception):
 
 
 class ClientGone(Exception):
-    """Nobody reads the answer any more."""
+    """The client has closed the connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHead:
-    """The head of a request; header names are in small letters."""
+    """The head of a request; header names are in lower case."""
 
     method: str
     target: str
@@ -52,7 +52,7 @@ class RequestHead:
 
 
 class ClientConnection:
-    """One connection; it answers one request after the other, and never two at once."""
+    """One connection, which answers its requests one at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -62,7 +62,7 @@ class ClientConnection:
         self.has_answered = False
 
     async def read_head(self) -> RequestHead | None:
-        """Return the next request; `None` when there is none any more."""
+        """Return the next request; `None` at the end of the connection."""
         seconds = HEAD_SECONDS if self._is_first else KEPT_SECONDS
         self._is_first, self.has_answered = False, False
         try:
@@ -87,7 +87,7 @@ class ClientConnection:
         return request
 
     async def read_body(self) -> bytes:
-        """Read the whole body, which is bounded."""
+        """Read the whole body, up to a limit."""
         body, pieces = bytearray(), 0
         if self._state.they_are_waiting_for_100_continue:
             self._writer.write(self._state.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
@@ -114,15 +114,15 @@ class ClientConnection:
         await self._send(h11.Response(status_code=status, headers=headers))
 
     async def send(self, chunk: bytes) -> None:
-        """Send a part of the answer's body, and wait while the client does not read."""
+        """Send a part of the answer's body, and wait for a client that reads slowly."""
         await self._send(h11.Data(data=chunk))
 
     async def finish(self) -> bool:
-        """End the answer, and say whether another request may follow on the connection."""
+        """End the answer, and return whether another request may follow on the connection."""
         await self._send(h11.EndOfMessage())
         if self._state.our_state is not h11.DONE or self._state.their_state is not h11.DONE:
             return False
-        if self._state.trailing_data[0]:  # sent before its time: what it belongs to is in doubt
+        if self._state.trailing_data[0]:  # sent too early: it is unclear which request it belongs to
             return False
         self._state.start_next_cycle()
         return True
@@ -135,13 +135,13 @@ class ClientConnection:
         return await self.finish()
 
     async def refuse(self, status: int, body: bytes) -> None:
-        """Answer a request that was not read to its end; the connection is not used again."""
+        """Refuse a request whose body was not read; the connection is not used again."""
         if self._state.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
             await self.answer(status, headers, body)
 
     async def wait_until_gone(self) -> None:
-        """Raise `ClientGone` when the client closes the connection; what it sends meanwhile is not read to its end."""
+        """Raise `ClientGone` when the client closes the connection; most of what it sends meanwhile is left unread."""
         while chunk := await self._reader.read(CHUNK_BYTES):
             self._state.receive_data(chunk)
             if len(self._state.trailing_data[0]) > HEAD_BYTES:
@@ -165,7 +165,7 @@ class ClientConnection:
 
 
 def _assert_framing(request: RequestHead) -> None:
-    """Refuse a request of whose end two servers could think differently, and one that would change the protocol."""
+    """Refuse a request whose end two servers could read differently, and one that would change the protocol."""
     if len(request.headers) > MOST_HEADERS:
         raise RequestRefused(431, f"a request may have {MOST_HEADERS} headers")
     lengths, codings = request.values(b"content-length"), request.values(b"transfer-encoding")

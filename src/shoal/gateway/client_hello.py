@@ -1,4 +1,4 @@
-"""Read which server a TLS client names in its first message."""
+"""Find the server that a TLS client names in its first message."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class _Incomplete(Exception):
 
 
 class _Fields:
-    """Takes fields off the front of bytes."""
+    """Reads fields from the front of a byte string."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -48,17 +48,17 @@ class _Fields:
         return int.from_bytes(self.take(length), "big")
 
     def block(self, length: int) -> bytes:
-        """Take bytes that stand behind their own length."""
+        """Take a field that is preceded by its length."""
         return self.take(self.number(length))
 
 
 def is_tls(start: bytes) -> bool:
-    """Say whether a client speaks TLS, by its first byte."""
+    """Return whether a client speaks TLS, judging by its first byte."""
     return start[:1] == bytes([HANDSHAKE])
 
 
 def read(start: bytes) -> Hello | None:
-    """Return what the first bytes of a client say, or `None` where they do not say it yet."""
+    """Return the server that a client's first bytes name, or `None` if more bytes are needed."""
     message = bytearray()
     records = _Fields(start)
     try:
@@ -102,7 +102,7 @@ def _server_names(extension: bytes) -> list[bytes]:
     listed = _Fields(fields.block(2))
     names: list[bytes] = []
     while not listed.is_over:
-        listed.take(1)  # the only kind there is: a host name
+        listed.take(1)  # a host name, the only kind that is defined
         names.append(listed.block(2))
     if not names or not fields.is_over:
         raise _Incomplete

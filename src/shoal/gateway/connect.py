@@ -1,4 +1,4 @@
-"""The proxy for allowed hosts: HTTP CONNECT and nothing else; a name is resolved once, and that address is dialled."""
+"""The proxy for allowed hosts: HTTP CONNECT only; a name is resolved once, and that address is connected to."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ class HostDenial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelBounds:
-    """What one sandbox may ask of the proxy."""
+    """Limits on what one sandbox may use of the proxy."""
 
     tunnels: int = 256
     head_bytes: int = 16 * 1024
@@ -75,10 +75,10 @@ class _Refused(Exception):
         self.denial = denial
 
     async def answer(self, writer: asyncio.StreamWriter) -> None:
-        """Say it to the client, unless its tunnel is open already."""
+        """Tell the client, unless its tunnel is already open."""
         if self.status == IN_TUNNEL:
             return
-        # Clients show the reason, and seldom the body.
+        # Clients show the reason phrase, but rarely the body.
         body, reason = f"{self}\n".encode(), ascii(str(self))[1:-1][:200]
         head = f"HTTP/1.1 {self.status} {reason}\r\ncontent-type: text/plain\r\ncontent-length: {len(body)}\r\n"
         writer.write(f"{head}connection: close\r\n\r\n".encode() + body)
@@ -108,13 +108,13 @@ class ConnectProxy:
     _open: int = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection to its end; an agent's mistake is an answer and a denial, never an error."""
+        """Serve one connection to its end; an agent's mistake becomes an answer and a denial, never an error."""
         self._open += 1
         try:
             async with _closing((reader, writer)):
                 await self._serve(reader, writer)
         except* OSError:
-            pass  # either side went away, or was silent for too long
+            pass  # either side closed, or was silent for too long
         finally:
             self._open -= 1
 
@@ -184,7 +184,7 @@ class ConnectProxy:
 
 
 def _read_head(request: h11.Request) -> tuple[str, int]:
-    """Return the host and the port that a CONNECT asks for; whatever could mean two things is refused."""
+    """Return the host and port of a CONNECT request; anything ambiguous is refused."""
     shown = ascii(request.target.decode("latin-1"))[1:-1][:MOST_SHOWN]
     if request.http_version not in (b"1.0", b"1.1"):
         raise _Refused(400, HostDenial(host=shown, port=None, why="was asked for by another HTTP than 1.1", rule=None))
@@ -220,7 +220,7 @@ def _suggest(wanted: str) -> str | None:
 
 
 class _Tunnel:
-    """Carries bytes both ways, once the client has shown which server it wants."""
+    """Carries bytes both ways once the client has named its server."""
 
     def __init__(self, host: str, port: int, bounds: TunnelBounds, client: Streams, upstream: Streams) -> None:
         self._host = host
@@ -230,7 +230,7 @@ class _Tunnel:
         self._upstream = upstream
 
     async def run(self, early: bytes) -> None:
-        """Carry until both sides are done, or nothing moved for too long."""
+        """Carry bytes until both sides are done or have been silent for too long."""
         async with asyncio.timeout(self._bounds.idle_seconds) as idle, asyncio.TaskGroup() as group:
             group.create_task(self._send(early, idle))
             group.create_task(self._carry(self._upstream[0], self._client[1], idle))
@@ -243,7 +243,7 @@ class _Tunnel:
         await self._carry(self._client[0], writer, idle)
 
     async def _check_start(self, start: bytes) -> bytes:
-        """Return what the client sent first; raise where it is TLS for another server."""
+        """Return the client's first bytes; raise if they open TLS to another server."""
         reader = self._client[0]
         start = start or await reader.read(CHUNK)
         if not client_hello.is_tls(start):

@@ -1,4 +1,4 @@
-"""Messages between our processes, with open descriptors beside them."""
+"""Messages between our processes, with open descriptors attached."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ class ControlSocket:
         self._loop.add_reader(end, self._read)
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send *message*, soon; the *descriptors* are closed here once they are sent, or cannot be."""
+        """Queue *message*; the *descriptors* are closed here once they are sent or cannot be sent."""
         text = json.dumps(message).encode()
         if len(text) > LARGEST_BYTES:
             _close_all(descriptors)
@@ -49,7 +49,7 @@ class ControlSocket:
         self._write()
 
     def close(self) -> None:
-        """Stop to listen and to send; a second time does nothing."""
+        """Stop receiving and sending; a second call does nothing."""
         if self.is_open:
             self.is_open = False
             self._loop.remove_reader(self._end)

@@ -10,7 +10,7 @@ from shoal.model.masking import CERTAIN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualUpstream:
-    """A provider that clients know by name, with the variables that usually say where it is, and with which key."""
+    """A provider that clients know by name, with the usual variables for its address and key."""
 
     name: str
     format: str
@@ -21,7 +21,7 @@ class UsualUpstream:
     urls: tuple[str, ...] = ()
 
     def find(self, variables: Mapping[str, str]) -> Upstream | None:
-        """Return it with the key and the address in *variables*; `None` where they have neither."""
+        """Return it with the key and the address in *variables*; `None` if they have neither."""
         url = next((variables[name] for name in self.urls if variables.get(name)), None)
         source = next((name for name in (*self.keys, *self.bearers) if variables.get(name)), "")
         if not source and url is None:
@@ -87,7 +87,7 @@ SHORTEST_KEY = 8
 
 
 def find_upstreams(declared: Sequence[Upstream], variables: Mapping[str, str]) -> tuple[Upstream, ...]:
-    """Return all models that *variables* have a key or an address for; what a file has *declared* counts more."""
+    """Return all models that *variables* have a key or an address for; models *declared* in a file take precedence."""
     found = {usual.name: upstream for usual in USUAL if (upstream := usual.find(variables))}
     if variables.get(COPILOT.urls[0]) and (copilot := COPILOT.find(variables)):
         kind = "anthropic" if variables.get("COPILOT_PROVIDER_TYPE") == "anthropic" else "openai"
@@ -108,7 +108,7 @@ def without_keys(env: Mapping[str, str], upstreams: Sequence[Upstream]) -> dict[
 
 
 def _complete(declared: Upstream, usual: Upstream | None, variables: Mapping[str, str]) -> Upstream:
-    """Add what a file leaves open: the address of a provider that we know, and the key that the environment has."""
+    """Fill in what a file leaves open: the address of a known provider, and the key from the environment."""
     known = next((provider for provider in USUAL if provider.name == declared.name), None)
     url = declared.url or (usual.url if usual else known.url if known else "")
     if declared.key_from:

@@ -1,4 +1,4 @@
-"""The coordinator's side of the gateway: start its processes when they are needed, open sessions, hear of them."""
+"""The coordinator's side of the gateway: start processes when needed, open sessions, receive reports."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ class Listeners:
         self._last = 0
 
     def receive(self, message: Message, descriptors: list[int]) -> None:
-        """Hand sockets to who waits for them."""
+        """Hand sockets to the callers that wait for them."""
         waiter = self._waiting.pop(message["id"], None)
         if waiter is None or waiter.done():
             for descriptor in descriptors:
@@ -86,7 +86,7 @@ class Listeners:
             waiter.set_result(descriptors)
 
     async def listen(self, child: _Child, network: int, ports: Sequence[int]) -> list[int]:
-        """Listen in *network*, which is closed here; the sockets are the caller's."""
+        """Listen in *network*, which is closed here; the caller owns the sockets."""
         self._last += 1
         waiter: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self._waiting[self._last] = waiter
@@ -124,7 +124,7 @@ class GatewaySession:
         return self._child.lost
 
     async def listen(self, namespace: Namespace) -> None:
-        """Listen in a sandbox, whose command has not begun; one that has died already is left to who started it."""
+        """Listen in a sandbox whose command has not begun; if it has already died, its starter reports that."""
         if (network := namespace.open_network()) is not None:
             self.serve(await self._gateway.make_listeners(network))
 
@@ -149,7 +149,7 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def hold_session(self, order: SessionOrder, on_message: OnMessage) -> AsyncIterator[GatewaySession]:
-        """Let a session do what *order* says until leaving; all that the gateway tells of it comes before that."""
+        """Allow a session what *order* says until the block ends; all reports on it arrive before that."""
         session = GatewaySession(self, order, await self._process(), on_message)
         self._sessions[session.order.session] = session
         try:
@@ -167,7 +167,7 @@ class Gateway:
         return await self._listeners.listen(self._listener, network, (PORT, CONNECT_PORT))
 
     async def try_listener(self, namespace: Namespace) -> None:
-        """Listen in a sandbox of a trial, and stop at once."""
+        """Listen in a trial sandbox, and stop at once."""
         if (network := namespace.open_network()) is not None:
             for listener in await self.make_listeners(network):
                 os.close(listener)
@@ -180,14 +180,14 @@ class Gateway:
     async def _process(self) -> _Child:
         async with self._starting:
             if self._child is None or self._child.lost.is_set():
-                # not -S: it needs the packages that we have
+                # not -S: it needs our installed packages
                 argv: tuple[Argument, ...] = (sys.executable, "-I", "-c", START, SharedSocket(CONTROL), *sys.path)
                 command = Command(argv=argv, cwd=Path("/"), env=self._environ)
                 self._child = await self._processes.enter_async_context(_started(command, self._receive))
             return self._child
 
     async def _close(self, session: GatewaySession) -> None:
-        """Let the gateway forget a session, once it has told all of it."""
+        """Close a session in the gateway after its last report."""
         name = session.order.session
         session._child.control.send({"do": "close", "session": name})
         with contextlib.suppress(TimeoutError):
@@ -216,7 +216,7 @@ async def _wait_for_either(first: asyncio.Event, second: asyncio.Event) -> None:
 
 @contextlib.asynccontextmanager
 async def open_gateway(environ: Mapping[str, str]) -> AsyncIterator[Gateway]:
-    """Hold a gateway; nothing is started before it is needed."""
+    """Open a gateway; its processes start when they are first needed."""
     gateway = Gateway(environ)
     try:
         yield gateway

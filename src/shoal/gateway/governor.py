@@ -24,7 +24,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks a model: a session of a run."""
+    """The session of a run that asks a model."""
 
     run: str
     session: str
@@ -32,7 +32,7 @@ class Asker:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Who waits in this process."""
+    """A request that waits in this process."""
 
     asker: Asker
     since: int
@@ -47,7 +47,7 @@ class _Waiting:
 
 
 class Governor:
-    """Gives slots for one account; *folder* is shared with other processes, `None` keeps to this one."""
+    """Hands out slots for one account; *folder* is shared with other processes, `None` means this process only."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Governor:
     async def slot(
         self, asker: Asker, *, on_wait: Callable[[float], None] = lambda _: None
     ) -> AsyncIterator["RequestSlot"]:
-        """Wait for a slot and hold it; *on_wait* is told, about twice a second, how long it takes at least."""
+        """Wait for a slot and hold it; *on_wait* gets the minimum wait about twice a second."""
         asked_at = self._clock()
         await self._take(asker, on_wait)
         began, session = self._clock(), asker.session
@@ -109,7 +109,7 @@ class Governor:
 
     @contextlib.asynccontextmanager
     async def change(self) -> AsyncIterator[AccountState]:
-        """Change what is known of the account, and let whoever waits ask again."""
+        """Change the state of the account, and let waiting requests ask again."""
         try:
             async with self._shared() as state:
                 yield state
@@ -119,7 +119,7 @@ class Governor:
 
     @property
     def is_calm(self) -> bool:
-        """Say whether the account was far from its limit when it was last looked at."""
+        """Return whether the account was far from its limit when it was last read."""
         state = self._state
         is_free = not state.is_probing and not state.refusals and state.limit >= FIRST_LIMIT
         return is_free and state.under_way < state.limit / 2
@@ -130,7 +130,7 @@ class Governor:
         return self._clock()
 
     def _first_of(self, run: str) -> _Waiting:
-        """Return who of a run is next: the session with the least under way, then the one served longest ago."""
+        """Return a run's next session: with the fewest requests under way, then served longest ago."""
         waiting = [entry for entry in self._waiting if entry.asker.run == run]
         return min(waiting, key=self._rank)
 
@@ -140,7 +140,7 @@ class Governor:
 
     @contextlib.asynccontextmanager
     async def _shared(self) -> AsyncIterator[AccountState]:
-        """Read what all processes know, and write what became of it; without the others where that is impossible."""
+        """Read the state shared by all processes, and write the changed one; if that fails, use this process's own."""
         if self._file is None:
             yield self._state
             return
@@ -148,7 +148,7 @@ class Governor:
             try:
                 self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 await stack.enter_async_context(hold_lock(self._file.with_suffix(".lock"), timeout=LOCK_SECONDS))
-            except (Broken, OSError):  # what another process blocks is no reason to stop
+            except (Broken, OSError):  # another process that blocks the file is no reason to stop
                 yield self._state
                 return
             self._state = read_state(self._file) or self._state
@@ -161,7 +161,7 @@ class Governor:
 
 
 class RequestSlot:
-    """The right to have one request under way; say what became of the request as soon as that is known."""
+    """The right to have one request under way; report its outcome as soon as that is known."""
 
     def __init__(self, governor: Governor, *, waited: float, began: float) -> None:
         self.waited = waited
@@ -169,25 +169,25 @@ class RequestSlot:
         self._began = began
 
     async def answer(self) -> None:
-        """Note that the provider took the request."""
+        """Note that the provider accepted the request."""
         if self._governor.is_calm:  # nothing would change, and the client waits for its first token
             return
         async with self._governor.change() as state:
             state.note_answer(self._governor.now, self._began)
 
     async def refuse(self, retry_after: float | None) -> None:
-        """Note that the provider refused the request for its rate."""
+        """Note that the rate limit refused the request."""
         async with self._governor.change() as state:
             state.note_refusal(self._governor.now, self._began, retry_after)
 
 
 def process_name(pid: int) -> str:
-    """Name a process so that no later one has the same name: by its id, when it began, and the boot."""
+    """Name a process uniquely, by its pid, start time and boot."""
     return f"{pid}.{_began(pid)}"
 
 
 def is_alive(name: str) -> bool:
-    """Say whether the process of that name still runs."""
+    """Return whether the process of that name still runs."""
     pid, _, began = name.partition(".")
     return pid.isdigit() and _began(int(pid)) == began != ""
 
@@ -200,7 +200,7 @@ def _began(pid: int) -> str:
 
 
 def read_state(file: Path) -> AccountState | None:
-    """Read the shared state; one that is damaged, or from before the last boot, is as good as none."""
+    """Read the shared state; a damaged one, or one from before the last boot, counts as empty."""
     try:
         document = json.loads(file.read_bytes()[:MOST_BYTES])
         return AccountState.of(document) if document["boot"] == _boot() else None
@@ -212,7 +212,7 @@ def write_state(file: Path, state: AccountState) -> None:
     """Write the shared state; it is only an estimate, so a full disk is no reason to stop.
 
     It is written in place and in a single step, padded to what was there: where a rename waits for the disk, replacing
-    the file cost 14 ms for each request, and this costs 0.3 ms. What a kill damages is as good as none.
+    the file cost 14 ms for each request, and this costs 0.3 ms. A file that a kill damaged counts as empty.
     """
     with contextlib.suppress(OSError):
         text = json.dumps({**state.document(), "boot": _boot()}).encode()

@@ -1,4 +1,4 @@
-"""Which hosts an agent may connect to: rules, addresses as clients write them, and addresses that no name may mean."""
+"""Which hosts an agent may connect to: rules, addresses as clients write them, and forbidden addresses."""
 
 import ipaddress
 import re
@@ -34,7 +34,7 @@ class BadHostRule(BadInput):
 
 
 class BadAuthority(Exception):
-    """What a client wrote is not certainly one host and one port."""
+    """What a client wrote is not clearly one host and one port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ class HostRule:
 
     @property
     def is_literal(self) -> bool:
-        """Whether it allows exactly one address, without DNS: also one that no name may mean."""
+        """Whether it allows exactly one address, without DNS; it may be one that no name may resolve to."""
         return not self.is_wildcard and (self.host == "localhost" or _read_address(self.host) is not None)
 
     def allows(self, host: str, port: int) -> bool:
-        """Say whether it allows a host that `parse_authority` returned."""
+        """Return whether it allows a host that `parse_authority` returned."""
         is_same = host.endswith(f".{self.host}") if self.is_wildcard else host == self.host
         return is_same and port == self.port
 
@@ -84,7 +84,7 @@ def find_rule(rules: Iterable[HostRule], host: str, port: int) -> HostRule | Non
 
 
 def parse_authority(target: bytes) -> tuple[str, int]:
-    """Read `host:port` of a CONNECT, or raise `BadAuthority`: any doubt is a refusal."""
+    """Read `host:port` of a CONNECT; raise `BadAuthority` if it is in any doubt."""
     found = AUTHORITY.fullmatch(target)
     if found is None:
         raise BadAuthority("is not `host:port`")
@@ -102,7 +102,7 @@ def parse_authority(target: bytes) -> tuple[str, int]:
 
 
 def refuse_address(address: Address, is_own: Callable[[Address], bool]) -> str | None:
-    """Say why an address that a name resolved to is refused, or `None`."""
+    """Return why an address that a name resolved to is refused, or `None`."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None or any(address in network for network in EMBEDDING):
             return "an IPv6 address that stands for an IPv4 one"
@@ -119,7 +119,7 @@ def refuse_address(address: Address, is_own: Callable[[Address], bool]) -> str |
 
 
 def is_own_address(address: Address) -> bool:
-    """Say whether an address is one of this host's: the kernel would then send from it to itself."""
+    """Return whether an address is one of this host's: the kernel would then send from it to itself."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -142,7 +142,7 @@ def _split_port(text: str) -> tuple[str, int]:
 
 
 def _read_address(host: str) -> Address | None:
-    """Read an address in the one spelling that every program reads alike."""
+    """Read an address in the only spelling that all programs read alike."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

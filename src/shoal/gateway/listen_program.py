@@ -3,8 +3,8 @@
 usage: listen_program.py SOCKET
 
 Each message on SOCKET is a network namespace and JSON of the form {"id": 1, "ports": [80]}. The answer has the same
-id, with one listening socket for each port, or with the `error`. A child of its own does each, because nobody comes
-back from a user namespace. It ends with its socket, and so with whoever started it.
+id, with one listening socket for each port, or with the `error`. A child process handles each, because no
+process can leave a user namespace. It ends with its socket, and so with whoever started it.
 """
 
 import ctypes
@@ -54,7 +54,7 @@ def answer(control: socket.socket, request: dict[str, Any], fds: list[int], libc
 
 
 def join(network: int, libc: ctypes.CDLL) -> None:
-    """Enter a network namespace, by the user namespace that owns it, in which we have all rights."""
+    """Enter a network namespace through the user namespace that owns it, in which we have all rights."""
     if is_own(network, "net"):
         raise OSError("the sandbox has no network of its own")
     owner = fcntl.ioctl(network, NS_GET_USERNS)
@@ -64,7 +64,7 @@ def join(network: int, libc: ctypes.CDLL) -> None:
 
 
 def is_own(namespace: int, kind: str) -> bool:
-    """Say whether we are in *namespace* already."""
+    """Return whether we are already in *namespace*."""
     there, here = os.fstat(namespace), os.stat(f"/proc/self/ns/{kind}")  # noqa: PTH116 - a path costs an import
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 

@@ -1,4 +1,4 @@
-"""Count the tokens of an answer while it streams by, whatever the provider; memory is bounded."""
+"""Count the tokens of any provider's answer as it streams by, in bounded memory."""
 
 import json
 import re
@@ -87,7 +87,7 @@ class UsageMeter:
         return self._fold(b"" if self._skips else unread)[0]
 
     def estimate(self, request_bytes: int, model: str) -> TokenUsage:
-        """Return about what an answer of *model* cost whose count never came, by the size of what went to and fro."""
+        """Estimate the cost of *model*'s answer, which came without a count, by the sizes of both ways."""
         known = self.usage or TokenUsage()
         said = self._streamed // (BYTES_PER_EVENT if self._is_stream else BYTES_PER_TOKEN)
         unsaid = 0 if known.total_input else request_bytes // BYTES_PER_TOKEN
@@ -95,7 +95,7 @@ class UsageMeter:
         return replace(known, **counts, model=known.model or model, is_estimated=True)
 
     def _sniff(self) -> None:
-        """Tell a stream from a document by how it starts; content types are not always true."""
+        """Tell a stream from a document by its beginning, because content types can be wrong."""
         self._held[:] = self._held.lstrip(b"\xef\xbb\xbf \t\r\n")
         if self._held:
             self._is_stream = self._held[:1] not in (bytearray(b"{"), bytearray(b"["))
@@ -120,7 +120,7 @@ class UsageMeter:
                 self._skip()
 
     def _skip(self) -> None:
-        """Forget the event, or the document, up to its end."""
+        """Skip to the end of the event or the document."""
         del self._held[:]
         self._data, self._data_bytes, self._skips = [], 0, True
 
@@ -131,7 +131,7 @@ class UsageMeter:
         self._is_counted = usage is not None
 
     def _fold(self, content: bytes) -> tuple[TokenUsage | None, TokenUsage]:
-        """Add the documents in *content* to what is known: the usage, if any was counted, and all that is known."""
+        """Add the documents in *content* to the known counts; return the usage, if counted, and all known counts."""
         known, is_counted = self._known, self._is_counted
         for document in _documents(content):
             if isinstance(document, dict):
@@ -142,7 +142,7 @@ class UsageMeter:
 
 
 def _documents(content: bytes) -> Iterator[object]:
-    """Read a document or a list of them, also one that was cut off; hostile text gives none."""
+    """Read a document or a list of them, even if it is cut off; hostile text yields none."""
     try:
         text = content.decode(errors="replace").strip()
         if not text.startswith("["):
@@ -217,7 +217,7 @@ def _name(value: object, known: str) -> str:
 
 
 def _count(usage: Body, key: str, known: int) -> int:
-    """Read a count of tokens; anything else than one leaves what is known."""
+    """Read a count of tokens; anything else keeps the known count."""
     value = usage.get(key)
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
     return value if is_count else known  # type: ignore[return-value]  # an int, by the line above

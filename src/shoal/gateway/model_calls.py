@@ -1,4 +1,4 @@
-"""Asks the servers of models: held to rate limits and budgets, counted, and passed on as the answer comes."""
+"""Send requests to model servers within rate limits and budgets, count their answers, and stream them back."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class CheckedCall:
-    """A request that may pass, with the way it goes."""
+    """A request that may pass, with its route."""
 
     upstream: Upstream
     provider: Provider
@@ -50,7 +50,7 @@ class CheckedCall:
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """A request and its answer, as far as it has come; told when it has ended."""
+    """A request and its answer so far; reported when it has ended."""
 
     upstream: str
     path: str
@@ -101,7 +101,7 @@ class ModelCalls:
         return self._governors[account]
 
     def assert_budget(self, order: SessionOrder, call: CheckedCall, model: str, tell: Tell) -> None:
-        """Refuse a request for which nothing is left, or whose cost nobody could count, and tell the coordinator."""
+        """Refuse a request that the budget does not allow or whose cost is unknown, and tell the coordinator."""
         reached = self.book.find_reached(order.scopes)
         why = None if reached is None else reached.why_stopped
         if why is not None:
@@ -138,10 +138,10 @@ class CallInProgress:
     _told_at: float = 0.0
 
     async def run(self) -> bool:
-        """Ask until there is an answer, and say whether the client's connection may be used again."""
+        """Ask until there is an answer, and return whether the client's connection may be used again."""
         if isinstance(self.tape, Replayer):
             return await self._replay(self.tape)
-        if not self.call.route.is_answer:  # a count or a list is not what accounts are limited by
+        if not self.call.route.is_answer:  # counts and lists are not rate-limited
             async with self._ask() as answer:
                 return await self._pass_on(answer)
         patient_until = time.monotonic() + PATIENCE
@@ -185,7 +185,7 @@ class CallInProgress:
         return await self.client.finish()
 
     async def _copy(self, answer: UpstreamAnswer) -> None:
-        """Pass the body on, part by part, and count what it says of usage."""
+        """Pass the body on in parts, and count the usage in it."""
         meter, cover, is_whole, tape = self.call.provider.meter(), self._cover(), False, None
         if isinstance(self.tape, Recorder):
             tape = self.tape.begin(self.call.route.method, self.call.route.target, self.body)
@@ -202,11 +202,11 @@ class CallInProgress:
                 tape.end(answer.status, _headers_of(answer), is_whole=is_whole)
             self.exchange.usage = meter.usage
             if answer.status == 200 and self.call.route.is_answer and (self.exchange.usage is None or not is_whole):
-                # Who hangs up before the count comes has been answered all the same.
+                # A client that hangs up before the count comes has still been answered.
                 self.exchange.usage = meter.estimate(len(self.body), self.exchange.model)
 
     async def _replay(self, tape: Replayer) -> bool:
-        """Answer from what was recorded; no server is asked."""
+        """Answer from the recording; no server is asked."""
         route = self.call.route
         found = tape.answer(route.method, route.target, self.body, is_answer=route.is_answer)
         if isinstance(found, Divergence):

@@ -47,13 +47,13 @@ class ModelPrices:
 
 
 def table_date() -> str:
-    """Return the day that the prices are of."""
+    """Return the date of the prices."""
     return str(_table()["date"])
 
 
 @cache
 def find_prices(format: str, model: str, day: date) -> ModelPrices | None:
-    """Return the prices of a model on a day, or `None` for one that is not known."""
+    """Return the prices of a model on a day, or `None` if it is unknown."""
     names = [model.lower(), model.lower().rpartition("/")[2]]
     for name in dict.fromkeys(names):
         for known in _table().get(format, ()):
@@ -63,7 +63,7 @@ def find_prices(format: str, model: str, day: date) -> ModelPrices | None:
 
 
 def price(format: str, usage: TokenUsage, day: date) -> Spending:
-    """Return what an answer cost; the dollars of a model without a price are not counted, and it is named."""
+    """Return what an answer cost; a model without a price is named, and its dollars are not counted."""
     prices = find_prices(format, usage.model, day)
     if prices is None:
         return Spending(tokens=usage.total, unpriced=frozenset({usage.model or "unknown"}))
@@ -98,7 +98,7 @@ def _fits(clause: Json, name: str) -> bool:
 
 
 def _prices_on(listed: Sequence[Json], day: date) -> ModelPrices:
-    """Choose as the source does: the last whose day has come, else the first."""
+    """Choose as the source does: the latest that is in effect, else the first."""
     found = next((entry for entry in reversed(listed) if entry.get("from", "") <= day.isoformat()), listed[0])
     rates = {kind: _tiers(rate) for kind, rate in found.items() if kind != "from"}
     return ModelPrices(rates)

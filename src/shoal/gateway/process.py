@@ -31,7 +31,7 @@ async def _serve(end: socket.socket) -> None:
         async with asyncio.TaskGroup() as group:
             gateway = _GatewayProcess(end, group)
             await gateway.closed.wait()
-            os._exit(0)  # nobody is left to answer to, and nothing is to be kept
+            os._exit(0)  # nobody is left to answer, and there is nothing to keep
 
 
 class _GatewayProcess:
@@ -64,7 +64,7 @@ class _GatewayProcess:
             group.create_task(serve_listener(connect_listener, proxy.serve))
 
     def _close(self, session: str) -> None:
-        """End a session, and say so after all else that is to be said of it."""
+        """End a session, and report that after everything else about it."""
         closed = {"event": "closed", "session": session}
         task = self._sessions.pop(session, None)
         if task is None:
@@ -75,7 +75,7 @@ class _GatewayProcess:
 
 
 class _DenialReport:
-    """Tells the coordinator of hosts that were refused, each with its rule once, and so many at most."""
+    """Reports refused hosts to the coordinator, each with its rule once, up to a maximum."""
 
     def __init__(self, session: str, tell: Tell) -> None:
         self._session = session

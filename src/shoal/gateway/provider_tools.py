@@ -1,4 +1,4 @@
-"""Find what a request asks the provider itself to do: such tools reach the outside past every list of hosts."""
+"""Find the tools that a request asks the provider itself to run: they bypass every list of hosts."""
 
 import json
 import re
@@ -41,7 +41,7 @@ REDIRECTING_KEYS = re.compile(r"^(api_base|base_url|api_key)$")
 
 
 def find_refusal(tools_of: Callable[[Mapping[str, Any]], Items], body: bytes, grants: Collection[str]) -> str | None:
-    """Say why a request must not pass, or `None`; what cannot be read for sure does not pass."""
+    """Return why a request must not pass, or `None`; anything ambiguous does not pass."""
     if sum(map(body.count, (b",", b"{", b"["))) > MOST_VALUES:  # also in texts: it takes no time to find out
         return f"the request may have {MOST_VALUES:,} values and commas"
     try:
@@ -64,7 +64,7 @@ def find_refusal(tools_of: Callable[[Mapping[str, Any]], Items], body: bytes, gr
 
 
 def anthropic_tools(body: Mapping[str, Any]) -> Items:
-    """List what a request to Anthropic asks the provider to do."""
+    """List the tools that a request asks Anthropic to run."""
     for tool in _list(body.get("tools")):
         kind = tool.get("type", "custom") if isinstance(tool, dict) else tool
         if kind is not None and not (isinstance(kind, str) and CLIENT_TOOLS.fullmatch(kind)):
@@ -83,7 +83,7 @@ def anthropic_tools(body: Mapping[str, Any]) -> Items:
 
 
 def openai_tools(body: Mapping[str, Any]) -> Items:
-    """List what a request for a completion or a response asks the provider to do."""
+    """List the tools that a completion or response request asks the provider to run."""
     yield from _openai_listed(body.get("tools"))
     for model in (body.get("model"), *_list(body.get("models"))):
         if SEARCHING_MODELS.search(str(model)):
@@ -130,7 +130,7 @@ def _openai_media(part: Mapping[str, Any]) -> Items:
 
 
 def gemini_tools(body: Mapping[str, Any]) -> Items:
-    """List what a request to Gemini asks the provider to do; its JSON may be spelt in two ways."""
+    """List the tools that a request asks Gemini to run; its JSON has two spellings."""
     given = {_spell(key): value for key, value in body.items()}
     if len(given) != len(body):
         yield "a key in two spellings", "other"
@@ -159,7 +159,7 @@ def _spell(key: object) -> str:
 
 
 def _list(value: object) -> list[Any]:
-    """Return a list; anything else that is given counts as its only item, so that nothing slips by."""
+    """Return a list; any other value counts as its only item, so that nothing is missed."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
@@ -182,7 +182,7 @@ def _mappings(value: object, *, skip: Collection[str] = ()) -> Iterator[Mapping[
 
 
 def _read_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a key that is there twice: the provider may read the other one."""
+    """Refuse a duplicate key: the provider may read the other one."""
     document = dict(pairs)
     if len(document) != len(pairs):
         raise ValueError("a key is there twice")

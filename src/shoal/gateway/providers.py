@@ -56,7 +56,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RoutePattern:
-    """Which calls are a route: the method, the whole path, and the names that its query may have."""
+    """Which calls match a route: the method, the whole path, and the names allowed in the query."""
 
     method: str
     path: str
@@ -64,13 +64,13 @@ class RoutePattern:
     query: tuple[str, ...] = ()
 
     def fits(self, method: str, path: str, names: Iterable[str]) -> bool:
-        """Say whether a call is this route."""
+        """Return whether a call matches this route."""
         return method == self.method and re.fullmatch(self.path, path) is not None and {*names} <= {*self.query}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """A wire format, and all that differs between them."""
+    """A wire format, with everything that differs between providers."""
 
     format: str
     url: str
@@ -83,7 +83,7 @@ class Provider:
     key_query: str | None = None
 
     def find_route(self, method: str, target: str) -> Route | None:
-        """Return the route of a call, or `None` for one that must not pass; any doubt is a refusal."""
+        """Return the route of a call, or `None` if it must not pass or is in any doubt."""
         path, mark, query = target.partition("?")
         if len(target) > MOST_TARGET or not TARGET.fullmatch(path) or not QUERY.fullmatch(query):
             return None
@@ -98,7 +98,7 @@ class Provider:
         return None
 
     def session_token(self, headers: Headers, target: str) -> str | None:
-        """Return what the client sent in the place of a key, or `None`, also where it sent two different ones."""
+        """Return what the client sent as its key, or `None` if it sent none or two different ones."""
         given = {value for name, value in headers if name.lower() in TOKEN_HEADERS}
         for name, value in headers:
             if name.lower() == b"authorization":
@@ -110,7 +110,7 @@ class Provider:
         return given.pop().decode("latin-1") if len(given) == 1 else None
 
     def set_key(self, headers: Headers, key: str, *, is_bearer: bool = False) -> Headers:
-        """Return the headers for the upstream: its key in the place of any credential, and nothing of this hop."""
+        """Return the headers for the upstream: its key in place of any credential, and no hop-by-hop headers."""
         named = {
             name.strip().lower() for at, value in headers if at.lower() == b"connection" for name in value.split(b",")
         }
@@ -121,12 +121,12 @@ class Provider:
         ]
         header = b"authorization" if is_bearer or key.startswith("sk-ant-oat") else self.key_header
         scheme = b"Bearer " if header == b"authorization" else b""
-        # What is compressed cannot be counted while it passes.
+        # A compressed answer cannot be counted as it streams.
         credential = [(header, scheme + key.encode())] if key else []
         return [*kept, *credential, (b"accept-encoding", b"identity")]
 
     def upstream_target(self, base_path: str, route: Route) -> str:
-        """Return the target at an upstream whose URL has *base_path*; a version is never there twice."""
+        """Return the target at an upstream whose URL has *base_path*, without repeating the version."""
         base = base_path.rstrip("/")
         version, _, rest = route.target[1:].partition("/")
         if base and self.format == "openai" and version == "v1":
@@ -134,17 +134,17 @@ class Provider:
         return base + route.target
 
     def refusal(self, body: bytes, grants: Collection[str]) -> str | None:
-        """Say why the body of a request must not pass, or `None`."""
+        """Return why the body of a request must not pass, or `None`."""
         return provider_tools.find_refusal(self.tools_of, body, grants)
 
     def find_model(self, route: Route, body: bytes) -> str:
-        """Name the model that a checked request asks."""
+        """Return the model that a checked request asks for."""
         if self.format == "gemini":
             return route.path.rpartition("/")[2].partition(":")[0]
         return str(json.loads(body).get("model") or "")[: meters.MOST_NAME]
 
     def meter(self) -> UsageMeter:
-        """Return what counts the tokens of one answer."""
+        """Return a meter for the tokens of one answer."""
         return UsageMeter(self.read)
 
     def error(self, status: int, message: str) -> bytes:
@@ -152,7 +152,7 @@ class Provider:
         return json.dumps(self.write_error(status, message)).encode()
 
     def prepare(self, route: Route, body: bytes) -> bytes:
-        """Return the body for the upstream: a chat that streams is made to say what it cost."""
+        """Return the body for the upstream; a streaming chat is made to report its usage."""
         if self.format != "openai" or not route.path.endswith("/chat/completions"):
             return body
         document = json.loads(body)  # it was checked by `refusal`

@@ -1,4 +1,4 @@
-"""Record what agents asked their models and what came back, and answer from that when a run is replayed."""
+"""Record agents' requests to their models and the answers, and answer from the recording in a replay."""
 
 import base64
 import gzip
@@ -43,7 +43,7 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class Normalizer:
-    """Makes two requests equal that differ only in what every run has of its own.
+    """Makes requests equal that differ only in what is specific to a run.
 
     *literals* are texts of this run, such as its name and its folders, with what stands for them.
     """
@@ -52,14 +52,14 @@ class Normalizer:
     mask: Mask = field(default_factory=Mask)
 
     def request(self, body: bytes) -> Json:
-        """Return the JSON of a request without secrets and without what is of this run."""
+        """Return the JSON of a request without secrets and without anything specific to this run."""
         try:
             return self._value(json.loads(body))
         except (ValueError, RecursionError):
             return self.text(body.decode(errors="replace"))
 
     def text(self, text: str) -> str:
-        """Return a text without secrets and without what is of this run."""
+        """Return a text without secrets and without anything specific to this run."""
         text = self.mask.text(text)
         for literal in sorted(self.literals, key=len, reverse=True):
             text = text.replace(literal, self.literals[literal])
@@ -98,7 +98,7 @@ class RecordedExchange:
 
     @property
     def fingerprint(self) -> str:
-        """The same for requests that are the same to a model."""
+        """Equal for requests that mean the same to a model."""
         return fingerprint(self.method, self.target, self.request)
 
     def document(self) -> Mapping[str, Any]:
@@ -114,7 +114,7 @@ class RecordedExchange:
 
 
 def fingerprint(method: str, target: str, request: Json) -> str:
-    """Name a request by all that is the same whenever the same is asked."""
+    """Identify a request by everything in it that does not differ between runs."""
     text = json.dumps([method, target, request], sort_keys=True)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
@@ -152,7 +152,7 @@ class Recorder:
 
 
 class ExchangeRecorder:
-    """Takes an answer while it streams by."""
+    """Records an answer as it streams by."""
 
     def __init__(self, recorder: Recorder, turn: int, method: str, target: str, request: Json) -> None:
         self._recorder = recorder
@@ -177,7 +177,7 @@ class ExchangeRecorder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """Where a replay asked something that was not asked when it was recorded."""
+    """Where a replay asked something that is not in the recording."""
 
     key: str
     turn: int
@@ -192,7 +192,7 @@ class Divergence:
 
 
 class Replayer:
-    """Answers the requests of one session from what was recorded; each answer is given once, in order."""
+    """Answers the requests of one session from the recording; each answer is given once, in order."""
 
     def __init__(self, folder: Path, key: str, normalizer: Normalizer) -> None:
         self._key = key
@@ -201,7 +201,7 @@ class Replayer:
         self._used: list[RecordedExchange] = []
 
     def answer(self, method: str, target: str, body: bytes, *, is_answer: bool = True) -> RecordedExchange | Divergence:
-        """Return the answer to a request; what only asks for a count or a list may be asked again."""
+        """Return the answer to a request; counts and lists may be asked for again."""
         request = self._normalizer.request(body)
         wanted = fingerprint(method, target, request)
         for exchange in self._left:
@@ -227,26 +227,26 @@ class Replayer:
             return Divergence(
                 key=self._key, turn=len(self._used) + 1, field="it", recorded=why, now=f"{method} {target}"
             )
-        # A client asks several things at once, so the one most like it is the one that changed.
+        # A client has several requests under way, so the most similar one is the one that changed.
         nearest = min(alike, key=lambda exchange: _distance(exchange.request, request))
         where, recorded, now = next(find_differences(nearest.request, request), ("it", "the same", "the same"))
         return Divergence(key=self._key, turn=nearest.turn, field=where, recorded=recorded, now=now)
 
 
 def open_recording(recording: Recording) -> Recorder | Replayer:
-    """Record a session, or answer it from what was recorded."""
+    """Record a session, or answer it from the recording."""
     normalizer = Normalizer(recording.literals, Mask.of(recording.secrets))
     kind = Replayer if recording.is_replay else Recorder
     return kind(Path(recording.folder), recording.key, normalizer)
 
 
 def recording_file(folder: Path, key: str) -> Path:
-    """Return the file of a session, whose key may hold any characters."""
+    """Return the file of a session, whose key may contain any characters."""
     return folder / f"{quote(key, safe='')}.jsonl.gz"
 
 
 def read_exchanges(file: Path) -> Iterator[RecordedExchange]:
-    """Read what was recorded of a session; one that a kill cut off is left out."""
+    """Read the recorded exchanges of a session; one that a kill cut off is left out."""
     try:
         with gzip.open(file) as lines:
             for line in lines:

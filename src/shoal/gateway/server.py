@@ -1,4 +1,4 @@
-"""Answers the requests of one sandbox: only calls to its own models pass, with the key that it never has."""
+"""Answer the requests of one sandbox: only calls to its own models pass, with a key that it never sees."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ MOST_BODY_BYTES = 4 * BODY_BYTES
 
 
 class ByteRoom:
-    """A number of bytes that may be held at once; who wants more waits."""
+    """A limit on the bytes held at once; requests for more wait."""
 
     def __init__(self, most: int) -> None:
         self._left = most
@@ -39,7 +39,7 @@ class ByteRoom:
 
     @contextlib.asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[None]:
-        """Hold *size* bytes."""
+        """Reserve *size* bytes."""
         async with self._more:
             await self._more.wait_for(lambda: self._left >= size)
             self._left -= size
@@ -73,12 +73,12 @@ class SessionServer:
             while await self._serve_request(client):
                 await self._requests.wait()
         except (OSError, TimeoutError, h11.ProtocolError, ClientGone):
-            pass  # who does not keep to HTTP, or is not there any more, gets no answer
+            pass  # a client that violates HTTP or has gone gets no answer
         finally:
             client.close()
 
     async def _serve_request(self, client: ClientConnection) -> bool:
-        """UpstreamAnswer one request, and say whether the connection may be used again."""
+        """Answer one request, and return whether the connection may be used again."""
         provider = None
         try:
             request = await client.read_head()
@@ -112,7 +112,7 @@ class SessionServer:
             place = target.partition("?")[0][:200]
             raise RequestRefused(403, f"the gateway passes on calls to models only, and not {request.method} {place}")
         token = provider.session_token(request.headers, target) or ""
-        is_probe = route.method == "HEAD"  # it is answered here, and says nothing
+        is_probe = route.method == "HEAD"  # answered here, and of no interest
         if not is_probe and not hmac.compare_digest(token.encode(), self._order.token.encode()):
             raise RequestRefused(401, "this is not the token of this session")
         return CheckedCall(upstream, provider, route, request)
@@ -181,6 +181,6 @@ def _error(provider: Provider | None, status: int, message: str) -> bytes:
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return what was raised first; that the client has gone explains all else."""
+    """Return what was raised first; a client that has gone explains everything else."""
     found = list(errors.exceptions)
     return next((error for error in found if isinstance(error, ClientGone)), found[0])

@@ -25,7 +25,7 @@ CERTIFICATES = ("NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 class UpstreamFailed(ShoalError):
-    """The model's server could not be reached, or did not keep to HTTP."""
+    """The model's server could not be reached, or violated HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """What the `Host` header says."""
+        """The value of the `Host` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = {"http": 80, "https": 443}[self.scheme]
         return host if self.port == usual else f"{host}:{self.port}"
@@ -77,7 +77,7 @@ class _Connection:
         await self.writer.drain()
 
     async def receive(self) -> h11.Event:
-        """Return the next event; raise `UpstreamFailed` for what is none."""
+        """Return the next event; raise `UpstreamFailed` for anything else."""
         while True:
             event = self.state.next_event()
             if event is h11.PAUSED:
@@ -104,7 +104,7 @@ class UpstreamAnswer:
     connection: _Connection
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes."""
+        """Yield the body as it arrives."""
         while True:
             match await self.connection.receive():
                 case h11.Data(data=data):
@@ -125,7 +125,7 @@ class UpstreamPool:
 
     @contextlib.asynccontextmanager
     async def ask(self, url: str, request: tuple[str, str, Headers], body: bytes) -> AsyncIterator[UpstreamAnswer]:
-        """Send a request (its method, target and headers) to the server of *url*, and give the answer's head."""
+        """Send a request (its method, target and headers) to the server of *url*, and yield the answer's head."""
         origin = origin_of(url, self._environ)
         connection, answer = await self._begin(origin, request, body)
         try:
@@ -137,7 +137,7 @@ class UpstreamPool:
                 connection.close()
 
     def close(self) -> None:
-        """Close what is idle."""
+        """Close the idle connections."""
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()
@@ -146,7 +146,7 @@ class UpstreamPool:
     async def _begin(
         self, origin: Origin, request: tuple[str, str, Headers], body: bytes
     ) -> tuple[_Connection, UpstreamAnswer]:
-        """Ask on an idle connection; one that the server has closed meanwhile is no failure of the request."""
+        """Ask on an idle connection; if the server has closed it meanwhile, the request has not failed."""
         while (idle := self._take_idle(origin)) is not None:
             with contextlib.suppress(UpstreamFailed):
                 return idle, await _ask(idle, origin, request, body)
