@@ -24,7 +24,7 @@ CLIENT = Client(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of one agent beyond the protocol."""
+    """What Shoal knows about one agent beyond the protocol."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that keep it quiet."""
@@ -52,7 +52,7 @@ KNOWN = {
 
 @dataclass(frozen=True, slots=True)
 class Acp:
-    """Start the agent's own command with an open stdin, on which the session speaks with it."""
+    """Start the agent's own command with an open stdin, through which the session talks to it."""
 
     name: str = "acp"
     default_network: Network = Network.HOST
@@ -75,7 +75,7 @@ class Acp:
         )
 
     def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
-        """Lead it there as the client that it is, or by the variables that most programs read."""
+        """Point the client at the gateway in its own way, or else with the variables that most programs read."""
         return usual_settings(access) if self.speaker is None else self.speaker.gateway_settings(access)
 
     def reader(self) -> None:

@@ -1,4 +1,4 @@
-"""aider, driven without a terminal: the prompt from a file, the persona as a file that it reads along."""
+"""aider without a terminal: the prompt and the persona are files that it reads."""
 
 import json
 import re
@@ -26,7 +26,7 @@ _EDIT = re.compile(r"Applied edit to (.+)")
 
 @dataclass(slots=True)
 class AiderReader:
-    """Reads one session; what is said before the first message is sent is about aider itself."""
+    """Reads one session; output before the first message is about aider itself."""
 
     session: None = None
     is_done: bool = False
@@ -47,7 +47,7 @@ class AiderReader:
         return list(self._read_line(line))
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Believe that each message had its answer, and that it came to the end of its own accord."""
+        """Check that each message was answered, and that aider ended by itself."""
         if self._is_asking:
             return explain_failure(self._error or "the model gave no answer", LOGIN)
         if not self._has_begun or self._reason != COMPLETED:
@@ -128,8 +128,8 @@ CLIENT = Client(
     knows=("model", "temperature", "usage", "cost", "retries"),
 )
 ENVIRONMENT = {
-    "COLUMNS": "1000",  # it breaks its lines there
-    "PYTHONUNBUFFERED": "1",  # its log goes where its words go, and must not land within one
+    "COLUMNS": "1000",  # aider wraps its lines at that width
+    "PYTHONUNBUFFERED": "1",  # its log goes to the same stream as its text, and must not split a word
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
 QUIET = (
@@ -155,14 +155,14 @@ HABIT = "it reads and edits files by itself, without tools"
 
 @dataclass(frozen=True, slots=True)
 class Aider:
-    """Run `aider` for one message; it edits by text and has no tools, and its log tells how it went."""
+    """Run `aider` for one message; it edits by text and has no tools, and its log shows how it went."""
 
     name: str = "aider"
     default_network: Network = Network.GATEWAY
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Keep all that it writes for itself in its private home."""
+        """Keep aider's own files in its private home."""
         assert_provider(self.name, task.agent.model, place.gateway)
         return Invocation(
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task, place), *task.agent.args),
@@ -175,7 +175,7 @@ class Aider:
         )
 
     def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
-        """Name an address and a token for each provider, as litellm reads them."""
+        """Set an address and a token for each provider, in the variables that litellm reads."""
         return usual_settings(access)
 
     def reader(self) -> AiderReader:
@@ -201,7 +201,7 @@ def _arguments(task: ResolvedTask, place: SessionPaths) -> Iterator[str]:
 
 
 def _model_settings(temperature: float | None) -> dict[str, bytes]:
-    """Write the file by which aider gives parameters to every model; its own flags have no temperature."""
+    """Write the file with parameters for every model; aider's own flags have no temperature."""
     if temperature is None:
         return {}
     rows = [{"name": "aider/extra_params", "extra_params": {"temperature": temperature}}]
@@ -209,7 +209,7 @@ def _model_settings(temperature: float | None) -> dict[str, bytes]:
 
 
 def _escape_prompt(prompt: str) -> str:
-    """Keep a prompt from being taken for a command: aider runs `/run …` and `!…`."""
+    """Keep aider from running a prompt as a command: `/run …` and `!…`."""
     return f"\n{prompt}" if prompt.startswith(("/", "!")) else prompt
 
 

@@ -36,7 +36,7 @@ WRITTEN = "output_tokens"
 
 
 class ClaudeReader:
-    """Reads `stream-json`; there may be several turns, for work in the background wakes it again."""
+    """Reads `stream-json`; there may be several turns, because background work wakes it again."""
 
     def __init__(self) -> None:
         self._session: str | None = None
@@ -45,13 +45,13 @@ class ClaudeReader:
         self._is_woken = False  # by a task that has ended: another turn is about to begin
         self._behind = 0  # tasks in the background
         self._spent: dict[str, Mapping[str, float]] = {}
-        self._streams: dict[str, str] = {}  # the message that comes now, by whose it is: the agent's, or a sub-agent's
+        self._streams: dict[str, str] = {}  # the current message of the agent, and of each sub-agent
         self._denied: set[str] = set()
         self._trouble = ""
 
     @property
     def is_done(self) -> bool:
-        """Whether its turn has ended and nothing would begin another."""
+        """Whether its turn has ended and nothing will begin another."""
         if self._result is None or self._is_woken or self._behind:
             return False
         return not number(self._result.get("queued_turn_count"))
@@ -162,7 +162,7 @@ class ClaudeReader:
             self._spent[message_id] = {key: max(number(used.get(key)), known.get(key, 0)) for key in (*READ, WRITTEN)}
 
     def _stream(self, piece: Mapping[str, object], parent: str) -> None:
-        """Follow a streamed message: only its last piece has its length."""
+        """Follow a streamed message: only its last piece has its token count."""
         match piece:
             case {"type": "message_start", "message": dict(message)} if len(self._streams) < MOST_CALLS:
                 self._streams[parent] = name(message.get("id"))
@@ -259,13 +259,13 @@ class Claude:
         if place.conversation is not None:
             argv += ["--resume", place.conversation]
         argv += [*_permissions(tool_rules(task)), *spec.args]
-        # as root it refuses to skip permissions unless it is told that it is sandboxed
+        # as root it refuses to skip permissions unless this says that it is sandboxed
         env = {**QUIET, "CLAUDE_CODE_MAX_RETRIES": MOST_RETRIES, "IS_SANDBOX": "1"}
         env.update(self.gateway_settings(place.gateway).env)
         return Invocation(argv=tuple(argv), stdin=self.message(task.prompt), env=env, is_live=True)
 
     def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
-        """Name the address and the token."""
+        """Set the address and the token."""
         return NO_SETTINGS if access is None else GatewaySettings(env=dict(anthropic_variables(access)))
 
     def reader(self) -> ClaudeReader:
@@ -303,12 +303,12 @@ def _permissions(rules: ToolRules) -> Iterable[str]:
 
 
 def _tools(allow: Iterable[ToolRule]) -> Iterable[str]:
-    """Name the built-in tools that there are; those of MCP servers are held by the rules alone."""
+    """List the built-in tools to enable; tools of MCP servers are limited by the rules alone."""
     return dict.fromkeys(rule.tool for rule in allow if not rule.tool.startswith("mcp__"))
 
 
 def _rule(rule: ToolRule) -> str:
-    """Write a rule in Claude's own grammar, in which paths are looked at by rules for `Read` and `Edit` only."""
+    """Write a rule in Claude's own grammar, in which only `Read` and `Edit` rules apply to paths."""
     if ANY in rule.tool and not rule.tool.startswith("mcp__"):
         raise unheld("claude", rule, "a tool's name has to be whole", "name each tool")
     if rule.glob is None:

@@ -1,4 +1,4 @@
-"""An agent client before it runs: how it is installed, its oldest version, and where its login is."""
+"""An agent client: how to install it, its oldest supported version, and where its login is."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A program that users install, and log in to."""
+    """A program that users install and log in to."""
 
     program: str
     install: str
@@ -64,7 +64,7 @@ OLDEST_MINOR = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterHost:
-    """The Python interpreters and folders of our own programs in a sandbox."""
+    """The Python interpreters and folders for our own programs in a sandbox."""
 
     python: Path
     own_python: Path

@@ -54,7 +54,7 @@ class CodexReader:
 
     @property
     def is_done(self) -> bool:
-        """It said that its turn is over, and stays for seconds to report to hosts of its own; or it never will be."""
+        """Whether its turn is over, while Codex still reports to its own hosts, or can never end."""
         return self._end is not None or self._waits >= MOST_WAITS
 
     @property
@@ -227,7 +227,7 @@ class Codex:
         argv += ["-"] if place.conversation is None else ["resume", place.conversation, "-"]
         model = self.gateway_settings(place.gateway)
         provider = model.home.get(CONFIG, b"").decode()
-        # It offers the search to every model, and the gateway refuses what is not granted.
+        # Codex offers web search to every model, and the gateway refuses it unless granted.
         has_no_search = place.gateway is not None and not {*place.gateway.grants} & {*SEARCH}
         home = {CONFIG: _settings(task.system_prompt, rules, provider=provider, has_no_search=has_no_search)}
         if forbidden := "".join(_forbidden(rules.deny)):
@@ -238,7 +238,7 @@ class Codex:
         )
 
     def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
-        """Describe the gateway as a provider; Codex tries WebSocket first, unless it is told that there is none."""
+        """Describe the gateway as a provider, without WebSockets, which Codex would try first."""
         if access is None:
             return NO_SETTINGS
         url = f"{access.url_of('openai')}/v1"
@@ -258,7 +258,7 @@ def _settings(system_prompt: str, rules: ToolRules, *, provider: str = "", has_n
         parts.append(NO_SEARCH)
     if system_prompt.strip():
         parts.append(f"developer_instructions = {_text(system_prompt)}\n")
-    parts[:0] = [provider.partition(TABLE)[0]]  # the key of the file's top comes before all tables
+    parts[:0] = [provider.partition(TABLE)[0]]  # top-level keys must come before all tables
     parts.append("".join(provider.partition(TABLE)[1:]))
     parts.append(TABLES)
     if named & set(SHELL):
@@ -267,7 +267,7 @@ def _settings(system_prompt: str, rules: ToolRules, *, provider: str = "", has_n
 
 
 def _assert_held(rules: ToolRules) -> None:
-    """Refuse what Codex has no way to keep to: it can forbid commands by their first words, and little else."""
+    """Refuse rules that Codex cannot enforce: it can forbid commands by their first words, and little else."""
     for rule in rules.allow or ():
         raise unheld("codex", rule, "it has no list of tools that may be used", f"use `deny`, {INSTEAD}")
     if rules.denies_all:
@@ -279,7 +279,7 @@ def _assert_held(rules: ToolRules) -> None:
 
 
 def _forbidden(deny: Iterable[ToolRule]) -> Iterator[str]:
-    """Write rules for commands; Codex looks at the first words of each command of a line."""
+    """Write rules for commands; Codex checks the first words of each command in a line."""
     for rule in deny:
         if rule.tool in SHELL and rule.glob is not None:
             words = json.dumps(_split_glob(rule, rule.glob))
@@ -295,5 +295,5 @@ def _split_glob(rule: ToolRule, glob: str) -> list[str]:
 
 
 def _text(words: str) -> str:
-    """Quote a text for TOML, like JSON but for one character."""
+    """Quote a text for TOML, which differs from JSON in one character."""
     return json.dumps(words, ensure_ascii=False).replace("\x7f", "\\u007f")

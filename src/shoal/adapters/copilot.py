@@ -157,7 +157,7 @@ _STEM = re.compile(r"[\w./+-]+(?: [\w./+-]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Copilot:
-    """Run `copilot` for one turn; nobody can approve, so what no rule forbids is allowed."""
+    """Run `copilot` for one turn; nobody can approve anything, so everything that no rule forbids is allowed."""
 
     name: str = "copilot"
     default_network: Network = Network.GATEWAY
@@ -174,7 +174,7 @@ class Copilot:
         )
 
     def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
-        """Name the address and the token of the user's own model; GitHub's are not asked through the gateway."""
+        """Set the address and the token of the user's own model; the gateway does not pass requests to GitHub's."""
         if access is None:
             return NO_SETTINGS
         is_anthropic = access.formats.get("copilot") == "anthropic"
@@ -242,4 +242,4 @@ def _command(rule: ToolRule, glob: str) -> str:
 def _path(rule: ToolRule, glob: str, workspace: Path) -> str:
     if ANY in glob or "," in glob or ")" in glob:
         raise unheld("copilot", rule, "it knows files by their whole names", "name each file, or use `writable`")
-    return str(workspace / glob)  # a relative one would be a file of that name in any folder
+    return str(workspace / glob)  # a relative path would match a file of that name in any folder

@@ -1,4 +1,4 @@
-"""Parse a client's lines as events, by key and without trusting them, and explain its failure in one line."""
+"""Parse a client's lines as untrusted events, and explain its failure in one line."""
 
 import json
 import re
@@ -73,7 +73,7 @@ class Calls:
     _tools: dict[str, str] = field(default_factory=dict)
 
     def begin(self, call: str, tool: str) -> None:
-        """Remember which tool *call* is of."""
+        """Remember which tool a *call* belongs to."""
         if len(self._tools) < MOST:
             self._tools[call[:MAX_NAME_CHARS]] = tool[:MAX_NAME_CHARS]
 
@@ -125,7 +125,7 @@ def _code(value: object) -> str:
 
 
 def describe_unfinished(*reasons: str) -> str:
-    """Say that it did not finish, with the first non-empty message in *told*."""
+    """Return that it did not finish, with the first non-empty message in *told*."""
     reason = next((text for text in reasons if text.strip()), "")
     return f"it ended before it was done: {reason}" if reason else "it ended before it was done, and did not say why"
 

@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def module(order: dict[str, Any]) -> types.ModuleType:
-    """Import the function's module; one that is no part of a package is made from its source."""
+    """Import the function's module, or make it from its source if it belongs to no package."""
     if order["source"] is None:
         return importlib.import_module(order["module"])
     made = types.ModuleType(NAME)

@@ -1,4 +1,4 @@
-"""How clients are led to the gateway: an address and a token in the variables that each of them reads."""
+"""How clients are pointed at the gateway: an address and a token in the variables that each of them reads."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from shoal.model.gateway import GatewayAccess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """What leads a client to the gateway: variables, and files in its private home."""
+    """What points a client at the gateway: variables, and files in its private home."""
 
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     home: Mapping[str, bytes] = field(default_factory=dict, repr=False)
@@ -21,14 +21,14 @@ NO_SETTINGS = GatewaySettings()
 
 @runtime_checkable
 class UsesGateway(Protocol):
-    """An adapter whose client can be led to the gateway."""
+    """An adapter whose client can be pointed at the gateway."""
 
     def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
         """Return what leads the client there; nothing without *access*."""
 
 
 def usual_settings(access: GatewayAccess | None) -> GatewaySettings:
-    """Set the variables that most programs read, for every model that there is."""
+    """Set the variables that most programs read, for every available model."""
     return NO_SETTINGS if access is None else GatewaySettings(env=dict(_usual(access)))
 
 
@@ -63,7 +63,7 @@ def assert_provider(client: str, model: str | None, access: GatewayAccess | None
 
 
 def anthropic_variables(access: GatewayAccess) -> Iterator[tuple[str, str]]:
-    """Yield the variables of Anthropic's own clients; ours is sent in the same header as the user's credential."""
+    """Yield the variables of Anthropic's own clients; our token is sent in the same header as the user's credential."""
     yield "ANTHROPIC_BASE_URL", access.url_of("anthropic")
     is_bearer = "anthropic" in access.bearers
     yield "ANTHROPIC_AUTH_TOKEN" if is_bearer else "ANTHROPIC_API_KEY", access.token

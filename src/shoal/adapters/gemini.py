@@ -48,7 +48,7 @@ class GeminiReader:
         return plain(line)
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Trust its result only; without one it did not finish."""
+        """Trust only its result; without one it did not finish."""
         if IGNORED_RULES in errors:
             return "its tool rules were not all taken: " + errors[errors.index(IGNORED_RULES) :].strip()
         if self.is_done:
@@ -124,7 +124,7 @@ LONGEST = 2048
 
 
 def policy(permitted: Permissions, workspace: Path) -> str:
-    """Write the rules; nothing where all is allowed. Raises `Unavailable` for one that it could not hold."""
+    """Write the rules, if any; raise `Unavailable` for one that Gemini cannot enforce."""
     blocks: list[str] = []
     if permitted.allowed_tools is not None:
         blocks.append(_block(ANY, "deny", NOT_LISTED, message="not listed"))
@@ -157,7 +157,7 @@ def _globs(tool: str, glob: str, workspace: Path) -> Iterator[str]:
 
 
 def _pattern(key: str, glob: str) -> str:
-    """Say it over the arguments as the client writes them: JSON, each of them between two NULs."""
+    """Write the pattern for arguments as the client formats them: JSON, each between two NULs."""
     return rf'{NUL}"{key}":"{expression(glob, ANYTHING)}"{NUL}'
 
 
@@ -170,7 +170,7 @@ def _block(tool: str, decision: str, priority: int, *, message: str, pattern: st
 
 
 def _quote_toml(text: str) -> str:
-    """Quote a text for TOML: like JSON, but for surrogates and one character."""
+    """Quote a text for TOML, which differs from JSON in surrogates and one character."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
 
 
@@ -179,7 +179,7 @@ CLIENT = Client(
     program="gemini",
     install="npm install -g @google/gemini-cli",
     login=LOGIN,
-    oldest=(0, 61, 0),  # how a policy's patterns see a call is known of no older one
+    oldest=(0, 61, 0),  # for older versions, it is unknown how policy patterns match a call
     keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     settings=(
         "GEMINI_MODEL",
@@ -207,14 +207,14 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Gemini:
-    """Run `gemini` for one turn; its own settings are the user's, for they say how he logs in."""
+    """Run `gemini` for one turn, with the user's settings, which have the kind of login."""
 
     name: str = "gemini"
     default_network: Network = Network.GATEWAY
     client: Client = CLIENT
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Pass the prompt on stdin; nobody can approve, so what no rule forbids is allowed."""
+        """Pass the prompt on stdin; nobody can approve anything, so everything that no rule forbids is allowed."""
         model = self.gateway_settings(place.gateway)
         return Invocation(
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task), *task.agent.args),
@@ -224,7 +224,7 @@ class Gemini:
         )
 
     def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
-        """Name the address and the token, and choose the login by a key."""
+        """Set the address and the token, and choose login by key."""
         if access is None:
             return NO_SETTINGS
         env = {"GEMINI_API_KEY": access.token, "GOOGLE_GEMINI_BASE_URL": access.url_of("gemini")}

@@ -38,17 +38,17 @@ MOST_CHARS = 2**16
 
 
 class GooseReader:
-    """Reads `stream-json`, in which a message comes in pieces of a word each."""
+    """Reads `stream-json`, in which a message arrives word by word."""
 
     def __init__(self) -> None:
         self._is_done = False
         self._has_begun = False
         self._failure: str | None = None
         self._text = ""
-        self._own_words = ""  # what it said last itself, if the model said nothing after it
+        self._own_words = ""  # goose's own last message, unless the model said something after it
         self._tools: dict[str, str] = {}
         self._spent: dict[str, float] = {}
-        self._aside = ""  # the end of what it said that is no event: why it could not even begin
+        self._aside = ""  # the end of its output outside events: why it could not even start
 
     @property
     def is_done(self) -> bool:
@@ -87,7 +87,7 @@ class GooseReader:
                 return [*self._flush_text(), *plain(line)]
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Look at its last message: after a fatal error goose reports it, completes and exits 0."""
+        """Check its last message: goose reports a fatal error there, then completes and exits with 0."""
         why = (
             (self._failure or self._own_words)
             if self._is_done
@@ -113,7 +113,7 @@ class GooseReader:
         """Collect pieces of the model's text, and emit whole lines."""
         self._own_words = ""
         whole, newline, self._text = (self._text + text).rpartition("\n")
-        if len(self._text) > MOST_CHARS:  # it may never end its line
+        if len(self._text) > MOST_CHARS:  # the line may never end
             whole, newline, self._text = f"{whole}{newline}{self._text}", "\n", ""
         if newline:
             yield Activity(act=Act.SAID, text=whole)
@@ -197,7 +197,7 @@ CLIENT = Client(
 QUIET = {
     "GOOSE_DISABLE_KEYRING": "1",
     "GOOSE_TELEMETRY_ENABLED": "false",
-    "GOOSE_DISABLE_SESSION_NAMING": "true",  # it would ask the model for a title, and not count that
+    "GOOSE_DISABLE_SESSION_NAMING": "true",  # it would ask the model for a title, and not count the tokens
 }
 PROVIDERS = {
     "openai": ("OPENAI_HOST", "OPENAI_API_KEY"),
@@ -236,7 +236,7 @@ class Goose:
         argv = [*(spec.command or (CLIENT.program,)), "run", "--name", SESSION, "--quiet"]
         argv += ["--resume"] if place.conversation is not None else []
         argv += ["--output-format", "stream-json", "--with-builtin", "developer"]
-        # with rules it has only the tools that we know: one that is not listed would end it
+        # with rules it gets only the tools that we know: using an unlisted one would end it
         argv += [*(("--no-profile",) if rules else ()), *(("--model", spec.model) if spec.model else ())]
         argv += [*_persona(task.system_prompt), *spec.args, "--instructions", "-"]
         env = {**QUIET, "GOOSE_MODE": "approve" if rules else "auto"}
@@ -247,7 +247,7 @@ class Goose:
         return Invocation(argv=tuple(argv), stdin=task.prompt.encode(), env=env, home=home)
 
     def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
-        """Name an address and a token for each provider; the user's settings choose one."""
+        """Set an address and a token for each provider; the user's settings choose one."""
         if access is None:
             return NO_SETTINGS
         env: dict[str, str] = {}
@@ -274,7 +274,7 @@ def _persona(words: str) -> tuple[str, ...]:
 
 
 def _permissions(rules: ToolRules) -> bytes:
-    """Write which of its tools it may use; YAML reads JSON."""
+    """Write which of its tools it may use, as JSON, which is valid YAML."""
     denied = set(TOOLS) if rules.denies_all else _own(rules.deny)
     allowed = set(TOOLS) if rules.allow is None else _own(rules.allow)
     lists = {

@@ -33,7 +33,7 @@ class SessionPaths:
 
     @property
     def system_prompt_file(self) -> Path:
-        """The persona's words, with the hint of seed 001; there, and maybe empty."""
+        """The persona's system prompt, with the hint of seed 001; the file always exists, but may be empty."""
         return self.inputs / "system_prompt.md"
 
 

@@ -1,4 +1,4 @@
-"""opencode, driven without a terminal: the prompt on stdin, persona and rules in a configuration of its own."""
+"""opencode without a terminal: the prompt on stdin, persona and rules in its own configuration."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ RULE = "specified a rule which prevents you"
 
 @dataclass(slots=True)
 class OpencodeReader:
-    """Reads one session; it has no event for its end, so the reason of its last step has to do."""
+    """Reads one session; it has no event for its end, so the reason of its last step is used."""
 
     session: str | None = None
     is_done: bool = False
@@ -54,7 +54,7 @@ class OpencodeReader:
         return list(self._event(kind, record))
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Believe the reason of its last step, where no error came after it."""
+        """Trust the reason of its last step, unless an error came after it."""
         if self._error is not None:
             return explain_failure(self._error, LOGIN)
         if self._reason is None:
@@ -137,7 +137,7 @@ CLIENT = Client(
     knows=("model", "temperature", "system prompt", "tool rules", "usage", "cost", "denials", "session"),
     upstreams=("anthropic", "openai", "gemini", "openrouter", "deepseek", "groq", "mistral", "xai"),
     settings_files=(".config/opencode/opencode.json", ".config/opencode/opencode.jsonc"),
-    needs_login=False,  # it has models that ask for none
+    needs_login=False,  # it has models that need none
 )
 ENVIRONMENT = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1"}
 CONFIG = "OPENCODE_CONFIG_CONTENT"
@@ -206,7 +206,7 @@ def _providers(access: GatewayAccess) -> Iterator[tuple[str, Mapping[str, object
 def _arguments(task: ResolvedTask, place: SessionPaths) -> Iterator[str]:
     yield from ("run", "--format", "json")
     if place.conversation is None:
-        yield f"--title={task.name}"  # without one it asks a model for it, and does not tell what that took
+        yield f"--title={task.name}"  # without a title it asks a model for one, and does not report those tokens
     else:
         yield from ("--session", place.conversation)
     if task.agent.model:
@@ -214,7 +214,7 @@ def _arguments(task: ResolvedTask, place: SessionPaths) -> Iterator[str]:
 
 
 def permission(rules: ToolRules) -> Mapping[str, object]:
-    """Write the rules as opencode has them: of those that fit, the last one decides."""
+    """Write the rules in opencode's order: the last one that matches decides."""
     if rules.denies_all:
         return {ANY: "deny"}
     usual = "allow" if rules.allow is None else "deny"

@@ -53,12 +53,12 @@ class Brought:
         return self.made.client
 
     def invocation(self, task: ResolvedTask, place: SessionPaths) -> Invocation:
-        """Ask it for the command."""
+        """Ask the adapter for the command."""
         with blaming(self.name, self.package):
             return self.made.invocation(task, place)
 
     def reader(self) -> Reader | None:
-        """Ask it for a reader."""
+        """Ask the adapter for a reader."""
         with blaming(self.name, self.package):
             return self.made.reader()
 

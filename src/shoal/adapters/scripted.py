@@ -36,7 +36,7 @@ class ScriptReader:
         self.is_between_turns = False
 
     def verdict(self, exit_code: int | None, errors: str) -> str | None:
-        """Judge it by its exit code."""
+        """Judge the script by its exit code."""
         if exit_code == 0:
             return None
         said = last_line(errors)
@@ -67,7 +67,7 @@ class Scripted:
         """Return no reader: its output is plain text."""
 
     def takes_messages(self, task: ResolvedTask) -> bool:
-        """Take one for each `receive` of the script."""
+        """Accept one message for each `receive` of the script."""
         return any("receive" in action for action in json.loads(task.agent.script or "[]"))
 
     def message(self, text: str) -> bytes:

@@ -20,7 +20,7 @@ class Failed(Exception):
 
 
 class Denied(Exception):
-    """A rule speaks against an action: the agent ends with 1, whatever may be ignored."""
+    """A rule forbids an action: the agent ends with 1, even with `ignore_failure`."""
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def do(action: dict[str, object], rules: "Rules") -> None:
 
 
 class Rules:
-    """Which tools may be used: deny first, then what is listed; without a list, all the rest."""
+    """Which tools may be used: denials first, then the listed ones; without a list, all others."""
 
     def __init__(self, file: "str | None") -> None:
         self.deny: list[str] = []
@@ -97,7 +97,7 @@ def covers(rule: str, tool: str, argument: str) -> bool:
 
 
 def fits(glob: str, text: str) -> bool:
-    """Match, where `*` stands for anything and nothing else does."""
+    """Match a text; only `*` is special, and stands for anything."""
     first, *rest = glob.split("*")
     if not rest:
         return glob == text
@@ -140,7 +140,7 @@ def run(argv: list[str]) -> None:
 
 
 def say(text: str) -> None:
-    """Write a line at once, so that it stands before what the next command writes."""
+    """Write a line at once, so that it comes before the output of the next command."""
     sys.stdout.buffer.write(f"{text}\n".encode())
     sys.stdout.buffer.flush()
 

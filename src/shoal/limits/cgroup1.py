@@ -9,7 +9,7 @@ from shoal.limits.group import Counter, Dialect, Setting
 from shoal.model.limits import ResourceLimits
 
 PERIOD_US = 100_000
-SHARES = 1024  # the weight of one ordinary process outside of any group
+SHARES = 1024  # the weight of an ordinary process outside any group
 
 
 def cgroup1(hierarchies: Hierarchies, files: Files, fleet_limits: ResourceLimits | None = None) -> Cgroups | None:
@@ -19,7 +19,7 @@ def cgroup1(hierarchies: Hierarchies, files: Files, fleet_limits: ResourceLimits
 
 
 async def build(host: LimitsHost, fleet: ResourceLimits | None) -> Cgroups | None:
-    """Return the enforcer for this host, or `None` where it does not work."""
+    """Return the enforcer for this host, or `None` if it does not work."""
     return cgroup1(host.hierarchies, host.files, fleet)
 
 
@@ -30,15 +30,15 @@ def _limits(limits: ResourceLimits) -> tuple[Setting, ...]:
 def _memory(most: int | None) -> Iterator[Setting]:
     if most is not None:
         yield Setting(controller="memory", file="memory.limit_in_bytes", value=str(most))
-        # With swap. It may not be less than the limit without, so it comes second.
+        # Memory with swap. It must not be below the limit without swap, so it is set second.
         yield Setting(controller="memory", file="memory.memsw.limit_in_bytes", value=str(most), optional=True)
         yield Setting(controller="memory", file="memory.oom_control", value="0")
 
 
 def _cpu(percent: float | None) -> Iterator[Setting]:
-    """Spell a quota; without one the kernel's own default is a fair share among the fleet."""
+    """Format a quota; without one the kernel's default gives the fleet fair shares."""
     if percent is not None:
-        # Version 1 refuses a quota above that of a group further up, and then it is that one which binds.
+        # Version 1 refuses a quota above that of an ancestor, whose own quota then applies.
         value = str(int(percent * PERIOD_US / 100))
         yield Setting(controller="cpu", file="cpu.cfs_quota_us", value=value, optional=True)
 
@@ -55,11 +55,11 @@ DIALECT = Dialect(
     limits=_limits,
     fleet=(
         Setting(controller="memory", file="memory.use_hierarchy", value="1", optional=True),
-        # Our own group's processes weigh as much each as a whole group: the fleet counts as one on every core.
+        # Each process of our own group weighs as much as a whole group: the fleet counts as one on every core.
         Setting(controller="cpu", file="cpu.shares", value=str(SHARES * (os.cpu_count() or 1))),
     ),
     ending=(
-        Setting(controller="pids", file="pids.max", value="0"),  # then no fork can outrun the signals
+        Setting(controller="pids", file="pids.max", value="0"),  # so that no fork can outrun the signals
         Setting(controller="cpu", file="cpu.cfs_quota_us", value="-1"),  # a throttled process dies slowly
     ),
     freeze=Setting(controller="freezer", file="freezer.state", value="FROZEN"),

@@ -20,7 +20,7 @@ def cgroup2(hierarchies: Hierarchies, files: Files, fleet_limits: ResourceLimits
 
 
 async def build(host: LimitsHost, fleet: ResourceLimits | None) -> Cgroups | None:
-    """Return the enforcer for this host, or `None` where it does not work."""
+    """Return the enforcer for this host, or `None` if it does not work."""
     return cgroup2(host.hierarchies, host.files, fleet)
 
 

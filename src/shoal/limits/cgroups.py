@@ -21,7 +21,7 @@ NAME = re.compile(r"shoal-(?:([0-9a-f]{8})-)?(\d+)-(\d+)-(\d+)-[0-9a-f]{4}")
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All groups of one coordinator; its name has the boot, pid namespace, pid and start time, and so is unique."""
+    """All groups of one coordinator; the boot, pid namespace, pid and start time make its name unique."""
 
     boot: str
     namespace: int
@@ -53,7 +53,7 @@ def is_orphan(name: str) -> bool:
 
 
 def is_left_on_disk(name: str) -> bool:
-    """Return whether a folder that is named after a fleet is of a dead coordinator, or from before the last boot."""
+    """Return whether a fleet's folder belongs to a dead coordinator, or is from before the last boot."""
     found = NAME.fullmatch(name)
     return found is not None and (found[1] not in (None, _boot()) or is_orphan(name))
 
@@ -70,7 +70,7 @@ def start_ticks(pid: int) -> int | None:
 def _boot() -> str:
     try:
         return BOOT.read_text()[:8]
-    except OSError:  # /proc is not all there: then boots are not told apart
+    except OSError:  # /proc is incomplete: boots cannot be told apart
         return "0" * 8
 
 
@@ -107,7 +107,7 @@ class Cgroups:
 
     @property
     def can_freeze(self) -> bool:
-        """Say whether groups can be frozen."""
+        """Return whether groups can be frozen."""
         return self._dialect.freeze.controller in self._places
 
     @property
@@ -179,7 +179,7 @@ class Cgroups:
         return idle.pop().reuse_as(name) if idle else None
 
     def _make_group(self, name: str, limits: ResourceLimits) -> KernelGroup:
-        # not by its name alone: a group that served this agent before may serve another one now
+        # not by its name alone: a group that this agent used may belong to another one now
         group = self._at(self._fleet, f"{name}-{next(self._made)}", name)
         try:
             for place in group.places:

@@ -21,7 +21,7 @@ class LimitsModule(Protocol):
     """What the module of a kind defines."""
 
     async def build(self, host: LimitsHost, fleet: ResourceLimits | None) -> Enforcer | None:
-        """Return the enforcer after a trial, or `None` where it does not work; *fleet* limits all agents together."""
+        """Return the enforcer after a trial, or `None` if it does not work; *fleet* limits all agents together."""
 
 
 async def choose(name: str = "auto", fleet: ResourceLimits | None = None, host: LimitsHost | None = None) -> Enforcer:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ENTRY_BYTES = 512  # a name and its inode, which st_blocks leaves out
-# What a file takes at least beside its name: inodes are few too, and an exact disk has one for each block.
+# The least that a file takes besides its name: inodes are limited too, and an exact disk has one per block.
 FILE_BYTES = 7 * 512
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -68,7 +68,7 @@ class _Folder:
 
 
 def walk(root: Path, tally: SizeCounter) -> Iterator[None]:
-    """Count all below *root* on its own file system, and pause after each entry."""
+    """Count everything below *root* on its file system, and pause after each entry."""
     with contextlib.closing(_Descent(root, tally)) as descent:
         yield from descent.steps()
 

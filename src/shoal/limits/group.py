@@ -153,7 +153,7 @@ class KernelGroup:
         """Let what was frozen run again."""
         if self._is_frozen:
             self._is_frozen = False
-            with contextlib.suppress(FileNotFoundError):  # the group is gone, and so are they
+            with contextlib.suppress(FileNotFoundError):  # the group and its processes are gone
                 self.write(self._dialect.thaw)
 
     def kill(self) -> None:

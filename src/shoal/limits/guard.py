@@ -24,16 +24,16 @@ class Guard:
     async def watch(self, namespace: Namespace) -> None:
         """End *namespace* when we die; one that has ended is dropped automatically."""
         if (began := namespace.began()) is not None:
-            with contextlib.suppress(BrokenPipeError):  # the guard was killed: namespaces still die with us
+            with contextlib.suppress(BrokenPipeError):  # the guard was killed: namespaces still end with us
                 await self._process.write(f"{namespace.pid} {began}\n".encode())
 
 
 @contextlib.asynccontextmanager
 async def open_guard(enforcer: Enforcer | None) -> AsyncIterator[Guard]:
-    """Run a guard until leaving; it also ends the processes in the control groups of *enforcer*."""
+    """Run a guard until the block ends; it also ends the processes in the control groups of *enforcer*."""
     folders = () if enforcer is None else enforcer.folders
     argv = (sys.executable, "-I", "-S", str(WATCHER), str(os.getpid()), *map(str, folders))
-    # Its input ends with us: the kernel closes our end of it, however we go.
+    # Its input ends when we do: the kernel closes our end, however we end.
     command = Command(argv=argv, cwd=Path("/"), stdin=OpenInput())
     async with proc.open_process(command, sink=lambda _stream, _data: None, grace=0.0) as process:
         yield Guard(process, has_groups=bool(folders))

@@ -32,7 +32,7 @@ class LimitGroup(Protocol):
 
     @property
     def name(self) -> str:
-        """The name it was asked for with."""
+        """The name that was asked for."""
 
     def wrap(self, command: Command) -> Command:
         """Make *command* join the group before it does anything else.

@@ -28,7 +28,7 @@ class ProcessInfo:
 
 
 def list_descendants(roots: Iterable[int]) -> Iterator[ProcessInfo]:
-    """Yield *roots* and all below them, a process before its children."""
+    """Yield *roots* and all their descendants, a process before its children."""
     rest = list(roots)
     while rest:
         pid = rest.pop()
@@ -68,7 +68,7 @@ TELL = """echo $$ >> "$1" || exit 125
 [ "$2" = - ] || ulimit -p "$2" 2>/dev/null || ulimit -u "$2" || exit 125
 shift 2; exec "$@\""""
 
-SLACK = 4  # the cap is one for the whole user, so it leaves room for other agents
+SLACK = 4  # the cap is for the whole user, so it leaves room for other agents
 LEAST_ROOM = 4096  # a process at the cap would keep the others from forking too
 GAPS = (
     "memory is polled: an agent can exceed its limit between two polls",
@@ -148,11 +148,11 @@ class PolledGroup:
         return tuple(process.pid for process in list_descendants(self._roots()))
 
     def freeze(self) -> None:
-        """Refuse: processes that were stopped by signals could be started again by others of the agent's."""
+        """Refuse: the agent's other processes could continue those that a signal stopped."""
         raise OSError(errno.ENOTSUP, "there is no freezer")
 
     def thaw(self) -> None:
-        """Have nobody to thaw."""
+        """Do nothing: no process can be frozen."""
 
     def end_rest(self) -> None:
         """Do nothing: the process's watcher ends the rest."""
@@ -188,7 +188,7 @@ class PolledGroup:
         most = self._limits.memory_bytes
         used = sum(process.resident_bytes for process in now)
         if most is not None and used > most:
-            # Shared pages were counted once for each process: divided, which is dear, only when it matters.
+            # Shared pages were counted once per process; the exact count is expensive, so only when it matters.
             used = sum(proportional_bytes(process.pid) for process in now)
             if used > most:
                 self._breach = self._breach or "memory"

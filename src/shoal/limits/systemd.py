@@ -22,7 +22,7 @@ TRIAL_SECONDS = 10.0
 FLAGS = ("--user", "--scope", "--quiet", "--collect")
 FILES = {"memory": "memory.max", "cpu": "cpu.max", "pids": "pids.max"}
 
-# $1 is the mount of the hierarchy, the others are files: say where we are, and what is set there.
+# $1 is the mount of the hierarchy, the others are files: print our group, and the values set there.
 TELL = """read -r own < /proc/self/cgroup; own=$1${own##*::}; echo "$own"; shift
 for file; do read -r value 2>/dev/null < "$own/$file" && echo "$value" || echo -; done"""
 
@@ -69,7 +69,7 @@ class Systemd:
 
 
 class SystemdScope(KernelGroup):
-    """A scope; its counters are gone with it, so the last look at them is kept."""
+    """A scope; its counters disappear with it, so the last reading is kept."""
 
     def __init__(self, name: str, limits: ResourceLimits, folder: Path, files: Files) -> None:
         super().__init__(name, dict.fromkeys(HELD, folder), DIALECT, files)
@@ -78,11 +78,11 @@ class SystemdScope(KernelGroup):
         self._usage = ResourceUsage()
 
     def wrap(self, command: Command) -> Command:
-        """Make *command* the scope's."""
+        """Make *command* the command of the scope."""
         return replace(command, argv=(*self._start, *command.argv), env={**command.env, **_bus()})
 
     def breach(self) -> str | None:
-        """Return the limit that was seen to be reached."""
+        """Return the limit that was observed to be reached."""
         self._breach = self._breach or super().breach()
         return self._breach
 
@@ -99,7 +99,7 @@ def run(unit: str) -> tuple[str, ...]:
 
 
 def properties(limits: ResourceLimits) -> Iterator[str]:
-    """Spell limits for systemd."""
+    """Format limits for systemd."""
     if limits.memory_bytes is not None:
         yield from ("-p", f"MemoryMax={limits.memory_bytes}", "-p", "MemorySwapMax=0")
     if limits.pids is not None:
@@ -117,7 +117,7 @@ def trial(mount: Path | None) -> Command | None:
 
 
 async def build(host: LimitsHost, _fleet: ResourceLimits | None) -> Systemd | None:
-    """Return the enforcer for this host after a trial, or `None` where it does not work."""
+    """Return the enforcer for this host after a trial, or `None` if it does not work."""
     command = trial(host.hierarchies.mount)
     if command is None:
         return None

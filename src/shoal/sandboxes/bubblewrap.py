@@ -1,4 +1,4 @@
-"""The sandbox of namespaces: bubblewrap with one frozen set of flags, checked from inside before the agent starts."""
+"""The sandbox with namespaces: bubblewrap with a fixed set of flags, checked from inside before the agent starts."""
 
 import re
 from collections.abc import Iterable, Mapping, Set
@@ -191,7 +191,7 @@ class Bubblewrap:
         return (LOOPBACK, *abstract, *((DEVICES,) if self.root.shares_devices else ()), *counts)
 
     def wrap(self, command: Command, policy: Policy) -> Command:
-        """Put *command* into the sandbox; raise `BadInput` where the policy contradicts itself."""
+        """Put *command* into the sandbox; raise `BadInput` if the policy contradicts itself."""
         outside = (*self._shares(), *self._scope(policy), *self._layers(policy))
         argv = (*outside, *self._bwrap(command, policy))
         return Command(argv=argv, cwd=OUTSIDE_CWD, env=OUTSIDE_ENV, stdin=command.stdin)
@@ -218,7 +218,7 @@ class Bubblewrap:
         )
 
     def _shares(self) -> tuple[str, ...]:
-        """Lower the limits before the namespace is made, which inherits them from its creator."""
+        """Lower the limits before the namespace is created, because it inherits them from its creator."""
         if self.prlimit is None:
             return ()
         return (str(self.prlimit), *(f"--{name}={most}:{most}" for name, most in user_shares().items()))
@@ -245,7 +245,7 @@ def _options(layers: Layers) -> str:
 
 
 def _escape_overlay_path(path: Path) -> str:
-    """Escape what overlayfs takes for a separator, and the quotes that mount(8) takes out."""
+    """Escape the separators of overlayfs, and the quotes that mount(8) removes."""
     return "".join(f"\\{char}" if char in '\\,:"' else char for char in str(path))
 
 
@@ -268,7 +268,7 @@ def trials(host: SandboxHost) -> Mapping[str, Command]:
 
 
 def build(host: SandboxHost) -> Bubblewrap:
-    """Build it from what was found; raise `Unavailable` where it does not work."""
+    """Build it from the inspected host; raise `Unavailable` if it does not work."""
     if host.bwrap is None:
         raise Unavailable("the bubblewrap sandbox", "`bwrap` is not on PATH", NO_BWRAP)
     host.require_filters("bubblewrap")

@@ -47,7 +47,7 @@ class HostRoot:
 
     *texts* are the small files among *etc*: a copy of a file costs a sandbox nothing, a mount 0.3 ms.
     *devices* are shown in place of the host's own nodes of the same names; *shares_devices* says that an agent could
-    change those. *closed* are files of the kernel that only their owner may read, and so nobody in a sandbox.
+    change those. *closed* are files of the kernel that only their owner, and so nobody in a sandbox, may read.
     """
 
     links: tuple[Link, ...]
@@ -134,7 +134,7 @@ def host_root(top: Path) -> HostRoot:
     etc, usr = top / "etc", (top / "usr").resolve()
     root = [path for path in (top / name.lstrip("/") for name in ROOT_FOLDERS) if path.exists()]
     named = [path for path in (*(etc / name for name in ETC), *sorted(etc.glob(ETC_PATTERN))) if path.exists()]
-    # A link to what every sandbox has anyway stays a link; any other is followed, and its target is shown.
+    # A link into what every sandbox shows stays a link; any other is followed, and its target is shown.
     linked = [path for path in named if path.is_symlink() and path.resolve().is_relative_to(usr)]
     shown = tuple(path for path in named if path not in linked)
     return HostRoot(

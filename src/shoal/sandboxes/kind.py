@@ -30,7 +30,7 @@ class RootLayers(Layers):
 # The kernel counts these for each user, in all sandboxes together: an agent is refused more before the user is.
 MAX_USER_SHARE = {"sigpending": 8_192, "msgqueue": 409_600}
 RESOURCES = {"sigpending": resource.RLIMIT_SIGPENDING, "msgqueue": resource.RLIMIT_MSGQUEUE}
-# What no sandbox keeps apart; `shoal doctor` lists it below each.
+# What no sandbox separates; `shoal doctor` lists it below each.
 SHARED_KERNEL = (
     "counts per user are shared with your own programs: inotify instances and watches, epoll watches, pipe buffers, "
     "locked memory, open files on their way through sockets",
@@ -88,7 +88,7 @@ class Sandbox(Protocol):
 
 
 def ready_line(token: str) -> bytes:
-    """Return the line that a sandbox prints on stderr, before anything else, once it was checked from inside."""
+    """Return the line that a sandbox prints on stderr first, once it has been checked from inside."""
     return f"shoal-wall-ok {token}\n".encode()
 
 
@@ -103,7 +103,7 @@ def nul_separated(words: tuple[str | Path, ...]) -> bytes:
         encoded = os.fsencode(f"{whole}\0")
     except UnicodeEncodeError as error:
         raise BadInput(f"no path, variable or argument can contain half a surrogate pair: {error}") from None
-    # If exec refused it, the sandbox would seem unavailable, and nobody should be advised to do without.
+    # If exec refused it, the sandbox would seem unavailable, and users would be advised to do without it.
     if len(whole) > MAX_ARGUMENT_BYTES // 4 and (size := max(map(_size, texts))) > MAX_ARGUMENT_BYTES:
         raise BadInput(f"a variable or argument of {size} bytes is too long for the kernel; pass a file instead")
     return encoded if texts else b""

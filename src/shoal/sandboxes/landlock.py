@@ -1,4 +1,4 @@
-"""The sandbox without namespaces, for hosts that refuse them: Landlock, seccomp, and a launcher that ends all."""
+"""The sandbox without namespaces, for hosts that refuse them: Landlock, seccomp, and a launcher."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ SCOPE_ABI = 6
 ALSO_READ = (Path("/proc"), Path("/etc/passwd"), Path("/etc/group"))
 DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "random", "urandom"))
 
-# Git dies of a system-wide file that exists and cannot be read.
+# Git fails if its system-wide configuration exists but cannot be read.
 WITHOUT_SYSTEM = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1"}
 
 GAPS = (
@@ -88,7 +88,7 @@ def _assert_hidden(policy: Policy, shown: tuple[Path, ...]) -> None:
 
 
 def trials(host: SandboxHost) -> Mapping[str, Command]:
-    """Ask the kernel for its version of Landlock, and try the oldest that will do."""
+    """Ask the kernel for its version of Landlock, and try the oldest sufficient one."""
     abi = {"abi": Command(argv=(*launcher_argv(host), "abi"), cwd=OUTSIDE_CWD, env=OUTSIDE_ENV)}
     if host.filters is None:
         return abi
@@ -97,7 +97,7 @@ def trials(host: SandboxHost) -> Mapping[str, Command]:
 
 
 def build(host: SandboxHost) -> Landlock:
-    """Build it from what was found; raise `Unavailable` where it does not work."""
+    """Build it from the inspected host; raise `Unavailable` if it does not work."""
     filters = host.require_filters("landlock")
     trial = host.tried.get("abi")
     if trial and trial.code:

@@ -104,7 +104,7 @@ def keep(order: LaunchOrder, info: int, filter_fd: int | None, command: list[str
     """Run as the keeper: start the reaper, forward TERM to it, and end as it ends."""
     program = contents(filter_fd) if filter_fd is not None else None
     for number in WATCHED:
-        signal.signal(number, signal.SIG_DFL)  # under nohup a hang-up is ignored, and would never be seen
+        signal.signal(number, signal.SIG_DFL)  # nohup ignores hang-ups, so they would never be seen
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     must(libc.prctl(SUBREAPER, 1, 0, 0, 0), "subreaper")
     must(libc.prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0), "death signal")
@@ -177,7 +177,7 @@ def quietly(call: "Callable[[int, int], None]", pid: int, number: int) -> None:
 
 
 def become(command: list[str], env: dict[bytes, bytes]) -> None:
-    """Exec *command*, with the signals that Python ignores as they were."""
+    """Exec *command*, and restore the signals that Python ignores."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     failure: OSError = FileNotFoundError(2, "not found")
@@ -193,7 +193,7 @@ def become(command: list[str], env: dict[bytes, bytes]) -> None:
 
 
 def candidates(program: bytes, search: bytes) -> list[bytes]:
-    """Return where *program* may be; os.execvpe would import a module that the sandbox hides."""
+    """Return the possible paths of *program*; os.execvpe would import a module that the sandbox hides."""
     if b"/" in program:
         return [program]
     return [os.path.join(folder, program) for folder in search.split(b":")]  # noqa: PTH118
@@ -222,7 +222,7 @@ def end_all() -> None:
     """Kill every descendant; those of another user cannot be killed."""
     beyond: set[int] = set()
     while has_children() and (found := {pid: top for pid, top in descendants().items() if pid not in beyond}):
-        # Stopped first: what is stopped cannot fork while we look for the others.
+        # Stop them first: a stopped process cannot fork while we look for the others.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             beyond |= {pid for pid, parent in found.items() if not send_signal(pid, parent, number)}
         if found.keys() - beyond:
@@ -283,7 +283,7 @@ def parent_of(pid: str) -> int:
 def end_as(status: int) -> None:
     """End with the same exit code or by the same signal."""
     if os.WIFSIGNALED(status):
-        import resource  # few come here
+        import resource  # rarely reached
 
         number = os.WTERMSIG(status)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -298,7 +298,7 @@ def end_as(status: int) -> None:
 
 
 def confine(order: LaunchOrder, program: bytes) -> None:
-    """Put on no_new_privs, Landlock and seccomp, give up all capabilities, and check that it holds."""
+    """Apply no_new_privs, Landlock and seccomp, drop all capabilities, and check that they hold."""
     version = abi()
     if version < OLDEST_ABI:
         raise LauncherError(f"Landlock ABI {version} is older than {OLDEST_ABI}")
@@ -323,7 +323,7 @@ def abi() -> int:
 
 
 def restrict(files: int, tcp: int, scopes: int, rules: list[tuple[bytes, int]]) -> None:
-    """Put on a Landlock domain that denies *files*, *tcp* and *scopes*, but for the rights that *rules* grant."""
+    """Enter a Landlock domain that denies *files*, *tcp* and *scopes*, except for the rights that *rules* grant."""
     attributes = (ctypes.c_uint64 * 3)(files, tcp, scopes)
     size = 24 if scopes else 16 if tcp else 8
     ruleset = must(libc.syscall(CREATE_RULESET, attributes, size, 0), "Landlock")
@@ -344,7 +344,7 @@ def allow(ruleset: int, path: bytes, rights: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, also those that root would get back by exec."""
+    """Drop every capability, including those that root would regain by exec."""
     libc.prctl(CAP_AMBIENT, 4, 0, 0, 0)
     for number in range(64):
         libc.prctl(CAPBSET_DROP, number, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Commands that the launcher runs: what to allow and the variables travel on a descriptor, not in argv."""
+"""Commands that the launcher runs: rights and variables are passed on a descriptor, not in argv."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ def launcher_argv(host: SandboxHost) -> tuple[str, ...]:
 
 
 def launch_command(words: tuple[str, ...], command: Command, policy: Policy, lists: Lists, *more: Argument) -> Command:
-    """Run *command* by the launcher whose command begins with *words*."""
+    """Run *command* with the launcher whose command begins with *words*."""
     assert_no_layers(policy)
     order = (
         *("token", policy.token, "cwd", command.cwd, "network", policy.network.value),

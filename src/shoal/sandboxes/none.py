@@ -1,4 +1,4 @@
-"""No sandbox, for those who ask for it by name: only what an agent leaves running is still ended."""
+"""No sandbox, if requested by name: only processes that an agent leaves behind are still ended."""
 
 import re
 from collections.abc import Mapping, Set
@@ -14,7 +14,7 @@ CONFINES = False
 
 # $1 is the line that `SandboxCheck` waits for.
 SAY = 'echo "$1" >&2; shift; exec "$@"'
-# A shell drops variables by other names, and sets some of its own; what a linker reads must not reach it.
+# A shell drops variables with unusual names and sets some of its own; variables for the linker must not reach it.
 PLAIN = re.compile(r"(?:(?!(?:LD_\w*|IFS|OPTIND|PPID|PWD)(?: |$))[A-Za-z_][A-Za-z0-9_]*(?: |$))*")
 GAPS = ("nothing is protected: the agent can read, write and reach all that you can",)
 
@@ -34,7 +34,7 @@ class NoSandbox:
     known_escapes: Set[str] = field(default=frozenset(), init=False)
 
     def wrap(self, command: Command, policy: Policy) -> Command:
-        """Let the launcher run *command* and end what it leaves; a shell, ten times as fast, where a guard does."""
+        """Let the launcher run *command* and end what it leaves; a shell, ten times as fast, if a guard does that."""
         if not policy.is_guarded or not PLAIN.fullmatch(" ".join(command.env)):
             return launch_command((*self.launcher, "none"), command, policy, {})
         assert_no_layers(policy)
@@ -43,7 +43,7 @@ class NoSandbox:
 
 
 def trials(host: SandboxHost) -> Mapping[str, Command]:
-    """Return no trial: it works everywhere."""
+    """Return no trial: this kind works everywhere."""
     return {}
 
 

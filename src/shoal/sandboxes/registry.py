@@ -29,7 +29,7 @@ class SandboxModule(Protocol):
         """Return the commands that show whether it works here, by a name for each."""
 
     def build(self, host: "SandboxHost") -> "Sandbox":
-        """Build it from what was found; raise `Unavailable` where this host cannot have it."""
+        """Build it from the inspected host; raise `Unavailable` if this host does not support it."""
 
 
 def trials(host: "SandboxHost", name: str | None = None) -> dict[str, Command]:
@@ -42,7 +42,7 @@ def trials(host: "SandboxHost", name: str | None = None) -> dict[str, Command]:
 
 
 def find(name: str, host: "SandboxHost") -> "Sandbox":
-    """Return the sandbox called *name*; raise `UnknownName`, or `Unavailable` where this host cannot have it."""
+    """Return the sandbox called *name*; raise `UnknownName`, or `Unavailable` if this host does not support it."""
     return _module(name).build(host)
 
 

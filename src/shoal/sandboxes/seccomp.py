@@ -20,7 +20,7 @@ OPTIMIZE = 8
 BINARY_TREE = 2
 
 NOT_EQUAL, EQUAL, AT_LEAST, MASKED_EQUAL = 1, 4, 5, 7
-LOW_32 = 0xFFFFFFFF  # the kernel drops the upper half of an int argument, and so must a comparison
+LOW_32 = 0xFFFFFFFF  # the kernel ignores the upper half of an int argument, and so must a comparison
 
 FORBIDDEN = (
     *("mount", "umount", "umount2", "pivot_root", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount", "fspick"),
@@ -138,7 +138,7 @@ def _without_namespaces() -> Iterator[Denial]:
     yield Denial("setpriority", errno.EPERM, (equals(0, PRIO_USER), ArgumentTest(1, EQUAL, 0)))
     yield Denial("ioprio_set", errno.EPERM, (equals(0, IOPRIO_WHO_USER), ArgumentTest(1, EQUAL, 0)))
     yield Denial("prlimit64", errno.EPERM, (ArgumentTest(0, NOT_EQUAL, 0), ArgumentTest(2, NOT_EQUAL, 0)))
-    # The modes of files outside stay open: at least nobody gets a program that runs as somebody else.
+    # Modes of files outside can still be changed: at least no program can be made to run as another user.
     for call, argument in (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)):
         yield from (Denial(call, errno.EPERM, (has(argument, bit),)) for bit in (0o4000, 0o2000))
 
