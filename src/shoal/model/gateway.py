@@ -1,4 +1,4 @@
-"""What the gateway passes requests on to, and what a sandbox knows of it."""
+"""The models that the gateway asks, and what a sandbox knows about the gateway."""
 
 import secrets
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ USUAL_FORMATS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """Where a model is, by which wire format, and the key for it, which no sandbox ever has.
+    """The address, the wire format and the key of a model; no sandbox ever has the key.
 
     *key_from* is the host's variable that it comes from: plans that are recorded have that name, and no key.
     *is_bearer* says that the key is sent as `Authorization: Bearer`, whatever is usual for the format.
@@ -31,7 +31,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayAccess:
-    """What an agent in a sandbox is given of the gateway: an address, and a token in the place of every key.
+    """What an agent in a sandbox gets of the gateway: an address, and a token in place of every key.
 
     *formats* are those of the upstreams that it may use, by their names.
     """
@@ -53,7 +53,7 @@ class GatewayAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Where the exchanges of sessions with their models are recorded, or answered from.
+    """Where the exchanges of sessions with their models are recorded or replayed from.
 
     *key* names the session in every run of the same plan; *literals* are texts of this run alone, with what stands for
     them, and *secrets* are values by their names.
@@ -68,7 +68,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOrder:
-    """What the gateway is to let one session do; *hosts* are rules, and *grants* name tools of providers."""
+    """What the gateway lets one session do; *hosts* are rules, and *grants* name tools of providers."""
 
     session: str
     run: str

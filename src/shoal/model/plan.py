@@ -42,7 +42,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """Whether spans and metrics are sent, where to, and with which texts."""
+    """Whether and where spans and metrics are sent, and with which texts."""
 
     is_on: bool = True
     endpoint: str = ""
@@ -157,7 +157,7 @@ class PipelineGroup(Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryLimit:
-    """How long the history of ended runs is kept, and of how many; `None` for ever."""
+    """How long the history of ended runs is kept, and for how many runs; `None` means for ever."""
 
     age_seconds: float | None = None
     runs: int | None = None

@@ -38,7 +38,7 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Everything that a sandbox may see: nothing else exists in it.
+    """Everything that a sandbox may see; nothing else exists in it.
 
     *read* and *write* are shown at their own paths; *covers* are put over other paths, last of all, and read-only
     unless they say otherwise.

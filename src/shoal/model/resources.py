@@ -1,4 +1,4 @@
-"""What a session used of the machine at one time."""
+"""What a session used of the machine at a point in time."""
 
 from dataclasses import dataclass
 

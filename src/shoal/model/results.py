@@ -95,7 +95,7 @@ class WorkerResult:
 
     @property
     def status_for_step(self) -> Status:
-        """How it counts for its step: a worker that a person stopped has failed, unlike a cancelled sibling."""
+        """How it counts for its step: a worker that a person stopped counts as failed, unlike a cancelled sibling."""
         return self.status if self.stopped_by is None else Status.FAILED
 
 

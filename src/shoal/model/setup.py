@@ -81,7 +81,7 @@ class Project:
 
 
 def with_aliases(env: dict[str, str]) -> dict[str, str]:
-    """Add the names under which scripts written for other tools know the same values."""
+    """Add the names that scripts for other tools use for the same values."""
     others = {
         "CONDUCTOR_WORKSPACE_NAME": "SHOAL_SESSION",
         "CONDUCTOR_WORKSPACE_PATH": "SHOAL_WORKSPACE_PATH",

@@ -1,4 +1,4 @@
-"""Put values into commands: a shell gets them as variables, so that none of them is run as code."""
+"""Put values into commands: a shell gets them as variables, so that none is run as code."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -143,13 +143,13 @@ def write_out(script: str, render: Render) -> str:
 
 
 def script_index(argv: Sequence[str]) -> int | None:
-    """Find the word that a shell reads as its script: `bash -o pipefail -c SCRIPT`, also after `env` or `timeout`."""
+    """Find the word that a shell runs as its script: `bash -o pipefail -c SCRIPT`, also after `env` or `timeout`."""
     shells = (at for at, word in enumerate(argv) if word.rpartition("/")[2] in SHELLS)
     return next((found for at in shells if (found := _script_after(argv, at + 1)) is not None), None)
 
 
 def _script_after(argv: Sequence[str], at: int) -> int | None:
-    """Go through a shell's options from *at* on: the first word behind them is its script, if `-c` is one of them."""
+    """Skip a shell's options from *at* on: the first word after them is its script, if `-c` is among them."""
     is_script = False
     while at < len(argv) and argv[at].startswith(("-", "+")):
         word, at = argv[at], at + 1
@@ -176,7 +176,7 @@ def _apply_edits(text: str, edits: list[tuple[int, int, str]]) -> str:
 def _beginning(values: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Return a first line that reads the values from the shell's parameters; a large value comes in parts.
 
-    The author's own parameters follow, and `set`, `shift` and functions do not affect variables.
+    The author's own parameters follow, which `set`, `shift` and functions do not affect.
     """
     parameters: list[str] = []
     assignments = ""
@@ -191,7 +191,7 @@ def _beginning(values: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _word(word: str, render: Render) -> str:
-    """Fill in a word that no shell reads."""
+    """Fill in a word that no shell parses."""
     text = _check_value(render(word), word, Context.WORD)
     if len(text.encode(errors="replace")) > LONGEST_WORD:
         what = f"a word of the command would have {len(text.encode(errors='replace'))} bytes"
@@ -200,7 +200,7 @@ def _word(word: str, render: Render) -> str:
 
 
 def _check_value(value: str, written: str, context: Context) -> str:
-    """Refuse a non-number where a shell calculates; a NUL fails the one worker that gets it."""
+    """Refuse a non-number in shell arithmetic; a NUL fails the one worker that gets it."""
     if context is Context.NUMBER and not _NUMBER.fullmatch(value):
         raise BadInput(f"the value of `{written}` must be a whole number, for a shell calculates with it")
     return value

@@ -1,4 +1,4 @@
-"""Find words that a program runs as code: values in them would be run, however they are quoted."""
+"""Find words that a program runs as code: values in them would be run, whatever the quoting."""
 
 import itertools
 import re
@@ -99,7 +99,7 @@ _QUOTED_VALUE = re.compile(r"\|\s*quote\s*(?:\(\s*\))?\s*-?\}\}$")
 
 @dataclass(frozen=True, slots=True)
 class CodePlaceholder:
-    """A placeholder in code of *program*; *is_word* if that is an unquoted word of a shell."""
+    """A placeholder in code of *program*; *is_word* says whether it is an unquoted word of a shell."""
 
     start: int
     program: str
@@ -149,7 +149,7 @@ def _assignment_places(assigned: Sequence[Word], words: Sequence[Word]) -> list[
 
 
 def _command_places(words: Sequence[Word]) -> list[CodePlaceholder]:
-    """Find the places that name the command itself, or the file that `.` runs."""
+    """Find placeholders that name the command itself, or the file that `.` runs."""
     named, is_option = [words[0]], False
     for word in words[1:] if _name(words[0]) in RUNNING else ():
         if not ASSIGNMENT.fullmatch(word.text) and (not is_option or word.text == EXPANSION):
@@ -168,7 +168,7 @@ def _name(word: Word) -> str:
 
 
 def _builtin_places(words: Sequence[Word]) -> list[CodePlaceholder]:
-    """Find places that a shell itself calculates or runs."""
+    """Find placeholders that the shell itself evaluates or runs."""
     first, texts = words[0].text, [word.text for word in words]
     if first == "[[" and not _CALCULATED.isdisjoint(texts):
         return [CodePlaceholder(start, "[[") for word in words for start in word.places]
@@ -190,14 +190,14 @@ def _builtin_places(words: Sequence[Word]) -> list[CodePlaceholder]:
 
 
 def _options_of_value(first: str, rest: Sequence[Word]) -> list[Word]:
-    """Find a first argument that could say `-v` itself, so that the next one names a variable."""
+    """Find a first argument that could itself be `-v`, so that the next one names a variable."""
     operands = [word for word in rest if word.text not in (STDIN, "]")]
     is_naming = len(operands) > 1 if first == "printf" else len(operands) == 2
     return [word for word in operands[:1] if is_naming and word.text.startswith(MASK)]
 
 
 def _code_words(words: Sequence[Word], at: int, name: str) -> list[Word]:
-    """Find the words behind *at* that the program *name* there reads as code."""
+    """Find the words after *at* that the program *name* reads as code."""
     if words[at].places:
         return []
     rest = words[at + 1 :]
@@ -215,7 +215,7 @@ def _code_words(words: Sequence[Word], at: int, name: str) -> list[Word]:
 
 
 def _option_places(name: str, rest: Sequence[Word]) -> list[CodePlaceholder]:
-    """Find the places that *name* takes for an option where their value begins with `-`."""
+    """Find placeholders that *name* would treat as an option if their value began with `-`."""
     is_interpreter = name in FROM_STDIN
     if not is_interpreter and name not in OPTIONS_RUN:
         return []
@@ -232,7 +232,7 @@ def _option_places(name: str, rest: Sequence[Word]) -> list[CodePlaceholder]:
 
 
 def _code_of_stdin(name: str, rest: Sequence[Word]) -> list[Word]:
-    """Find what the program reads from its input, or from `<(…)`, as its code."""
+    """Find code that the program reads from its input or from `<(…)`."""
     stdin = [word for word in rest if word.text == STDIN]
     texts = [word.text for word in rest if word.text != STDIN]
     operands = _operands(rest)
@@ -251,7 +251,7 @@ def _code_of_stdin(name: str, rest: Sequence[Word]) -> list[Word]:
 
 
 def _operands(rest: Sequence[Word]) -> list[Word]:
-    """List the arguments that are no options, nor what an option takes."""
+    """List the arguments that are neither options nor values of options."""
     words = [word for word in rest if word.text != STDIN]
     taken = [after for before, after in itertools.pairwise(words) if before.text in _OPERAND_OPTIONS]
     is_option = re.compile(r"[-+].+")
@@ -259,7 +259,7 @@ def _operands(rest: Sequence[Word]) -> list[Word]:
 
 
 def _puts_into_shell(texts: Sequence[str]) -> bool:
-    """Return whether `xargs` writes what it reads into the script of a shell."""
+    """Return whether `xargs` inserts its input into the script of a shell."""
     marks = [after for before, after in itertools.pairwise(texts) if before in ("-I", "--replace")]
     marks += [text[2:] for text in texts if text.startswith("-I") and len(text) > 2]
     at = script_index(list(texts))
@@ -272,7 +272,7 @@ def _behind_flags(rest: Sequence[Word], flag: re.Pattern[str]) -> list[Word]:
 
 
 def _first_argument(name: str, rest: Sequence[Word]) -> list[Word]:
-    """Find the first argument that is no option, and all that `-e` names; none where a file has the code."""
+    """Find the first argument that is not an option, and all values of `-e`; none if the code is in a file."""
     taking, files = FIRST[name]
     if any(word.text in files for word in rest):
         return []
@@ -287,7 +287,7 @@ def _first_argument(name: str, rest: Sequence[Word]) -> list[Word]:
 
 
 def _is_word(program: str, code: Word, start: int) -> bool:
-    """Return whether the place is an unquoted word of the inner shell's text."""
+    """Return whether the placeholder is an unquoted word of the inner shell's text."""
     if code.text == STDIN or program not in AS_SHELL or start not in code.places:
         return False
     readings = read_shell_text(code.text.replace(EXPANSION, "x")).readings

@@ -1,4 +1,4 @@
-"""Quotes and expansions of a shell's text, read as sh, dash and bash all read them; else there is a `Doubt`."""
+"""Parse quotes and expansions of shell text as sh, dash and bash all do; anything else raises `Doubt`."""
 
 import re
 
@@ -14,7 +14,7 @@ _SPECIAL = "#?$!@*-0123456789"
 
 
 class Quotes:
-    """One pass over a text; *at* is the character that is read next."""
+    """One pass over a text; *at* is the position of the next character."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
         self.text = text
@@ -26,15 +26,15 @@ class Quotes:
         self.depth = depth
 
     def read_substitution(self) -> None:
-        """Read the commands of `$(…)`, from behind its beginning."""
+        """Read the commands of `$(…)`, from just inside its opening."""
         raise NotImplementedError
 
     def check_commands(self, text: str) -> None:
-        """See that *text* is whole commands; raise `Doubt` if it is not."""
+        """Check that *text* is whole commands; raise `Doubt` if it is not."""
         raise NotImplementedError
 
     def place(self, context: Context, refusal: str = "", word: Word | None = None) -> None:
-        """Take the place that starts here, which is a part of *word*."""
+        """Read the placeholder that starts here, as a part of *word*."""
         start, self.at = self.at, self.at + 1
         while self.text.startswith(FILL, self.at):
             self.at += 1
@@ -45,7 +45,7 @@ class Quotes:
             word.places.append(start)
 
     def go_deeper(self) -> int:
-        """Note that another construct begins; return how deep it was before."""
+        """Note that another construct begins; return the depth before it."""
         before, self.depth = self.depth, self.depth + 1
         if self.depth > DEEPEST:
             raise Doubt("the text is nested too deeply", self.at)
@@ -91,12 +91,12 @@ class Quotes:
         self.at += 1
 
     def subscript(self, word: Word) -> str:
-        """Return why a place in *word* is refused, if it is in the subscript of an assignment."""
+        """Return why a placeholder in *word* is refused, if it is in the subscript of an assignment."""
         del word
         return ""
 
     def expansion(self, char: str, word: Word, *, in_double: bool = True) -> None:
-        """Read what works in double quotes too: a backslash, a backtick, a dollar."""
+        """Read what also works in double quotes: a backslash, a backtick or a dollar."""
         if char == "\\":
             self.escape(word)
             return
@@ -109,12 +109,12 @@ class Quotes:
         self.note_inner(word, start)
 
     def note_inner(self, word: Word, start: int) -> None:
-        """Note the places since *start* as those of commands in *word*."""
+        """Mark the placeholders since *start* as part of commands in *word*."""
         found = (place.start() for place in _PLACE.finditer(self.text, start, self.at))
         word.inner += [at for at in found if at not in word.places]
 
     def dollar(self, word: Word, *, in_double: bool) -> None:
-        """Read a dollar and what it begins."""
+        """Read a dollar and the construct that it begins."""
         start, self.at = self.at, self.at + 1
         following = self.text[self.at : self.at + 1]
         if following == MASK:
@@ -140,14 +140,14 @@ class Quotes:
             self.at = name.end()
 
     def ansi(self, start: int) -> None:
-        r"""Read `$'…'`, which only some shells know: they agree where it ends unless it contains `\'`."""
+        r"""Read `$'…'`, which only some shells support; all agree where it ends unless it contains `\'`."""
         body, end = _ANSI_BODY.match(self.text, self.at + 1), self.text.find("'", self.at + 1)
         if body is None or body.end() != end + 1:
             raise Doubt("shells read `$'…'` differently", start)
         self.skip(end + 1, "in `$'…'`, which shells read differently")
 
     def skip(self, end: int, why: str) -> None:
-        """Go to *end*, and refuse each place before it."""
+        """Go to *end*, and refuse each placeholder before it."""
         while self.at < end:
             if self.text[self.at] == MASK:
                 self.place(Context.WORD, why)
@@ -155,7 +155,7 @@ class Quotes:
                 self.at += 1
 
     def parameter(self, start: int, *, in_double: bool) -> None:
-        """Read `${…}`, from its brace on."""
+        """Read `${…}`, from its brace."""
         self.at += 1
         if self.text[self.at : self.at + 1] in ("", " ", "\t", "\n", "|"):
             raise Doubt("shells read `${ ` differently", start)
@@ -179,7 +179,7 @@ class Quotes:
         self.depth, self.refusal = depth, before
 
     def arithmetic(self, start: int) -> None:
-        """Read `$((…))`, from its parentheses on; commands may begin like that too, and are refused."""
+        """Read `$((…))`, from its parentheses; commands can also begin like that, and are refused."""
         self.at += 2
         opened, depth = 0, self.go_deeper()
         while opened or not self.text.startswith("))", self.at):
@@ -202,7 +202,7 @@ class Quotes:
         self.depth = depth
 
     def backtick(self, *, in_double: bool) -> None:
-        """Read a text in backticks: it must be whole commands once its own backslashes are taken off."""
+        """Read a text in backticks, which must be whole commands once its own backslashes are removed."""
         start = self.at
         body = _BACKTICK_BODY.match(self.text, start + 1)
         if body is None:

@@ -1,7 +1,7 @@
-"""Read a shell's text: comments, words, commands and here-documents, and in which quotes each place stands.
+"""Parse shell text: comments, words, commands and here-documents, and the quotes around each placeholder.
 
-Shells differ. A place is taken only where sh, dash and bash read it alike; from the first construct on that they read
-differently, every further place is refused.
+Shells differ. A placeholder is accepted only where sh, dash and bash agree; after the first construct that they read
+differently, every further one is refused.
 """
 
 import re
@@ -25,7 +25,7 @@ _END_PART = re.compile(rf"'[^'\n{MASK}]*'|\"[^\"\n\\$`{MASK}]*\"|\\[^\n{MASK}]|[
 
 @lru_cache(maxsize=64)
 def read_shell_text(text: str) -> ShellText:
-    """Read *text*, in which `MASK` stands for each place."""
+    """Parse *text*, in which `MASK` stands for each placeholder."""
     reader = _Reader(text)
     starts = [found.start() for found in re.finditer(MASK, text)]
     try:
@@ -42,7 +42,7 @@ def read_shell_text(text: str) -> ShellText:
 
 @dataclass(frozen=True, slots=True)
 class _HereDocument:
-    """One that is announced, and whose body starts on the next line; *start* and *end* are those of its end word."""
+    """A here-document whose body starts on the next line; *start* and *end* are those of its end word."""
 
     delimiter: str
     is_quoted: bool
@@ -53,7 +53,7 @@ class _HereDocument:
 
 
 class _Commands:
-    """The commands at the top, or inside of `( )` or `$( )`, as far as they are read."""
+    """The commands at the top level or inside `( )` or `$( )`, as far as they have been read."""
 
     def __init__(self, closer: str, *, may_be_sum: bool = False, is_substitution: bool = False) -> None:
         self.closer = closer
@@ -92,7 +92,7 @@ class _Reader(Quotes):
         self.now = _Commands("")
 
     def read(self, now: _Commands) -> None:
-        """Read commands up to the closer of *now*, or to the end of the text."""
+        """Read commands up to the closing bracket of *now*, or to the end of the text."""
         around, self.now = self.now, now
         outer, start, depth = len(self.here_documents), self.at, self.go_deeper()
         while self.at < len(self.text):
@@ -256,7 +256,7 @@ class _Reader(Quotes):
         )
 
     def _bodies(self, outer: int) -> None:
-        """Read the bodies of the here-documents that were announced on the line that has just ended."""
+        """Read the bodies of the here-documents of the line that has just ended."""
         if outer:
             raise Doubt("a line ends in `( )` while a here-document is announced", self.at)
         announced, self.here_documents = self.here_documents, []
@@ -284,7 +284,7 @@ class _Reader(Quotes):
         self.place(Context.HERE)
 
     def _read_quoted_body(self, here: _HereDocument, end: int) -> None:
-        """Take the quotes off its end word where it has places, and escape what a shell would expand then."""
+        """Unquote the end word of a body with placeholders, and escape what a shell would then expand."""
         if MASK not in self.text[self.at : end]:
             self.at = end
         elif not _PLAIN_END.fullmatch(here.delimiter):
@@ -301,7 +301,7 @@ class _Reader(Quotes):
             self.at += 1
 
     def _body_end(self, here: _HereDocument) -> tuple[int, int]:
-        """Find where the body ends, and where the line behind its end word starts."""
+        """Find where the body ends, and where the line after its end word starts."""
         line, goes_on = self.at, False
         while line < len(self.text):
             end = self.text.find("\n", line)
@@ -317,7 +317,7 @@ class _Reader(Quotes):
 
 
 def _end_word_parts(text: str, at: int) -> Iterator[str]:
-    """Go through the parts of the end word at *at*: quoted ones, escaped characters, and plain ones."""
+    """Yield the parts of the end word at *at*: quoted ones, escaped characters, and plain ones."""
     while found := _END_PART.match(text, at):
         yield found[0]
         at = found.end()

@@ -1,4 +1,4 @@
-"""A shell's text as values: how it reads each place `{{ … }}`, and the words of its commands."""
+"""Shell text as values: how a shell reads each placeholder `{{ … }}`, and the words of its commands."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,7 +14,7 @@ STDIN = "<<"
 
 
 class Context(Enum):
-    """Where a place stands."""
+    """Where a placeholder is."""
 
     WORD = "unquoted"
     DOUBLE = "in double quotes"
@@ -26,7 +26,7 @@ class Context(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a place is read: its context, or why it is refused."""
+    """How a placeholder is read: its context, or why it is refused."""
 
     context: Context | None
     refusal: str = ""
@@ -34,7 +34,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Word:
-    """A word of a command; *text* has `MASK` for each place, and `EXPANSION` for what the shell puts in."""
+    """A word of a command; *text* has `MASK` for each placeholder, and `EXPANSION` for what the shell inserts."""
 
     text: str = ""
     places: list[int] = field(default_factory=list)
@@ -45,13 +45,13 @@ class Word:
 
     @property
     def all_places(self) -> list[int]:
-        """List its own places, and those of the commands in it."""
+        """List its own placeholders, and those of the commands in it."""
         return [*self.places, *self.inner]
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A part of the text that is written differently, so that a place can be filled in."""
+    """A replacement of a part of the text, so that a placeholder can be filled in."""
 
     start: int
     end: int
@@ -60,7 +60,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class ShellText:
-    """A text as a shell reads it: how each place is read, by where it starts, and the commands that have places."""
+    """Text as a shell reads it: how each placeholder is read, by its start, and the commands with placeholders."""
 
     readings: dict[int, Reading]
     commands: tuple[tuple[Word, ...], ...]
@@ -68,7 +68,7 @@ class ShellText:
 
 
 class Doubt(Exception):
-    """From *since* on, it is not certain how the text is read."""
+    """From *since* on, shells may read the text differently."""
 
     def __init__(self, why: str, since: int) -> None:
         super().__init__(why)

@@ -25,7 +25,7 @@ class InProcess(Protocol):
         """The name that it was given."""
 
     def fork(self) -> object:
-        """Make an agent that goes on alone from here."""
+        """Make an independent agent that continues from here."""
 
 
 AgentLike = AgentSpec | str | Mapping[str, object] | InProcess | Callable[..., object]
