@@ -20,6 +20,7 @@ from shoal.gateway.client_connection import HEAD
 from shoal.gateway.model_calls import KeyCover, ModelCalls
 from shoal.gateway.providers import ANTHROPIC
 from shoal.gateway.server import SessionServer
+from shoal.gateway.upstream_connection import UpstreamFailed, UpstreamPool
 from shoal.model.gateway import SessionOrder, Upstream
 
 KEY = "sk-real-key-0123456789"
@@ -123,6 +124,52 @@ async def test_a_header_that_repeats_the_key_comes_back_without_it(tmp_path: Pat
 
     assert b"x-asked-with: ***" in answer
     assert KEY.encode() not in answer
+
+
+async def test_what_is_said_of_a_broken_answer_does_not_repeat_the_key(tmp_path: Path) -> None:
+    async with serving(tmp_path, b"{}", f"401 Unauthorized\r\nno colon {KEY}") as here:
+        answer = await here.send(here.request())
+
+    assert status_of(answer) == 502
+    assert KEY.encode() not in answer
+    assert KEY not in str(here.said)
+
+
+async def test_a_request_that_a_server_does_not_answer_is_sent_twice_at_most() -> None:
+    sent: list[int] = []
+    ended: list[int] = []
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                sent.append(len(sent))
+                if len(sent) > 4:
+                    break
+                while len(sent) < 4:  # so that four connections are open
+                    await asyncio.sleep(0.01)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+        ended.append(len(ended))
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as model:
+        pool, url = UpstreamPool({}), f"http://127.0.0.1:{model.sockets[0].getsockname()[1]}"
+
+        async def ask() -> None:
+            async with pool.ask(url, ("GET", "/", []), b"") as answer:
+                assert [chunk async for chunk in answer.chunks()] == []
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(ask())
+        with pytest.raises(UpstreamFailed):
+            await ask()
+        pool.close()
+        while len(ended) < 5:
+            await asyncio.sleep(0.01)
+
+    assert len(sent) == 6
 
 
 @given(st.lists(st.sampled_from([b"abac", b"ab", b"a", b"c", b"-"])), st.data())

@@ -259,6 +259,10 @@ class KeyCover:
         """Cover the key in a text that has no continuation; its length stays."""
         return text.replace(self._key, b"*" * len(self._key)) if self._key else text
 
+    def text(self, text: str) -> str:
+        """Cover the key in what is said of an answer."""
+        return self.whole(text.encode()).decode()
+
     def feed(self, chunk: bytes) -> bytes:
         """Take a chunk, and return what is certain now."""
         text = self.whole(self._held + chunk)

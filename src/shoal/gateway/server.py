@@ -16,7 +16,7 @@ from shoal.gateway.client_connection import (
     RequestHead,
     RequestRefused,
 )
-from shoal.gateway.model_calls import CallInProgress, CheckedCall, Exchange, ModelCalls, Tell
+from shoal.gateway.model_calls import CallInProgress, CheckedCall, Exchange, KeyCover, ModelCalls, Tell
 from shoal.gateway.providers import PROVIDERS, Provider
 from shoal.gateway.recording import open_recording
 from shoal.gateway.upstream_connection import UpstreamFailed
@@ -130,10 +130,10 @@ class SessionServer:
             try:
                 return await self._ask(client, call, body, exchange)
             except UpstreamFailed as error:
-                exchange.error = str(error)
+                exchange.error = KeyCover(call.upstream.key).text(str(error))
                 if client.has_answered:
                     raise ClientGone from None  # a cut answer must look cut
-                raise RequestRefused(502, str(error)) from None
+                raise RequestRefused(502, exchange.error) from None
             finally:
                 if call.route.is_answer:
                     self._calls.count(self._order, call, exchange)

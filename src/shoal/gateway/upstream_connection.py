@@ -146,8 +146,11 @@ class UpstreamPool:
     async def _begin(
         self, origin: Origin, request: tuple[str, str, Headers], body: bytes
     ) -> tuple[_Connection, UpstreamAnswer]:
-        """Ask on an idle connection; if the server has closed it meanwhile, the request has not failed."""
-        while (idle := self._take_idle(origin)) is not None:
+        """Ask on an idle connection; if the server has closed it meanwhile, the request has not failed.
+
+        It is sent twice at most: the server may have charged for what it did not answer.
+        """
+        if (idle := self._take_idle(origin)) is not None:
             with contextlib.suppress(UpstreamFailed):
                 return idle, await _ask(idle, origin, request, body)
         connection = await self._connect(origin)
