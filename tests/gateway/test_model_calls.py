@@ -20,7 +20,7 @@ from shoal.gateway.model_calls import CheckedCall, Exchange, ModelCalls
 from shoal.gateway.providers import ANTHROPIC, Route
 from shoal.gateway.server import SessionServer
 from shoal.model.budget import ScopedBudget, SpendingLimit
-from shoal.model.gateway import SessionOrder, Upstream
+from shoal.model.gateway import Recording, SessionOrder, Upstream
 from shoal.testing.model import Cut, Delay, Fail, ModelServer, Request, Say, Script, Turn, Usage
 
 SONNET = "claude-sonnet-4-5"
@@ -37,10 +37,14 @@ class Gateway:
     said: list[dict[str, Any]] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
-    def client(self, session: str, run: str = "r", scopes: tuple[str, ...] = ()) -> httpx2.AsyncClient:
+    def client(
+        self, session: str, run: str = "r", scopes: tuple[str, ...] = (), recording: Recording | None = None
+    ) -> httpx2.AsyncClient:
         """Open a session, and give a client in it."""
         upstream = Upstream(name="anthropic", url=self.model.url, format="anthropic", key="real-key")
-        order = SessionOrder(session=session, run=run, step="work", upstreams=(upstream,), scopes=scopes)
+        order = SessionOrder(
+            session=session, run=run, step="work", upstreams=(upstream,), scopes=scopes, recording=recording
+        )
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         server = SessionServer(order, self.calls, lambda message: self.said.append(dict(message)))
@@ -197,3 +201,15 @@ def test_an_answer_by_an_unknown_name_costs_what_the_model_that_was_asked_does()
 
     assert exchange.spent is not None
     assert exchange.spent.usd > 0
+
+
+async def test_an_answer_that_cannot_be_recorded_is_counted(tmp_path: Path) -> None:
+    nowhere = Recording(folder=str(tmp_path / "gone"), key="a")
+    async with serving([Say("ok")], tmp_path) as gateway:
+        async with gateway.client("a", scopes=("run",), recording=nowhere) as http:
+            with contextlib.suppress(httpx2.RemoteProtocolError):
+                await http.post("/v1/messages", json=BODY)
+        while not gateway.exchanges():
+            await asyncio.sleep(0.01)
+
+    assert gateway.exchanges()[0]["spent"]["tokens"] > 0

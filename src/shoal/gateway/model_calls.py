@@ -198,12 +198,12 @@ class CallInProgress:
             await self._send(cover.close(), tape)
             is_whole = True
         finally:
-            if tape is not None:
-                tape.end(answer.status, _headers_of(answer), is_whole=is_whole)
             self.exchange.usage = meter.usage
             if answer.status == 200 and self.call.route.is_answer and (self.exchange.usage is None or not is_whole):
                 # A client that hangs up before the count comes has still been answered.
                 self.exchange.usage = meter.estimate(len(self.body), self.exchange.model)
+            if tape is not None:  # last: it may fail, and the answer is to be paid all the same
+                tape.end(answer.status, _headers_of(answer), is_whole=is_whole)
 
     async def _replay(self, tape: Replayer) -> bool:
         """Answer from the recording; no server is asked."""
