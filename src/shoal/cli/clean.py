@@ -122,13 +122,15 @@ def command(
         bool,
         typer.Option(
             "--force",
-            help="Also remove unchanged opened worktrees, and raw files that are on no branch, after a ref has an "
-            "archive of them.",
+            help="Also remove unchanged opened worktrees, and raw files that are on no branch; a ref keeps an archive "
+            "of those.",
         ),
     ] = False,
     discard: Annotated[
         list[Path] | None,
-        typer.Option("--discard", metavar="PATH", help="Delete these raw files permanently, without an archive."),
+        typer.Option(
+            "--discard", metavar="PATH", help="Delete these raw files for good, without an archive; repeatable."
+        ),
     ] = None,
     older_than: Annotated[
         str | None,

@@ -101,7 +101,7 @@ def _await_delivery(place: RepositoryState, request: ControlRequest) -> int:
 def pause_command(run: LiveRun = None, freeze: Freeze = False, json: Json = False, repo: Repo = HERE) -> int:
     """Start no more agents until `shoal continue`.
 
-    Those that run go on; with --freeze they stand still, too, and their time limits do not run meanwhile.
+    Running agents go on; --freeze freezes them, too, and stops the clock of their time limits.
     """
     place = asyncio.run(find_place(repo))
     target = _find_live_run(place.state(), run).run

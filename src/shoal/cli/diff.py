@@ -257,7 +257,7 @@ def command(
 ) -> int:
     """Show what an agent changed.
 
-    Of a running agent, show its work so far; it does not notice. With two sessions, show how the second differs from
+    For a running agent, show its work so far. With two sessions, show how the second differs from
     the first. If stdout is not a terminal, print an exact patch for
     `git apply`. A warning lists changed files that can run code on your machine.
     """

@@ -29,7 +29,7 @@ def command(
 ) -> int:
     """Run a recorded run again, without a key or a network.
 
-    It starts from the same commit, and exits with 1 if an agent asks or leaves something else than before.
+    It starts from the same commit, and exits with 1 if the requests or the files of an agent differ.
     """
     assert_one_output(json=json, events=events, detach=False)
     place = asyncio.run(find_place(repo))

@@ -6,7 +6,7 @@ from shoal.pipeline.editor_schema.schema import schema
 from shoal.store.documents import text
 
 
-def command(json: Json = True) -> int:
+def command(json: Json = False) -> int:
     """Print the JSON Schema of pipeline files, for editors.
 
     `shoal schema > .shoal/schema.json` writes it where files from `shoal init` expect it.

@@ -24,9 +24,9 @@ SHORTEST_PASSWORD = 12
 
 Folders = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[FOLDER]...", help="The repositories to show; default: this one.", show_default=False),
+    typer.Argument(metavar="FOLDER", help="The repositories to show; default: this one.", show_default=False),
 ]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")]
+Port = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes any free one.")]
 Host = Annotated[
     str,
     typer.Option(
@@ -47,7 +47,8 @@ def command(
 ) -> int:
     """Show runs and agents in a browser, live, and act on them.
 
-    Prints a link that opens one browser, once; press Enter for another. Nothing leaves this machine. Ctrl-C ends it.
+    Prints a link that opens one browser, once; press Enter for another. Without --host, only this machine can reach it.
+    Ctrl-C ends it.
     """
     password = os.environ.get(VARIABLE) or None
     if host in ("", "0.0.0.0", "::"):  # noqa: S104 - refused here

@@ -126,9 +126,11 @@ def _networks(plan: Plan) -> tuple[str, ...]:
     reach = f"their models and {', '.join(hosts)}" if hosts else "their models and no other host"
     notes = []
     if Network.GATEWAY in found:
-        notes.append(f"network gateway: agents reach {reach}, by a process of Shoal that has the keys")
+        notes.append(f"network gateway: agents reach {reach}, through a process of Shoal that holds the keys")
     if Network.HOST in found:
-        notes.append(f"network host: the agents of {', '.join(found[Network.HOST])} reach every host, with your login")
+        notes.append(
+            f"network host: the agents of {', '.join(found[Network.HOST])} reach every host, and get your login"
+        )
     return tuple(notes)
 
 
