@@ -1,14 +1,13 @@
 """`shoal approve`: approve or reject a gate of a waiting run."""
 
 import asyncio
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
 
 from shoal.cli import output
+from shoal.cli.control import wait_for_event
 from shoal.cli.options import HERE, Json, Repo
 from shoal.cli.render.approve import how_to_answer, one_line, quote_message
 from shoal.cli.repository import find_place
@@ -27,6 +26,7 @@ from shoal.store.requests import ControlRequest, post, user_name, withdraw
 from shoal.store.run_state import GateState, RunState, State, StepState
 
 TAKEN_SECONDS = 3.0
+_GateEnd = GateAnswered | StepEnded | RunEnded
 SHOWN = 5
 SHORT = 60
 
@@ -195,27 +195,12 @@ def _list_waiting(waiting: State) -> str:
 
 def _is_taken(paths: StatePaths, request: ControlRequest) -> bool:
     """Wait until the run has recorded the answer; raise if it ended or took another answer."""
-    for pause in _pauses():
-        is_alive = is_locked(
-            paths.run_lock(request.run)
-        )  # checked first: a run records its end before it releases its lock
-        if (recorded := _outcome(paths, request)) is not None:
-            return _assert_ours(recorded, paths, request)
-        if not is_alive:
-            withdraw(paths, request)
-            raise BadInput(f"{request.run} ended before it read your answer; run it again")
-        time.sleep(pause)
-    return False
+    missed = "it read your answer; run it again"
+    recorded = wait_for_event(paths, request, lambda: _outcome(paths, request), seconds=TAKEN_SECONDS, missed=missed)
+    return recorded is not None and _assert_ours(recorded, paths, request)
 
 
-def _pauses() -> Iterator[float]:
-    end, pause = time.monotonic() + TAKEN_SECONDS, 0.02
-    while time.monotonic() < end:
-        yield pause
-        pause = min(pause * 1.5, 0.2)
-
-
-def _outcome(paths: StatePaths, request: ControlRequest) -> GateAnswered | StepEnded | RunEnded | None:
+def _outcome(paths: StatePaths, request: ControlRequest) -> _GateEnd | None:
     for recorded in read_events(paths, request.run, request.about):
         match recorded.event:
             case RunEnded() as event:
@@ -225,7 +210,7 @@ def _outcome(paths: StatePaths, request: ControlRequest) -> GateAnswered | StepE
     return None
 
 
-def _assert_ours(recorded: GateAnswered | StepEnded | RunEnded, paths: StatePaths, request: ControlRequest) -> bool:
+def _assert_ours(recorded: _GateEnd, paths: StatePaths, request: ControlRequest) -> bool:
     if isinstance(recorded, GateAnswered) and recorded.request == request.id:
         return True
     withdraw(paths, request)

@@ -3,8 +3,8 @@
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -26,6 +26,7 @@ from shoal.store.requests import MAX_BYTES, ControlRequest, RequestKind, post, u
 from shoal.store.run_state import RunState, SessionState, State
 
 TAKEN_SECONDS = 10.0
+T = TypeVar("T")
 POLL_SECONDS = 0.2
 STDIN = "-"
 
@@ -204,25 +205,34 @@ def _ask(place: RepositoryState, request: ControlRequest, what: str, *, json: bo
 
 def _wait_until_taken(paths: StatePaths, request: ControlRequest) -> RequestTaken | None:
     """Wait until the run has recorded the request; `None` if it has not in time. Raises if it never will."""
-    for pause in _pauses():
-        is_alive = is_locked(
-            paths.run_lock(request.run)
-        )  # checked first: a run records its end before it releases its lock
+
+    def find() -> RequestTaken | None:
         for recorded in read_events(paths, request.run):
             if isinstance(recorded.event, RequestTaken) and recorded.event.request == request.id:
                 return recorded.event
+        return None
+
+    return wait_for_event(paths, request, find, seconds=TAKEN_SECONDS, missed="it took the request")
+
+
+def wait_for_event(
+    paths: StatePaths, request: ControlRequest, find: Callable[[], T], *, seconds: float, missed: str
+) -> T | None:
+    """Wait until *find* finds the event that answers *request*; `None` if it does not in time.
+
+    Raises `BadInput`, and withdraws the request, if the run ended before *missed*.
+    """
+    end, pause = time.monotonic() + seconds, 0.02
+    while time.monotonic() < end:
+        is_alive = is_locked(paths.run_lock(request.run))  # first: a run records its end before it releases its lock
+        if (found := find()) is not None:
+            return found
         if not is_alive:
             withdraw(paths, request)
-            raise BadInput(f"{request.run} ended before it took the request")
+            raise BadInput(f"{request.run} ended before {missed}")
         time.sleep(pause)
-    return None
-
-
-def _pauses() -> Iterator[float]:
-    end, pause = time.monotonic() + TAKEN_SECONDS, 0.02
-    while time.monotonic() < end:
-        yield pause
         pause = min(pause * 1.5, 0.2)
+    return None
 
 
 def _document(request: ControlRequest, *, is_taken: bool) -> dict[str, object]:

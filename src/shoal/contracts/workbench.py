@@ -27,6 +27,11 @@ def quote_output(output: str) -> str:
     return "".join(f"\n> {escape_text(line, LINE_CHARS)}" for line in lines[-LINES:])
 
 
+def quote_lines(text: str) -> str:
+    """Quote *text* line by line: it is material, and must not look like our own words."""
+    return "\n".join(f"> {line}" for line in text.splitlines())
+
+
 def escape_text(text: str, most: int) -> str:
     """Escape control and bidirectional characters, and cut the text."""
     safe = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: most + 1])

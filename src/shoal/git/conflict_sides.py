@@ -42,7 +42,7 @@ async def merge_favouring(bench: MergeRepository, ours: str, theirs: str, side: 
     asked = ("merge-tree", "--write-tree", "-z", "--no-messages", ours, theirs)
     tree, *words = (await bench.git(*asked, accept=(0, 1))).stdout.decode(errors="surrogateescape").split("\0")
     stages: dict[str, dict[int, IndexEntry]] = {}
-    for entry in (_entry(word) for word in words if word):
+    for entry in (IndexEntry.parse(word) for word in words if word):
         stages.setdefault(entry.path, {})[entry.stage] = entry
     if not all(_has_sides(sides) for sides in stages.values()):
         return None
@@ -50,12 +50,6 @@ async def merge_favouring(bench: MergeRepository, ours: str, theirs: str, side: 
     with tempfile.TemporaryDirectory(prefix="sides-", dir=bench.gitdir.parent) as scratch:
         chosen = {path: await _choose_side(bench, sides, side, Path(scratch)) for path, sides in stages.items()}
     return await _replace_files(bench, tree, chosen)
-
-
-def _entry(word: str) -> IndexEntry:
-    facts, _, path = word.partition("\t")
-    mode, oid, stage = facts.split(" ")
-    return IndexEntry(mode, oid, int(stage), path)
 
 
 def _has_sides(stages: Mapping[int, IndexEntry]) -> bool:

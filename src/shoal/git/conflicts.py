@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from shoal.model.merge import Conflict, ConflictKind
 
@@ -59,6 +60,13 @@ class IndexEntry:
     stage: int
     path: str
 
+    @classmethod
+    def parse(cls, word: str) -> Self:
+        """Parse an entry as `git merge-tree` writes it."""
+        facts, _, path = word.partition("\t")
+        mode, oid, stage = facts.split(" ")
+        return cls(mode, oid, int(stage), path)
+
 
 @dataclass(frozen=True, slots=True)
 class _ConflictOutput:
@@ -105,7 +113,7 @@ class ConflictReader:
             tree = yield
             entries = []
             while word := (yield):
-                entries.append(_entry(word))
+                entries.append(IndexEntry.parse(word))
             messages = []
             # git's messages about submodules at the end have no number before them (2.39).
             while (count := (yield)).isdecimal():
@@ -115,12 +123,6 @@ class ConflictReader:
                 sort, text = (yield), (yield)
                 messages.append(_ConflictOutput(sort, tuple(paths), text.strip()))
             self.found.append(Clean(tree) if is_clean else Conflicted(_conflicts(entries, messages), tree))
-
-
-def _entry(word: str) -> IndexEntry:
-    facts, _, path = word.partition("\t")
-    mode, oid, stage = facts.split(" ")
-    return IndexEntry(mode, oid, int(stage), path)
 
 
 def _conflicts(entries: Sequence[IndexEntry], messages: Sequence[_ConflictOutput]) -> tuple[Conflict, ...]:

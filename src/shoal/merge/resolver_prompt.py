@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.contracts.committed_files import SAFE
-from shoal.contracts.workbench import escape_text
+from shoal.contracts.workbench import escape_text, quote_lines
 from shoal.git.conflict_sides import find_markers
 from shoal.git.conflicts import Conflicted
 from shoal.git.merge import MergeRepository
@@ -96,12 +96,8 @@ async def write_prompt(bench: MergeRepository, conflict: SessionConflict) -> str
 
 
 def _describe(intents: Sequence[Intent], patch: str) -> str:
-    tasks = [f"{intent.session} was asked:\n\n{_quote(intent.prompt[:INTENT_CHARS])}" for intent in intents]
-    return "\n\n".join((*tasks, f"What it changed in these files:\n\n{_quote(patch) or '> (nothing)'}"))
-
-
-def _quote(text: str) -> str:
-    return "\n".join(f"> {line}" for line in text.splitlines())
+    tasks = [f"{intent.session} was asked:\n\n{quote_lines(intent.prompt[:INTENT_CHARS])}" for intent in intents]
+    return "\n\n".join((*tasks, f"What it changed in these files:\n\n{quote_lines(patch) or '> (nothing)'}"))
 
 
 async def _patch(bench: MergeRepository, base: str, commit: str, paths: Sequence[str]) -> str:

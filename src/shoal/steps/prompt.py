@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TypeGuard
 
+from shoal.contracts.workbench import quote_lines
 from shoal.errors import BadInput
 from shoal.model.artifact import ProducedArtifact
 from shoal.model.resolved_task import ResolvedTask
@@ -58,7 +59,7 @@ def next_attempt(worker: WorkerSpec, number: int, before: WorkerResult) -> Worke
     """Make the next attempt of *worker*; its prompt says how the attempt *before* ended."""
     where = f", on branch {before.branch}" if before.branch else ""
     ending = f"Attempt {number - 1} ended as {before.status.value}{where}: {before.error or 'it gave no reason'}"
-    output = _quote_lines(before.output, RETRY_OUTPUT_CHARS)
+    output = _quote_end(before.output, RETRY_OUTPUT_CHARS)
     block = _block(f"This is attempt {number}", f"{ending}\n\n{output}")
     prompt = f"{worker.task.prompt.rstrip()}\n\n{block}"
     return replace(worker, attempt=number, hex=secrets.token_hex(3), task=replace(worker.task, prompt=prompt))
@@ -112,14 +113,14 @@ def _quote_result(result: WorkerResult | str, name: str) -> str:
     if isinstance(result, WorkerResult):
         where = f", branch {result.branch} at {result.commit}" if result.branch else ""
         head += f"\n\n{result.session}: {result.status.value}, {result.files_changed} files changed{where}"
-    quoted = _quote_lines(result if isinstance(result, str) else result.output, SHOWN_BYTES)
+    quoted = _quote_end(result if isinstance(result, str) else result.output, SHOWN_BYTES)
     return f"{head}\n\n{quoted}" if quoted else head
 
 
-def _quote_lines(text: str, most: int) -> str:
+def _quote_end(text: str, most: int) -> str:
     shown = text[-most:]
     cut = f"[{len(text) - len(shown)} earlier characters are left out]\n" if len(shown) < len(text) else ""
-    return "\n".join(f"> {line}" for line in f"{cut}{shown}".splitlines())
+    return quote_lines(f"{cut}{shown}")
 
 
 def _label(result: WorkerResult | str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from shoal.adapters.client import this_host
 from shoal.adapters.registry import adapter_of
 from shoal.contracts.committed_files import patch
+from shoal.contracts.workbench import quote_lines
 from shoal.git.diff import ChangedFile, list_changed_files
 from shoal.model.events import StepEnded, StepStarted
 from shoal.model.plan import INNER, Step
@@ -123,7 +124,7 @@ async def _verdict(
 def _quote_prompts(runner: WorkerRunner, step: Step, tied: Sequence[WorkerResult]) -> str:
     """Quote the workers' prompts, each its own if they differ: they may contain words of earlier agents."""
     tasks = {worker.index: runner.workers[WorkerKey(step.name, worker.index)].task for worker in tied}
-    asked = {index: _quote(task.title if step.is_command else task.prompt) for index, task in tasks.items()}
+    asked = {index: quote_lines(task.title if step.is_command else task.prompt) for index, task in tasks.items()}
     if len(set(asked.values())) == 1:
         return asked[tied[0].index]
     return "\n\n".join(f"Worker {index}:\n{words}" for index, words in asked.items())
@@ -132,8 +133,4 @@ def _quote_prompts(runner: WorkerRunner, step: Step, tied: Sequence[WorkerResult
 async def _quote_changes(context: RunContext, result: WorkerResult, start: str) -> str:
     """Quote a worker's changes line by line: they are material, and must not look like our own words."""
     text = "" if result.commit is None else await patch(context.repository.git, start, result.commit, PATCH_BYTES)
-    return f"## Worker {result.index}\n\n{_quote(text) or '(no changes)'}"
-
-
-def _quote(text: str) -> str:
-    return "\n".join(f"> {line}" for line in text.splitlines())
+    return f"## Worker {result.index}\n\n{quote_lines(text) or '(no changes)'}"
