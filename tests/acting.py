@@ -6,13 +6,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from shoal.git.repository import inspect
 from shoal.model.agent import AgentSpec
 from shoal.model.plan import Plan, Step
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import RunReport, WorkerResult
+from shoal.runs.clean import Cleaning, CleanRequest, clean
 from shoal.runs.request import RunRequest
 from shoal.runs.run import run
 from shoal.store.ledger import Listener
+from shoal.store.paths import StatePaths
 from tests.conftest import git
 
 
@@ -42,6 +45,12 @@ async def worked(repo: Path, script: str, **how: str) -> WorkerResult:
     """Run one agent and give its result."""
     report = await ran(repo, step("work", script), **how)  # type: ignore[arg-type]
     return report.steps[0].worker_results[0]
+
+
+async def cleaned(repo: Path) -> Cleaning:
+    """Clean as the command does."""
+    found = await inspect(repo, os.environ)
+    return await clean(CleanRequest(folder=repo, repository=found, paths=StatePaths.of(repo), environ=os.environ))
 
 
 def shown(repo: Path, result: WorkerResult, path: str) -> str:

@@ -1,14 +1,23 @@
-"""What tests could leave outside of their own folders: files that an attack plants, and mounts."""
+"""The world outside of a test: what other processes do, and what tests could leave: files of attacks, and mounts."""
 
 import os
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 
 # What attacks and agents of these tests write; others may use the shared folders at the same time.
 OURS = (".git", ".shoal", "shoal-x", "canary*", "planted*", "mounted*", "evil*", "half", "w", "x", "probe", "good.txt")
 SHARED = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
+
+
+def wait_until(is_so: Callable[[], object], seconds: float = 60) -> None:
+    """Wait for what another process does."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def planted() -> set[Path]:

@@ -79,6 +79,11 @@ class Waiting:
             if fields.items() <= event.items():
                 return event
 
+    def until_said(self, word: str) -> None:
+        """Read on until an agent has said *word*."""
+        while word not in self.until("Output")["text"]:
+            pass
+
     def until_any(self, *kinds: str) -> Event:
         """Read on to an event of one of *kinds*, and give it."""
         for line in self._lines:

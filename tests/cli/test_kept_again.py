@@ -6,13 +6,8 @@ from pathlib import Path
 
 from tests.cli.conftest import SHOAL
 from tests.cli.flows import written
-from tests.cli.test_approve import Waiting, started
+from tests.cli.test_approve import started
 from tests.conftest import git
-
-
-def wait_until_said(run: Waiting, word: str) -> None:
-    while word not in run.until("Output")["text"]:
-        pass
 
 
 def test_a_sandbox_that_is_gone_for_a_moment_costs_no_work(repo: Path, tmp_path: Path) -> None:
@@ -25,7 +20,7 @@ def test_a_sandbox_that_is_gone_for_a_moment_costs_no_work(repo: Path, tmp_path:
     written(repo, "steps: [{name: work, agent: work, prompt: x}]", runtime=f"toolchains: ['{tmp_path}/out']", work=task)
     path = f"{link.parent}:{os.environ['PATH']}"
     with started(repo, "env", f"PATH={path}", SHOAL, "run", "p.yaml", "--events") as run:
-        wait_until_said(run, "ready")
+        run.until_said("ready")
         link.rename(go)
         (tmp_path / "out/go").touch()
         why = run.until("Waiting")["reason"]

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +12,13 @@ from tests.cli.conftest import SHOAL, Shoal
 from tests.cli.flows import written
 from tests.cli.test_approve import Event, Waiting, started
 from tests.conftest import git
+from tests.outside import wait_until
 
 STEPS = ("s0", "s1", "s2")
 THREE = (
     "steps: [{{name: {}, agent: w, prompt: x}}, {{name: {}, agent: w, prompt: x}}, {{name: {}, agent: w, prompt: x}}]"
 )
+
 WORKER = 'while [ ! -e "{repo}/go-$SHOAL_STEP" ]; do sleep 0.02; done; echo done > done.txt'
 
 
@@ -133,14 +133,6 @@ def freeze(shoal: Shoal) -> bool:
 
 def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait for what another process does."""
-    end = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_frozen_agents_stand_still_until_they_are_continued(repo: Path, shoal: Shoal) -> None:

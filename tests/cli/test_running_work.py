@@ -36,11 +36,7 @@ class Running:
 
     def __init__(self, waiting: Waiting, out: Path) -> None:
         self.waiting, self.out = waiting, out
-        self.wait_until_said("READY")
-
-    def wait_until_said(self, word: str) -> None:
-        while word not in self.waiting.until("Output")["text"]:
-            pass
+        waiting.until_said("READY")
 
     def end(self) -> int:
         (self.out / "1").touch()
@@ -79,7 +75,7 @@ def test_the_work_of_a_running_agent_is_shown_and_it_does_not_notice(
     assert (document["running"], document["branch"]) == (True, None)
     assert (git(repo, "status", "--porcelain"), git(repo, "rev-parse", "main")) == before
     (running.out / "1").touch()
-    running.wait_until_said("MORE")
+    running.waiting.until_said("MORE")
     assert shoal("diff", "work", "--name-only").out.split() == [".gitattributes", "one.txt", "seen.txt", "two.txt"]
     compared = shoal("diff", "done", "work", "--name-only")
     assert compared.out.split() == [".gitattributes", "done.txt", "one.txt", "seen.txt", "two.txt"]
@@ -97,7 +93,7 @@ def test_a_running_agent_is_opened_as_a_copy_that_is_read_only(repo: Path, shoal
     again = json.loads(shoal("open", "work", "--json").out)
     folder = Path(first.out.strip())
     (running.out / "1").touch()
-    running.wait_until_said("MORE")
+    running.waiting.until_said("MORE")
     later = Path(shoal("open", "work").out.strip())
 
     assert first.code == 0, first.err

@@ -12,7 +12,8 @@ from tests.conftest import git
 from tests.faults.conftest import Undisturb
 from tests.faults.invariants import Untouched, find_violations
 from tests.faults.scene import RUNTIME, TWELVE_TASKS, Scene, make_scene
-from tests.faults.test_two_shoals import BLOCKED, end, errors_of, wait_for
+from tests.faults.test_two_shoals import BLOCKED, end, errors_of
+from tests.outside import wait_until
 
 PAUSE_SECONDS = 1.0
 CLEARING = (
@@ -75,7 +76,7 @@ def run_meanwhile(scene: Scene, meddle: Callable[[Path], None]) -> tuple[int | N
     """Run, and let the user do something while the agent works; give the exit code, what was said and what was there."""
     launch = scene.launch(*scene.words)
     process = launch.start()
-    wait_for((scene.outside / "begun").exists)
+    wait_until((scene.outside / "begun").exists)
     meddle(scene.repo)
     then = Untouched.of(scene.repo)
     (scene.outside / "go").touch()

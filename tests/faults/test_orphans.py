@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from shoal.workspaces.mount import unmount
 from tests.cli.conftest import SHOAL, environment
 from tests.faults.invariants import Untouched, find_violations, processes_of
 from tests.faults.scene import Scene, make_scene
-from tests.outside import mounts_below
+from tests.outside import mounts_below, wait_until
 
 RECONCILE_SECONDS = 10
 WAIT_SECONDS = 60
@@ -36,13 +36,6 @@ steps:
 LINGERING = 4
 IS_ROOT = os.geteuid() == 0
 """Only root's agents have mounts on the host and control groups."""
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_SECONDS
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def find_lingering(scene: Scene) -> list[int]:
@@ -81,7 +74,7 @@ def test_agents_mounts_groups_and_workspaces_are_gone_ten_seconds_after_the_next
     launch = scene.launch(*scene.words)
     process = launch.start()
     fleet = f"-{process.pid}-"
-    wait_for(lambda: len(find_lingering(scene)) == LINGERING)
+    wait_until(lambda: len(find_lingering(scene)) == LINGERING)
     kill_all_that_watch(process)
     scene.note_end(launch, -9)
     left = (find_lingering(scene), mounts_below(scene.repo), groups(fleet))
@@ -132,10 +125,10 @@ def test_a_reboot_interrupts_all_runs_and_loses_nothing_of_them(tmp_path: Path) 
     boots = (secrets.token_hex(4), secrets.token_hex(4))
     first = in_boot(boots[0], scene.outside, SHOAL, *scene.words)
     with subprocess.Popen(first, cwd=scene.repo, env=env, stdout=subprocess.DEVNULL) as machine:
-        wait_for(lambda: len(find_lingering(scene)) == LINGERING)
+        wait_until(lambda: len(find_lingering(scene)) == LINGERING)
         machine.kill()
-    wait_for(lambda: not list(processes_of(tmp_path)))
-    wait_for(lambda: remove_groups(boots[0]))
+    wait_until(lambda: not list(processes_of(tmp_path)))
+    wait_until(lambda: remove_groups(boots[0]))
     scene.running_at_kills += 2
     shutil.rmtree(tmp)
     tmp.mkdir()

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from shoal.model.status import Status
 from tests.acting import shown, worked
 from tests.cli.conftest import SHOAL, Shoal, environment, shoal_in
 from tests.cli.flows import CHEAP, written
-from tests.cli.test_approve import Waiting, started
+from tests.cli.test_approve import started
 from tests.conftest import git
+from tests.outside import wait_until
 
 TESTS = Path(__file__).parents[1]
 ROWS = {
@@ -94,11 +96,6 @@ def shoal(repo: Path) -> Shoal:
     return shoal_in(repo)
 
 
-def wait_until_said(run: Waiting, word: str) -> None:
-    while word not in run.until("Output")["text"]:
-        pass
-
-
 def test_a_repository_that_is_renamed_during_a_run_is_waited_for(repo: Path, tmp_path: Path) -> None:
     work = f"echo ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo work > work"
     written(repo, "steps: [{name: work, agent: work, prompt: x}, {name: next, agent: work, prompt: x}]",
@@ -129,7 +126,7 @@ def test_state_that_is_deleted_during_a_run_ends_it_and_branches_stay(repo: Path
     work = f"echo ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
     written(repo, "steps: [{name: work, agent: work, prompt: x}]", work=work)
     with started(repo, SHOAL, "run", "p.yaml", "--events") as run:
-        wait_until_said(run, "ready")
+        run.until_said("ready")
         subprocess.run(["rm", "-rf", repo / ".shoal"], check=False)
         (tmp_path / "go").touch()
         assert run.process.wait(timeout=60) == 3
@@ -142,10 +139,12 @@ def test_an_agent_that_ends_in_time_while_its_shoal_stands_still_has_not_timed_o
     work = f"echo ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo work > work; touch {tmp_path}/ended"
     written(repo, "steps: [{name: work, agent: work, prompt: x, timeout: 3}]", work=work)
     with started(repo, SHOAL, "run", "p.yaml", "--events") as run:
-        wait_until_said(run, "ready")
+        run.until_said("ready")
+        due = time.monotonic() + 3  # or earlier: its time began before it said so
         os.kill(run.process.pid, signal.SIGSTOP)
         (tmp_path / "go").touch()
-        subprocess.run(["sh", "-c", f"while [ ! -e {tmp_path}/ended ]; do sleep 0.05; done; sleep 4"], check=True)
+        wait_until((tmp_path / "ended").exists)
+        wait_until(lambda: time.monotonic() > due)
         os.kill(run.process.pid, signal.SIGCONT)
         result = run.until("SessionEnded")["result"]
         run.process.wait(timeout=60)
@@ -216,7 +215,7 @@ if os.geteuid() == 0:  # only root may mount
         work = f"echo work > work; echo ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
         written(repo, "steps: [{name: work, agent: work, prompt: x}]", work=work)
         with started(repo, SHOAL, "run", "p.yaml", "--events") as run:
-            wait_until_said(run, "ready")
+            run.until_said("ready")
             (folder,) = (repo / ".shoal/boxes").iterdir()
             busy = folder / "busy"
             busy.mkdir()

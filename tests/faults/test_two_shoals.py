@@ -4,7 +4,6 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Callable
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.conftest import git
 from tests.faults.invariants import Untouched, find_violations
 from tests.faults.points import Kill, Launch
 from tests.faults.scene import Scene, make_scene
+from tests.outside import wait_until
 
 TIMES = [pytest.param(5, marks=pytest.mark.deep), *(pytest.param(25, marks=pytest.mark.kills) for _ in range(4))]
 LEAD_SECONDS = 0.05
@@ -38,13 +38,6 @@ def start_both(scene: Scene, *words: str) -> list[tuple[Launch, BaseProcess]]:
     at = time.monotonic() + LEAD_SECONDS
     launches = [scene.launch(*words, at=at) for _ in range(2)]
     return [(launch, launch.start()) for launch in launches]
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_SECONDS
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def end(process: BaseProcess) -> int | None:
@@ -72,7 +65,7 @@ def test_of_two_that_resume_a_run_in_the_same_moment_one_owns_it_and_is_named_to
     for _ in range(times):
         (scene.outside / "begun").unlink(missing_ok=True)
         both = start_both(scene, "resume", "--events")
-        wait_for((scene.outside / "begun").exists)
+        wait_until((scene.outside / "begun").exists)
         (ended,) = connection.wait([process.sentinel for _, process in both], timeout=WAIT_SECONDS)
         (loser, lost), (winner, won) = sorted(both, key=lambda entry: entry[1].sentinel != ended)
         won.kill()
@@ -111,10 +104,10 @@ def test_a_run_that_is_being_stopped_is_not_resumed_before_it_has_ended(tmp_path
     before = Untouched.of(scene.repo)
     old = scene.launch(*scene.words)
     process = old.start()
-    wait_for((scene.outside / "begun").exists)
+    wait_until((scene.outside / "begun").exists)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGINT)
-    wait_for(lambda: "stopping" in errors_of(old))
+    wait_until(lambda: "stopping" in errors_of(old))
 
     refused = scene.launch("resume")
     assert refused.run() == 2

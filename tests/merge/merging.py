@@ -7,6 +7,7 @@ from pathlib import Path
 from shoal.git.repository import inspect
 from shoal.merge.merge import merge
 from shoal.merge.request import MergeContext, MergeRequest, Verify
+from shoal.merge.undo import undo
 from shoal.model.merge import MergeReport, Strategy
 from shoal.model.results import RunReport, StepResult, WorkerResult
 from shoal.model.status import Status
@@ -90,6 +91,11 @@ async def merged(
     )
     async with open_merge_context(repo, run) as context:
         return await merge(context, request)
+
+
+async def undone(repo: Path, run: RunReport, *sessions: str) -> MergeReport:
+    async with open_merge_context(repo, run) as context:
+        return await undo(context, sessions)
 
 
 def run_of(repo: Path, *changes: Files, base: str = "main") -> RunReport:

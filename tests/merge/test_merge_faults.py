@@ -14,12 +14,11 @@ from shoal.errors import BadInput
 from shoal.git.deliver import MARK
 from shoal.git.refs import Move, move
 from shoal.merge import deliver
-from shoal.merge.undo import undo
 from shoal.model.merge import DeliveryStatus, MergeReport
 from shoal.model.repository import Repository
 from shoal.model.results import RunReport
 from tests.conftest import git, make_repo
-from tests.merge.merging import RUN, merged, open_merge_context, report, run_of, side, statuses, tree, worker
+from tests.merge.merging import RUN, merged, report, run_of, side, statuses, tree, undone, worker
 
 BRANCH = f"shoal/{RUN}"
 ROOT = Path(__file__).parents[2]
@@ -30,8 +29,7 @@ KILLED = """
 import asyncio, os, resource, signal, sys
 from pathlib import Path
 import {module} as place
-from tests.merge.merging import merged, report, worker
-from tests.merge.test_merge_faults import undone
+from tests.merge.merging import merged, report, undone, worker
 
 async def quietly(work):
     try:
@@ -83,11 +81,6 @@ def cut_off(repo: Path, run: RunReport) -> None:
     assert 0 < (repo / "m").stat().st_size < len(BIG)
     assert not (repo / "z").exists()
     assert (repo / ".git/index.lock").read_bytes() == MARK
-
-
-async def undone(repo: Path, run: RunReport, *sessions: str) -> MergeReport:
-    async with open_merge_context(repo, run) as context:
-        return await undo(context, sessions)
 
 
 def status_of(done: MergeReport) -> DeliveryStatus:

@@ -5,17 +5,10 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import BadInput
-from shoal.merge.undo import undo
-from shoal.model.merge import DeliveryStatus, MergeReport
-from shoal.model.results import RunReport
+from shoal.model.merge import DeliveryStatus
 from tests.conftest import git
 from tests.merge.delivering import BRANCH, at, moved_on, status_of
-from tests.merge.merging import merged, open_merge_context, report, run_of, side, statuses, tree, worker
-
-
-async def undone(repo: Path, run: RunReport, *sessions: str) -> MergeReport:
-    async with open_merge_context(repo, run) as context:
-        return await undo(context, sessions)
+from tests.merge.merging import merged, report, run_of, side, statuses, tree, undone, worker
 
 
 @pytest.mark.parametrize("strategy", ["auto", "squash", "rebase", "octopus"])

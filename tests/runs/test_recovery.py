@@ -1,5 +1,6 @@
 """After a kill -9 of Shoal itself, the next start brings in what its agents had done."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -8,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from shoal.git.repository import inspect
 from shoal.limits.cgroups import Fleet
 from shoal.model.events import Output, Recorded
 from shoal.model.status import Status
-from shoal.runs.clean import Cleaning, CleanRequest, clean
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
-from tests.acting import assert_nothing_left, fingerprint, ran, step
+from tests.acting import assert_nothing_left, cleaned, fingerprint, ran, shown, step
 from tests.conftest import git
 
 PROGRAM = """
@@ -71,11 +70,6 @@ async def test_the_work_of_a_killed_run_is_brought_in_by_the_next(repo: Path, st
     assert lost.status is Status.INTERRUPTED
     assert fingerprint(repo) == before
     assert_nothing_left(repo)
-
-
-async def cleaned(repo: Path) -> Cleaning:
-    found = await inspect(repo, os.environ)
-    return await clean(CleanRequest(folder=repo, repository=found, paths=StatePaths.of(repo), environ=os.environ))
 
 
 async def test_the_work_of_a_killed_run_is_brought_in_after_its_repository_was_moved(repo: Path) -> None:
@@ -152,18 +146,22 @@ async def test_sweeping_twice_changes_nothing_more(repo: Path) -> None:
 
 
 async def test_a_run_that_lives_is_left_alone(repo: Path) -> None:
-    import asyncio
+    ready, stop = asyncio.Event(), asyncio.Event()
 
-    async def inner() -> None:
-        report = await ran(repo, step("inner", "true"))
-        assert report.status is Status.SUCCEEDED
+    def hear(recorded: Recorded) -> None:
+        if isinstance(recorded.event, Output) and "ready" in recorded.event.text:
+            ready.set()
 
     async with asyncio.TaskGroup() as group:
-        outer = group.create_task(ran(repo, step("outer", "echo o > o; sleep 2")))
-        await asyncio.sleep(1)
-        group.create_task(inner())
+        outer = group.create_task(ran(repo, step("outer", WORK), stop=stop, listen=hear))
+        await ready.wait()
+        inner = await ran(repo, step("inner", "true"))
+        is_left_alone = not outer.done()
+        stop.set()
 
-    assert outer.result().status is Status.SUCCEEDED
+    (result,) = outer.result().steps[0].worker_results
+    assert (inner.status, is_left_alone) == (Status.SUCCEEDED, True)
+    assert (result.status, shown(repo, result, "more")) == (Status.CANCELLED, "more")
     assert_nothing_left(repo)
 
 

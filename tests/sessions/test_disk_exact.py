@@ -17,13 +17,11 @@ import pytest
 from shoal import IsolatedAgentSession
 from shoal.adapters.command import CommandAdapter
 from shoal.errors import Broken, Unavailable
-from shoal.git.repository import inspect
 from shoal.limits.choose import choose
 from shoal.model.limits import ResourceLimits
 from shoal.model.plan import Plan
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.runs.clean import Cleaning, CleanRequest, clean
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.runs.run import run
@@ -35,7 +33,7 @@ from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 from shoal.workspaces.mount import list_mounts, unmount
 from shoal.workspaces.quota import IMAGE, open_disk, open_disk_again, settle, unwritten_bytes
-from tests.acting import assert_nothing_left, ran, shown, step
+from tests.acting import assert_nothing_left, cleaned, ran, shown, step
 from tests.cli.conftest import shoal_in
 from tests.conftest import git, make_repo
 from tests.workspaces.test_quota import assert_gone
@@ -368,9 +366,3 @@ else:
                     async with open_session(context, job):
                         pass
             assert_nothing_left(repo)
-
-
-async def cleaned(repo: Path) -> Cleaning:
-    """Clean as the command does."""
-    found = await inspect(repo, os.environ)
-    return await clean(CleanRequest(folder=repo, repository=found, paths=StatePaths.of(repo), environ=os.environ))
