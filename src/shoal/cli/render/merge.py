@@ -140,7 +140,7 @@ def delivery_line(delivery: Delivery, paint: Paint, *, is_made: bool = True) -> 
         case DeliveryStatus.LEFT:
             return f"{paint('not delivered', 'warn')} into {into}: {flat(delivery.message)}; to finish:"
         case DeliveryStatus.WAITING:
-            return f"{paint('not delivered yet', 'warn')} into {into}: {escape(delivery.message)} by"
+            return f"{paint('not delivered yet', 'warn')} into {into}: {escape(delivery.message)} as said below"
 
 
 def _next(done: MergeReport, program: str, *, is_asking: bool) -> Iterator[str]:
