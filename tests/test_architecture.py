@@ -308,3 +308,26 @@ def is_participle(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     is_allowed = "contextmanager" in decorators or "property" in decorators
     name = node.name.lstrip("_").split("_")[0]
     return not is_allowed and name not in NOT_PARTICIPLES and PARTICIPLE.fullmatch(node.name) is not None
+
+
+IMPORT_LINE = re.compile(r"^from (shoal[\w.]*|tests[\w.]*) import ([\w, ]+)$", re.MULTILINE)
+
+
+def test_programs_in_strings_import_what_exists() -> None:
+    """No type checker reads them, so a rename leaves them behind."""
+    root = Path(__file__).parents[1]
+    missing: list[str] = []
+    for path in sorted((root / "tests").rglob("*.py")):
+        for module, names in IMPORT_LINE.findall(path.read_text()):
+            base = root / ("src" if module.startswith("shoal") else "") / module.replace(".", "/")
+            file = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+            known = set(re.findall(r"\w+", file.read_text())) if file.is_file() else set()
+            wanted = [name.split(" as ")[0].strip() for name in names.split(",")]
+            gone = [
+                name
+                for name in wanted
+                if name not in known and not (base / f"{name}.py").is_file() and not (base / name).is_dir()
+            ]
+            missing += [f"{path.name}: {module}.{name}" for name in gone]
+
+    assert missing == []
