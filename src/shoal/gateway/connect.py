@@ -107,21 +107,30 @@ class ConnectProxy:
     bounds: TunnelBounds = field(default_factory=TunnelBounds)
     _open: int = 0
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection to its end; an agent's mistake becomes an answer and a denial, never an error."""
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, loopback: HostRule | None = None
+    ) -> None:
+        """Serve one connection to its end; an agent's mistake becomes an answer and a denial, never an error.
+
+        With *loopback*, it was made to the port of that rule itself, without CONNECT.
+        """
         self._open += 1
         try:
             async with _closing((reader, writer)):
-                await self._serve(reader, writer)
+                await self._serve(reader, writer, loopback)
         except* OSError:
             pass  # either side closed, or was silent for too long
         finally:
             self._open -= 1
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, loopback: HostRule | None
+    ) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self.bounds.head_bytes)
         try:
             self._assert_room()
+            if loopback is not None:
+                return await self._forward(loopback, (reader, writer))
             async with asyncio.timeout(self.bounds.head_seconds):
                 host, port = _read_head(await self._receive_head(connection, reader))
             addresses = await self._find_addresses(host, port)
@@ -132,7 +141,14 @@ class ConnectProxy:
             for error in refused.exceptions:
                 if isinstance(error, _Refused):
                     self.report(error.denial)
-                    await error.answer(writer)
+                    if loopback is None:
+                        await error.answer(writer)
+
+    async def _forward(self, rule: HostRule, client: Streams) -> None:
+        addresses = await self._find_addresses(rule.host, rule.port)
+        async with _closing(await self._dial_any(rule.host, rule.port, addresses)) as upstream:
+            # TLS never names an address, so a name can only be this one.
+            await _Tunnel("localhost", rule.port, self.bounds, client, upstream).run(b"")
 
     def _assert_room(self) -> None:
         if self._open > self.bounds.tunnels:

@@ -11,7 +11,7 @@ from typing import Any
 
 Message = Mapping[str, Any]
 LARGEST_BYTES = 128 * 1024
-MOST_DESCRIPTORS = 4
+MOST_DESCRIPTORS = 16
 MOST_WAITING = 10_000
 
 

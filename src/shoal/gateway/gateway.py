@@ -10,7 +10,8 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.errors import Broken
-from shoal.gateway.control_socket import ControlSocket, Message
+from shoal.gateway.control_socket import MOST_DESCRIPTORS, ControlSocket, Message
+from shoal.gateway.hosts import HostRule
 from shoal.model.command import Argument, Command, SharedSocket
 from shoal.model.gateway import GatewayAccess, SessionOrder
 from shoal.proc.namespace import Namespace
@@ -26,6 +27,8 @@ ENVIRONMENT = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
 )
 """What of the user's environment concerns how servers are reached; no key is among it."""
+MOST_LOOPBACK = MOST_DESCRIPTORS - 2
+"""How many allowed ports of this host are served in a sandbox; a message carries no more sockets."""
 LISTEN_SECONDS = 15.0
 CLOSE_SECONDS = 5.0
 STDERR_BYTES = 4096
@@ -126,10 +129,16 @@ class GatewaySession:
     async def listen(self, namespace: Namespace) -> None:
         """Listen in a sandbox whose command has not begun; if it has already died, its starter reports that."""
         if (network := namespace.open_network()) is not None:
-            self.serve(await self._gateway.make_listeners(network))
+            self.serve(await self._gateway.make_listeners(network, self._loopback_ports()))
+
+    def _loopback_ports(self) -> tuple[int, ...]:
+        """Return the allowed ports of this host: clients ask no proxy for them, so they are served in the sandbox."""
+        rules = (HostRule.parse(host) for host in self.order.hosts)
+        ports = dict.fromkeys(rule.port for rule in rules if rule.is_loopback)
+        return tuple(port for port in ports if port not in (PORT, CONNECT_PORT))[:MOST_LOOPBACK]
 
     def serve(self, listeners: Sequence[int]) -> None:
-        """Serve the model and the proxy on two listening sockets, which the gateway takes over."""
+        """Serve the model, the proxy and ports of this host on listening sockets, which the gateway takes over."""
         self._child.control.send({"do": "open", "order": dataclasses.asdict(self.order)}, listeners)
 
 
@@ -157,14 +166,14 @@ class Gateway:
         finally:
             await self._close(session)
 
-    async def make_listeners(self, network: int) -> list[int]:
+    async def make_listeners(self, network: int, others: Sequence[int] = ()) -> list[int]:
         """Listen in the network of a sandbox."""
         async with self._starting:
             if self._listener is None or self._listener.lost.is_set():
                 argv = (sys.executable, "-I", "-S", str(LISTENER), SharedSocket(CONTROL))
                 started = _started(Command(argv=argv, cwd=Path("/")), self._listeners.receive)
                 self._listener = await self._processes.enter_async_context(started)
-        return await self._listeners.listen(self._listener, network, (PORT, CONNECT_PORT))
+        return await self._listeners.listen(self._listener, network, (PORT, CONNECT_PORT, *others))
 
     async def try_listener(self, namespace: Namespace) -> None:
         """Listen in a trial sandbox, and stop at once."""

@@ -68,6 +68,11 @@ class HostRule:
         """Whether it allows exactly one address, without DNS; it may be one that no name may resolve to."""
         return not self.is_wildcard and (self.host == "localhost" or _read_address(self.host) is not None)
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it allows a port of this host that clients do not ask a proxy for."""
+        return self.host in ("localhost", "127.0.0.1")
+
     def allows(self, host: str, port: int) -> bool:
         """Return whether it allows a host that `parse_authority` returned."""
         is_same = host.endswith(f".{self.host}") if self.is_wildcard else host == self.host

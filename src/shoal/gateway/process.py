@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import os
 import resource
 import socket
@@ -55,13 +56,17 @@ class _GatewayProcess:
         self._sessions[order.session] = self._group.create_task(self._serve_session(order, listeners))
 
     async def _serve_session(self, order: SessionOrder, listeners: list[socket.socket]) -> None:
-        model_listener, connect_listener = listeners
+        model_listener, connect_listener, *loopback_listeners = listeners
         server = SessionServer(order, self._calls, self._control.send)
         rules = [HostRule.parse(rule) for rule in order.hosts]
         proxy = ConnectProxy(rules=rules, report=_DenialReport(order.session, self._control.send))
         async with asyncio.TaskGroup() as group:
             group.create_task(serve_listener(model_listener, server.serve))
             group.create_task(serve_listener(connect_listener, proxy.serve))
+            for listener in loopback_listeners:
+                port = listener.getsockname()[1]
+                rule = next(rule for rule in rules if rule.is_loopback and rule.port == port)
+                group.create_task(serve_listener(listener, functools.partial(proxy.serve, loopback=rule)))
 
     def _close(self, session: str) -> None:
         """End a session, and report that after everything else about it."""
