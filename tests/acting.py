@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shoal.git.repository import inspect
 from shoal.model.agent import AgentSpec
+from shoal.model.events import Recorded, Waiting
 from shoal.model.plan import Plan, Step
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import RunReport, WorkerResult
@@ -26,6 +27,19 @@ def step(name: str, script: str, workers: int = 1, *, on_failure: str = "best_ef
     return Step(name=name, workers=workers, task=made, on_failure=on_failure)
 
 
+class StopAtWait:
+    """Stops a run as soon as it waits for something, as a person would who cannot give it."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.reasons: list[str] = []
+
+    def listen(self, recorded: Recorded) -> None:
+        if isinstance(recorded.event, Waiting) and recorded.event.reason:
+            self.reasons.append(recorded.event.reason)
+            self.stop.set()
+
+
 async def ran(
     repo: Path,
     *steps: Step,
@@ -41,7 +55,7 @@ async def ran(
     return await run(Plan(name="t", steps=steps), request, stop=stop or asyncio.Event(), listen=listen)
 
 
-async def worked(repo: Path, script: str, **how: str) -> WorkerResult:
+async def worked(repo: Path, script: str, **how: object) -> WorkerResult:
     """Run one agent and give its result."""
     report = await ran(repo, step("work", script), **how)  # type: ignore[arg-type]
     return report.steps[0].worker_results[0]

@@ -20,7 +20,7 @@ from shoal.sessions import keep_work
 from shoal.store.fold import fold
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
-from tests.acting import assert_nothing_left, paths_in, ran, shown, step, worked
+from tests.acting import StopAtWait, assert_nothing_left, paths_in, ran, shown, step, worked
 from tests.conftest import git, make_repo
 from tests.runs.test_recovery import killed_while_working
 
@@ -199,8 +199,10 @@ if os.geteuid() == 0:  # only root can make the disk that is to be filled
             repo = make_repo(disk / "repo", 50)
             fill = f"head -c $(( $(df --output=avail -k . | tail -1) - {left_kib} ))K /dev/zero > fill"
             result: WorkerResult | None = None
+            impatient = StopAtWait()
             with contextlib.suppress(ShoalError):
-                result = await worked(repo, f"echo precious > w.txt; {fill}; rm -f none")
+                script = f"echo precious > w.txt; {fill}; rm -f none"
+                result = await worked(repo, script, stop=impatient.stop, listen=impatient.listen)
             there = [path for path in (repo / ".shoal").rglob("w.txt") if path.is_file()]
             assert there or (result and result.branch and shown(repo, result, "w.txt") == "precious"), result
         finally:

@@ -1,6 +1,5 @@
 """The host's reserve of disk space stays free, and nobody can hide what it has written."""
 
-import asyncio
 import contextlib
 import os
 import subprocess
@@ -9,12 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.model.events import Recorded, Waiting
 from shoal.model.limits import ResourceLimits
 from shoal.model.status import Status
 from shoal.proc.free_space import room
 from shoal.workspaces.mount import mount_image, unmount_image
-from tests.acting import ran, step
+from tests.acting import StopAtWait, ran, step
 from tests.conftest import make_repo
 
 # Folders inside each other that never have the same name twice, among files that keep a walk busy: whatever the walk
@@ -106,24 +104,18 @@ if os.geteuid() == 0:
 
     async def test_to_keep_work_does_not_fill_the_hosts_disk(tmp_path: Path) -> None:
         """Git's copies of files that nobody can compress take as much again as the agent was allowed."""
-        stop, reasons = asyncio.Event(), list[str]()
-
-        def give_up(recorded: Recorded) -> None:
-            if isinstance(recorded.event, Waiting) and recorded.event.reason:
-                reasons.append(recorded.event.reason)
-                stop.set()
-
+        impatient = StopAtWait()
         async with small_disk(tmp_path, 160) as disk:
             seen: list[tuple[int, int]] = []
             repo = make_repo(disk / "repo")
             with least_room(disk, seen):
                 random = step("random", "head -c 80000000 /dev/urandom > r")
-                report = await ran(repo, random, stop=stop, listen=give_up)
+                report = await ran(repo, random, stop=impatient.stop, listen=impatient.listen)
             floor = room(disk).floor_bytes
             assert not list((repo / ".shoal/boxes").glob("*/seal-*"))
 
         (result,) = report.steps[0].worker_results
-        assert "must stay free" in reasons[0]
+        assert "must stay free" in impatient.reasons[0]
         assert result.status is not Status.SUCCEEDED
         assert result.raw is not None
         assert min(spare for spare, _ in seen) > -floor
