@@ -103,7 +103,7 @@ def test_a_page_that_comes_back_gets_what_it_missed_and_nothing_twice(
                 break
 
     assert [change["document"]["prompt"] for change in first] == ["x"]
-    assert missed == {"y"}
+    assert missed - {""} == {"y"}, "a run may be shown before its first prompt is known"
 
 
 def test_wrong_words_of_a_page_are_told_and_run_nothing(dashboard: Dashboard) -> None:

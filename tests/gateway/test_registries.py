@@ -32,7 +32,7 @@ from tests.gateway.test_connect import make_certificate
 # npm's own `cafile` is for machines whose npm has one in its global settings.
 TRUST = "export PIP_CERT=$PWD/cert NODE_EXTRA_CA_CERTS=$PWD/cert npm_config_cafile=$PWD/cert GIT_SSL_CAINFO=$PWD/cert\n"
 INSTALL = """set -ex
-PYTHONPATH=pip.zip python3 -m pip install --no-deps --target wheels --index-url https://ADDRESS/simple/ greet
+PYTHONPATH=pip.zip python3 -m pip install --no-deps --target wheels -i https://ADDRESS/wheels/ greet
 npm install --no-audit --no-fund --registry https://ADDRESS/npm/ greet
 git clone https://LOCAL/greet.git clone
 { PYTHONPATH=wheels python3 -c 'import greet; print(greet.TEXT)'; node -p 'require("greet")'; cat clone/greet.txt; } > seen
@@ -40,8 +40,8 @@ rm -rf wheels node_modules clone
 """
 DENIED = """
 export PYTHONPATH=pip.zip
-python3 -m pip install --retries 0 --no-deps --target wheels --index-url https://packages.example.org/simple/ greet
-npm install --fetch-retries 0 --registry https://registry.example.org/ greet
+python3 -m pip install --retries 0 --no-deps --target wheels -i https://packages.example.org/wheels/ greet
+npm install --fetch-retries 0 --registry https://npm.example.org/ greet
 git clone https://git.example.org/greet.git
 git clone https://127.0.0.2:PORT/greet.git
 git clone https://127.0.0.1:OTHER/greet.git
@@ -123,7 +123,7 @@ def registries(repo: Path, folder: Path) -> Iterator[int]:
     git(repo, "add", ".")
     git(repo, "commit", "-qm", "Trust the registries")
     served = folder / "served"
-    make_wheel(served / "simple/greet")
+    make_wheel(served / "wheels/greet")
     make_upstream(served, folder / "upstream")
     with serving(served, context) as port:
         make_package(served, port)
@@ -153,7 +153,7 @@ async def test_hosts_that_are_not_listed_are_denied_with_the_line_to_add(repo: P
     events = [recorded.event for recorded in read_session(StatePaths.of(repo), result.session)]
     rules = [event.rule for event in events if isinstance(event, PermissionDecided) and not event.allowed]
     log = subprocess.run([SHOAL, "logs", result.session], cwd=repo, capture_output=True, text=True, check=True).stdout
-    names = ("packages.example.org:443", "registry.example.org:443", "git.example.org:443", f"127.0.0.2:{port}")
+    names = ("packages.example.org:443", "npm.example.org:443", "git.example.org:443", f"127.0.0.2:{port}")
     for name in names:
         assert f"to allow it, add `hosts: [{name}]`" in rules, rules
         assert f"hosts: [{name}]" in log, log

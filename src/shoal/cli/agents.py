@@ -74,7 +74,7 @@ def _network_hint(status: ClientStatus) -> str:
     login, client = status.found.login, status.client
     if login is None or login.startswith("$") or not (client.needs_login and client.upstreams):
         return ""
-    return "a login without an API key: run it with `--network host`, or set a key (docs/gateway.md)"
+    return "a login without an API key: run it with `--network host`, or set a key"
 
 
 BUBBLEWRAP = "bubblewrap"
