@@ -34,7 +34,8 @@ PARTS = ("upper", "git")
 # As it lies there, with holes; in a sandbox, because a file of an agent's may be anything.
 PACK = """
 set -eu
-exec tar --create --sparse --one-file-system --warning=no-file-ignored --use-compress-program='gzip -1' --file=- "$@"
+exec tar --create --absolute-names --sparse --one-file-system --warning=no-file-ignored \\
+  --use-compress-program='gzip -1' --file=- "$@"
 """
 
 
@@ -84,7 +85,8 @@ async def _salvage(context: RunContext, raw: RawFiles) -> str:
 async def _archive(context: RunContext, folders: Sequence[Path]) -> AsyncIterator[Path]:
     """Pack *folders* into a file of ours; raise `Broken` where that is not all of them."""
     archive = context.paths.root / f"salvage-{secrets.token_hex(4)}"
-    names = [word for folder in folders for word in ("-C", str(folder.parent), folder.name)]
+    # by their whole names: Landlock does not let tar open the folder above them
+    names = [_shorten_names(folders[0].parent), *map(str, folders)]
     env = git_environment(folders[0], folders[0])
     command = Command(argv=("/bin/sh", "-c", PACK, "salvage", *names), cwd=folders[0], env=env)
     policy = context.policy(token=secrets.token_hex(8), read=tuple(folders), write=())
@@ -110,6 +112,12 @@ async def _archive(context: RunContext, folders: Sequence[Path]) -> AsyncIterato
         yield archive
     finally:
         await remove_all(archive)
+
+
+def _shorten_names(parent: Path) -> str:
+    """Let tar name its entries from *parent* on; targets of symbolic links stay."""
+    escaped = "".join(f"\\{char}" if char in "\\.[]*^$," else char for char in str(parent))
+    return f"--transform=s,^{escaped}/,,S"
 
 
 async def _hold(repository: Repository, raw: RawFiles, archive: Path) -> None:
