@@ -83,7 +83,9 @@ def test_agents_mounts_groups_and_workspaces_are_gone_ten_seconds_after_the_next
     assert scene.start("clean") == 0, scene.said()
     took = time.monotonic() - began
 
-    assert [bool(found) for found in left] == [True, IS_ROOT, IS_ROOT], left
+    # an ordinary user's sandboxes die with the process that started them, and mount and group nothing on the host
+    assert left[0] or not IS_ROOT
+    assert [bool(found) for found in left[1:]] == [IS_ROOT, IS_ROOT], left
     assert took < RECONCILE_SECONDS
     assert (dict(processes_of(scene.repo)), mounts_below(scene.repo)) == ({}, set())
     assert groups(fleet) == []

@@ -131,7 +131,7 @@ def test_state_that_is_deleted_during_a_run_ends_it_and_branches_stay(repo: Path
         (tmp_path / "go").touch()
         assert run.process.wait(timeout=60) == 3
 
-    assert len(git(repo, "branch", "--list", "agent/*").splitlines()) == 1
+    assert "agent/task-1/" in git(repo, "branch", "--list", "agent/*")
     assert shoal("run", "--task", "echo b > b", "--command", "sh -s").code == 0
 
 
