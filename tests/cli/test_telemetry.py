@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -118,7 +119,7 @@ def test_a_run_is_sent_as_spans_and_metrics_without_its_texts(repo: Path, shoal:
     usage = report["steps"][0]["worker_results"][0]["usage"]
     assert known["gen_ai.usage.input_tokens"] == usage["input_tokens"] > 0
     assert known["gen_ai.usage.output_tokens"] == usage["output_tokens"] > 0
-    assert known["shoal.cpu_seconds"] >= 0
+    assert known["shoal.cpu_seconds"] > 0 or os.geteuid() != 0, "polling may see nothing of a quick agent"
     assert attributes(tool)["gen_ai.tool.name"] == "Bash"
     assert (bad.status.code, attributes(bad)["error.type"]) == (2, "failed")
     assert session.start_time_unix_nano <= tool.start_time_unix_nano <= tool.end_time_unix_nano
