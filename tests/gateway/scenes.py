@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shoal.gateway.gateway import Gateway, open_gateway
+from shoal.gateway.gateway import Gateway, Services, open_gateway
 from shoal.model.command import Command
 from shoal.model.gateway import SessionOrder, Upstream
 from shoal.model.policy import Network, Policy
@@ -35,10 +35,10 @@ class Scene:
         upstreams = tuple(Upstream(name=kind, url=url, format=kind, key=KEY) for kind, url in formats.items())
         return SessionOrder(session=name, run="r", step="work", upstreams=upstreams, hosts=hosts)
 
-    async def run(self, script: str, order: SessionOrder | None = None) -> str:
+    async def run(self, script: str, order: SessionOrder | None = None, services: Services | None = None) -> str:
         """Run a script of Python in a sandbox; it finds URL and TOKEN."""
         async with self.gateway.hold_session(
-            order or self.order(), lambda message: self.said.append(dict(message))
+            order or self.order(), lambda message: self.said.append(dict(message)), services
         ) as session:
             env = {"PATH": "/usr/bin:/bin", "URL": session.access.url, "TOKEN": session.access.token}
             command = Command(argv=("/usr/bin/python3", "-c", script), cwd=Path("/"), env=env)

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from shoal import proc
 from shoal.errors import Broken
-from shoal.gateway.gateway import CONNECT_PORT, PORT
 from shoal.limits.cgroups import Fleet, is_left_on_disk
 from shoal.limits.kind import kill_each
 from shoal.model.command import Command
+from shoal.model.gateway import CONNECT_PORT, PORT
 from shoal.proc.process import is_ended
 from shoal.workspaces.mount import list_mounts, unmount
 from shoal.workspaces.remove import remove_all

@@ -1,4 +1,4 @@
-"""Accept connections no faster than one sandbox may open them: a flood waits in the sandbox's own queue."""
+"""Serve connections no faster than one sandbox may open them: a flood waits in the sandbox's own queue."""
 
 import asyncio
 import socket
@@ -46,13 +46,23 @@ async def serve_listener(listener: socket.socket, serve: ServeConnection) -> Non
                     room.release()
                     await asyncio.sleep(0.1)
                 else:
-                    group.create_task(_serve_connection(end, serve, room))
+                    group.create_task(_serve_end(end, serve, room))
 
 
-async def _serve_connection(end: socket.socket, serve: ServeConnection, room: asyncio.Semaphore) -> None:
+async def serve_connection(end: socket.socket, serve: ServeConnection, room: asyncio.Semaphore) -> None:
+    """Serve a connection that was accepted elsewhere; where *room* is full, it is closed at once."""
+    if room.locked():
+        end.close()
+        return
+    await room.acquire()
+    await _serve_end(end, serve, room)
+
+
+async def _serve_end(end: socket.socket, serve: ServeConnection, room: asyncio.Semaphore) -> None:
     try:
-        # asyncio sets this only for sockets that name their protocol; without it, an answer may wait 40 ms for an ACK
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if end.family is not socket.AF_UNIX:
+            # asyncio sets this only for sockets that name their protocol; an answer may wait 40 ms for an ACK without
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader, writer = await asyncio.open_connection(sock=end, limit=HEAD_BYTES)
         await serve(reader, writer)
     except OSError:

@@ -3,22 +3,23 @@
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import os
+import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
 from shoal import proc
-from shoal.errors import Broken
+from shoal.errors import Broken, first_error
+from shoal.gateway.arrivals import MOST_CONNECTIONS, ServeConnection, serve_connection, serve_listener
 from shoal.gateway.control_socket import MOST_DESCRIPTORS, ControlSocket, Message
 from shoal.gateway.hosts import HostRule
 from shoal.model.command import Argument, Command, SharedSocket
-from shoal.model.gateway import GatewayAccess, SessionOrder
+from shoal.model.gateway import CONNECT_PORT, PORT, SessionOrder
 from shoal.proc.namespace import Namespace
 from shoal.proc.output import HeadBuffer
 
-PORT, CONNECT_PORT = 9917, 9918
-"""In the network of a sandbox, which nobody else listens in."""
 LISTENER = Path(__file__).with_name("listen_program.py")
 START = "import sys; sys.path[:] = sys.argv[2:]; from shoal.gateway.process import main; main(int(sys.argv[1]))"
 ENVIRONMENT = (
@@ -27,8 +28,6 @@ ENVIRONMENT = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
 )
 """What of the user's environment concerns how servers are reached; no key is among it."""
-MOST_LOOPBACK = MOST_DESCRIPTORS - 2
-"""How many allowed ports of this host are served in a sandbox; a message carries no more sockets."""
 LISTEN_SECONDS = 15.0
 CLOSE_SECONDS = 5.0
 STDERR_BYTES = 4096
@@ -37,6 +36,9 @@ CONTROL = "control"
 OnMessage = Callable[[Message], None]
 """Is told what the gateway says about a session."""
 
+
+Services = Mapping[int, ServeConnection]
+"""What the coordinator itself serves in the sandbox of a session, by port; nobody else can connect there."""
 
 OnReceive = Callable[[Message, list[int]], None]
 """Is given a message, and the descriptors beside it, which it has to close."""
@@ -102,50 +104,86 @@ class Listeners:
 
 
 class GatewaySession:
-    """What the gateway does for one session; *lost* is set when its process has ended before the session."""
+    """What the gateway does for one session; *lost* is set when its process has ended before the session.
 
-    def __init__(self, gateway: "Gateway", order: SessionOrder, child: _Child, on_message: OnMessage) -> None:
+    A sandbox of this machine calls `listen`. For one elsewhere, whoever carries its bytes lets it listen on `ports`,
+    and calls `connect` for each connection that is made there.
+    """
+
+    def __init__(
+        self, gateway: "Gateway", order: SessionOrder, child: _Child, on_message: OnMessage, services: Services
+    ) -> None:
         self.on_message = on_message
+        self.order = order
+        self.access = order.access
+        self.closed = asyncio.Event()
         self._gateway = gateway
         self._child = child
-        self.order = order
-        self.closed = asyncio.Event()
-        formats = {upstream.name: upstream.format for upstream in order.upstreams}
-        bearers = frozenset(upstream.name for upstream in order.upstreams if upstream.is_bearer)
-        self.access = GatewayAccess(
-            url=f"http://127.0.0.1:{PORT}",
-            proxy=f"http://127.0.0.1:{CONNECT_PORT}",
-            token=order.token,
-            formats=formats,
-            bearers=bearers,
-            grants=order.grants,
-        )
+        self._services = services
+        self._room = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._serving: list[asyncio.Task[None]] = []
+        child.control.send({"do": "open", "order": dataclasses.asdict(order)})
 
     @property
     def lost(self) -> asyncio.Event:
         """Set when the gateway's process has ended."""
         return self._child.lost
 
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """What listens in the sandbox: the model, the proxy, ports of this host that are allowed, and services.
+
+        Clients ask no proxy for the ports of their own host, so those are served in the sandbox itself.
+        """
+        rules = (HostRule.parse(host) for host in self.order.hosts)
+        own = (PORT, CONNECT_PORT, *self._services)
+        loopback = dict.fromkeys(rule.port for rule in rules if rule.is_loopback and rule.port not in own)
+        return (*own, *loopback)[:MOST_DESCRIPTORS]
+
     async def listen(self, namespace: Namespace) -> None:
         """Listen in a sandbox whose command has not begun; if it has already died, its starter reports that."""
         if (network := namespace.open_network()) is not None:
-            self.serve(await self._gateway.make_listeners(network, self._loopback_ports()))
-
-    def _loopback_ports(self) -> tuple[int, ...]:
-        """Return the allowed ports of this host: clients ask no proxy for them, so they are served in the sandbox."""
-        rules = (HostRule.parse(host) for host in self.order.hosts)
-        ports = dict.fromkeys(rule.port for rule in rules if rule.is_loopback)
-        return tuple(port for port in ports if port not in (PORT, CONNECT_PORT))[:MOST_LOOPBACK]
+            self.serve(await self._gateway.make_listeners(network, self.ports))
 
     def serve(self, listeners: Sequence[int]) -> None:
-        """Serve the model, the proxy and ports of this host on listening sockets, which the gateway takes over."""
-        self._child.control.send({"do": "open", "order": dataclasses.asdict(self.order)}, listeners)
+        """Serve listening sockets, one for each of `ports`, which are closed here."""
+        away: dict[int, int] = {}
+        for port, listener in zip(self.ports, listeners, strict=True):
+            if port in self._services:
+                self._keep(serve_listener(socket.socket(fileno=listener), self._services[port]))
+            else:
+                away[port] = listener
+        self._child.control.send(
+            {"do": "listen", "session": self.order.session, "ports": list(away)}, list(away.values())
+        )
+
+    async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection to one of `ports` on behalf of a sandbox elsewhere; any other port refuses it."""
+        if port not in self.ports:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nothing listens on port {port} of {self.order.session}")
+        ours, theirs = socket.socketpair()
+        if port in self._services:
+            self._keep(serve_connection(theirs, self._services[port], self._room))
+        else:
+            message = {"do": "connect", "session": self.order.session, "ports": [port]}
+            self._child.control.send(message, [theirs.detach()])
+        return await asyncio.open_connection(sock=ours)
+
+    def stop_services(self) -> None:
+        """End the connections to services."""
+        for task in self._serving:
+            task.cancel()
+
+    def _keep(self, serving: Coroutine[None, None, None]) -> None:
+        self._serving = [task for task in self._serving if not task.done()]
+        self._serving.append(self._gateway.start_service(serving))
 
 
 class Gateway:
     """The gateway of one run; its processes are started with the first session that needs them."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], group: asyncio.TaskGroup) -> None:
+        self._group = group
         self._environ = {name: environ[name] for name in ENVIRONMENT if environ.get(name)}
         self._processes = contextlib.AsyncExitStack()
         self._starting = asyncio.Lock()
@@ -157,30 +195,36 @@ class Gateway:
         """Whether listening in a sandbox has worked here."""
 
     @contextlib.asynccontextmanager
-    async def hold_session(self, order: SessionOrder, on_message: OnMessage) -> AsyncIterator[GatewaySession]:
+    async def hold_session(
+        self, order: SessionOrder, on_message: OnMessage, services: Services | None = None
+    ) -> AsyncIterator[GatewaySession]:
         """Allow a session what *order* says until the block ends; all reports on it arrive before that."""
-        session = GatewaySession(self, order, await self._process(), on_message)
+        session = GatewaySession(self, order, await self._process(), on_message, services or {})
         self._sessions[session.order.session] = session
         try:
             yield session
         finally:
             await self._close(session)
 
-    async def make_listeners(self, network: int, others: Sequence[int] = ()) -> list[int]:
-        """Listen in the network of a sandbox."""
+    async def make_listeners(self, network: int, ports: Sequence[int]) -> list[int]:
+        """Listen on *ports* of a sandbox, whose *network* is closed here."""
         async with self._starting:
             if self._listener is None or self._listener.lost.is_set():
                 argv = (sys.executable, "-I", "-S", str(LISTENER), SharedSocket(CONTROL))
                 started = _started(Command(argv=argv, cwd=Path("/")), self._listeners.receive)
                 self._listener = await self._processes.enter_async_context(started)
-        return await self._listeners.listen(self._listener, network, (PORT, CONNECT_PORT, *others))
+        return await self._listeners.listen(self._listener, network, ports)
 
     async def try_listener(self, namespace: Namespace) -> None:
         """Listen in a trial sandbox, and stop at once."""
         if (network := namespace.open_network()) is not None:
-            for listener in await self.make_listeners(network):
+            for listener in await self.make_listeners(network, (PORT, CONNECT_PORT)):
                 os.close(listener)
             self.is_tried = True
+
+    def start_service(self, serving: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Serve in this process, until the gateway is closed."""
+        return self._group.create_task(serving)
 
     async def close(self) -> None:
         """End the processes."""
@@ -197,6 +241,7 @@ class Gateway:
 
     async def _close(self, session: GatewaySession) -> None:
         """Close a session in the gateway after its last report."""
+        session.stop_services()
         name = session.order.session
         session._child.control.send({"do": "close", "session": name})
         with contextlib.suppress(TimeoutError):
@@ -226,8 +271,17 @@ async def _wait_for_either(first: asyncio.Event, second: asyncio.Event) -> None:
 @contextlib.asynccontextmanager
 async def open_gateway(environ: Mapping[str, str]) -> AsyncIterator[Gateway]:
     """Open a gateway; its processes start when they are first needed."""
-    gateway = Gateway(environ)
+    error: BaseException | None = None
     try:
-        yield gateway
-    finally:
-        await gateway.close()
+        async with asyncio.TaskGroup() as group:
+            gateway = Gateway(environ, group)
+            try:
+                yield gateway
+            except BaseException as raised:  # passed around the task group, which would wrap it
+                error = raised
+            finally:
+                await gateway.close()
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from None
+    if error is not None:
+        raise error

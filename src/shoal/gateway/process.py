@@ -8,13 +8,14 @@ import os
 import resource
 import socket
 
-from shoal.gateway.arrivals import serve_listener
+from shoal.errors import ShoalError
+from shoal.gateway.arrivals import MOST_CONNECTIONS, ServeConnection, serve_connection, serve_listener
 from shoal.gateway.connect import ConnectProxy, HostDenial
 from shoal.gateway.control_socket import ControlSocket, Message
 from shoal.gateway.hosts import HostRule
 from shoal.gateway.model_calls import ModelCalls, Tell
 from shoal.gateway.server import SessionServer
-from shoal.model.gateway import SessionOrder
+from shoal.model.gateway import CONNECT_PORT, PORT, SessionOrder
 
 MOST_DENIALS = 200
 """Of one session that are told."""
@@ -42,41 +43,71 @@ class _GatewayProcess:
         self.closed = asyncio.Event()
         self._group = group
         self._calls = ModelCalls(os.environ)
-        self._sessions: dict[str, asyncio.Task[None]] = {}
+        self._sessions: dict[str, _OpenSession] = {}
         self._control = ControlSocket(end, self._receive, self.closed.set)
 
     def _receive(self, message: Message, descriptors: list[int]) -> None:
         match message:
             case {"do": "open", "order": order}:
-                self._open(SessionOrder.of(order), [socket.socket(fileno=fd) for fd in descriptors])
-            case {"do": "close", "session": str(session)}:
-                self._close(session)
+                self._open(SessionOrder.of(order))
+            case {"do": "listen" | "connect" as do, "session": str(name), "ports": list(ports)}:
+                for port, fd in zip(ports, descriptors, strict=True):
+                    if (session := self._sessions.get(name)) is None:
+                        os.close(fd)
+                    else:
+                        session.serve(port, socket.socket(fileno=fd), is_listener=do == "listen")
+            case {"do": "close", "session": str(name)}:
+                self._close(name)
 
-    def _open(self, order: SessionOrder, listeners: list[socket.socket]) -> None:
-        self._sessions[order.session] = self._group.create_task(self._serve_session(order, listeners))
-
-    async def _serve_session(self, order: SessionOrder, listeners: list[socket.socket]) -> None:
-        model_listener, connect_listener, *loopback_listeners = listeners
-        server = SessionServer(order, self._calls, self._control.send)
-        rules = [HostRule.parse(rule) for rule in order.hosts]
-        proxy = ConnectProxy(rules=rules, report=_DenialReport(order.session, self._control.send))
-        async with asyncio.TaskGroup() as group:
-            group.create_task(serve_listener(model_listener, server.serve))
-            group.create_task(serve_listener(connect_listener, proxy.serve))
-            for listener in loopback_listeners:
-                port = listener.getsockname()[1]
-                rule = next(rule for rule in rules if rule.is_loopback and rule.port == port)
-                group.create_task(serve_listener(listener, functools.partial(proxy.serve, loopback=rule)))
+    def _open(self, order: SessionOrder) -> None:
+        try:
+            session = _OpenSession(order, self._calls, self._control.send)
+        except ShoalError as error:  # its recording is damaged, say: that ends this session alone
+            self._control.send({"event": "failed", "session": order.session, "why": str(error)})
+            return
+        session.task = self._group.create_task(session.run())
+        self._sessions[order.session] = session
 
     def _close(self, session: str) -> None:
         """End a session, and report that after everything else about it."""
         closed = {"event": "closed", "session": session}
-        task = self._sessions.pop(session, None)
-        if task is None:
+        opened = self._sessions.pop(session, None)
+        if opened is None or opened.task is None:
             self._control.send(closed)
         else:
-            task.add_done_callback(lambda _: self._control.send(closed))
-            task.cancel()
+            opened.task.add_done_callback(lambda _: self._control.send(closed))
+            opened.task.cancel()
+
+
+class _OpenSession:
+    """Serves the ports of one session's sandbox."""
+
+    def __init__(self, order: SessionOrder, calls: ModelCalls, tell: Tell) -> None:
+        self.task: asyncio.Task[None] | None = None
+        rules = [HostRule.parse(rule) for rule in order.hosts]
+        proxy = ConnectProxy(rules=rules, report=_DenialReport(order.session, tell))
+        self._ports: dict[int, ServeConnection] = {
+            rule.port: functools.partial(proxy.serve, loopback=rule) for rule in reversed(rules) if rule.is_loopback
+        }
+        self._ports |= {PORT: SessionServer(order, calls, tell).serve, CONNECT_PORT: proxy.serve}
+        self._room = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._arrived: asyncio.Queue[tuple[int, socket.socket, bool]] = asyncio.Queue()
+
+    def serve(self, port: int, end: socket.socket, *, is_listener: bool) -> None:
+        """Serve a listening socket of a sandbox, or a single connection to *port* there."""
+        self._arrived.put_nowait((port, end, is_listener))
+
+    async def run(self) -> None:
+        """Serve what arrives, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                port, end, is_listener = await self._arrived.get()
+                if (serve := self._ports.get(port)) is None:
+                    end.close()
+                elif is_listener:
+                    group.create_task(serve_listener(end, serve))
+                else:
+                    group.create_task(serve_connection(end, serve, self._room))
 
 
 class _DenialReport:

@@ -2,9 +2,11 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+PORT, CONNECT_PORT = 9917, 9918
+"""Of the model and of the proxy, in the network of a sandbox, which nobody else listens in."""
 FORMATS = ("anthropic", "openai", "gemini")
 USUAL_FORMATS: Mapping[str, str] = {
     **{name: name for name in FORMATS},
@@ -82,6 +84,23 @@ class SessionOrder:
     budgets: tuple[Mapping[str, Any], ...] = ()
     """Those of the scopes that have a budget, as JSON, with what was spent so far."""
     recording: Recording | None = None
+
+    @property
+    def access(self) -> GatewayAccess:
+        """What the sandbox needs to know."""
+        return GatewayAccess(
+            url=f"http://127.0.0.1:{PORT}",
+            proxy=f"http://127.0.0.1:{CONNECT_PORT}",
+            token=self.token,
+            formats={upstream.name: upstream.format for upstream in self.upstreams},
+            bearers=frozenset(upstream.name for upstream in self.upstreams if upstream.is_bearer),
+            grants=self.grants,
+        )
+
+    def without_keys(self) -> Self:
+        """Return what may leave this machine: who starts the sandbox elsewhere needs no key."""
+        bare = None if self.recording is None else replace(self.recording, secrets={})
+        return replace(self, upstreams=tuple(replace(known, key="") for known in self.upstreams), recording=bare)
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:

@@ -27,7 +27,7 @@ from shoal.sandboxes.kind import TRUE, Sandbox
 from shoal.sessions.context import RunContext
 from shoal.sessions.credentials import login_files
 from shoal.sessions.sandboxed import Listen, open_sandboxed
-from shoal.sessions.worker import Session
+from shoal.sessions.worker import Session, WorkerSpec
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 TOLD_AGAIN_SECONDS = 5.0
@@ -168,7 +168,7 @@ class ModelAccess:
         if message["event"] == "waiting" and self.log is not None:
             why = f"waiting for the rate limit of {message['upstream']}"
             self.log.act(Activity(act=Act.RETRY, text=why, seconds=message["seconds"] + TOLD_AGAIN_SECONDS))
-        if message["event"] in ("budget", "divergence"):
+        if message["event"] in ("budget", "divergence", "failed"):
             self.is_over_budget = message["event"] == "budget"
             self.why_stopped = self.why_stopped or self.session.context.mask.text(message["why"])
             self.refused.set()
@@ -176,7 +176,7 @@ class ModelAccess:
             if message["spent"] is not None:
                 spent = Spending.of(message["spent"])
                 self.unpriced |= spent.unpriced
-                self.session.context.budgets.add_spent(spending_scopes(self.session), spent)
+                self.session.context.budgets.add_spent(spending_scopes(self.session.worker), spent)
             answered = _describe_answer(self.session, message)
             self.answers += 1
             self.usage = sum_usage((self.usage, answered.usage))
@@ -249,25 +249,23 @@ def _differences(client: Mapping[str, float], wire: Mapping[str, float]) -> Iter
             yield f"its client counted {said:.0f} {words}, and the gateway {counted:.0f}, which counts"
 
 
-def spending_scopes(session: Session) -> tuple[str, ...]:
+def spending_scopes(worker: WorkerSpec) -> tuple[str, ...]:
     """Name what the spending of a session counts towards."""
-    worker = session.worker
     personas = (scope for scope in worker.task.budgets if scope.startswith("persona:"))
-    return ("run", f"step:{worker.step}", *personas, f"session:{session.id}")
+    return ("run", f"step:{worker.step}", *personas, f"session:{worker.session}")
 
 
-def _session_budgets(session: Session) -> list[ScopedBudget]:
+def _session_budgets(context: RunContext, worker: WorkerSpec) -> list[ScopedBudget]:
     """Hold what the task of a session may spend, and return every budget that counts for it."""
-    book, scopes = session.context.budgets, spending_scopes(session)
-    for name, limit in session.worker.task.budgets.items():
+    book, scopes = context.budgets, spending_scopes(worker)
+    for name, limit in worker.task.budgets.items():
         scope = next(scope for scope in scopes if scope == name or scope.startswith(f"{name}:"))
         book.add(ScopedBudget(scope=scope, limit=limit))
     return book.budgets(scopes)
 
 
-def _session_recording(session: Session) -> Recording | None:
+def _session_recording(context: RunContext, worker: WorkerSpec) -> Recording | None:
     """Say where the session is recorded, by a name that it has in every run of the same plan."""
-    context, worker = session.context, session.worker
     if context.recording is None:
         return None
     home = str(context.repository.home)
@@ -275,11 +273,27 @@ def _session_recording(session: Session) -> Recording | None:
         NOT_PLAIN.sub("-", home): "<repository>",  # as clients name folders of their own after it
         home: "<repository>",
         context.run: "<run>",
-        session.id: "<session>",
+        worker.session: "<session>",
         worker.branch: "<branch>",
     }
     secrets = {name: value for values in worker.task.secret_values for name, value in values.items()}
     return replace(context.recording, key=worker.key, literals=literals, secrets=secrets)
+
+
+def session_order(context: RunContext, worker: WorkerSpec, *, key: str = "") -> SessionOrder:
+    """Return what the gateway lets a session do; `without_keys` of it may go to the machine of its sandbox."""
+    budgets = _session_budgets(context, worker)
+    return SessionOrder(
+        session=f"{worker.session}-{key}" if key else worker.session,
+        run=context.run,
+        step=worker.step,
+        upstreams=session_upstreams(context.upstreams, worker.task, worker.adapter.client, context.environ),
+        hosts=worker.task.permitted.hosts or (),
+        scopes=spending_scopes(worker),
+        budgets=tuple(budget.document() for budget in budgets),
+        grants=worker.task.permitted.provider_tools or (),
+        recording=_session_recording(context, worker),
+    )
 
 
 @contextlib.asynccontextmanager
@@ -293,19 +307,7 @@ async def open_model(session: Session, network: Network, *, key: str = "") -> As
     if not NETWORKS[network].has_listener or context.gateway is None:
         yield model
         return
-    budgets = _session_budgets(session)
-    upstreams = session_upstreams(context.upstreams, worker.task, worker.adapter.client, context.environ)
-    order = SessionOrder(
-        session=f"{session.id}-{key}" if key else session.id,
-        run=context.run,
-        step=worker.step,
-        upstreams=upstreams,
-        hosts=worker.task.permitted.hosts or (),
-        scopes=spending_scopes(session),
-        budgets=tuple(budget.document() for budget in budgets),
-        grants=worker.task.permitted.provider_tools or (),
-        recording=_session_recording(session),
-    )
+    order = session_order(context, worker, key=key)
     if (reached := context.budgets.find_reached(order.scopes)) is not None:
         model.why_stopped = reached.why_stopped
     async with context.gateway.hold_session(order, model.note_message) as held:
